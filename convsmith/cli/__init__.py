@@ -1,1 +1,1 @@
-"""The command line: `convsmith bench`, `verify`, `explain`, `show`, `machine` and `cache`."""
+"""The command line: one file per command, and the tables, bars and options that commands share."""

@@ -43,14 +43,16 @@ def check_model_options(source: str, given: Mapping[str, object], json_file: str
 
 def model_profiler(source: str, torch: bool, inputs: ModelInputs, **options: Any) -> NodeProfiler:
     """Return the profiler of the model in the file ``source``, or of the PyTorch model that a function returns."""
-    if not torch:
-        return onnx_profiler(source, inputs, **options)
-    if inputs:
+    if torch and inputs:
         raise UsageError("--input is legal with a MODEL.onnx; the function of --torch returns inputs", code="inputs")
-    with import_lock:
-        from convsmith.torch.profiling import torch_profiler, with_function  # UnsupportedError without torch
-    model, given = with_function(source)
-    return torch_profiler(model, given, name=source, **options)
+    with progress(1) as bar:
+        bar.start(f"one run of {source}")
+        if not torch:
+            return onnx_profiler(source, inputs, **options)
+        with import_lock:
+            from convsmith.torch.profiling import torch_profiler, with_function  # UnsupportedError without torch
+        model, given = with_function(source)
+        return torch_profiler(model, given, name=source, **options)
 
 
 def bench_model(

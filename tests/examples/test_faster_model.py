@@ -7,6 +7,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from click.testing import CliRunner
+
+from convsmith.cli.main import main
 
 torch = pytest.importorskip("torch")
 
@@ -36,6 +39,21 @@ def test_the_small_network_computes_the_same(faster_model: ModuleType, capsys: p
     out = capsys.readouterr().out
     assert "of 9 convolutions run on convsmith" in out and "norm+add+relu" in out
     assert "eager, channels last" in out
+
+
+def test_bench_takes_the_small_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convsmith.measure.timing.SAMPLE_SECONDS", 1e-4)
+    monkeypatch.setattr("convsmith.torch.profiling._TRIAL_SECONDS", 1e-4)
+    monkeypatch.chdir(ROOT / "examples")
+    threads = torch.get_num_threads()
+    try:
+        result = CliRunner().invoke(
+            main, ["bench", "--torch", "faster_model:example", "--threads", "1", "--rounds", "1", "--wide"]
+        )
+    finally:
+        torch.set_num_threads(threads)
+    assert result.exit_code == 0, result.output
+    assert "2.first and 7 more" in result.output and "9 convolutions and products take torch" in result.output
 
 
 def test_the_readme_shows_the_same_calls() -> None:

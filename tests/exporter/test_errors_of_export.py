@@ -174,6 +174,8 @@ def test_a_file_of_lines_names_the_library(tmp_path: Path) -> None:
         (("--format", "exe"), "--format=exe is not legal; legal are object, source, static-library"),
         (("--weights", "none.npy"), "weights none.npy: cannot be read"),
         (("--name", "a-b"), "name 'a-b' is no identifier of C"),
+        (("--target", "riscv64-unknown-elf"), "target 'riscv64-unknown-elf' is unknown"),
+        (("--output", f"{__file__}/out"), "test_errors_of_export.py/out: cannot be written: Not a directory"),
     ],
 )
 def test_the_command_refuses_with_status_2(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
