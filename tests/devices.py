@@ -99,6 +99,10 @@ KINDS = {
               "--lane=oc --realise=pad_copy --group=oc:4,ic:4 --shared=src,wei"),
     "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow5kw3pw1",
                     "--lane=oc --realise=mask --group=oc:4,ow:2,ic:2 --shared=src,wei"),
+    "zero-points-of-sums": (
+        "--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow5kw3pw1",
+        "--lane=oc --realise=pad_copy --group=oc:4,ow:2,ic:2 --shared=src,wei --offsets=sums",
+    ),
     "bf16": ("--dt=bf16 --dir=FWD_B --attr-post-ops=relu+linear:2:1 mb1ic3iw5oc5ow5kw3pw1",
              "--lane=oc --register=ow:2 --realise=pad_copy --group=oc:4,ow:4,ic:3 --shared=src,wei"),
 }  # fmt: skip

@@ -51,7 +51,7 @@ class DevicePlan:
     @property
     def preparing(self) -> dict[str, tuple[Step, ...]]:
         """The rewrites of the kernels that run before the main one, by name."""
-        found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+        found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when == "before"}
         if self.main.nest.parts:
             found[self._start] = zeroing_steps(self.main.statement)
         return found
@@ -114,6 +114,12 @@ class DevicePlan:
             yield "fragments", f"not used: {why}"
 
 
+def _each_call(made: Program) -> Program:
+    """Return the program whose statements that run while packing run in each call: devices pack nothing."""
+    statements = (replace(st, when="before") if st.when == "packing" else st for st in made.statements)
+    return replace(made, statements=tuple(statements))
+
+
 def _in_memory(config: Config) -> tuple[tuple[str, int], ...]:
     """Return the split of a reduction whose parts have memory of their own."""
     return config.split if config.join == "ordered" else ()
@@ -139,7 +145,7 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
             "available are kernels of one stage",
             code="device",
         )  # fmt: skip
-    made = program(problem, scheduled(problem, replace(config, split=_in_memory(config)), machine))
+    made = _each_call(program(problem, scheduled(problem, replace(config, split=_in_memory(config)), machine)))
     configs = (config if st.when == "main" else adding_config(st, machine) for st in made.statements)
     kernels = tuple(group_plan(st, own, machine) for st, own in zip(made.statements, configs))
     return DevicePlan(problem, config, machine, made, kernels)

@@ -150,7 +150,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "flipped (s8 sources and u8 weights can be), the zero point of the source is common to its channels, "
                 f"and at most {MOST} sums of weights are needed; else --offsets=each",
             )
-        if st.b.name not in config.pack:
+        if st.b.name not in config.pack and machine.device is None:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
         st = with_sums
         if dynamic and any(view.adds == st.a.name for view in st.sums):

@@ -23,6 +23,7 @@ from convsmith.plan.hardware_choice import hardware_config
 from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.problem.problem import Problem
+from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
@@ -76,7 +77,7 @@ def device_config(problem: Problem, machine: Machine) -> Config:
         config = _of_hardware(st, machine)
         if config is not None:
             return config
-        found = min(_every(st, machine), key=_rank, default=None)
+        found = min(_every(problem, st, machine), key=_rank, default=None)
         if found is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
         return _in_parts(st, found.config, machine)
@@ -89,7 +90,7 @@ def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]
     with one_table():
         st = statement(problem, machine)
         found = {} if (config := _of_hardware(st, machine)) is None else {config: 0.0}
-        ranked = sorted(_every(st, machine), key=_rank)[:SEEDS]
+        ranked = sorted(_every(problem, st, machine), key=_rank)[:SEEDS]
         found |= {_in_parts(st, x.config, machine): x.cycles for x in reversed(ranked)}
     return dict(sorted(found.items(), key=lambda x: x[1]))
 
@@ -123,10 +124,13 @@ def _of_hardware(st: Statement, machine: Machine) -> Config | None:
         return None
 
 
-def _every(st: Statement, machine: Machine) -> Iterator[_Choice | FragmentChoice]:
-    """Yield all configs of the model."""
+def _every(problem: Problem, st: Statement, machine: Machine) -> Iterator[_Choice | FragmentChoice]:
+    """Yield all configs of the model; zero points are subtracted from each factor, or from the sums."""
     yield from _choices(st, machine)
-    yield from fragment_choices(st, machine, _columns(st))
+    sums = summed(problem, st) if st.shifted else None
+    if sums is not None:
+        yield from _choices(sums, machine)
+    yield from fragment_choices(sums or st, machine, _columns(st))
 
 
 def _rank(choice: _Choice | FragmentChoice) -> tuple[float, str]:
@@ -138,6 +142,8 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
     have few sums of many terms.
     """
     assert machine.device is not None
+    if st.constant or not splits(st):
+        return config
     loops, units = loops_after_fusing(st, config), machine.device.units
     nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
     tiles = dict(config.group) if config.instruction else {}
@@ -146,7 +152,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
         (n, d.name) for d in st.of("k") for n in range(2, min(wanted, d.size) + 1)
         if not d.size % n and not d.size // n % tiles.get(d.name, 1)
     ]  # fmt: skip
-    if st.constant or not ways or not splits(st):
+    if not ways:
         return config
     parts, loop = max(ways, key=lambda way: (way[0], -st.reduce.index(way[1])))
     return replace(config, split=((loop, parts),))
@@ -166,7 +172,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
         for steps, shared in _ways(st, sizes):
             config = Config(
                 machine.name, lane, register=_sizes(register), pack=(), group=_sizes({**group, **steps}), shared=shared,
-                realise="mask", reduce=st.reduce,
+                realise="mask", reduce=st.reduce, offsets="sums" if st.sums else "each",
             )  # fmt: skip
             config = _realised(st, _in_vectors(st, sizes, config))
             loops = loops_after_fusing(st, config)

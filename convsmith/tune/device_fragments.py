@@ -61,6 +61,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str) -> Iterator[Fra
     if machine.device is None or not machine.device.fragment_rate or len(st.factors) < 2 or st.shifted:
         return
     plain = Config(machine.name, lane, pack=(), shared=tuple(v.name for v in st.factors), realise="pad_copy")
+    plain = replace(plain, offsets="sums" if st.sums else "each")
     loops = loops_after_fusing(st, plain)
     if loops.kinds[lane] not in ("m", "n"):
         return

@@ -99,6 +99,13 @@ def _permute(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
     return out.astype(np.uint32)
 
 
+def _insert(a: np.ndarray, b: np.ndarray, start: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Return ``b`` with the lowest bits of ``a`` in a field of ``length`` bits from ``start`` on."""
+    field = (1 << np.minimum(length, 32).astype(np.uint64)) - 1 << np.minimum(start, 32).astype(np.uint64)
+    moved = a.astype(np.uint64) << np.minimum(start, 32).astype(np.uint64)
+    return (b.astype(np.uint64) & ~field | moved & field).astype(np.uint32)
+
+
 def _extract(words: Words) -> Function:
     type_ = TYPES[words[-1]]
     bits = 8 * type_.bytes
@@ -147,7 +154,7 @@ FUNCTIONS: dict[str, Callable[[Words], Function]] = {
     "add": _fixed(np.add), "sub": _fixed(np.subtract), "div": _fixed(_divide), "rem": _fixed(_remainder),
     "min": _extreme, "max": _extreme, "abs": _fixed(np.abs), "neg": _fixed(np.negative),
     "and": _fixed(np.bitwise_and), "or": _fixed(np.bitwise_or), "xor": _fixed(np.bitwise_xor), "not": _fixed(np.invert),
-    "shl": _shift, "shr": _shift, "shf": _funnel, "bfe": _extract,
+    "shl": _shift, "shr": _shift, "shf": _funnel, "bfe": _extract, "bfi": _fixed(_insert),
     "copysign": _fixed(lambda a, b: np.copysign(b, a)),
     "sqrt": _in_double(np.sqrt), "rsqrt": _in_double(lambda a: 1 / np.sqrt(a)), "rcp": _in_double(lambda a: 1 / a),
     "ex2": _in_double(np.exp2), "lg2": _in_double(np.log2), "sin": _in_double(np.sin), "cos": _in_double(np.cos),
@@ -191,6 +198,8 @@ def scalar(ins: PtxInstruction, made: Operands) -> Execute | None:
         return _plain(FUNCTIONS[root](words), ins, made, TYPES["u32"], TYPES["u32"])
     if root in ("shl", "shr"):
         return _plain(_shift(words), ins, made, TYPES[words[-1]], TYPES[words[-1]], second=TYPES["u32"])
+    if root == "bfi":
+        return _plain(_insert, ins, made, TYPES["u32"], TYPES["u32"])
     if root == "bfe":
         return _plain(_extract(words), ins, made, TYPES[words[-1]], TYPES[words[-1]], second=TYPES["u32"])
     if root in FUNCTIONS:

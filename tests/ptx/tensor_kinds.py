@@ -36,6 +36,18 @@ AMPERE = {
               _words("m16n8k32_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32")),
     "bytes-and-relu": (f"{_CHANNELS_LAST} --dt=u8:s8:u8 --attr-post-ops=relu mb1ic40iw17oc12ow17kw3pw1",
                        _words("m16n8k32_u8_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32")),
+    "zero-points": (
+        f"{_CHANNELS_LAST} --dt=u8:s8:u8 --attr-zero-points=src:common:3+wei:common:2 mb1ic40iw17oc12ow17kw3pw1",
+        _words("m16n8k32_u8_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32 --offsets=sums"),
+    ),
+    "channels-in-blocks-of-four": (
+        "--stag=aBx4b --dtag=aBx4b --dt=s8:s8:s32 mb1ic32iw33oc12ow33kw3pw1",
+        _words("m16n8k32_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32"),
+    ),
+    "channels-in-blocks-of-32": (
+        "--stag=aBx32b --wtag=ABx32b32a --dtag=aBx32b --dt=s8:s8:s32 mb1ic40iw17oc40ow17kw3pw1",
+        _words("m16n8k32_s8", "--register=oc:8,ow:16 --group=oc:32,ow:32,ic:32"),
+    ),
     "groups": (f"{_CHANNELS_LAST} --dt=bf16 g2mb1ic32iw17oc24ow17kw3pw1",
                _bf16("--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16")),
     "backward": (f"--dir=BWD_D {_CHANNELS_LAST} --dt=bf16 mb1ic16ih7oc16oh7kh3ph1",

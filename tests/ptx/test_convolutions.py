@@ -91,6 +91,9 @@ def test_default_kernels_are_exact_under_four_schedules(line: str, level: str) -
      {"sm_70": "mma_m8n8k4_f16", "sm_80": "mma_m16n8k16_f16"}),
     ("--stag=axb --dtag=axb --dt=bf16 mb32ic64ih28oc64oh28kh3ph1", {"sm_80": "mma_m16n8k16_bf16"}),
     ("--stag=axb --dtag=axb --dt=u8:s8:s32 mb32ic64ih28oc64oh28kh3ph1", {"sm_80": "mma_m16n8k32_u8_s8"}),
+    ("--stag=axb --dtag=axb --dt=u8:s8:u8 --attr-zero-points=src:common:3 mb32ic64ih28oc64oh28kh3ph1",
+     {"sm_80": "mma_m16n8k32_u8_s8"}),
+    ("--stag=aBx32b --dtag=aBx32b --dt=s8:s8:s8 mb32ic64ih28oc64oh28kh3ph1", {"sm_80": "mma_m16n8k32_s8"}),
     ("--stag=axb --dtag=axb mb32ic64ih28oc64oh28kh3ph1", {"sm_70": "", "sm_80": ""}),
     ("--stag=axb --dtag=axb --dt=bf16 g32mb8ic32ih28oc32oh28kh3ph1", {"sm_80": ""}),
 ])  # fmt: skip

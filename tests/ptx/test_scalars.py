@@ -83,6 +83,8 @@ INTEGERS: dict[str, Callable[[int, int], int]] = {
     "prmt.b32 %c, %a, %b, 0x3214;": lambda a, b: unsigned(a) & 0xFFFFFF00 | b & 255,
     "bfe.u32 %c, %a, 4, 9;": lambda a, b: unsigned(a) >> 4 & 511,
     "bfe.s32 %c, %a, 4, 9;": lambda a, b: ((a >> 4 & 511) ^ 256) - 256,
+    "bfi.b32 %c, %a, %b, 4, 9;": lambda a, b: unsigned(b) & ~(511 << 4) | (a & 511) << 4,
+    "bfi.b32 %c, %a, %b, 24, 16;": lambda a, b: unsigned(b) & 0xFFFFFF | a << 24,
     "popc.b32 %c, %a;": lambda a, b: unsigned(a).bit_count(),
     "clz.b32 %c, %a;": lambda a, b: 32 - unsigned(a).bit_length(),
     "abs.s32 %c, %a;": lambda a, b: abs(a),
