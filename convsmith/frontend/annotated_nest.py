@@ -1,7 +1,7 @@
 """The nest of two convolutions as TVM prints one: annotated TIR.
 
-The printer reads loops, extents, guards, indices and allocations from the kernel. It knows the names that TVM gives
-them, and it says what each nest does: a copy of an argument to a cache, an initialisation, a convolution, a copy back.
+The printer reads loops, extents, guards, indices and allocations from the kernel. It prints TVM's names, and a
+comment on each nest: a copy of an argument to a cache, an initialisation, a convolution, a copy back.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _REUSES = {
     ("src_s", "acc2"): "// NOTE: reusing the input cache as the output cache",
     ("acc", "acc2"): "// NOTE: reusing the cache of the temp output's sums as the output cache",
 }
-"""Comments on buffers that share memory, of which the second one comes later."""
+"""Comments on pairs of buffers that share memory."""
 _OUTSIDE = frozenset((SECOND.channels[0], SECOND.rows[0]))
 """Loops over tiles of the second convolution."""
 _WRITTEN_BACK = dict(
@@ -84,7 +84,7 @@ def annotated_nest(plan: BlockedChain) -> str:
 
 
 def _past_the_end(plan: BlockedChain) -> Iterator[str]:
-    """Yield where the printed nest computes elements that are no part of the result, and what runs instead."""
+    """Yield remarks on elements that the printed nest computes beyond the result, and on the code that runs instead."""
     for n, conv in enumerate(plan.convs, start=1):
         whole = conv.dst_layout.padded_shape[2:]
         if conv.o != whole:

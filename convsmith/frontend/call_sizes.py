@@ -29,9 +29,9 @@ Shapes = Mapping[str, tuple[int, ...] | None]
 
 
 def deciding(p: Problem) -> tuple[str, ...]:
-    """Return the names of the arrays that determine the sizes of a call: those that it must give, then its result.
+    """Return the names of the arrays that determine the sizes of a call: required inputs, then the result.
 
-    A result on the padded side of a window has several legal sizes where there is a stride, so it counts as well.
+    With a stride, a result on the padded side of a window has several legal sizes, so its shape counts as well.
     """
     if not isinstance(p, Conv) or (p.forward and not p.deconv):
         return ("src",)
@@ -43,7 +43,7 @@ def deciding(p: Problem) -> tuple[str, ...]:
 
 
 def problem_of_call(p: Problem, fixed: Mapping[str, int], shapes: Shapes, pads: Pairs | None) -> Problem:
-    """Return ``p`` at the sizes of a call; UsageError where these are not what the ``fixed`` ones demand."""
+    """Return ``p`` at the sizes of a call; UsageError if they contradict the ``fixed`` sizes."""
     first, *others = deciding(p)
     shape = shapes[first]
     assert shape is not None
@@ -87,7 +87,7 @@ def _problem_at(p: Problem, given: Mapping[str, int], pads: Pairs | None) -> Pro
 
 
 def _sizes(t: Tensor, shape: tuple[int, ...], fixed: Mapping[str, int], p: Problem) -> dict[str, int]:
-    """Return the sizes of the symbolic dims of ``t`` from the shape of an array of it, which has those ``fixed``."""
+    """Return the sizes of the symbolic dims of ``t`` from the shape of its array, whose other sizes are ``fixed``."""
     names, layout, symbolic = t.dims, t.layout, symbolic_dims(p)
     dims = range(len(names)) if layout.is_plain else [b.dim for b in layout.blocks]
     if len(shape) != len(dims):
@@ -117,7 +117,7 @@ def _coarse(p: Conv, n: int, letter: str, fine: int, pads: tuple[int, int]) -> i
 
 
 def _fine(p: Conv, n: int, letter: str, given: str, coarse: int, pads: tuple[int, int]) -> int:
-    """Return the smallest extent of the padded side along axis ``n`` that has so many ``coarse`` windows."""
+    """Return the smallest extent of the padded side along axis ``n`` that has ``coarse`` windows."""
     (front, back), a = pads, p.axes[n]
     size = (coarse - 1) * p.s[n] + p.keff[n] - front - back
     if size < 0 < coarse:

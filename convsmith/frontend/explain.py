@@ -1,4 +1,4 @@
-"""A page of text about one kernel: what it computes, its decisions, its costs, and the machine's limits."""
+"""A page of text about one kernel: its problem, its decisions, its costs, and the machine's limits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _INDENT = 14
 def explain(kernel: Inspected) -> str:
     """Return the page. Compiles the kernel again, and writes the files that the page names.
 
-    The machine's ceilings are kept figures; a missing one is measured, which takes about 50 ms.
+    The machine's ceilings are stored; a missing one is measured, which takes about 50 ms.
     """
     problem, config = kernel.problem, kernel.config
     if kernel.artifact is None:
@@ -132,7 +132,7 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
 def _decisions(
     kernel: Inspected, plan: AnyPlan, low: Lowered, records: Sequence[PassRecord]
 ) -> Iterator[Line]:  # fmt: skip
-    """Yield how the kernel computes, and with which code."""
+    """Yield the decisions of the plan, and facts about the code."""
     if isinstance(plan, DevicePlan):
         yield from device_lines(plan, low)
         yield from _nest(low, records)
@@ -152,7 +152,7 @@ def _statements(plan: Plan) -> Iterator[Line]:
 
 
 def _nest(low: Lowered, records: Sequence[PassRecord]) -> Iterator[Line]:
-    """Yield the nest once all loops are in their places, and nothing is cut into pieces yet."""
+    """Yield the nest whose loops are in their final order and not yet split into pieces."""
     yield "nest", ""
     for line in str(replace(planned_nest(records), packs=(), before=())).splitlines()[1:]:
         yield "", line[2:]
@@ -210,7 +210,7 @@ def _storage(kernel: Inspected, records: Sequence[PassRecord]) -> Iterator[Line]
 
 
 def _place(place: str) -> list[str]:
-    """Return the line about where buffers lie; none where nothing is to be said."""
+    """Return the line about the memory of buffers; empty if the machine has no special memory."""
     return [f"these buffers lie {place}"] if place else []
 
 
@@ -235,7 +235,7 @@ def _work(problem: Problem, target: Machine) -> Iterator[Line]:
 
 
 def _model(kernel: Inspected, low: Lowered) -> Iterator[Line]:
-    """Yield the cycles that the cost model expects, by cause, and what was measured; nothing for sizes of a call."""
+    """Yield the cycles that the cost model expects, by cause, and the measurement; nothing for sizes of a call."""
     if low.kernel.sizes:
         return
     problem, config = kernel.problem.canonical(), kernel.config
@@ -252,7 +252,7 @@ def _model(kernel: Inspected, low: Lowered) -> Iterator[Line]:
 
 
 def _roofline(kernel: Inspected) -> Iterator[Line]:
-    """Yield the bounds by the machine's kept ceilings."""
+    """Yield the bounds by the machine's stored ceilings."""
     config = kernel.config
     if kernel.target.device is not None:
         yield "roofline", f"not known: the rates of devices that run {config.target} are not measured"
@@ -275,7 +275,7 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
 
 
 def reason(plan: Plan, of_bound: float, side: str) -> str:
-    """Return what holds a kernel back that reaches ``of_bound`` of the bound by ``side``: facts of its plan."""
+    """Return the bottleneck that the plan of a kernel shows, which reaches ``of_bound`` of the bound by ``side``."""
     main = plan.main
     nest, unit = main.nest, main.nest.unit
     facts = [f"{of_bound:.0%} of what {side} allow"]

@@ -96,7 +96,7 @@ class Inspected:
         return self._device_text("spirv", "SPIR-V")
 
     def sass(self) -> str:
-        """Return the machine code that an assembler of a device made, as text. UsageError for other targets,
+        """Return the disassembled machine code of a device. UsageError for other targets,
         UnsupportedError where the assembler or a disassembler is not installed.
         """
         with import_lock:

@@ -114,7 +114,7 @@ class CompiledKernel(Inspected):
         return self._run(arrays, names)
 
     def kept(self, weights: KeptWeights, names: Names, w: Array, bias: Array | None) -> Packed | None:
-        """Return packed weights from those that are kept; None if the arrays come for the first time."""
+        """Return kept packed weights for these arrays; None at their first call."""
         host = self._host
         if not isinstance(host, HostKernel):
             return None
@@ -189,7 +189,7 @@ class CompiledKernel(Inspected):
 
     @property
     def transforms(self) -> tuple[Winograd, ...]:
-        """The transforms that the kernel uses, each with its expected error; none if it adds up products alone."""
+        """The transforms that the kernel uses, each with its expected error; empty if it sums products."""
         return self.plan().program.transforms if self.config.has_transform else ()
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ _Pairs = tuple[tuple[int, int], ...]
 
 
 class ConvWindow(NamedTuple):
-    """How a convolution moves over its source: one entry for each spatial axis. A dilation of 1 is dense."""
+    """Stride, padding, dilation and groups, with one entry for each spatial axis. A dilation of 1 is dense."""
 
     stride: Ints
     padding: _Pairs

@@ -86,7 +86,7 @@ class TensorKernel:
     def __call__(self, *inputs: Operand, out: Tensor | None = None) -> Tensor:
         """Return the first output for `inputs`, in `out` or a new tensor.
 
-        Packed weights in the place of "wei" bring their bias: the call then gives none, or another one.
+        Packed weights in the place of "wei" include their bias: the call passes no bias, or another one.
         """
         if out is None:
             shape, strides, dtype = self._new[0]
@@ -105,7 +105,7 @@ class TensorKernel:
         return out
 
     def accepts(self, packed: Packed) -> bool:
-        """Return whether the kernel multiplies by these weights: they have its packing, and are finite if they must."""
+        """Return whether the kernel takes these packed weights: its packing, and finite numbers if it needs them."""
         return self._packed is not None and packed.signature is self.signature and (
             packed.finite is True or not self._packed_is_finite
         )  # fmt: skip
@@ -128,7 +128,7 @@ class TensorKernel:
         self._in_general(inputs, outputs)
 
     def _in_general(self, inputs: Sequence[Operand], outputs: Sequence[Tensor]) -> None:
-        """Compute like `into` for operands of every kind: empty ones, packed ones, and those that are not finite."""
+        """Compute like `into` for all operands: empty, packed, and with infinities or NaN."""
         names = list(self.inputs)
         if len(inputs) < len(names):
             names.remove("bia")
@@ -137,7 +137,7 @@ class TensorKernel:
         self.kernel.run(**arrays)
 
     def _view(self, name: str, tensor: Tensor) -> Any:
-        """Return a tensor in the shape of the argument: grouped and transposed weights have another one."""
+        """Return a view of a tensor in the argument's shape, which differs for grouped and transposed weights."""
         return tensor.detach().as_strided(self.shapes[name], self.strides[name])
 
 
@@ -187,7 +187,7 @@ def transposed_kernel(
 ) -> TensorKernel:  # fmt: skip
     """Return the kernel of a transposed convolution with torch's weights (IC, OC / groups, *kernel).
 
-    The result has the spatial shape `sizes`, or is smaller where no element of the source reaches its end.
+    The result has the spatial shape `sizes`, or is smaller if no element of the source reaches its end.
     """
     problem = transposed_problem(
         x_shape, w_shape, window.groups, window.stride, window.dilation, [front for front, _ in window.padding], sizes,

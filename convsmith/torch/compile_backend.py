@@ -25,7 +25,7 @@ _OURS = {
     getattr(torch, name): getattr(functional, name)
     for name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 }
-"""Convolutions by torch's functions; those of `torch.nn.functional` are the same objects."""
+"""Our functions by torch's; the functions of `torch.nn.functional` are the same objects as those of `torch`."""
 
 
 def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

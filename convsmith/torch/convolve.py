@@ -1,6 +1,6 @@
 """Convolutions of tensors on the CPU: checked arguments, a kernel for their sizes, packed weights that are kept.
 
-The operators of `torch.library` end here, and so do calls that torch need not see.
+The operators of `torch.library` end here, and so do calls that bypass torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Bias = tuple[Ints, Ints, torch.dtype]
 
 
 class _Prepared(NamedTuple):
-    """A kernel, and the memory orders into which a call copies its tensors; None for those that fit."""
+    """A kernel, and for each tensor the memory order into which a call copies it; None if it is read in place."""
 
     kernel: TensorKernel
     x: bool | None
@@ -125,7 +125,7 @@ def check_shapes(x: Any, w: Any, bias: Any, groups: int, transposed: bool) -> No
 
 
 def result_last(x_shape: Any, x_strides: Any, w_shape: Any, w_strides: Any) -> bool:
-    """Return whether a result has its channels last in memory: if source or weights have, as in torch."""
+    """Return whether a result has channels last in memory: as in torch, if source or weights have."""
     return prefers_last(x_shape, x_strides) or prefers_last(w_shape, w_strides)
 
 
@@ -138,7 +138,7 @@ def front_of(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the result of a kernel on tensors of the shapes and strides that it is prepared for."""
+    """Return the result of a prepared kernel on tensors of its shapes and strides."""
     kernel = prepared.kernel
     if prepared.copies:
         x = x if prepared.x is None else in_order(x.detach(), prepared.x)

@@ -1,7 +1,7 @@
 """`KernelSequence`: kernels that run one after the other on memory that is laid out once.
 
 A result that only later kernels of the sequence read lies in an arena, where results that are not alive at once share
-memory. What comes from outside or is returned has the addresses of each call.
+memory. Inputs and results have the addresses of each call.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Placeable(Protocol):
 class SequenceStep:
     """A kernel with its `constants`, and the number of the value that each further argument reads or writes.
 
-    `result` is the number of the value that it makes, of `nbytes` bytes. It takes the place of the value `replaced`, if
-    that is not None.
+    `result` is the number of the value that it makes, of `nbytes` bytes. It overwrites the value `replaced`
+    unless this is None.
     """
 
     kernel: Placeable
@@ -72,7 +72,7 @@ class _Arena:
 
 
 class KernelSequence:
-    """The `steps` in their order; `outside` are the values that a call gives addresses for: inputs and results.
+    """The `steps` in their order; `outside` are the inputs and results, whose addresses each call passes.
 
     Several threads may call it at once.
     """
@@ -108,8 +108,8 @@ class KernelSequence:
 
 
 def _storage(steps: Sequence[SequenceStep], outside: Mapping[int, int]) -> dict[int, int]:
-    """Return the value in whose memory each result lies: its own, that of the value which it replaces, or that of a
-    later result outside which replaces it.
+    """Return, for each result, the value whose memory holds it: the result itself, the value that it overwrites, or a
+    later result outside of the arena that overwrites it.
     """
     home: dict[int, int] = {}
     for step in steps:
@@ -121,7 +121,7 @@ def _storage(steps: Sequence[SequenceStep], outside: Mapping[int, int]) -> dict[
 def _lives(
     steps: Sequence[SequenceStep], own: Mapping[int, int], outside: Mapping[int, int]
 ) -> dict[int, tuple[int, int, int]]:
-    """Return the bytes, the first and the last step of each value that has memory in the arena."""
+    """Return bytes, first and last step of each value in the arena."""
     lives: dict[int, tuple[int, int, int]] = {}
     for n, step in enumerate(steps):
         for v in {*step.values.values(), step.result}:

@@ -50,7 +50,7 @@ class _Operator:
         torch.library.register_fake(f"convsmith::{name}", shape, lib=_library)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Compute like the operator, at once where torch need not see the call."""
+        """Compute like the operator; a call that torch need not see bypasses the dispatcher."""
         tensors = arguments[: self._tensors]
         if not is_unseen(*tensors):
             return self.seen(*arguments)

@@ -33,7 +33,7 @@ _HOST = "torch"
 _CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten._convolution.default)
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _TRIAL_SECONDS, _TRIALS = 1e-3, 3
-"""Seconds of a sample of each layout, and the number of samples, of which the fastest decides."""
+"""Seconds of a sample of each layout, and the number of samples; the fastest sample decides."""
 
 
 def profile(
@@ -98,7 +98,7 @@ def torch_profiler(
 
 
 def with_function(source: str) -> tuple[Any, Any]:
-    """Return the model and the inputs that ``source``, "module:function", returns. UsageError if it is no such name."""
+    """Return the model and the inputs that ``source``, "module:function", returns. UsageError if there is none."""
     module, colon, function = source.partition(":")
     if not (colon and module and function):
         raise UsageError(f"--torch={source}: legal is module:function, such as models:resnet", code="torch")
@@ -147,7 +147,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _named(model: Any, recorder: _Recorder) -> Iterator[None]:
-    """Let ``recorder`` know which module runs."""
+    """Tell ``recorder`` which module runs."""
     handles = []
     for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
 

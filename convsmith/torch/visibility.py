@@ -1,4 +1,4 @@
-"""Whether torch must see a call: a kernel that runs at once saves the microseconds of torch's dispatcher."""
+"""Whether a call may bypass torch's dispatcher, which costs microseconds."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ with torch.inference_mode():
 
 
 def is_unseen(x: Tensor, w: Tensor, bias: Tensor | None = None) -> bool:
-    """Return whether only autograd may have to see a call on these tensors.
+    """Return whether a call on these tensors concerns at most autograd.
 
-    They are ordinary ones of the CPU, and no autocast, mode, tracer or profiler is active.
+    This holds for ordinary tensors of the CPU if no autocast, mode, tracer or profiler is active.
     """
     return (
         not _is_compiling()

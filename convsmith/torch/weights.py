@@ -1,9 +1,8 @@
 """Packed weights of tensors, kept from call to call.
 
-A tensor of weights that comes a second time is packed into memory that is kept, beside a copy of its bytes. A later
-call compares all bytes of the tensor with the copy, and packs anew if one differs: nobody who writes to the tensor, by
-whatever way, need say so. Torch counts most writes to a tensor (its version); if the count has changed, the bytes are
-not compared.
+The second call with a tensor of weights packs it, and keeps the packed weights and a copy of the tensor's bytes. A
+later call compares all bytes of the tensor with the copy, and packs anew if one differs, so no write to the tensor can
+be missed. Torch counts most writes to a tensor (its version); if the count has changed, the bytes are not compared.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class _Weights(NamedTuple):
 class KeptTensors:
     """Packed weights by tensor and packing, with copies of the plain ones: `most` bytes in all, the oldest go first.
 
-    They go with their tensors, too. Several threads may ask at once.
+    An entry is dropped with its tensor. Several threads may ask at once.
     """
 
     def __init__(self, most: int) -> None:
