@@ -50,8 +50,7 @@ class Oracle:
 
     def __init__(self, problem: Problem, target: Machine, seed: int = 0, scale: int = 1) -> None:
         self.problem, self.scale = problem, scale
-        rows = (*target.instructions, *target.transpositions, *target.matrix_loads)
-        self.instructions = {row.name: row.kernel for row in rows}
+        self.instructions = {name: row.kernel for name, row in target.rows.items()}
         self.known = known_arguments(problem)
         self.arrays = random_arrays(problem, seed)
         self.truth = dict(expected(problem, self.arrays))

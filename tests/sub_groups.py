@@ -11,10 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from convsmith.codegen.device_module import device_text
+from convsmith.compiler import driver, service
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
+from convsmith.measure.verification import verify_kernel
+from convsmith.plan.config import Config
+from convsmith.problem import Problem
+from convsmith.runtime import opencl
 
-DEVICES = {"xe_hpc": "pvc", "xe_hpg": "dg2"}
+DEVICES = {"xe_hpc": "pvc", "xe_hpg": "dg2", "xe_lp": "tgllp"}
 """Names of devices, as ocloc knows them."""
 _BROADCAST = "_Z19sub_group_broadcastij"
 
@@ -28,6 +35,21 @@ def emulated(text: str, machine: Machine) -> str:
         return text
     triple, _, rest = text.partition("\n")
     return f"{triple}\ndeclare spir_func i32 @{_BROADCAST}(i32, i32) convergent nounwind\n{rest}"
+
+
+def run_emulated(
+    problem: Problem, machine: Machine, config: Config | None, monkeypatch: pytest.MonkeyPatch, seed: int = 0
+) -> Config:
+    """Run a kernel for a device through OpenCL, where it must be exact, and return its config. Functions of broadcasts
+    stand in for dpas; all else is the code that a GPU runs.
+    """
+    monkeypatch.setattr(service, "disk_cache", lambda: None)
+    monkeypatch.setattr(opencl, "_check_extensions", lambda *a: None)
+    monkeypatch.setattr(driver, "device_text", lambda *a: emulated(device_text(*a), machine))
+    kernel = CompiledKernel(problem, machine, config)
+    verdict = verify_kernel(kernel, seed)
+    assert verdict.ok, f"{problem} {kernel.config}: {verdict.detail}"
+    return kernel.config
 
 
 def _definition(row: Instruction) -> str:

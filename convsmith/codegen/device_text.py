@@ -21,8 +21,9 @@ from convsmith.codegen.warp_joins import joins
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
-from convsmith.ir.index import Cond, Ge0, Index, Var, make_sum
-from convsmith.ir.instruction import Instruction
+from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, make_sum
+from convsmith.ir.instruction import BLOCK, Instruction
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
@@ -39,6 +40,7 @@ from convsmith.ir.stmt import (
     Wait,
 )
 from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
+from convsmith.ir.walk import variables_of
 
 __all__ = ["ThreadEmitter"]
 
@@ -60,6 +62,7 @@ class ThreadEmitter(FunctionEmitter):
         self.alignment_of_shared = _SHARED_ALIGNMENT
         self.lane_fragments, self.joins = LaneFragments(kernel.body, facts.rows), joins(kernel.body)
         self.named: dict[Var, Index] = {}
+        self.lane_variables: set[Var] = set()
         self.numbers: dict[int, str] = {}
         """The numbers of the thread along the axes within a warp."""
         self.vector_of |= {
@@ -103,14 +106,20 @@ class ThreadEmitter(FunctionEmitter):
         if buffer not in self.lane_fragments.operands:
             super().write_slot(buffer, index, lanes, x)
             return
+        self._write_places(buffer, index, lanes, x, is_scalar=lanes is None)
+
+    def _write_places(
+        self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str, is_scalar: bool
+    ) -> None:
+        """Write elements of fragments that the lane holds; ``x`` is a number or a vector."""
         fragment = self.lane_fragments.fragment(buffer, index)
         places = self.lane_fragments.places(buffer, index, lanes, self.named)
         size, t = self.vector_of.get(buffer, 0), buffer.dtype
-        if lanes and lanes.count == size and places == tuple((places[0][0], e) for e in range(size)):
+        if not is_scalar and len(places) == size and places == tuple((places[0][0], e) for e in range(size)):
             self.slots[buffer, (*fragment, places[0][0])] = x
             return
         for n, (register, element) in enumerate(places):
-            one = self.put(f"extractelement {self.type(t, lanes.count)} {x}, i64 {n}") if lanes else x
+            one = x if is_scalar else self.put(f"extractelement {self.type(t, len(places))} {x}, i64 {n}")
             slot: Slot = buffer, (*fragment, register)
             if size:
                 one = self.put(f"insertelement {self.slot_type(slot)} {self.held(slot)}, {t.llvm} {one}, i64 {element}")
@@ -126,6 +135,9 @@ class ThreadEmitter(FunctionEmitter):
 
     def _Invoke(self, s: Invoke) -> None:
         row = self.rows[s.instruction]
+        if any(x.file == BLOCK for x in row.operands):
+            self._message(s, row)
+            return
         if s.dst.buffer not in self.lane_fragments.operands:
             METHODS[Invoke](self, s)
             return
@@ -137,6 +149,37 @@ class ThreadEmitter(FunctionEmitter):
         values = row.emit(self.put, registers)
         numbers = self.lane_fragments.registers(s.dst.buffer, self.lane_fragments.fragment(s.dst.buffer, s.dst.index))
         self.slots |= {(s.dst.buffer, number): x for number, x in zip(numbers, values)}
+
+    def _message(self, s: Invoke, row: Instruction) -> None:
+        """Emit an instruction by which all lanes access memory at the address of the first lane."""
+        self.declared |= row.declarations
+        (read,), layout = s.args, row.result.layout
+        if row.result.file == BLOCK:
+            *lines, effect = row.llvm.splitlines()
+            call = DialectCall(tuple(lines), tuple(row.declarations), effect)
+            self.spell(call, a=self.value(read, 0), c=self._uniform_address(s.dst))
+            return
+        assert isinstance(read, Load)
+        t, count = s.dst.buffer.dtype, layout.elements
+        loaded = self.type(t, count if count > 1 else 0)
+        values = row.emit(self.put, {"a": [self._uniform_address(read)]})
+        for n, x in enumerate(values):
+            offsets = s.dst.lanes.offsets[n * count : (n + 1) * count] if s.dst.lanes else (0,)
+            register = self.put(f"bitcast i{count * t.bits} {x} to {loaded}")
+            self._write_places(s.dst.buffer, s.dst.index, Lanes(offsets, count), register, is_scalar=count == 1)
+
+    def _uniform_address(self, v: Load) -> str:
+        """Return the address of the elements of the first lane."""
+        index = v.index[0]
+        while moving := {x: i for x, i in self.named.items() if x in variables_of(index) and self._is_of_lane(i)}:
+            index = substitute(index, moving)
+        return self.address(v.buffer, substitute(index, dict.fromkeys(self.lane_variables, as_index(0))))
+
+    def _is_of_lane(self, i: Index) -> bool:
+        """Return whether an index depends on the number of the lane."""
+        return any(
+            v in self.lane_variables or (v in self.named and self._is_of_lane(self.named[v])) for v in variables_of(i)
+        )
 
     def _exchange(self, s: Invoke, row: Instruction) -> None:
         """Emit an instruction by which the lanes load elements for each other."""
@@ -202,6 +245,8 @@ class ThreadEmitter(FunctionEmitter):
         if not (s.lo.is_const and s.lo.const == 0):
             number = self.put(f"add {self.it} {number}, {self.index(s.lo)}")
         self.vars[s.var] = number
+        if s.kind == "lane":
+            self.lane_variables.add(s.var)
         self.stmt(s.body)
 
     def _number(self, s: For, n: int) -> str:

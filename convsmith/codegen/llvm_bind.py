@@ -119,13 +119,22 @@ def assembly(text: str, triple: str, cpu: str, features: str) -> str:
 
 
 def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[Any, Any], bytes]) -> bytes:
-    """Return what `emit(code generator, module)` returns, in a process of its own where the generator keeps state."""
+    """Return what `emit(code generator, module)` returns, in a process of its own where the generator keeps state.
+
+    The features of SPIR-V are its extensions, which are an option of the process.
+    """
 
     def run() -> bytes:
         tm = machine(triple, cpu, features)
         return emit(tm, _parsed(text, tm))
 
-    return run() if _level(triple) else in_child(run, triple)
+    def run_apart() -> bytes:
+        if features:
+            llvm.set_option("convsmith", f"-spirv-ext={features}")
+        tm = machine(triple, cpu, "")
+        return emit(tm, _parsed(text, tm))
+
+    return run() if _level(triple) else in_child(run_apart, triple)
 
 
 def joined_code(

@@ -44,7 +44,7 @@ from convsmith.ir.walk import statements_of, walk
 def written_buffers(body: Stmt) -> set[Buffer]:
     """Return the buffers that a function writes; the contents of all others are constant while it runs."""
     stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
-    return stored | {s.dst.buffer for s in statements_of(body) if isinstance(s, AsyncCopy)}
+    return stored | {s.dst.buffer for s in statements_of(body) if isinstance(s, (AsyncCopy, Invoke))}
 
 
 def accesses(body: Stmt) -> Iterator[Load | Store]:

@@ -8,9 +8,8 @@ from convsmith.machine.base import Machine
 
 def facts(target: Machine) -> Facts:
     """Return the facts of `target` for code generation."""
-    rows = {r.name: r for r in (*target.instructions, *target.transpositions, *target.matrix_loads)}
     return Facts(
-        target.triple, dict(target.attributes), rows, target.half, target.fragments, target.address_bits,
+        target.triple, dict(target.attributes), target.rows, target.half, target.fragments, target.address_bits,
         target.head_load, target.device.dialect if target.device is not None else None, target.fence,
         alignment=target.alignment,
     )  # fmt: skip

@@ -149,8 +149,7 @@ class Interpret:
             if tensor.role == "out":
                 self._memory[tensor.name] = unwritten(truth.shape, truth.dtype)
         self._exact = is_exact(problem)
-        rows = (*target.instructions, *target.transpositions, *target.matrix_loads)
-        self._instructions = {row.name: row.kernel for row in rows}
+        self._instructions = {name: row.kernel for name, row in target.rows.items()}
 
     @staticmethod
     def suits(problem: Problem, config: Config) -> bool:

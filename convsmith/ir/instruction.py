@@ -26,6 +26,8 @@ from convsmith.ir.walk import loops_of, statements_of, walk
 
 LANES = "lane"
 """The file of registers that hold fragments spread over the lanes of a warp."""
+BLOCK = "block"
+"""The file of an operand in memory that the lanes of a warp access together, at the address of the first lane."""
 SCALE = "vscale"
 """The size, in the specification of a scalable instruction, that the machine multiplies lane counts by."""
 

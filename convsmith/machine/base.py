@@ -22,7 +22,7 @@ from convsmith.ir.instruction import (
     RegisterFile,
     vector,
 )
-from convsmith.ir.types import DType, Half
+from convsmith.ir.types import DType, Half, dtype
 from convsmith.machine.costs import Costs
 from convsmith.machine.device import Device, SharedMemory
 from convsmith.machine.memory import MemoryLevel
@@ -52,7 +52,8 @@ class Machine:
     facts*, those of the smaller machines that have it. ``half`` names the f16 instructions: none, conversions from and
     to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in order. ``permissions`` are those that a
     process requests from the system before it runs code of the level. An address and a word of an argument block have
-    ``address_bits``. ``matrix_loads`` load fragments from memory that threads share.
+    ``address_bits``. ``matrix_loads`` load fragments from memory that threads share. By ``messages``, the lanes of a
+    warp load or store elements that follow each other.
     ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
     One instruction loads some lanes of a vector, any of them, where an element has ``masked_bytes`` at least; none does
     where that is 0. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
@@ -77,6 +78,7 @@ class Machine:
     instructions: tuple[Instruction, ...]
     transpositions: tuple[Instruction, ...] = ()
     matrix_loads: tuple[Instruction, ...] = ()
+    messages: tuple[Instruction, ...] = ()
     half: Half = ""
     fragments: FragmentFile | None = None
     permissions: tuple[str, ...] = ()
@@ -88,6 +90,12 @@ class Machine:
     device: Device | None = None
     fence: str = ""
     alignment: int = 0
+
+    @cached_property
+    def rows(self) -> dict[str, Instruction]:
+        """The rows of all tables, by name."""
+        tables = (self.instructions, self.transpositions, self.matrix_loads, self.messages)
+        return {row.name: row for table in tables for row in table}
 
     @property
     def registers(self) -> int:
@@ -163,6 +171,12 @@ class Machine:
         """The types that the machine multiplies and adds in scalars alone."""
         single = (row for row in self.instructions if row.lanes == 1 and len({*row.types}) == 1)
         return tuple(row.types[0] for row in single)
+
+    def fragment_rate(self, row: Instruction) -> float:
+        """Return the multiply-adds that ``row``, an instruction on fragments, does in the time of one of f32."""
+        assert self.device is not None
+        type_ = row.types[0]
+        return 1.0 if type_ in self.scalar_types else self.device.fragment_rate * 16 / dtype(type_).bits
 
     def row(self, a: str, b: str, c: str) -> Instruction | None:
         """Return the first instruction that adds products of types `a` and `b` to a vector of sums of type `c`."""

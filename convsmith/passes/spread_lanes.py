@@ -14,6 +14,8 @@ from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
 
+MOST = 16
+"""Maximum number of elements of a run, which become a vector."""
 LANE = "lane"
 """Name of the loop over the lanes of a warp."""
 Loop = For
@@ -74,7 +76,7 @@ def _runs(body: Stmt, operand: Operand, tail: tuple[Index, ...], sizes: Mapping[
     out: list[Stmt] = []
     start = 0
     while start < len(places):
-        step, count = _run(places[start:])
+        step, count = _run(places[start : start + MOST])
         if count == 1:
             at = places[start]
             loops: list[For] = []

@@ -10,6 +10,7 @@ from convsmith.passes.add_atomically import ZERO, add_atomically
 from convsmith.passes.ask_once import ask_once
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.bind import bind
+from convsmith.passes.block_messages import block_messages
 from convsmith.passes.contract import contract
 from convsmith.passes.cooperate import cooperate
 from convsmith.passes.cse import cse
@@ -57,7 +58,7 @@ from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
 from convsmith.plan.order import class_steps
 from convsmith.statement.statement import KINDS, Statement, View
 
-RUNS = (2, 4)
+RUNS = (2, 4, 8, 16)
 """Neighbouring elements of a fragment that a lane has, which it accesses as vectors."""
 UNROLLED = 256
 """Maximum number of products in a straight line."""
@@ -140,6 +141,8 @@ def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ma
         if nest.warp.loads:
             steps.append(Step(load_matrices, (row,), nest.warp.loads))
         steps += [Step(spread_lanes, (row,)), Step(simplify)]
+        if machine.messages:
+            steps.append(Step(block_messages, machine.messages))
         steps += [Step(vectorise, run_name(n), n, False) for n in RUNS]
     for x in (x for x in nest.vectors if x in nest.registers):
         steps += [Step(ask_once, x.name), Step(vectorise, x.name, x.extent, False)]

@@ -17,13 +17,11 @@ from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.ir.types import DTYPES
 from convsmith.runtime.arrays import Array, address_of
-from convsmith.runtime.device_library import DeviceFunction, DeviceLibrary, OpenedOnce
+from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce
 
 __all__ = ["CudaFunction", "CudaLibrary", "CudaMemory", "device_name"]
 
 _DEVICE = 0
-_ALIGNMENT = 16
-"""Bytes that divide the address of an array of the device, because threads access as many at once."""
 _GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
 """By target: the compute capability that runs its code, and whether no later one does."""
 
@@ -203,9 +201,9 @@ class CudaFunction(DeviceFunction):
             copied = []
             for n, (argument, nbytes) in enumerate(self.arrays):
                 if _is_on_device(gpu, words[n]):
-                    if words[n] % _ALIGNMENT:
+                    if words[n] % ALIGNMENT:
                         raise UnsupportedError(
-                            f"argument {argument.name} of {name} begins at {words[n]:#x}, no multiple of {_ALIGNMENT}",
+                            f"argument {argument.name} of {name} begins at {words[n]:#x}, no multiple of {ALIGNMENT}",
                             code="alignment",
                         )
                 else:

@@ -13,8 +13,10 @@ from convsmith.codegen.binder import element_type
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import RenewedLock
 
-__all__ = ["DeviceFunction", "DeviceLibrary", "OpenedOnce", "nbytes_of"]
+__all__ = ["ALIGNMENT", "DeviceFunction", "DeviceLibrary", "OpenedOnce", "nbytes_of"]
 
+ALIGNMENT = 16
+"""Bytes that divide the addresses of a kernel's arrays on a device."""
 Gpu = TypeVar("Gpu")
 Code = TypeVar("Code")
 Function = TypeVar("Function", bound="DeviceFunction")

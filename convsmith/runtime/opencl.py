@@ -1,7 +1,8 @@
 """Runs artifacts of SPIR-V on a device of OpenCL, through the package pyopencl.
 
 A call's arrays lie in the memory of the host. A buffer of OpenCL stands over each of them during a launch: a device
-that shares the host's memory reads and writes it in place, for another one the driver copies.
+that shares the host's memory reads and writes it in place, for another one the driver copies. A buffer stands over a
+copy of an array whose address kernels may not rely on.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.codegen.artifact import Entry
+from convsmith.codegen.artifact import Artifact, Entry
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
-from convsmith.runtime.device_library import DeviceFunction, DeviceLibrary, OpenedOnce, nbytes_of
+from convsmith.runtime.arrays import Array
+from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce, nbytes_of
 from convsmith.runtime.host_block import memory_at
 
 __all__ = ["OpenClFunction", "OpenClLibrary", "device_name"]
@@ -89,10 +91,9 @@ class OpenClFunction(DeviceFunction):
         words = (ctypes.c_uint64 * len(self.entry.arguments)).from_address(block)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         try:
-            buffers = [
-                cl.Buffer(opened.context, flags, hostbuf=memory_at(words[n], nbytes))
-                for n, (_, nbytes) in enumerate(self.arrays)
-            ]
+            given = [memory_at(words[n], nbytes) for n, (_, nbytes) in enumerate(self.arrays)]
+            aligned = [*map(_aligned, given)]
+            buffers = [cl.Buffer(opened.context, flags, hostbuf=x) for x in aligned]
             sizes = [np.uint64(words[n]) for n in range(len(buffers), len(words))]
             with self.launching:  # a kernel of OpenCL holds the arguments of one launch
                 kernel = kernels[self.entry.symbol]
@@ -105,6 +106,9 @@ class OpenClFunction(DeviceFunction):
                 )
                 seen.base.release(opened.queue, [event])
             opened.queue.finish()
+            for n in self.written:
+                if aligned[n] is not given[n]:
+                    given[n][:] = aligned[n]
         except cl.MemoryError as error:
             total = sum(nbytes for _, nbytes in self.arrays)
             raise UnsupportedError(
@@ -118,6 +122,17 @@ class OpenClFunction(DeviceFunction):
             ) from None
 
 
+def _aligned(array: Array) -> Array:
+    """Return an array of bytes, or a copy of it, at an address that kernels may rely on."""
+    if array.ctypes.data % ALIGNMENT == 0:
+        return array
+    room = np.empty(array.size + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    copy = room[start : start + array.size]
+    copy[:] = array
+    return copy
+
+
 class OpenClLibrary(DeviceLibrary[_Opened, "dict[str, Any]", OpenClFunction]):
     """The SPIR-V of an artifact: its code on a device are kernels by symbol."""
 
@@ -129,6 +144,7 @@ class OpenClLibrary(DeviceLibrary[_Opened, "dict[str, Any]", OpenClFunction]):
 
     def load(self, gpu: _Opened) -> dict[str, Any]:
         artifact, cl = self.artifact, gpu.cl
+        _check_extensions(artifact, gpu.device)
         for entry in artifact.entries.values():
             _check_limits(entry, gpu.device)
         try:
@@ -142,6 +158,17 @@ class OpenClLibrary(DeviceLibrary[_Opened, "dict[str, Any]", OpenClFunction]):
                 f"{gpu.device.name.strip()}: {error}",
                 text=str(error),
             ) from None
+
+
+def _check_extensions(artifact: Artifact, device: Any) -> None:
+    """UnsupportedError where the device lacks instructions that code for the target may have."""
+    missing = [name for name in artifact.needs if name not in device.extensions.split()]
+    if missing:
+        raise UnsupportedError(
+            f"code for {artifact.target} needs {', '.join(missing)}, which {device.name.strip()} lacks; available is "
+            "code for opencl",
+            code="opencl",
+        )
 
 
 def _check_limits(entry: Entry, device: Any) -> None:

@@ -27,7 +27,7 @@ from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
-from convsmith.tune.device_fragments import FragmentChoice, fragment_choices, fragment_cycles
+from convsmith.tune.device_fragments import FragmentChoice, fragment_choices, fragment_cycles, inner_dims
 
 SHARED_LOAD = 1.0
 """Cycles in which a thread loads an element from shared memory, in those of a multiply-add."""
@@ -112,7 +112,7 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
             return inf
         needed = shared_bytes(st, loops, config, nest)
         if nest.warp is not None:
-            return fragment_cycles(st, config, nest, device, needed)
+            return fragment_cycles(st, config, nest, machine, needed)
         return _cycles(st, loops, config, nest, device, needed)
 
 
@@ -165,7 +165,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
     lane, others = _tiled_loops(st)
     sizes = {d.name: d.size for d in st.dims}
     free = {d.name: d.size for d in st.dims if d.kind != "k"}
-    inner, every = _inner_dims(st), list(_tiles(sizes, lane, others, device))
+    inner, every = inner_dims(st), list(_tiles(sizes, lane, others, device))
     even = [x for x in every if not any(sizes[n] % x[1].get(n, 1) for n in inner)]
     tiles = sorted(even or every, key=lambda x: _of_product(free, x[0], x[1], device))[:FIRST]
     for register, group in tiles:
@@ -199,17 +199,6 @@ def _columns(st: Statement) -> str:
     free = [d for d in st.dims if d.kind in ("n", "m")]
     adjacent = [d for d in free if steps.get(Var(d.name)) == 1 and d.size >= FEW]
     return max(adjacent or st.of("n") or free, key=lambda d: d.size).name
-
-
-def _inner_dims(st: Statement) -> set[str]:
-    """Return the dims of the result that share a coordinate with a dim of larger steps, such as channels of a group:
-    iterations beyond their ends would write the next one's elements.
-    """
-    found = set()
-    for coord in st.c.coords:
-        steps = {atom.name: abs(step) for atom, step in coord.terms if isinstance(atom, Var)}
-        found |= {name for name, step in steps.items() if step < max(steps.values())}
-    return found
 
 
 def _tiles(

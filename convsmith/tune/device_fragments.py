@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import ceil, prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.machine.device import Device
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row, lane_rows
 from convsmith.plan.group_limits import shared_bytes
@@ -28,8 +28,8 @@ MOST_WARPS = 8
 """Maximum number of warps of a group."""
 FIRST = 8
 """Candidates by tiles alone of which the steps are worked out."""
-SUMS = 2
-"""Sums take at most one of so many registers of a lane."""
+SUMS, HELD = 0.5, 0.75
+"""Parts of the registers of a lane that sums take at most, and that sums and factors take."""
 STEP = 64
 """Bytes of the terms of a row that a group copies in a step."""
 SHARED_LOAD, GLOBAL_LOAD = 64.0, 32.0
@@ -71,16 +71,25 @@ def fragment_choices(st: Statement, machine: Machine, lane: str) -> Iterator[Fra
     most = STEP * 8 // dtype(st.a.factor).bits
     row = max(rows, key=lambda row: (_terms(st, row, most).used, row.terms))
     terms = _terms(st, row, most)
-    most_sums = -(-machine.registers // SUMS)
     tiles: list[tuple[float, Sequence[int], Config]] = []
     for counts in product(FRAGMENTS, (*FRAGMENTS, 8), WARPS, WARPS):
-        if prod(counts[:2]) * row.result.layout.registers > most_sums or prod(counts[2:]) > MOST_WARPS:
+        if not _has_registers(row, counts, machine.registers) or prod(counts[2:]) > MOST_WARPS:
             continue
         config = _config(st, plain, row, counts, terms)
         if config is not None:
             tiles.append((_of_tile(st, machine, row, counts, config), counts, config))
     for _, _, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:FIRST]:
         yield from _with_cycles(st, machine, config)
+
+
+def _has_registers(row: Instruction, counts: Sequence[int], registers: int) -> bool:
+    """Return whether a lane with so many ``registers`` holds the fragments of a warp's tile."""
+    high, wide, *_ = counts
+    sums, left, right = (
+        n * x.layout.registers * x.layout.elements * dtype(x.dtype).bits / 32
+        for n, x in zip((high * wide, high, wide), row.operands)
+    )
+    return sums <= ceil(registers * SUMS) and sums + left + right <= registers * HELD
 
 
 def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence[int], config: Config) -> float:
@@ -91,7 +100,7 @@ def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence
     groups = prod(-(-size // config.group_size(n)) for n, size in sizes.items())
     rows, columns = high * row.result.shape[0], wide * row.result.shape[1]
     nbytes = dtype(st.a.factor).bits / 8
-    products = rows * columns * down * across / row.result.layout.lanes / machine.device.fragment_rate * nbytes / 2
+    products = rows * columns * down * across / row.result.layout.lanes / machine.fragment_rate(row)
     read = (rows + columns) * nbytes * down * across / SHARED_LOAD
     copied = (rows * down + columns * across) * nbytes / GLOBAL_LOAD
     return -(-groups // machine.device.units.count) * (max(products, read, copied) + BARRIER / row.terms)
@@ -112,29 +121,29 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[Fr
         needed = shared_bytes(st, loops, whole, nest)
         if sum(needed.values()) > device.shared.bytes or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
             continue
-        yield FragmentChoice(fragment_cycles(st, whole, nest, device, needed), whole)
+        yield FragmentChoice(fragment_cycles(st, whole, nest, machine, needed), whole)
         return
 
 
 def fragment_cycles(
-    st: Statement, config: Config, nest: GroupNest, device: Device, needed: Mapping[str, int]
+    st: Statement, config: Config, nest: GroupNest, machine: Machine, needed: Mapping[str, int]
 ) -> float:
     """Return the expected cycles of all groups that a unit of the device runs, counted as those of all their threads.
 
     ``needed`` are the bytes of each copy in shared memory.
     """
-    assert nest.warp is not None
+    assert nest.warp is not None and machine.device is not None
     slots, bits = config.buffers, dtype(st.a.factor).bits
     rows, columns = (x.extent * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
     warps, terms = prod(x.extent for x in nest.threads), prod(x.extent for x in nest.terms)
-    products = rows * columns * terms * warps / nest.warp_size / device.fragment_rate * bits / 16
+    products = rows * columns * terms * warps / nest.warp_size / machine.fragment_rate(nest.warp.row)
     read = (rows + columns) * terms * bits / 8 * warps
     copied = sum(needed.values()) / slots
     step = max(products, read / SHARED_LOAD, copied / GLOBAL_LOAD) + BARRIER * (2 if slots == 1 else 1)
     finish = rows * columns * warps / nest.warp_size * 4
     groups = prod(x.extent for x in nest.grid)
     one = prod(x.extent for x in nest.steps) * step + finish
-    return -(-groups // device.units.count) * nest.warp_size * one
+    return -(-groups // machine.device.units.count) * nest.warp_size * one
 
 
 def _config(
@@ -159,7 +168,8 @@ def _config(
             part //= 2
         register[n], group[n] = size // part, size
         left //= part
-    if left > 1:
+    inner = inner_dims(st)
+    if left > 1 or any(size % group.get(n, 1) for n, size in {**others, **same}.items() if n in inner):
         return None
     pad = tuple((v.name, BANKS // dtype(v.dtype).bytes) for v in st.factors)
     reduce = (*(n for n in st.reduce if n not in terms.sizes), *(n for n in st.reduce if n in terms.sizes))
@@ -167,6 +177,17 @@ def _config(
         plain, instruction=row.name, register=_items(register), group=_items({**group, **terms.sizes}), pad=pad,
         reduce=reduce,
     )  # fmt: skip
+
+
+def inner_dims(st: Statement) -> set[str]:
+    """Return the dims of the result that share a coordinate with a dim of larger steps, such as channels of a group:
+    iterations beyond their ends would write the next one's elements.
+    """
+    found = set()
+    for coord in st.c.coords:
+        steps = {atom.name: abs(step) for atom, step in coord.terms if isinstance(atom, Var)}
+        found |= {name for name, step in steps.items() if step < max(steps.values())}
+    return found
 
 
 def _rows(loops: Mapping[str, int], taps: Mapping[str, int], count: int) -> dict[str, int] | None:

@@ -1,7 +1,8 @@
-"""Kernels of Xe GPUs: products of fragments of sub-groups, exact as IR and through OpenCL, and dpas in the code."""
+"""Kernels of Xe GPUs: products of fragments of sub-groups, exact as IR and through OpenCL, and as ocloc makes them."""
 
 from __future__ import annotations
 
+import re
 from math import prod
 from pathlib import Path
 
@@ -9,24 +10,24 @@ import numpy as np
 import pytest
 from devices import check_fragments
 from opencl_driver import require_opencl
-from sub_groups import DEVICES, assembly, emulated
+from sub_groups import DEVICES, assembly, emulated, run_emulated
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact, Entry
 from convsmith.codegen.device_module import device_text
-from convsmith.compiler import driver, service
 from convsmith.compiler.arguments import buffer_argument
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.interp import run
-from convsmith.ir.instruction import Instruction
+from convsmith.ir.instruction import LANES, Instruction
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
-from convsmith.ir.stmt import Kernel
+from convsmith.ir.stmt import Invoke, Kernel
+from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.measure.verification import verify_kernel
+from convsmith.passes.block_messages import block_messages
 from convsmith.passes.simplify import simplify
 from convsmith.passes.spread_lanes import spread_lanes
 from convsmith.passes.unroll import unroll
@@ -37,14 +38,22 @@ from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
 from convsmith.tune.device import device_config
 
+MESSAGES = {
+    "xe_hpc": {"global": (r"load\.ugm\.d32x\d+t\.a64", r"store\.ugm\.d\d+x\d+t\.a64"),
+               "shared": (r"load\.slm\.d32x\d+t", r"load\.slm\.d32x8\.a32")},
+} | {
+    name: {"global": ("oword block read", "oword block write"), "shared": ("oword block read", "untyped surface")}
+    for name in ("xe_hpg", "xe_lp")
+}  # fmt: skip
+"""Block loads and stores of global memory, block loads and loads of vectors of shared memory, as devices call them."""
 ROWS = [
-    pytest.param(name, row, id=row.name)
-    for name in DEVICES for row in target(name).instructions if row.mnemonic == "dpas"
+    pytest.param(name, row.mnemonic, row, id=f"{name}-{row.name}")
+    for name in DEVICES for row in target(name).instructions if row.result.file == LANES
 ]  # fmt: skip
 
 
-def _words(row: str, tiles: str) -> str:
-    return f"--pack= --lane=oc --instruction=dpas_{row} --realise=pad_copy --shared=src,wei {tiles}"
+def _words(row: str, tiles: str, name: str = "dpas") -> str:
+    return f"--pack= --lane=oc --instruction={name}_{row} --realise=pad_copy --shared=src,wei {tiles}"
 
 
 LAST = "--stag=axb --dtag=axb"
@@ -55,6 +64,10 @@ KINDS = {
               _words("m8n16k16_bf16", "--register=oc:16,ow:16 --group=oc:32,ow:32,ic:16")),
     "bytes": ("xe_hpc", f"{LAST} --dt=s8:s8:s32 mb1ic40iw17oc12ow17kw3pw1",
               _words("m8n16k32_s8", "--register=oc:16,ow:8 --group=oc:16,ow:32,ic:32")),
+    "mad": ("xe_hpc", f"{LAST} --attr-post-ops=relu mb1ic20iw19oc20ow19kw3pw1",
+            _words("m8n16k16_f32", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:16", "mad")),
+    "dp4a": ("xe_lp", f"{LAST} --dt=u8:s8:u8 --attr-post-ops=linear:2:1 mb1ic33ih5oc9oh3kh3ph1sh2",
+             _words("m8n8k32_u8_s8", "--register=oc:8,oh:4,ow:2 --group=oc:16,oh:4,ow:4,ic:32", "dp4a")),
     "buffers": ("xe_hpc", f"{LAST} --dt=f16 mb1ic48iw16oc16ow16kw1",
                 _words("m8n16k16_f16", "--register=oc:16,ow:8 --group=oc:16,ow:16,ic:16 --buffers=2")),
     "eight-lanes": ("xe_hpg", f"{LAST} --dt=bf16:bf16:f32 mb1ic32iw16oc16ow16kw1",
@@ -67,16 +80,18 @@ DEFAULT = {
     "f16": ("xe_hpc", f"{LAST} --dt=f16 mb1ic32ih6oc32oh6kh3ph1"),
     "strided-gradient": ("xe_hpg", f"{LAST} --dir=BWD_D --dt=bf16 mb1ic16ih8oc16oh4kh3ph1sh2"),
     "bytes": ("xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-post-ops=linear:2:1 mb1ic32ih6oc16oh6kh1"),
+    "f32": ("xe_lp", f"{LAST} mb1ic32ih8oc32oh8kh1"),
+    "bytes-without-dpas": ("xe_lp", f"{LAST} --dt=s8:s8:s32 mb1ic32ih6oc16oh6kh1"),
 }  # fmt: skip
-"""Problems whose default configs use dpas, each with the device."""
+"""Problems whose default configs compute fragments, each with the device."""
 SCALAR = {
-    "types": ("--dt=f32 mb1ic16iw16oc16ow16kw1", "xe_hpc has no instruction for products of f32:f32:f32, but for bf16"),
+    "types": ("--dt=f16 mb1ic16iw16oc16ow16kw1", "xe_lp has no instruction for products of f16:f16:f32, but for f32:"),
     "depthwise": (f"{LAST} --dt=bf16 g32mb1ic32iw16oc32ow16kw3pw1",
                   "dpas_m8n16k16_bf16: 8 x 16 x 16 rows, columns and terms; the loops have 16 x 1 x 3"),
     "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32iw16oc16ow16kw1",
                     "zero points are subtracted from the factors; --offsets=sums subtracts them from the sums"),
 }  # fmt: skip
-"""Problems whose default configs use multiply-adds, each with the reason."""
+"""Problems whose default configs have no fragments, each with the reason."""
 SMALL = {
     "sixteen-lanes": ("xe_hpc", f"{LAST} --dt=bf16:bf16:f32 mb1ic5iw7oc5ow7kw1",
                       _words("m8n16k16_bf16", "--register=oc:16,ow:8 --group=oc:16,ow:8,ic:16")),
@@ -86,8 +101,10 @@ SMALL = {
 """Problems that the interpreter of the IR runs after each pass."""
 
 
-def one_product(row: Instruction) -> Kernel:
-    """Return the kernel in which a sub-group adds a product of ``row`` to its sums."""
+def one_product(row: Instruction, machine: Machine) -> Kernel:
+    """Return the kernel in which a sub-group adds a product of ``row`` to its sums; block messages load and store where
+    elements follow each other.
+    """
     c, a, b = row.operands
     (rows, columns), terms = c.shape, a.shape[1]
     with interning():
@@ -111,7 +128,7 @@ kernel k(a: {a.dtype}[{a.size}], b: {b.dtype}[{b.size}], c: {c.dtype}[{c.size}])
             for l in 0 .. {columns}:
               c[l + m * {columns}] = sums[m, l]
 """)
-        return unroll(simplify(spread_lanes(kernel, (row,))))
+        return unroll(simplify(block_messages(spread_lanes(kernel, (row,)), machine.messages)))
 
 
 def llvm(kernel: Kernel, machine: Machine) -> str:
@@ -123,20 +140,23 @@ def spirv(text: str, machine: Machine) -> bytes:
     return llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features)
 
 
-@pytest.mark.parametrize("name, row", ROWS)
-def test_a_layout_of_a_sub_group_has_each_element_once(name: str, row: Instruction) -> None:
+@pytest.mark.sampled(3, "name+mnemonic")
+@pytest.mark.parametrize("name, mnemonic, row", ROWS)
+def test_a_layout_of_a_sub_group_has_each_element_once(name: str, mnemonic: str, row: Instruction) -> None:
     (lanes,) = target(name).device.warps  # type: ignore[union-attr]
     for x in row.operands:
         assert x.layout.lanes == lanes and x.layout.count == x.size == len(x.layout.places())
 
 
-@pytest.mark.parametrize("name, row", ROWS)
-def test_the_registers_of_a_row_give_its_specification(name: str, row: Instruction) -> None:
+@pytest.mark.sampled(3, "name+mnemonic")
+@pytest.mark.parametrize("name, mnemonic, row", ROWS)
+def test_the_registers_of_a_row_give_its_specification(name: str, mnemonic: str, row: Instruction) -> None:
     """A driver of OpenCL runs the kernel; functions of broadcasts stand in for dpas."""
     require_opencl()
-    machine, kernel = target(name), one_product(row)
+    machine = target(name)
+    kernel = one_product(row, machine)
     text = llvm(kernel, machine)
-    assert row.declare in text
+    assert row.mnemonic == mnemonic and row.declare in text
     arguments = tuple(buffer_argument(b, "inout" if b.name == "c" else "in") for b in kernel.params)
     with interning():
         entry = Entry(kernel.name, arguments, launch_of(kernel, 1, machine))
@@ -155,11 +175,56 @@ def test_the_registers_of_a_row_give_its_specification(name: str, row: Instructi
     np.testing.assert_array_equal(arrays["c"], wanted["c"])
 
 
-@pytest.mark.parametrize("name, row", ROWS)
-def test_a_row_becomes_dpas(name: str, row: Instruction, tmp_path: Path) -> None:
+@pytest.mark.sampled(3, "name+mnemonic")
+@pytest.mark.parametrize("name, mnemonic, row", ROWS)
+def test_a_row_becomes_its_instruction(name: str, mnemonic: str, row: Instruction, tmp_path: Path) -> None:
     machine = target(name)
-    found = assembly(spirv(llvm(one_product(row), machine), machine), machine, tmp_path)
-    assert [x.split()[0] for x in found.splitlines() if "dpas" in x] == ["dpas.8x8"]
+    kernel = one_product(row, machine)
+    found = assembly(spirv(llvm(kernel, machine), machine), machine, tmp_path)
+    products = [x for x in found.splitlines() if re.match(rf" *{mnemonic}\S* ", x) and len(x.split()) > 4]
+    if mnemonic == "dpas":
+        assert [x.split()[0] for x in products] == ["dpas.8x8"]
+    else:  # an instruction reads one lane of a register
+        lanes = row.result.layout.lanes
+        given = [x for x in products if re.search(r"r\d+\.\d+<0(;0)?>:", x)]
+        assert len(given) == 8 * lanes
+    a, _, c = kernel.params
+    used = {s.instruction for s in statements_of(kernel.body) if isinstance(s, Invoke)} - {row.name}
+    together = row.operands[1].layout.elements
+    of_left = f"block_read_global_{a.dtype}{f'_{together}' * (together > 1)}_x8"
+    assert used >= {of_left, f"block_read_global_{c.dtype}_x8", f"block_write_global_{c.dtype}"}
+    load, store = MESSAGES[name]["global"]
+    assert len(re.findall(store, found)) == 8 and len(re.findall(load, found)) >= 2
+
+
+def test_messages_have_aligned_addresses_and_one_branch() -> None:
+    """Lanes that read elsewhere, or that a condition separates, have an address each."""
+    with interning():
+        kernel = parse_kernel("""\
+kernel k(a: f32[128], dst: f32[64])
+  for w in 0 .. 1 #warp:
+    alloc x: f32[5, 16] @fragment:
+      for lane in 0 .. 16 #lane:
+        x[0, lane] = a[lane + w * 16]
+        x[1, lane] = a[lane + 2]
+        x[2, lane] = a[lane * 2]
+        x[3, lane] = a[lane - lane // 8 * 8 + 32]
+        if w - 1 >= 0:
+          x[4, lane] = a[lane + 64]
+      for lane in 0 .. 16 #lane:
+        if lane - 3 >= 0:
+          dst[lane + 16] = x[0, lane]
+        dst[lane + 2] = x[0, lane]
+        if -w >= 0:
+          dst[lane + 32] = x[0, lane] + x[1, lane]
+""")
+        made = block_messages(kernel, target("xe_hpc").messages)
+    found = [str(s) for s in statements_of(made.body) if isinstance(s, Invoke)]
+    assert found == [
+        "block_read_global_f32_x1(x[0, lane], a[lane + w * 16])",
+        "block_read_global_f32_x1(x[4, lane], a[lane + 64])",
+        "block_write_global_f32(dst[lane + 32], x[0, lane] + x[1, lane])",
+    ]
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -169,46 +234,36 @@ def test_every_pass_keeps_the_result_of_sub_groups(kind: str) -> None:
     check_fragments(line, words, name)
 
 
-def verified(name: str, line: str, config: Config | None, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """Run a kernel for a device through OpenCL, where it must be exact. Functions of broadcasts stand in for dpas; all
-    else is the code that a GPU runs.
-    """
-    require_opencl()
-    monkeypatch.setattr(service, "disk_cache", lambda: None)
-    monkeypatch.setattr(driver, "device_text", lambda *a: emulated(device_text(*a), target(name)))
-    kernel = CompiledKernel(parse_problem(line), target(name), config)
-    verdict = verify_kernel(kernel, 0)
-    assert verdict.ok, verdict.detail
-    return kernel.config
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, line, words = KINDS[kind]
-    verified(name, line, Config.parse(f"--target={name} {words}"), monkeypatch)
+    require_opencl()
+    run_emulated(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"), monkeypatch)
 
 
 @pytest.mark.parametrize("kind", DEFAULT)
-def test_default_configs_use_dpas(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_configs_compute_fragments(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, line = DEFAULT[kind]
-    config = verified(name, line, None, monkeypatch)
+    require_opencl()
+    config = run_emulated(parse_problem(line), target(name), None, monkeypatch)
     (lanes,) = target(name).device.warps  # type: ignore[union-attr]
-    assert config.instruction.startswith(f"dpas_m8n{lanes}") and config.size(config.lane) % lanes == 0
+    mnemonic = {"f32": "mad", "bytes-without-dpas": "dp4a"}.get(kind, "dpas")
+    assert config.instruction.startswith(f"{mnemonic}_m8n{lanes}") and config.size(config.lane) % lanes == 0
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_sums_take_half_of_the_registers(name: str) -> None:
-    machine = target(name)
+    machine, type_ = target(name), "f32" if name == "xe_lp" else "bf16"
     with interning():
-        config = device_config(parse_problem(f"{LAST} --dt=bf16 mb32ic256ih56oc256oh56kh3ph1"), machine)
+        config = device_config(parse_problem(f"{LAST} --dt={type_} mb32ic256ih56oc256oh56kh3ph1"), machine)
     (lanes,) = machine.device.warps  # type: ignore[union-attr]
-    assert machine.registers // 4 < prod(size for _, size in config.register) // lanes <= machine.registers // 2
+    assert machine.registers // 4 <= prod(size for _, size in config.register) // lanes <= machine.registers // 2
 
 
 @pytest.mark.parametrize("kind", SCALAR)
-def test_explain_says_why_there_is_no_dpas(kind: str) -> None:
+def test_explain_says_why_there_are_no_fragments(kind: str) -> None:
     line, why = SCALAR[kind]
-    machine = target("xe_hpc")
+    machine = target("xe_lp" if kind == "types" else "xe_hpc")
     with interning():
         problem = parse_problem(line)
         plan = device_plan(problem, device_config(problem, machine), machine)
@@ -218,8 +273,11 @@ def test_explain_says_why_there_is_no_dpas(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tails", "eight-lanes"])
 def test_products_of_kernels_are_dpas(kind: str, tmp_path: Path) -> None:
+    """Factors come from shared memory by block messages, and by vectors in the order of a fragment."""
     name, line, words = KINDS[kind]
     kernel = CompiledKernel(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"))
     assert kernel.artifact is not None
     found = assembly(kernel.artifact.code, target(name), tmp_path)
     assert f"dpas.8x8 ({16 if name == 'xe_hpc' else 8}|M0)" in found and ":bf" in found
+    assert all(re.search(x, found) for x in MESSAGES[name]["shared"])
+    assert (re.search(MESSAGES[name]["global"][1], found) is None) is (kind == "tails")

@@ -132,3 +132,13 @@ def test_a_level_with_vectors_of_any_length_is_chosen_by_its_name_alone(monkeypa
     assert registry.target().name == "aarch64+i8mm"
     assert registry.target(None, ("f32", "f32", "f32")).name == "aarch64"
     assert registry.target("aarch64+sve").vectors.scalable
+
+
+def test_multiply_adds_on_fragments_are_as_fast_as_on_numbers() -> None:
+    """Other instructions on fragments do as many more products as their factors are shorter."""
+    machine = registry.target("xe_hpc")
+    rates = {row.name: machine.fragment_rate(row) for row in machine.instructions if row.result.scope == "fragment"}
+    assert (rates["mad_m8n16k16_f32"], rates["dpas_m8n16k16_bf16"], rates["dpas_m8n16k32_s8"]) == (1, 16, 32)
+    for name in ("xe_hpc", "xe_hpg", "xe_lp"):
+        target = registry.target(name)
+        assert {x for row in target.rows.values() for x in row.needs} == set(target.needs)

@@ -39,6 +39,7 @@ from convsmith.ir.types import F32, PTR
 from convsmith.layout.block import ABSENT
 from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA
+from convsmith.machine.intel_gpu.messages import MESSAGES
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PRODUCTS
 from convsmith.passes.copy_windows import Windows
 from convsmith.passes.tensor_copies import MappedCopy
@@ -72,6 +73,7 @@ NAMES = {
     "LANE_DOT": LANE_DOT,
     "MMA": MMA,
     "LOADS": MATRIX_LOADS,
+    "MESSAGES": MESSAGES,
     "TABLE": TABLE,
     "ZERO": ZERO,
     "SUMS": SUMS,
@@ -85,7 +87,7 @@ NAMES = {
     "Var": Var,
     "as_index": as_index,
 }
-INSTRUCTIONS = {row.name: row.kernel for row in (*ROWS, MMA, *MATRIX_LOADS)}
+INSTRUCTIONS = {row.name: row.kernel for row in (*ROWS, MMA, *MATRIX_LOADS, *MESSAGES)}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
 

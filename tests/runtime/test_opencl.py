@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from opencl_driver import artifact_of, require_opencl
 
+import convsmith as cs
 from convsmith.codegen.artifact import Artifact
-from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
+from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError, UsageError
 from convsmith.ir.parse import parse_kernel
 from convsmith.machine.registry import target
 from convsmith.runtime import opencl
@@ -84,6 +85,44 @@ def test_without_a_device_that_takes_spirv(monkeypatch: pytest.MonkeyPatch) -> N
     package.get_platforms = no_platform
     with pytest.raises(UnsupportedError, match=r"\(PLATFORM_NOT_FOUND_KHR\): those of this machine are none"):
         opened(copy_artifact())
+    package.get_platforms = lambda: [SimpleNamespace(get_devices=lambda: [])]
+    with pytest.raises(UnsupportedError, match=r"no device of OpenCL takes SPIR-V: those of this machine are none; a"):
+        opened(copy_artifact())
+
+
+def test_a_device_that_lacks_instructions() -> None:
+    """Code for Xe GPUs with dpas is refused by another device before its driver sees it; that for xe_lp runs."""
+    require_opencl()
+    line = "--stag=axb --dtag=axb mb1ic8iw8oc8ow8kw1"
+    with pytest.raises(UnsupportedError, match=r"^code for xe_hpc needs cl_intel_subgroup_matrix_\w+, which .* lacks"):
+        cs.compile(line, target="xe_hpc")(*_arrays())
+    assert cs.compile(line, target="xe_lp")(*_arrays()).shape == (1, 8, 8)
+
+
+def _arrays() -> tuple[np.ndarray, np.ndarray]:
+    return np.ones((1, 8, 8), np.float32), np.ones((8, 8, 1), np.float32)
+
+
+def test_an_array_of_another_device() -> None:
+    require_opencl()
+    there = SimpleNamespace(__dlpack__=lambda **_: None, __dlpack_device__=lambda: (2, 0), device="cuda:0")
+    with pytest.raises(UsageError, match=r"^x: is on cuda:0; legal is memory of the CPU \(arrays are never moved\)$"):
+        cs.compile("mb1ic8iw8oc8ow8kw1", target="opencl")(there, _arrays()[1])
+
+
+def test_a_device_without_memory_for_the_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_opencl()
+    cl = opencl._opened().cl
+
+    def refuse(*_: object, **__: object) -> None:
+        raise cl.MemoryError("clCreateBuffer failed: MEM_OBJECT_ALLOCATION_FAILURE")
+
+    monkeypatch.setattr(cl, "Buffer", refuse)
+    function = library_of(copy_artifact())["main"]
+    a = np.zeros(64, np.float32)
+    block = HostBlock(function.entry, {"a": a.ctypes.data, "c": a.ctypes.data})
+    with pytest.raises(UnsupportedError, match=r"^entry copy: 512 bytes of arguments; .* has \d+, and not enough"):
+        function(block.address)
 
 
 def test_a_device_that_is_too_small() -> None:
@@ -129,6 +168,20 @@ def test_a_fork_says_that_it_cannot_launch(is_loaded: bool) -> None:
     text = errors.get(timeout=60)
     child.join(60)
     assert "had started OpenCL, which a fork cannot use; legal is a process that is spawned" in text
+
+
+def test_arrays_at_any_address() -> None:
+    """Kernels of sub-groups rely on the addresses of arrays: one that is no multiple of 16 bytes is copied."""
+    require_opencl()
+    room = np.zeros(2 * 65 + 2, np.float32)
+    start = (-room.ctypes.data % 16) // 4 + 1
+    a, c = room[start : start + 64], room[start + 64 : start + 128]
+    a[:] = np.arange(64)
+    assert a.ctypes.data % 16 and opencl._aligned(a.view(np.uint8)).ctypes.data % 16 == 0
+    function = library_of(copy_artifact())["main"]
+    block = HostBlock(function.entry, {"a": a.ctypes.data, "c": c.ctypes.data})
+    function(block.address)
+    np.testing.assert_array_equal(c, a)
 
 
 def test_threads_call_one_kernel_at_once() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from convsmith.ir.dialect import Dialect, DialectCall
 
+_ALIGNMENT = 16
+"""Bytes that divide the addresses of a kernel's arrays; block messages need it."""
 _FENCES = 1 | 2
 """OpenCL's flags of a barrier that orders accesses to local and to global memory."""
 
@@ -36,5 +38,5 @@ def dialect(lanes: int = 0) -> Dialect:
         thread_number=_number("get_local_id"), number_bits=64,
         barriers=(("whole", _BARRIER), ("wait", _BARRIER)),
         metadata=(("reqd_work_group_size", "!{{i32 {x}, i32 {y}, i32 {z}}}"), *size),
-        join=_JOIN if lanes else None,
+        join=_JOIN if lanes else None, alignment=_ALIGNMENT if lanes else 1,
     )  # fmt: skip

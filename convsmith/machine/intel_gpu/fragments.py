@@ -1,8 +1,11 @@
-"""Products of fragments (dpas): matrices spread over the registers of the lanes of a sub-group.
+"""Products of fragments: matrices spread over the registers of the lanes of a sub-group.
 
-The names and the layouts are those of the extension cl_intel_subgroup_matrix_multiply_accumulate. A register holds a
-row of sums or of the left factor, a column in each lane; lanes that are fewer than the terms hold neighbours. A
-register of the right factor holds so many rows of a column that they fill 32 bits.
+A register holds a row of sums or of the left factor, a column in each lane; lanes that are fewer than the terms hold
+neighbours. A register of the right factor holds so many rows of a column that they fill 32 bits.
+
+The products by dpas have the names and the layouts of the extension cl_intel_subgroup_matrix_multiply_accumulate.
+Others multiply and add in each lane: a lane gives its element of the left factor to all of them, which costs a GPU
+nothing, since an instruction may read one lane of a register.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from convsmith.ir.types import dtype
 
 MATRICES = "cl_intel_subgroup_matrix_multiply_accumulate"
 """The extension of OpenCL that devices with these products have."""
+PACKED_DOT = "cl_khr_integer_dot_product"
+"""The extension of OpenCL that devices with products of packed bytes have."""
 _ROWS = 8
 _NAMES = {"s8": "i8"}
 """Names of types of factors in those of functions, where they differ from those of the IR."""
@@ -80,8 +85,70 @@ def _product(lanes: int, terms: int, factors: tuple[str, str]) -> Instruction:
     )  # fmt: skip
 
 
+def _multiply_adds(lanes: int, factors: tuple[str, str]) -> Instruction:
+    """Return the row of products in which a lane gives its elements of each row to all lanes: of bytes by dp4a, of
+    other numbers by mad.
+
+    A sum beyond the limits of s32 saturates. Those of bytes without a sign are added by an instruction of their own: as
+    numbers without a sign, they would saturate where they are negative.
+    """
+    a, b = map(dtype, factors)
+    group = 32 // a.bits
+    terms = lanes * group
+    left = FragmentLayout(("r", f"l * {group} + e" if group > 1 else "l"), lanes, elements=group, registers=_ROWS)
+    right = FragmentLayout((f"r * {group} + e" if group > 1 else "r", "l"), lanes, elements=group, registers=lanes)
+    if group > 1:
+        sums, number, letter, name = "s32", "i32", "j", "dp4a"
+        is_apart = factors == ("u8", "u8")
+        dot = "dot_4x8packed_uu_uint" if is_apart else f"dot_acc_sat_4x8packed_{a.name[0]}{b.name[0]}_int"
+        function = f"@_Z{len(dot)}{dot}jj{'i' * (not is_apart)}"
+        add = [f"call spir_func i32 {function}(i32 {{given}}, i32 {{b}}{', i32 {c}' * (not is_apart)})"]
+        add += ["add i32 {c}, {done}"] * is_apart
+        declare = [f"declare spir_func i32 {function}(i32, i32{', i32' * (not is_apart)}) nounwind memory(none)"]
+        term = f"c[m, l] + cast({sums}, a[m, k]) * cast({sums}, b[k, l])"
+    else:
+        sums, number, letter, name = a.name, a.llvm, "f", "mad"
+        function = f"{a.llvm} @llvm.fma.{a.name}"
+        add = [f"call {function}({a.llvm} {{given}}, {a.llvm} {{b}}, {a.llvm} {{c}})"]
+        declare = [f"declare {function}({a.llvm}, {a.llvm}, {a.llvm})"]
+        term = "fma(a[m, k], b[k, l], c[m, l])"
+    broadcast = f"spir_func {number} @_Z19sub_group_broadcast{letter}j"
+    declare.append(f"declare {broadcast}({number}, i32) convergent nounwind")
+    lines: list[str] = []
+    held = [f"{{c{m}}}" for m in range(_ROWS)]
+    for k in range(lanes):
+        first = len(lines)
+        lines += [f"call {broadcast}({number} {{a{m}}}, i32 {k})" for m in range(_ROWS)]
+        for step in add:
+            last = len(lines) - _ROWS
+            lines += [
+                step.format(given=f"{{{first + m}}}", b=f"{{b{k}}}", c=held[m], done=f"{{{last + m}}}")
+                for m in range(_ROWS)
+            ]
+        held = [f"{{{len(lines) - _ROWS + m}}}" for m in range(_ROWS)]
+    body = (
+        f"  for m in 0 .. {_ROWS}:\n    for l in 0 .. {lanes}:\n      for k in 0 .. {terms}:\n"
+        f"        c[m, l] = {term}\n"
+    )
+    operands = (
+        Operand("c", sums, (_ROWS, lanes), FragmentLayout(("r", "l"), lanes, registers=_ROWS), LANES, "fragment"),
+        Operand("a", a.name, (_ROWS, terms), left, LANES, "fragment"),
+        Operand("b", b.name, (terms, lanes), right, LANES, "fragment"),
+    )
+    label = "_".join(dict.fromkeys(factors))
+    return Instruction(
+        f"{name}_m{_ROWS}n{lanes}k{terms}_{label}", operands, body, "\n".join(lines), "\n".join(declare),
+        (PACKED_DOT,) * (group > 1), name,
+    )  # fmt: skip
+
+
+_BYTES = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
 _FACTORS = (
-    *((32, (a, b)) for a in ("s8", "u8") for b in ("s8", "u8")), (16, ("f16", "f16")), (16, ("bf16", "bf16")),
+    *((32, types) for types in _BYTES), (16, ("f16", "f16")), (16, ("bf16", "bf16")),
 )  # fmt: skip
 PRODUCTS = {lanes: tuple(_product(lanes, terms, factors) for terms, factors in _FACTORS) for lanes in (8, 16)}
-"""The products of devices by the lanes of a sub-group."""
+"""Products by dpas of devices that have it, by the lanes of a sub-group."""
+MULTIPLY_ADDS = {lanes: (_multiply_adds(lanes, ("f32", "f32")),) for lanes in (8, 16)}
+"""Products of f32 by mad, by the lanes of a sub-group."""
+DOTS = tuple(_multiply_adds(8, types) for types in _BYTES)
+"""Products of bytes by dp4a."""

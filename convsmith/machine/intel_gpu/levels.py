@@ -7,7 +7,8 @@ from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
 from convsmith.machine.intel_gpu.dialect import dialect
-from convsmith.machine.intel_gpu.fragments import MATRICES, PRODUCTS
+from convsmith.machine.intel_gpu.fragments import DOTS, MULTIPLY_ADDS, PRODUCTS
+from convsmith.machine.intel_gpu.messages import EXTENSIONS, MESSAGES
 from convsmith.machine.memory import core_caches
 from convsmith.machine.rows import scalar_multiply_add
 
@@ -32,33 +33,42 @@ def _level(
     products: tuple[Instruction, ...] = (),
 ) -> Machine:  # fmt: skip
     """Return the level ``name`` with the facts of ``device``, the ``registers`` of a thread and the bytes of caches."""
+    messages = MESSAGES if products else ()
     return Machine(
-        name=name, triple=TRIPLE, cpu="", features="", needs=(MATRICES,) if products else (),
+        name=name, triple=TRIPLE, cpu="", features=EXTENSIONS if products else "",
+        needs=tuple(sorted({x for row in (*products, *messages) for x in row.needs})),
         vectors=RegisterFile("register", registers, 32), memories=core_caches(*caches, rates=(64, 32)), costs=_COSTS,
-        attributes=(), instructions=(*_MULTIPLY_ADDS, *products), device=device,
+        attributes=(), instructions=(*_MULTIPLY_ADDS, *products), device=device, messages=messages,
     )  # fmt: skip
 
 
 _XE_REGISTERS = 128
-"""Registers of 32 bits of a lane of Xe: a core runs 1024 lanes at a time and has 512 KiB of registers."""
+"""Registers of 32 bits of a lane of Xe."""
 
 
-def _xe(lanes: int, cores: int, shared: int, rate: float) -> Device:
-    """Return the facts of a GPU of Xe cores, whose sub-groups have so many ``lanes``.
+def _xe(lanes: int, cores: int, shared: int, rate: float, resident: int = 1024, threads: int = 1024) -> Device:
+    """Return the facts of a GPU of Xe cores, whose sub-groups have so many ``lanes`` and whose groups so many
+    ``threads``; a core has room for the ``resident`` ones.
 
-    The ``rate`` is that of dpas beside multiply-adds of f32, from the peak rates of the data sheets.
+    The ``rate`` is that of dpas or dp4a beside multiply-adds of f32, from the peak rates of the data sheets.
     """
     return Device(
-        runtime="opencl", dialect=dialect(lanes), grid=(_GROUPS, 65535, 65535), group=(1024, 1024, 1024), threads=1024,
+        runtime="opencl", dialect=dialect(lanes), grid=(_GROUPS, 65535, 65535), group=(threads,) * 3, threads=threads,
         shared=SharedMemory(shared, banks=16, width=4),
-        units=ComputeUnits(cores, threads=1024, registers=1024 * _XE_REGISTERS, shared=128 << 10), code="spirv",
+        units=ComputeUnits(cores, resident, registers=resident * _XE_REGISTERS, shared=128 << 10), code="spirv",
         warps=(lanes,), fragment_rate=rate,
     )  # fmt: skip
 
 
 LEVELS = (
     _level("opencl", _PORTABLE),
-    _level("xe_hpc", _xe(16, 64, 128 << 10, rate=16), _XE_REGISTERS, (512 << 10, 204 << 20), PRODUCTS[16]),
-    _level("xe_hpg", _xe(8, 32, 64 << 10, rate=8), _XE_REGISTERS, (192 << 10, 16 << 20), PRODUCTS[8]),
-)
-"""Devices of OpenCL; those of Xe are the smallest that are meant: a stack of a Data Center GPU Max, an Arc A770."""
+    _level("xe_hpc", _xe(16, 64, 128 << 10, rate=16), _XE_REGISTERS, (512 << 10, 204 << 20),
+           (*PRODUCTS[16], *MULTIPLY_ADDS[16])),
+    _level("xe_hpg", _xe(8, 32, 64 << 10, rate=8), _XE_REGISTERS, (192 << 10, 16 << 20),
+           (*PRODUCTS[8], *MULTIPLY_ADDS[8])),
+    _level("xe_lp", _xe(8, 6, 64 << 10, rate=2, resident=896, threads=512), _XE_REGISTERS, (64 << 10, 3840 << 10),
+           (*DOTS, *MULTIPLY_ADDS[8])),
+)  # fmt: skip
+"""Devices of OpenCL; those of Xe are the smallest that are meant: a stack of a Data Center GPU Max, an Arc A770, and
+the GPU of a Core of the eleventh generation.
+"""

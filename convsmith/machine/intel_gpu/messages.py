@@ -1,0 +1,82 @@
+"""Block messages: the lanes of a sub-group load or store elements that follow each other in memory.
+
+The names are those of the extensions cl_intel_subgroups and cl_intel_subgroup_local_block_io. A message has one
+address, a multiple of 16 bytes. Lane l of register r has the place ``r * lanes + l``, which holds one element, or
+several neighbours that fill the bits of the place.
+"""
+
+from __future__ import annotations
+
+from convsmith.ir.instruction import BLOCK, FragmentLayout, Instruction, Operand
+from convsmith.ir.types import dtype
+
+BLOCKS, SHARED = "cl_intel_subgroups", "cl_intel_subgroup_local_block_io"
+"""The extensions of OpenCL that devices with block messages have, and with those of shared memory."""
+EXTENSIONS = "+SPV_INTEL_subgroups,+SPV_KHR_integer_dot_product"
+"""The extensions of SPIR-V that code with block messages and products of packed bytes uses."""
+_PLACES = {8: ("_uc", "h", f"{BLOCKS}_char"), 16: ("_us", "t", f"{BLOCKS}_short"), 32: ("", "j", BLOCKS)}
+"""Suffixes of functions, letters in mangled names, and extensions, by the bits of a place."""
+_SPACES = {"global": 1, "shared": 3}
+_UNITS = {"global": "ugm", "shared": "slm"}
+"""Names of memories in mnemonics."""
+_REGISTERS = (8, 4, 2, 1)
+"""Numbers of registers that a message loads."""
+HELD = ("element", "fragment")
+"""The file and the scope of the registers of a lane."""
+
+
+def _load(memory: str, type_: str, elements: int, registers: int) -> Instruction:
+    """Return the row of a message that loads so many registers of each lane, with ``elements`` each."""
+    bits = dtype(type_).bits * elements
+    suffix, letter, extension = _PLACES[bits]
+    held = f"i{bits}" if registers == 1 else f"<{registers} x i{bits}>"
+    name = f"intel_sub_group_block_read{suffix}{registers if registers > 1 else ''}"
+    pointer, mangled = _pointer(memory), f"_Z{len(name)}{name}PU3AS{_SPACES[memory]}K{letter}"
+    lines = [f"getelementptr i{bits}, {pointer} {{a}}, i64 0", f"call spir_func {held} @{mangled}({pointer} {{0}})"]
+    lines += [f"extractelement {held} {{1}}, i32 {n}" for n in range(registers) if registers > 1]
+    label = f"block_read_{memory}_{type_}{f'_{elements}' * (elements > 1)}_x{registers}"
+    declare = f"declare spir_func {held} @{mangled}({pointer}) convergent nounwind"
+    return _row(label, registers * elements, _layout(elements, registers), type_, (HELD, (BLOCK, memory)),
+                lines, declare, (extension, *[SHARED] * (memory == "shared")), f"load.{_UNITS[memory]}")  # fmt: skip
+
+
+def _store(memory: str, type_: str) -> Instruction:
+    """Return the row of a message that stores a register of each lane, with one element."""
+    bits = dtype(type_).bits
+    suffix, letter, extension = _PLACES[bits]
+    name, pointer = f"intel_sub_group_block_write{suffix}", _pointer(memory)
+    mangled = f"_Z{len(name)}{name}PU3AS{_SPACES[memory]}{letter}{letter}"
+    lines = [
+        f"bitcast {dtype(type_).llvm} {{a}} to i{bits}", f"getelementptr i{bits}, {pointer} {{c}}, i64 0",
+        f"call spir_func void @{mangled}({pointer} {{1}}, i{bits} {{0}})",
+    ]  # fmt: skip
+    declare = f"declare spir_func void @{mangled}({pointer}, i{bits}) convergent nounwind"
+    return _row(f"block_write_{memory}_{type_}", 1, _layout(1, 1), type_, ((BLOCK, memory), HELD), lines, declare,
+                (extension,), f"store.{_UNITS[memory]}")  # fmt: skip
+
+
+def _row(name: str, size: int, layout: FragmentLayout, type_: str, files: tuple[tuple[str, str], ...],
+         lines: list[str], declare: str, needs: tuple[str, ...], mnemonic: str) -> Instruction:  # fmt: skip
+    """Return the row of a message, which copies ``size`` elements of each lane."""
+    operands = tuple(Operand(x, type_, (size,), layout, *where) for x, where in zip("ca", files))
+    body = f"  for j in 0 .. {size}:\n    c[j] = a[j]\n"
+    return Instruction(name, operands, body, "\n".join(lines), declare, needs, mnemonic)
+
+
+def _layout(elements: int, registers: int) -> FragmentLayout:
+    """Return the layout of the elements of one lane."""
+    return FragmentLayout((f"r * {elements} + e",), 1, elements=elements, registers=registers)
+
+
+def _pointer(memory: str) -> str:
+    return f"ptr addrspace({_SPACES[memory]})"
+
+
+_LOADED = (*((t, e) for t in ("f16", "bf16") for e in (1, 2)), *((t, e) for t in ("s8", "u8") for e in (2, 4)),
+           ("f32", 1), ("s32", 1))  # fmt: skip
+_STORED = ("f32", "s32", "f16", "bf16", "s8", "u8")
+MESSAGES = (
+    *(_load(memory, t, e, n) for memory in _SPACES for t, e in _LOADED for n in _REGISTERS),
+    *(_store("global", t) for t in _STORED),
+)
+"""The messages of a device with sub-groups; among those of a type, the one of most registers comes first."""

@@ -1,0 +1,200 @@
+"""Load and store elements that follow each other by messages of a sub-group, which have one address."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import is_
+from typing import NamedTuple
+
+from convsmith.arith.divisors import divisor_of
+from convsmith.ir.index import Var, as_index
+from convsmith.ir.instruction import BLOCK, Instruction
+from convsmith.ir.rewrite import substitute
+from convsmith.ir.stmt import Block, For, If, Invoke, Kernel, Stmt, Store, block
+from convsmith.ir.value import Lanes, Load, rows_of_lanes, strided
+from convsmith.ir.walk import variables_of
+from convsmith.passes.flatten import offset
+from convsmith.passes.scope import LoopRewriter, with_body
+from convsmith.passes.spread_lanes import LANE
+
+ALIGNMENT = 16
+"""Bytes that divide the address of a message."""
+Loop = For
+"""Within a rewriter, ``For`` is its method."""
+
+
+class _Stored(NamedTuple):
+    """A store of one element, and the statement that it is, or the loop over neighbours that it is of."""
+
+    store: Store
+    whole: Stmt
+
+
+class _Register(NamedTuple):
+    """A register that each lane loads: the places of its elements in a fragment, and that of the first in memory."""
+
+    held: tuple[Load, ...]
+    memory: Load
+
+    def follows(self, first: _Register, number: int, step: int, distance: int) -> bool:
+        """Return whether this is the register of a number behind the ``first``."""
+        return (
+            self.memory.buffer is first.memory.buffer and _apart(first.memory, self.memory) == number * distance
+            and len(self.held) == len(first.held)
+            and all(x.buffer is y.buffer and _apart(y, x) == number * step for x, y in zip(self.held, first.held))
+        )  # fmt: skip
+
+
+def _apart(x: Load, y: Load) -> int | None:
+    """Return how many elements ``y`` lies behind ``x``, None if that is no constant."""
+    distance = offset(y.buffer, y.index) - offset(x.buffer, x.index)
+    return distance.const if distance.is_const else None
+
+
+class _BlockMessages(LoopRewriter):
+    def __init__(self, rows: Sequence[Instruction]) -> None:
+        super().__init__()
+        self.rows: dict[tuple[int, str, str, int, int], Instruction] = {}
+        for row in rows:
+            number = next(n for n, x in enumerate(row.operands) if x.file == BLOCK)
+            x = row.operands[number]
+            self.rows[number, x.scope, x.dtype, x.layout.elements, x.layout.registers] = row
+
+    def For(self, loop: Loop) -> Stmt:
+        if loop.kind != "lane":
+            return self._For(loop)
+        body = self._of_lanes(loop.body, loop.var, int(loop.hi))
+        return loop if body is loop.body else replace(loop, body=body)
+
+    def _of_lanes(self, s: Stmt, lane: Var, lanes: int) -> Stmt:
+        """Return a statement that all lanes execute, with messages for its accesses."""
+        if isinstance(s, If) and lane in variables_of(s.cond):
+            return s
+        if isinstance(s, (If, Loop)) and not _elements(s):
+            body = self._of_lanes(s.body, lane, lanes)
+            return s if body is s.body else replace(s, body=body)
+        stmts = s.stmts if isinstance(s, Block) else (s,)
+        made: list[Stmt] = []
+        for is_store, some in groupby(stmts, lambda x: bool(_elements(x))):
+            if is_store:
+                made += self._of_stores([y for x in some for y in _elements(x)], lane, lanes)
+            else:
+                made += [self._of_lanes(x, lane, lanes) if isinstance(x, (If, Loop)) else x for x in some]
+        return s if len(made) == len(stmts) and all(map(is_, made, stmts)) else block(*made)
+
+    def _of_stores(self, elements: Sequence[_Stored], lane: Var, lanes: int) -> list[Stmt]:
+        """Return the statements of stores that follow each other; a loop whose stores all remain is one of them."""
+        made: list[Stmt | _Stored] = []
+        while elements:
+            done, x = self._message(elements, lane, lanes)
+            made.append(x or elements[0])
+            elements = elements[done:]
+        left = Counter(x.whole for x in made if isinstance(x, _Stored))
+        kept = {s for s, count in left.items() if count == len(_elements(s))}
+        out = [
+            x if isinstance(x, Stmt) else x.whole if x.whole in kept else x.store for x in made
+        ]  # fmt: skip
+        return list(dict.fromkeys(out))
+
+    def _message(self, elements: Sequence[_Stored], lane: Var, lanes: int) -> tuple[int, Stmt | None]:
+        """Return how many of the first stores one message executes, and the message; 1 and None without one."""
+        first = elements[0].store
+        if first.buffer.scope == "global":
+            row = self.rows.get((0, "global", first.buffer.dtype.name, 1, 1))
+            place = Load(first.buffer, first.index, None)
+            if row is None or _neighbours(place, lane) != 1:
+                return 1, None
+            return 1, Invoke(row.name, place, (first.value,))
+        registers = list(_registers([x.store for x in elements], lane))
+        if not registers:
+            return 1, None
+        x, *others = registers
+        size = len(x.held)
+        step, distance = _apart(x.held[0], others[0].held[0]) or 0 if others else 0, lanes * size
+        count = 1 + next((n for n, y in enumerate(others) if not y.follows(x, n + 1, step, distance)), len(others))
+        keys = ((1, x.memory.buffer.scope, x.memory.buffer.dtype.name, size, n) for n in range(count, 0, -1))
+        row = next((self.rows[key] for key in keys if key in self.rows), None)
+        if row is None:
+            return 1, None
+        number = row.result.layout.registers
+        own = [_apart(x.held[0], y) or 0 for y in x.held]
+        places = tuple(n * step + at for n in range(number) for at in own)
+        held = Lanes(places, len(places)) if len(places) > 1 else None
+        memory = strided(number, distance) if size == 1 else rows_of_lanes(number, size, distance)
+        to = Load(x.held[0].buffer, x.held[0].index, held)
+        return number * size, Invoke(row.name, to, (Load(x.memory.buffer, x.memory.index, memory if held else None),))
+
+
+def _elements(s: Stmt) -> tuple[_Stored, ...]:
+    """Return the stores of a statement that is one, or a loop over neighbours of a lane; nothing of others."""
+    if isinstance(s, Store):
+        return (_Stored(s, s),) if s.lanes is None else ()
+    if not isinstance(s, Loop) or s.kind != "unrolled" or not isinstance(s.body, Store) or s.body.lanes:
+        return ()
+    if not s.var.name.startswith(f"{LANE}."):
+        return ()
+    return tuple(_Stored(substitute(s.body, {s.var: s.lo + n}), s) for n in range(int(s.hi - s.lo)))
+
+
+def _registers(stores: Sequence[Store], lane: Var) -> Iterator[_Register]:
+    """Yield the registers that the first stores load from places that suit a message."""
+    while stores:
+        v = stores[0].value
+        if not isinstance(v, Load):
+            return
+        size = _neighbours(v, lane)
+        some = stores[:size]
+        if not size or len(some) < size or any(s.buffer.scope != "fragment" for s in some):
+            return
+        for n, s in enumerate(some):
+            if not isinstance(s.value, Load) or s.value.buffer is not v.buffer or _apart(v, s.value) != n:
+                return
+        yield _Register(tuple(Load(s.buffer, s.index, None) for s in some), v)
+        stores = stores[size:]
+
+
+def _neighbours(place: Load, lane: Var) -> int:
+    """Return how many elements each lane has at a place, where those of the next lane follow, from an address that
+    suits a message; 0 elsewhere.
+    """
+    if len(place.index) != 1 or place.lanes or place.buffer.scope not in ("global", "shared"):
+        return 0
+    size = dict((x, n) for x, n in place.index[0].terms).get(lane, 0)
+    start = place.index[0] - as_index(lane) * size
+    suits = not divisor_of(start, {}) * place.buffer.dtype.bytes % ALIGNMENT
+    return size if lane not in variables_of(start) and suits and size > 0 else 0
+
+
+def block_messages(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
+    """Load registers of fragments, and store to memory, by ``rows``, where the elements of all lanes follow each other.
+
+    One message loads several registers whose elements follow each other. Other accesses stay as they are: each lane has
+    an address, and maybe a mask.
+
+    Before::
+
+        kernel k(a: f32[128], b: f32[64], dst: f32[32])
+          for w in 0 .. 2 #warp:
+            alloc x: f32[3, 16] @fragment:
+              for lane in 0 .. 16 #lane:
+                x[0, lane] = a[lane + w * 64]
+                x[1, lane] = a[lane + w * 64 + 16]
+                x[2, lane] = b[lane * 2 + w * 32]
+              for lane in 0 .. 16 #lane:
+                dst[lane + w * 16] = x[0, lane] + x[1, lane] + x[2, lane]
+
+    After ``block_messages(MESSAGES)``::
+
+        kernel k(a: f32[128], b: f32[64], dst: f32[32])
+          for w in 0 .. 2 #warp:
+            alloc x: f32[3, 16] @fragment:
+              for lane in 0 .. 16 #lane:
+                block_read_global_f32_x2(x[0, lane]{2:16}, a[lane + w * 64]{2:16})
+                x[2, lane] = b[lane * 2 + w * 32]
+              for lane in 0 .. 16 #lane:
+                block_write_global_f32(dst[lane + w * 16], x[0, lane] + x[1, lane] + x[2, lane])
+    """
+    return with_body(kernel, _BlockMessages(rows).stmt(kernel.body)) if rows else kernel

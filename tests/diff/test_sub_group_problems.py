@@ -1,0 +1,70 @@
+"""Kernels of sub-groups for random problems of all kinds, run through OpenCL, give exactly what the reference gives."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from opencl_driver import require_opencl
+from problems import random_problem
+from sub_groups import DEVICES, run_emulated
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.intern import interning
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
+from convsmith.plan.device import device_plan
+from convsmith.problem import Problem
+from convsmith.statement.views import statement
+from convsmith.tune.device_fragments import fragment_choices
+
+
+def fragment_config(problem: Problem, machine: Machine, rng: random.Random) -> Config | None:
+    """One of the configs whose sub-groups compute fragments, None where there is none."""
+    with interning():
+        st = statement(problem, machine)
+        lanes = [d.name for d in st.dims if d.kind in ("m", "n")]
+        rng.shuffle(lanes)
+        for lane in lanes:
+            found = [x.config for x in fragment_choices(st, machine, lane)]
+            if not found:
+                continue
+            config = rng.choice(found)
+            if rng.random() < 0.3:
+                config = replace(config, pad=(), buffers=1)
+            try:
+                device_plan(problem, config, machine)
+            except ConfigError:
+                continue
+            return config
+    return None
+
+
+def random_case(seed: int) -> tuple[Problem, Machine, Config]:
+    """A problem that a device computes by fragments, and a config."""
+    rng = random.Random(seed)
+    machine = target(list(DEVICES)[seed % len(DEVICES)])
+    while True:
+        problem = random_problem(rng, 20_000)
+        config = fragment_config(problem, machine, rng)
+        if config is not None:
+            return problem, machine, config
+
+
+def check_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_opencl()
+    problem, machine, config = random_case(seed)
+    run_emulated(problem, machine, config, monkeypatch, seed)
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_random_problems(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_random(seed, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(9, 120))
+def test_more_random_problems(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_random(seed, monkeypatch)
