@@ -61,6 +61,8 @@ class PipelineEmitter(ThreadEmitter):
             raise InternalError(f"{symbol}: the loop {self.loop.var} does not begin with copies through tensor maps")
         self.parts, self.copies = parts, parts.copies
         self.slots_of_loop = slots_of(self.copies)
+        around = [s for s in statements_of(kernel.body) if isinstance(s, For) and self.loop in statements_of(s.body)]
+        self.rounds = next((s for s in around if s.kind == "serial"), None)
         self.warps = self.geometry.group[1] - 1
         self.produced, self.consumed = Block(parts.copies), Block(parts.uses)
         self.is_split = self.is_producing = False
@@ -79,6 +81,8 @@ class PipelineEmitter(ThreadEmitter):
             METHODS[For](self, For(s.var, s.lo, s.hi, self.parts.around(self.consumed)))
             self.spell(self.calls.wait, pending=0)
             self._settle()
+            if self.rounds is not None and self._under_way:
+                self._free(self._step(self.loop.hi - 1), self._is_first_lane())
         elif s is self.consumed:
             self._consume()
         elif s is self.produced:
@@ -111,8 +115,6 @@ class PipelineEmitter(ThreadEmitter):
         self.lines.append(f"  br label %{ready}")
         self.start(ready)
         self.spell(dict(self.dialect.barriers)["whole"])
-        for x in _names_around(body, self.loop):
-            self.vars[x.var] = self.index(x.value)
         is_consumer = self.put(f"icmp ult {self.it} {warp}, {self.warps}")
         self.lines.append(f"  br i1 {is_consumer}, label %{consume}, label %{produce}")
         self.start(produce)
@@ -120,7 +122,7 @@ class PipelineEmitter(ThreadEmitter):
         self.start(load)
         self.known.push()
         self.is_producing, loop = True, self.loop
-        METHODS[For](self, For(loop.var, loop.lo, loop.hi, self.parts.around(self.produced)))
+        self.stmt(_path_to(loop, body, For(loop.var, loop.lo, loop.hi, self.parts.around(self.produced))))
         self.known.pop()
         self.is_producing = False
         self.lines.append(f"  br label %{end}")
@@ -145,9 +147,16 @@ class PipelineEmitter(ThreadEmitter):
             return value
         return self.put(f"{'trunc' if bits < self.bits else 'zext'} {self.it} {value} to i{bits}")
 
+    def _step(self, number: Index) -> str:
+        """Return the number of a step, counted over all rounds, whose ``number`` in its round is an iteration."""
+        step = number - self.loop.lo
+        if self.rounds is not None:
+            step = self.rounds.var * (self.loop.hi - self.loop.lo) + step
+        return self._narrowed(self.index(step))
+
     def _slot_and_turn(self) -> tuple[str, str]:
         """Return the slot of a step, and how often the slot was used before."""
-        step = self._narrowed(self.index(self.loop.var - self.loop.lo))
+        step = self._step(self.loop.var)
         return self.put(f"urem i32 {step}, {self.slots_of_loop}"), self.put(f"udiv i32 {step}, {self.slots_of_loop}")
 
     def _wait(self, barrier: str, parity: str) -> None:
@@ -191,23 +200,37 @@ class PipelineEmitter(ThreadEmitter):
         for x in self.parts.uses:
             self.stmt(x)
         self.spell(self.calls.commit)
-        under_way = min(UNDER_WAY, self.slots_of_loop - 1)
-        self.spell(self.calls.wait, pending=under_way)
-        self._release(slot, under_way)
+        self.spell(self.calls.wait, pending=self._under_way)
+        self._release(slot)
 
-    def _release(self, slot: str, under_way: int) -> None:
-        """Let the first lane of each warp of the hardware say that it has multiplied the slot before those of the steps
-        ``under_way``.
-        """
-        lane = self.numbers[0]
-        first = self.put(f"icmp eq {self.it} {self.put(f'and {self.it} {lane}, {_WARP - 1}')}, 0")
-        if under_way:
-            step = self._narrowed(self.index(self.loop.var - self.loop.lo))
-            first = self.put(f"and i1 {first}, {self.put(f'icmp uge i32 {step}, {under_way}')}")
-            away = self.put(f"add i32 {step}, {self.slots_of_loop - under_way}")
-            slot = self.put(f"urem i32 {away}, {self.slots_of_loop}")
+    @property
+    def _under_way(self) -> int:
+        """The steps whose products are under way when a consumer starts those of the next one."""
+        return min(UNDER_WAY, self.slots_of_loop - 1)
+
+    def _is_first_lane(self) -> str:
+        """Return whether a thread is the first one of its warp of the hardware."""
+        return self.put(f"icmp eq {self.it} {self.put(f'and {self.it} {self.numbers[0]}, {_WARP - 1}')}, 0")
+
+    def _release(self, slot: str) -> None:
+        """Free the slot whose products have ended: that of the step, or of one before it in the same round."""
+        first = self._is_first_lane()
+        if not self._under_way:
+            self._arrive(slot, first)
+            return
+        step = self._narrowed(self.index(self.loop.var - self.loop.lo))
+        first = self.put(f"and i1 {first}, {self.put(f'icmp uge i32 {step}, {self._under_way}')}")
+        away = self.put(f"add i32 {self._step(self.loop.var)}, {self.slots_of_loop - self._under_way}")
+        self._free(away, first)
+
+    def _free(self, step: str, is_asked: str) -> None:
+        """Free the slot of a ``step``, in the threads that are asked to."""
+        self._arrive(self.put(f"urem i32 {step}, {self.slots_of_loop}"), is_asked)
+
+    def _arrive(self, slot: str, is_asked: str) -> None:
+        """Let the threads that are asked to say that a slot is free."""
         free, on = self.label("free"), self.label("on")
-        self.lines.append(f"  br i1 {first}, label %{free}, label %{on}")
+        self.lines.append(f"  br i1 {is_asked}, label %{free}, label %{on}")
         self.start(free)
         self.spell(self.calls.arrive, at=self._barrier_at("free", slot))
         self.lines.append(f"  br label %{on}")
@@ -250,9 +273,17 @@ class PipelineEmitter(ThreadEmitter):
         return self.put(f"add i64 {word}, {_signed(form + (v.index[0].const * nbytes >> 4))}")
 
 
-def _names_around(body: Stmt, loop: For) -> list[Let]:
-    """Return the names of ``body`` in whose scope ``loop`` stands, outermost first."""
-    return [s for s in statements_of(body) if isinstance(s, Let) and loop in statements_of(s.body)]
+def _path_to(loop: For, body: Stmt, instead: For) -> Stmt:
+    """Return the loops and the names of ``body`` around ``loop``, with another loop ``instead`` of it."""
+    if body is loop:
+        return instead
+    if isinstance(body, Block):
+        return _path_to(loop, next(s for s in body.stmts if loop in statements_of(s)), instead)
+    assert isinstance(body, (Alloc, Let, For))
+    inner = _path_to(loop, body.body, instead)
+    if isinstance(body, Let):
+        return Let(body.var, body.value, inner)
+    return inner if isinstance(body, Alloc) else For(body.var, body.lo, body.hi, inner, body.kind)
 
 
 def _form(v: Load, row: int) -> int:

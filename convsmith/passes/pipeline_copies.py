@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, as_index, mod
+from convsmith.ir.index import Index, Var, as_index, mod
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
 from convsmith.ir.value import Load, Value
@@ -28,9 +28,9 @@ class _InSlot(Rewriter):
 
 
 class _PipelineCopies(LoopRewriter):
-    def __init__(self, loop: str, slots: int) -> None:
+    def __init__(self, loop: str, slots: int, around: str) -> None:
         super().__init__()
-        self.loop, self.slots = loop, slots
+        self.loop, self.slots, self.around_it = loop, slots, around
 
     def For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.loop:
@@ -49,15 +49,18 @@ class _PipelineCopies(LoopRewriter):
                 "pipeline", f"pipeline_copies: loop {loop.var} is {loop.kind}; legal is a serial loop that allocates "
                 "shared memory and fills all of it by copies through tensor maps",
             )  # fmt: skip
-        body = _InSlot(copies, mod(loop.var, self.slots) if self.slots > 1 else as_index(0)).stmt(body)
+        step = Var(self.around_it) * (loop.hi - loop.lo) + loop.var if self.around_it else loop.var
+        body = _InSlot(copies, mod(step, self.slots) if self.slots > 1 else as_index(0)).stmt(body)
         out: Stmt = For(loop.var, loop.lo, loop.hi, body, "pipelined")
         for b in reversed(copies.values()):
             out = Alloc(b, out)
         return out
 
 
-def pipeline_copies(kernel: Kernel, loop: str, slots: int) -> Kernel:
+def pipeline_copies(kernel: Kernel, loop: str, slots: int, around: str = "") -> Kernel:
     """Give the shared memory that ``loop`` fills so many ``slots``, and let copies run ahead of its other statements.
+
+    The slots are used in turn, also from one iteration of the loop ``around`` it to the next one, where it is given.
 
     Before::
 
@@ -76,7 +79,7 @@ def pipeline_copies(kernel: Kernel, loop: str, slots: int) -> Kernel:
               c[i] = s[i % 3, 3]
     """
     require_no_effects(kernel, "pipeline_copies")
-    require_one(kernel, (loop,), "pipeline_copies")
+    require_one(kernel, (loop, around) if around else (loop,), "pipeline_copies")
     if slots < 1:
         raise ConfigError("pipeline", f"pipeline_copies: {slots} slots for {loop}; legal is at least 1")
-    return with_body(kernel, _PipelineCopies(loop, slots).stmt(kernel.body))
+    return with_body(kernel, _PipelineCopies(loop, slots, around).stmt(kernel.body))

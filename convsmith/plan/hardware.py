@@ -6,6 +6,9 @@ multiply, ``register`` rows and columns each, with an instruction whose factors 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
+
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import Instruction
@@ -26,6 +29,7 @@ from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.residue import residue
+from convsmith.passes.rounds import rounds
 from convsmith.passes.simplify import simplify
 from convsmith.passes.solve import solve
 from convsmith.passes.speculate import speculate
@@ -48,6 +52,10 @@ SHARED = "shared"
 """The file of operands that an instruction reads from shared memory."""
 ADDRESSES = 32
 """Registers of a lane besides those of its sums, at most."""
+RESERVED = 2048
+"""Bytes of shared memory of a group besides its copies, at most."""
+RESIDING = "resident"
+"""The loop over the groups that reside on a device at a time."""
 RUNS = (2, 4)
 """Neighbouring elements of a fragment that a lane has, which it accesses as vectors."""
 
@@ -118,6 +126,8 @@ class HardwareNest:
                     "hardware", f"--realise=hardware: {loops.extents[n]} iterations of {n} stand beside those of "
                     f"another group in memory; legal is a tile that divides them, found {config.group_size(n)}",
                 )  # fmt: skip
+        self.residing = 0
+        """Groups that reside on the device at a time, where there are more tiles, else 0."""
         self.grid = [n for n in loops.of("batch", "n", "m") if n not in (self.rows, self.columns)]
 
     def tiles(self) -> list[TileLoop]:
@@ -186,14 +196,17 @@ def hardware_steps(
     grid = (*nest.grid, f"{r}.g", f"{c}.g")
     sums = (f"{r}.w", f"{c}.f", f"{r}.i", f"{c}.i")
     stepping = (*nest.outer_terms, f"{k}.g")
+    tile_loop = GROUP if len(grid) > 1 else grid[0]
+    around = tile_loop if nest.residing else ""
     products = (f"{r}.w", f"{k}.s", f"{c}.f", f"{r}.i", f"{c}.i", f"{k}.i")
     steps += [
         Step(reorder, (*grid, *sums)), Step(bind, grid, "grid"), Step(bind, (f"{r}.w",), "warp"), Step(fission, sums),
         Step(reorder, (*stepping, *products)), Step(simplify),
         Step(copy_tiles, stepping[-1], tuple((v.name, dims) for v, (_, dims) in zip(st.factors, copies))),
         Step(speculate), Step(tensor_copies, tuple(x for x, _ in copies)), *packed(stepping, STEP, 1),
-        *packed(grid, GROUP, GRID_DIMS),
-        Step(pipeline_copies, STEP if len(stepping) > 1 else stepping[0], config.buffers),
+        *(packed(grid, GROUP, 1 if nest.residing else GRID_DIMS)),
+        *([Step(rounds, tile_loop, nest.residing, RESIDING)] if nest.residing else []),
+        Step(pipeline_copies, STEP if len(stepping) > 1 else stepping[0], config.buffers, around),
         Step(bind, (f"{k}.s", f"{c}.f"), "unrolled"), Step(flatten), Step(simplify),
         Step(contract, machine.scalar_types), Step(replace, (row,), products[-3:]), Step(spread_lanes, (row,)),
         Step(simplify), *(Step(vectorise, run_name(n), n, False) for n in RUNS),
@@ -210,15 +223,21 @@ def phase_steps(st: Statement, config: Config) -> list[Step]:
     return steps + [Step(extend, n, 1) for n, *_ in cut] + ([Step(simplify)] if cut else [])
 
 
-def _check_registers(machine: Machine, groups: GroupNest, needed: int) -> None:
-    """Raise ConfigError where a unit has too few registers for a group whose lanes need so many each."""
+def _residing(machine: Machine, groups: GroupNest, registers: int, shared: Mapping[str, int]) -> int:
+    """Return the number of groups that reside on a device at a time, whose lanes need so many ``registers`` each, or 0
+    where they are all that there are. ConfigError where a unit has too few registers for one.
+    """
     assert machine.device is not None
-    most = machine.device.units.registers // groups.size
-    if needed > most:
+    units = machine.device.units
+    most = units.registers // groups.size
+    if registers > most:
         raise ConfigError(
-            "registers", f"--realise=hardware: {groups.size} threads with {needed} registers; {machine.name} has "
+            "registers", f"--realise=hardware: {groups.size} threads with {registers} registers; {machine.name} has "
             f"{most} for each of so many; legal are smaller tiles of a group",
         )  # fmt: skip
+    beside = min(most // registers, units.shared // (sum(shared.values()) + RESERVED), units.threads // groups.size)
+    residing = units.count * max(beside, 1)
+    return residing if prod(groups.grid_sizes) > residing else 0
 
 
 def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
@@ -233,7 +252,7 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     }  # fmt: skip
     groups = nest.group_nest()
     check_limits(machine, groups, shared)
-    _check_registers(machine, groups, nest.fragments * row.result.layout.registers + ADDRESSES)
+    nest.residing = _residing(machine, groups, nest.fragments * row.result.layout.registers + ADDRESSES, shared)
     steps = hardware_steps(nest, copies, machine)
     cut = next(n for n, x in enumerate(steps) if x.run is flatten) - 1
     return GroupPlan(st, config, loops, groups, shared, tuple(steps[:cut]), tuple(steps[cut:]))

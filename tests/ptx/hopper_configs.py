@@ -8,6 +8,7 @@ from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import emit, lower
 from convsmith.ir.intern import one_table
+from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.plan.config import Config
 from convsmith.plan.device import device_plan
@@ -116,11 +117,11 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
 """Problems of all kinds with their configs."""
 
 
-def compiled(line: str, words: str) -> Artifact:
-    """Return the artifact of a problem under a config of sm_90a."""
+def compiled(line: str, words: str, machine: Machine | None = None) -> Artifact:
+    """Return the artifact of a problem under a config of sm_90a, or of a ``machine`` like it."""
     with llvm_bind.no_collection(), one_table():
         config = Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}")
-        plan = device_plan(parse_problem(line), config, target(LEVEL))
+        plan = device_plan(parse_problem(line), config, machine or target(LEVEL))
         return emit(plan, lower(plan))
 
 

@@ -15,6 +15,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.codegen.pipelines import PipelineEmitter
 from convsmith.compiler.cubin import assemble_ptx
 from convsmith.ir.dialect import DialectCall
+from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from ptx.hopper_configs import KINDS, LEVEL, compiled, hopper_artifact
@@ -46,6 +47,25 @@ def test_kernels_assemble_without_spills_and_warnings(kind: str) -> None:
     made = assemble_ptx(hopper_artifact(kind).notes["ptx"], LEVEL)
     assert not made.warnings
     assert all((use.spilled, use.filled, use.stack) == (0, 0, 0) for use in made.uses.values())
+
+
+def resident(kind: str, count: int) -> Artifact:
+    """Return the kernel of a kind for a device with so many units, on each of which one group resides."""
+    machine = target(LEVEL)
+    assert machine.device is not None
+    units = replace(machine.device.units, count=count, shared=1)
+    return compiled(*KINDS[kind], replace(machine, device=replace(machine.device, units=units)))
+
+
+@pytest.mark.sampled(3, "kind")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("count", (1, 2))
+@pytest.mark.parametrize("kind", ("tiles", "backward by data and a stride", "backward by weights, taps and a stride"))
+def test_groups_that_reside_compute_several_tiles(kind: str, count: int, seed: int) -> None:
+    """The copies of a tile may start before the products of the tile before it have ended."""
+    artifact = resident(kind, count)
+    assert artifact.entries["main"].launch.grid == (count, 1, 1)
+    check(artifact, KINDS[kind][0], seed)
 
 
 def test_products_overlap_and_maps_are_prefetched() -> None:
@@ -110,8 +130,7 @@ def wrong_parity(monkeypatch: pytest.MonkeyPatch) -> Artifact:
 
 
 def early_release(monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    release = PipelineEmitter._release
-    return patched("_release", lambda self, slot, under_way: release(self, slot, 0), monkeypatch)
+    return patched("_release", lambda self, slot: self._arrive(slot, self._is_first_lane()), monkeypatch)
 
 
 def no_wait_for_products(monkeypatch: pytest.MonkeyPatch) -> Artifact:
