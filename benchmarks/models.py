@@ -1,6 +1,8 @@
 """Whole networks: `convsmith.torch.optimize` beside PyTorch, torch.compile and ONNX Runtime; a training step.
 
 Run: python benchmarks/models.py [--models resnet50,mobilenet_v2] [--batches 1,16] [--threads 1,2]
+
+torch.compile takes half a minute for a network, so it runs those with a goal beside it.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ GOALS = {"resnet50": 1.15, "mobilenet_v2": 1.3}
 """Ratios of the best peer's time to ours that are aimed at."""
 SAMPLE_SECONDS = 0.05
 """Seconds of a sample, of several calls where these are short."""
+ROW_SECONDS, FEWEST_ROUNDS = 10.0, 3
+"""Seconds after which the rounds of a network end, and rounds that are run in any case."""
 TRAINED = "resnet18"
 """The network of the training step."""
 TRAINING_BATCH = 8
@@ -51,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for threads in map(int, options.threads.split(",")):
         for batch in map(int, options.batches.split(",")):
             for name in options.models.split(","):
-                rows.append(_in_a_process(name, batch, threads, peers, options.rounds))
+                ways = [way for way in peers if way != "compile" or name in options.compiled.split(",")]
+                rows.append(_in_a_process(name, batch, threads, ways, options.rounds))
         if options.train:
             rows.append(_in_a_process(f"train {TRAINED}", TRAINING_BATCH, threads, ["eager"], options.rounds))
     report.data["runs"].append({"libraries": libraries, "rows": rows})
@@ -68,7 +73,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batches", default="1,16", help="samples in a batch (default: 1,16)")
     parser.add_argument("--threads", default="1,2", help="thread counts (default: 1,2)")
     parser.add_argument("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)} (default: all)")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds of each comparison (default: 15)")
+    goals = ",".join(GOALS)
+    parser.add_argument(
+        "--compiled", default=goals, help=f"networks for torch.compile too, half a minute each (default: {goals})"
+    )
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each comparison at most (default: 15)")
     parser.add_argument("--train", action=argparse.BooleanOptionalAction, default=True, help="the training step too")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -93,7 +102,10 @@ def measured(name: str, batch: int, threads: int, peers: Sequence[str], rounds: 
     warnings.simplefilter("ignore")
     calls, facts = _training(batch) if name.startswith("train ") else _inference(name, batch, threads, peers)
     samplers = {way: Sampler(call, SAMPLE_SECONDS) for way, call in calls.items()}
-    samples = alternate(samplers, rounds)
+    samples = alternate(samplers, 1)
+    round_seconds = sum(2 * samples[way][0] * samplers[way].repeats for way in samplers)
+    more = alternate(samplers, min(rounds, max(FEWEST_ROUNDS, int(ROW_SECONDS / round_seconds))) - 1)
+    samples = {way: values + more[way] for way, values in samples.items()}
     ratios = {way: spread([a / b for a, b in zip(samples[way], samples["ours"])]) for way in samples if way != "ours"}
     return {
         "network": name, "batch": batch, "threads": threads, **facts,

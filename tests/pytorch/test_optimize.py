@@ -14,11 +14,12 @@ from rich.console import Console
 
 torch = pytest.importorskip("torch")
 
+from rich.console import Console  # noqa: E402
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import convsmith as cs  # noqa: E402
-from convsmith.torch import chains, choice, optimize  # noqa: E402
+from convsmith.torch import chains, choice, optimization, optimize  # noqa: E402
 from convsmith.torch.chains import ChainOfLayers  # noqa: E402
 from convsmith.torch.segment import Segment  # noqa: E402
 
@@ -349,6 +350,19 @@ def test_layers_that_torch_runs_faster_stay_torchs_and_are_measured_once(measure
     assert "torch: faster there" in text and "3 of 4 convolutions run on convsmith" in text
     optimize(model, x, threads=1)
     assert len(measurements) == 4
+
+
+@pytest.mark.parametrize("progress", [True, False, None])
+def test_a_bar_on_stderr_counts_the_kernels(
+    progress: bool | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(optimization, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100))
+    model = exact(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)))
+    optimize(model, whole(1, 3, 9, 9), threads=1, keep_faster=False, progress=progress)
+    out, err = capsys.readouterr()
+    assert out == "" and bool(err) is (progress is True), "by default a bar needs a terminal"
+    if progress:  # the last two convolutions have one kernel
+        assert "optimize Sequential" in err and "2/2" in err and "kernels" in err
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
