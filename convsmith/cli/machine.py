@@ -1,14 +1,16 @@
-"""`convsmith machine`: what this machine is, and its kept ceilings; `--measure` measures them."""
+"""`convsmith machine`: facts about this machine, and its stored ceilings; `--measure` measures them."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import click
 
-from convsmith.cli.output import Progress, Rows, error_line, note, progress
+from convsmith.cli.output import Progress, Rows, error_line, note, progress, width_of
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.host import Cache, caches
@@ -22,6 +24,8 @@ __all__ = ["machine"]
 
 _TABLES = {"multiply-adds": ("fma_gflops", "GFLOP/s, GOP/s"), "reads": ("read_gbs", "read GB/s")}
 """Kinds of ceilings: the key in the JSON, and the heading of the table."""
+_NAME = 20
+"""Characters of the column of names."""
 BUSY = "busy"
 """The place of a rate that was measured while other processes took the CPU; it is not kept."""
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -38,8 +42,8 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 def machine(threads: str | None, target: str | None, measure: str | None, as_json: bool) -> None:
     """Describe this machine and print its ceilings, multiply-adds per second and reads from each cache level.
 
-    The ceilings are kept figures with their dates. --measure measures them and keeps the new figures, but those marked
-    busy: other processes took the CPU meanwhile.
+    The ceilings are stored figures with their dates. --measure measures them and stores the new figures, except those
+    marked busy: other processes took the CPU meanwhile.
     """
     facts: dict[str, Any] = describe()
     counts = _counts(threads)
@@ -50,8 +54,8 @@ def machine(threads: str | None, target: str | None, measure: str | None, as_jso
                 value = ", ".join(map(_cache_words, caches()))
             if name == "levels":
                 value = "; ".join(f"{level} tiles in {held}" if held else level for level, held in value.items())
-            note(f"{name:20}{', '.join(value) if isinstance(value, list) else value}")
-        note(f"{'device targets':20}{', '.join(t.name for t in device_targets())}")
+            _fact(name, ", ".join(value) if isinstance(value, list) else str(value))
+        _fact("device targets", ", ".join(t.name for t in device_targets()))
     found: dict[str, Any] = {}
     with progress(len(chosen) if measure is not None else 0) as bar:
         for table, unit in _TABLES.values():
@@ -64,7 +68,17 @@ def machine(threads: str | None, target: str | None, measure: str | None, as_jso
     if as_json:
         note(json.dumps({"schema": 2, "machine": facts, "ceilings": found}, indent=1))
     elif not found:
-        note("\nNo ceiling is kept: `convsmith machine --measure` measures them, and keeps them with their date.")
+        note("\nNo ceiling is stored: `convsmith machine --measure` measures and stores them.")
+
+
+def _fact(name: str, text: str) -> None:
+    """Print a fact; where the width is known, a long one continues below its beginning."""
+    width = width_of(sys.stdout)
+    wrapped = fill(
+        text, width or _NAME + len(text), initial_indent=f"{name:{_NAME}}", subsequent_indent=" " * _NAME,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    note(wrapped)
 
 
 def _print(

@@ -61,7 +61,7 @@ def test_all_ceilings_on_one_thread_and_on_all(sampled: list[tuple[str, str, int
 def test_kept_figures_are_printed_with_their_date_and_nothing_is_measured(sampled: list[tuple[str, str, int]]) -> None:
     """Only those that are kept are in the table; a number of threads without a figure has none."""
     nothing = run("machine")
-    assert nothing.exit_code == 0 and "`convsmith machine --measure` measures them" in nothing.stdout and not sampled
+    assert nothing.exit_code == 0 and "`convsmith machine --measure` measures" in nothing.stdout and not sampled
     assert json.loads(run("machine", "--json").stdout)["ceilings"] == {}
     assert run("machine", *MEASURE, "--threads", "1").exit_code == 0 and sampled
     sampled.clear()
@@ -144,3 +144,10 @@ def test_rows_are_there_once_where_both_streams_are_one(together: bool) -> None:
     )  # fmt: skip
     row = "\ngeneric f32:f32:f32 "
     assert done.stdout.count(row) == 1 and (together or done.stderr.count(row) == 1)
+
+
+def test_facts_continue_below_their_beginning() -> None:
+    narrow, wide = (run("machine", COLUMNS=width).stdout.splitlines() for width in ("80", None))
+    assert max(map(len, narrow)) <= 80 and narrow != wide
+    facts = "\n".join(narrow).partition("\n\n")[0].replace("\n" + " " * 20, " ")
+    assert facts == "\n".join(wide).partition("\n\n")[0]
