@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var
+from convsmith.ir.index import Var, is_false
 from convsmith.ir.instruction import LANES, Instruction
 from convsmith.ir.stmt import Store
 from convsmith.ir.walk import statements_of
@@ -67,6 +67,9 @@ def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterato
         return
     if len(st.factors) < 2:
         yield f"{st.name} multiplies no factors"
+        return
+    if is_false(st.a.mask):
+        yield f"no element of {st.a.name} is there"
         return
     types = {row.types for row in known}
     factors = (st.a.factor, st.b.factor)

@@ -9,7 +9,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var
+from convsmith.ir.index import Var, is_false
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
@@ -59,6 +59,8 @@ class _StepTerms(NamedTuple):
 def fragment_choices(st: Statement, machine: Machine, lane: str) -> Iterator[FragmentChoice]:
     """Yield configs whose warps multiply fragments, with their expected cycles; the columns are along ``lane``."""
     if machine.device is None or not machine.device.fragment_rate or len(st.factors) < 2 or st.shifted:
+        return
+    if is_false(st.a.mask):
         return
     plain = Config(machine.name, lane, pack=(), shared=tuple(v.name for v in st.factors), realise="pad_copy")
     plain = replace(plain, offsets="sums" if st.sums else "each")

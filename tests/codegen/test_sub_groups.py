@@ -90,6 +90,7 @@ SCALAR = {
                   "dpas_m8n16k16_bf16: 8 x 16 x 16 rows, columns and terms; the loops have 16 x 1 x 3"),
     "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32iw16oc16ow16kw1",
                     "zero points are subtracted from the factors; --offsets=sums subtracts them from the sums"),
+    "padding-alone": ("--dt=bf16 mb16ic32iw1oc32ow1kw1sw2pw1", "no element of src is there"),
 }  # fmt: skip
 """Problems whose default configs have no fragments, each with the reason."""
 SMALL = {

@@ -8,6 +8,7 @@ import pytest
 from devices import KINDS, random_group_config
 from opencl_driver import require_opencl
 from problems import random_problem
+from traits import ALL, count_traits
 
 from convsmith.diag.errors import ConfigError
 from convsmith.frontend.kernel import CompiledKernel
@@ -40,6 +41,12 @@ def check_random(seed: int) -> None:
         if config is None:
             raise
         check(problem, None, seed)
+
+
+@pytest.mark.parametrize("seeds", [range(26), pytest.param(range(26, 326), marks=pytest.mark.slow)], ids=len)
+def test_the_random_problems_are_of_all_kinds(seeds: range) -> None:
+    found = count_traits(random_problem(random.Random(seed), 20_000) for seed in seeds)
+    assert {name for name, count in found.items() if count >= 2} == ALL
 
 
 def check_kind(kind: str) -> None:

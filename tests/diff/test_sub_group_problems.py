@@ -9,6 +9,7 @@ import pytest
 from opencl_driver import require_opencl
 from problems import random_problem
 from sub_groups import DEVICES, run_emulated
+from traits import ALL, count_traits
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
@@ -57,6 +58,18 @@ def check_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     require_opencl()
     problem, machine, config = random_case(seed)
     run_emulated(problem, machine, config, monkeypatch, seed)
+
+
+@pytest.mark.slow
+def test_the_random_problems_are_of_all_kinds() -> None:
+    """They are of all kinds that have fragments, and each device uses all of its instructions."""
+    cases = [random_case(seed) for seed in range(120)]
+    found = count_traits(problem for problem, *_ in cases)
+    assert {name for name, count in found.items() if count >= 2} >= ALL - {"depthwise", "zero points"}
+    used = {(machine.name, config.instruction.partition("_")[0]) for _, machine, config in cases}
+    assert used == {(name, x) for name in ("xe_hpc", "xe_hpg") for x in ("dpas", "mad")} | {
+        ("xe_lp", "dp4a"), ("xe_lp", "mad"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(9))
