@@ -146,7 +146,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
         return config
     loops, units = loops_after_fusing(st, config), machine.device.units
     nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
-    tiles = dict(config.group) if config.instruction else {}
+    tiles = dict(config.group if config.instruction else config.vectors)
     wanted = units.count * units.threads // (prod(nest.grid_sizes) * nest.size)
     ways = [
         (n, d.name) for d in st.of("k") for n in range(2, min(wanted, d.size) + 1)

@@ -41,8 +41,11 @@ def run(*words: str) -> Result:
 
 
 def test_bench_prints_rows_and_a_summary(path: str, tmp_path: Path) -> None:
-    result = run("bench", path, "--threads", "1", "--rounds", "1", "--wide", "--json", str(tmp_path / "rows.json"))
+    files = ("--json", str(tmp_path / "rows.json"), "--html", str(tmp_path / "rows.html"))
+    result = run("bench", path, "--threads", "1", "--rounds", "1", "--wide", *files)
     assert result.exit_code == 0, result.output
+    page = (tmp_path / "rows.html").read_text(encoding="utf-8")
+    assert "could be won: " in page and 'data-value="first"' in page and "<svg" in page
     for text in ("first", "--stag=axb --dtag=axb mb1ic4ih6oc8oh6kh3ph1", "could be won: ", "other operators stay with"):
         assert text in result.output
     data = json.loads((tmp_path / "rows.json").read_text())

@@ -19,7 +19,11 @@ OWNERS = {row.name: (t, row) for t in LEVELS for row in t.instructions}
 ROWS = [pytest.param(*pair, id=f"{pair[0].name}-{name}") for name, pair in OWNERS.items()]
 FRAGMENTS = [x for x in ROWS if x.values[1].result.scope == "fragment"]
 """Rows of which an operand is a fragment, spread over lanes."""
-
+LARGE = 64 * 16
+"""Elements of a result beyond which the interpreter of PTX takes ten seconds and more."""
+INTERPRETED = [
+    pytest.param(*x.values, id=x.id, marks=[pytest.mark.slow] * (x.values[1].result.size > LARGE)) for x in ROWS
+]  # fmt: skip
 
 WIDE = 32
 """Registers of sums above which the addresses from which these tests load each register spill; the kernels of problems
@@ -40,7 +44,7 @@ def operands(row: Instruction, seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("target, row", ROWS)
+@pytest.mark.parametrize("target, row", INTERPRETED)
 def test_the_ptx_of_a_row_computes_the_specification(target: Machine, row: Instruction) -> None:
     text = rows_ptx(target)
     data = operands(row, 0)

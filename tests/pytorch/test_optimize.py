@@ -14,7 +14,6 @@ from rich.console import Console
 
 torch = pytest.importorskip("torch")
 
-from rich.console import Console  # noqa: E402
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
