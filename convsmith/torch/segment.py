@@ -126,7 +126,7 @@ class Segment(nn.Module):
         """Return the signature of the kernel of layer `n` and its packed weights, which the kernels for other sizes may
         have already.
         """
-        signature = kernel.signature
+        signature = kernel.signature if isinstance(place.layer, ConvLayer) else ""
         for known in getattr(self, "_by_sizes", {}).values():
             if known is not None and signature and known.packed[n][0] == signature:
                 shared: tuple[str, Mapping[str, Given]] = known.packed[n]
@@ -195,8 +195,9 @@ class Segment(nn.Module):
             start, why = time.perf_counter(), ""
             kernels: _SizedKernels | None = None
             try:
-                if any(0 in form or len(form) != len(known) for form, known in zip(forms, self._forms)):
-                    raise UsageError("a source is empty, or has another rank", code="shape")
+                for form, known in zip(forms, self._forms):
+                    if 0 in form or len(form) != len(known) or form[1] != known[1]:
+                        raise UsageError("a source is empty, or has another rank or number of channels", code="shape")
                 kernels = self._made(forms)
             except ConvsmithError as error:
                 why = str(error).partition("\n")[0]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from callers import on_threads
 from rich.console import Console
 
 torch = pytest.importorskip("torch")
@@ -276,19 +276,12 @@ def test_threads_may_call_at_once_and_copies_compute_the_same() -> None:
     inputs = [whole(1, 8, 24, 24) for _ in range(4)]
     made = optimize(model, inputs[0], threads=1, keep_faster=False)
     expected = [model(x) for x in inputs]
-    wrong: list[int] = []
 
     def work(n: int) -> None:
         for _ in range(50):
-            if not torch.equal(made(inputs[n]), expected[n]):
-                wrong.append(n)
+            assert torch.equal(made(inputs[n]), expected[n])
 
-    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
+    on_threads(work, range(4))
     for again in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
         assert torch.equal(again(inputs[0]), expected[0])
 

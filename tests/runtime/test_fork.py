@@ -123,7 +123,9 @@ def test_every_lock_is_known() -> None:
         assert not re.search(r"from functools import .*cached_property|functools\.cached_property\b", text) or (
             file.stem == "forking"
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
-    known = {"forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "segment", "threads"}
+    known = {
+        "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "segment", "threads",
+    }  # fmt: skip
     assert found == known
 
 
