@@ -186,8 +186,7 @@ def _needs_finite(plan: AnyPlan) -> Iterator[str]:
     """Yield the arguments that stored zeros are multiplied by: these stand for absent activations."""
     copies = ("pad_copy", "window_copy", "indirection", "hardware")
     if isinstance(plan, DevicePlan):
-        if plan.main.config.realise in copies:
-            yield plan.main.statement.whole.b.name
+        yield from (k.statement.whole.b.name for k in plan.kernels if k.config.realise in copies)
         return
     for kernel in plan.program.kernels:
         for n, k in zip(kernel.read, plan.plans_of(kernel)):

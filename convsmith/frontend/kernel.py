@@ -147,6 +147,11 @@ class CompiledKernel(Inspected):
         """
         return self._host.resident(arrays) if isinstance(self._host, HostKernel) else None
 
+    @property
+    def packable(self) -> Collection[str]:
+        """The names of the operands that `pack_each` packs: those of the stages of a chain."""
+        return self._host.packable if isinstance(self._host, HostKernel) else ()
+
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
         """Return packed operands by name, for any number of calls of `run`: the weights of the stages of a chain."""
         return self._host.pack_each(operands)

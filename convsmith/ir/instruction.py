@@ -141,6 +141,7 @@ class Instruction:
 
     `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
+    An instruction that `rounds` rounds the factors to fewer bits than their type has.
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
     reach are not active. `flushes` says that a sum that would be denormal becomes zero. `scaled` is the scalable row
     that does in every unit of a vector what this row does in one. `repeated` is the row for a factor
@@ -162,6 +163,7 @@ class Instruction:
     scaled: Instruction | None = None
     repeated: Instruction | None = None
     exchange: FragmentLayout | None = None
+    rounds: bool = False
 
     @property
     def spec(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from convsmith.layout.reorder import to_layout
@@ -36,13 +36,23 @@ class BindableKernel(Protocol):
         """Return a function that computes on these arrays."""
         ...
 
+    def run(self, **arrays: Any) -> dict[str, Array]:
+        """Compute on arrays by name, and return the outputs by name."""
+        ...
+
+
+@runtime_checkable
+class ResidentKernel(BindableKernel, Protocol):
+    """A kernel that may run on a device."""
+
+    @property
+    def packable(self) -> Collection[str]:
+        """The names of the operands that `pack_each` packs."""
+        ...
+
     def resident(self, arrays: Mapping[str, Any]) -> Callable[[], object] | None:
         """Return a call on copies of these arrays in memory of the device; None where calls run on memory of the host.
         """
-        ...
-
-    def run(self, **arrays: Any) -> dict[str, Array]:
-        """Compute on arrays by name, and return the outputs by name."""
         ...
 
 
@@ -61,14 +71,15 @@ def bound_call(
     given: dict[str, Any] = {**inputs, **(outputs or {})}
     names = {t.holds: t.name for t in problem.tensors if t.name in inputs or t.role != "in"}
     weights = [t.name for t in problem.inputs if t.holds == "wei"]
+    packable = [name for name in weights if not isinstance(kernel, ResidentKernel) or name in kernel.packable]
     if len(weights) > 1:
-        given |= kernel.pack_each(**{name: given[name] for name in weights})
+        given |= kernel.pack_each(**{name: given[name] for name in packable})
     elif weights:
         bias = given.pop(names["bia"], None) if problem.dir == "FWD_B" else None
         given[names["wei"]] = kernel.pack(given[names["wei"]], bias)
     results = kernel.run(**given)
     given |= results
-    on_device = kernel.resident({**inputs, **results})
+    on_device = kernel.resident({**inputs, **results}) if isinstance(kernel, ResidentKernel) else None
     if on_device is not None:
         return on_device, results
     if problem.forward and len(given) == len(_BOUND) and names.keys() >= set(_BOUND):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.ir.stmt import Block, Kernel, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
@@ -15,14 +15,16 @@ from convsmith.passes.add_atomically import START
 from convsmith.passes.manager import Step
 from convsmith.passes.scope import loop_names
 from convsmith.plan.config import Config
+from convsmith.plan.fused import links, scheduled_stages
 from convsmith.plan.group import adding_config, filling_steps, group_plan, zeroing_steps
 from convsmith.plan.group_fragments import why_no_fragments
 from convsmith.plan.group_plan import GroupPlan
 from convsmith.plan.hardware_choice import why_not_hardware
 from convsmith.plan.kernel import scheduled
 from convsmith.plan.pipelines import SYMBOL
-from convsmith.problem.fusion import stages_of
+from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
+from convsmith.statement.fused import suffix
 from convsmith.statement.naive import naive
 from convsmith.statement.program import Program, program
 
@@ -77,13 +79,13 @@ class DevicePlan:
         Elements that blocked layouts add to results are zeroed by kernels of their own.
         """
         found: list[tuple[Kernel, tuple[Step, ...]]] = []
+        if self.program.kernels:
+            return _zeros(self.main.statement.name, self.program.naive())
         for k in self.kernels:
             st, whole = k.statement, naive(self.problem, k.statement)
-            first, *zeros = _parts(whole)
             if st.when == "after":
-                found.append((_kernel_of(st.name, whole, first), k.pipeline))
-            for n, nest in enumerate(zeros):
-                found.append((_kernel_of(f"{st.name}_zeros{n}", whole, nest), filling_steps(loop_names(nest))))
+                found.append((_kernel_of(st.name, whole, _parts(whole)[0]), k.pipeline))
+            found += _zeros(st.name, whole)
         return found
 
     def symbol(self, kernel: str = "") -> str:
@@ -107,6 +109,8 @@ class DevicePlan:
         """
         for kernel in self.kernels:
             yield from kernel.lines()
+        if self.program.kernels:
+            return
         if self.config.realise != "hardware":
             for why in why_not_hardware(self.main.statement, self.machine):
                 yield "copy engine", f"not used: {why}"
@@ -129,6 +133,39 @@ def _parts(kernel: Kernel) -> tuple[Stmt, ...]:
     return kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,)
 
 
+def _zeros(name: str, whole: Kernel) -> list[tuple[Kernel, tuple[Step, ...]]]:
+    """Return the kernels that zero what blocked layouts add to the result of ``whole``, with their rewrites."""
+    return [
+        (_kernel_of(f"{name}_zeros{n}", whole, nest), filling_steps(loop_names(nest)))
+        for n, nest in enumerate(_parts(whole)[1:])
+    ]
+
+
+def _stage_kernels(
+    problem: Problem, stages: Stages, config: Config, machine: Machine
+) -> tuple[Program, tuple[GroupPlan, ...]]:  # fmt: skip
+    """Return the program of ``stages``, one kernel for each, and their plans; results in between stay in memory of the
+    device.
+    """
+    if any(x.at or x.split or x.offsets == "sums" for x in links(config)):
+        raise ConfigError(
+            "then", f"config {config}: {machine.name} runs a kernel for each stage; legal is a config of each without "
+            "--at=, --split= and --offsets=sums",
+        )  # fmt: skip
+    made = scheduled_stages(problem, stages, config, machine)
+    kernels = []
+    for k in made.kernels:
+        n = k.last
+        own = config.stages[n].renamed({d.name: d.name + suffix(n) for d in k.own[-1].dims}, k.arrays(n))
+        kernels.append(group_plan(k.renamed(n), own, machine))
+        if n < len(stages) - 1 and len(_parts(k.naive())) > 1:
+            raise ConfigError(
+                "then", f"{problem}: blocks of {stages.names[n]['dst']} hold more than its channels; legal between "
+                f"kernels on {machine.name} are layouts without such elements",
+            )  # fmt: skip
+    return made, tuple(kernels)
+
+
 def _kernel_of(name: str, whole: Kernel, nest: Stmt) -> Kernel:
     """Return the kernel of one ``nest`` of the kernel ``whole``, with the parameters that it accesses."""
     used = {x.buffer for x in walk(nest) if isinstance(x, (Load, Store))}
@@ -139,13 +176,22 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
     """Return the plan of ``problem`` under ``config`` for a machine that runs grids of groups of threads; ConfigError
     where no kernel can be made from it.
     """
-    if stages_of(problem) is not None or config.winograd or config.then is not None:
+    stages = stages_of(problem)
+    if config.has_transform or (config.then is not None and stages is None):
         raise UnsupportedError(
             f"{problem} under {config}: {machine.name} computes neither several stages nor transforms in a kernel; "
             "available are kernels of one stage",
             code="device",
         )  # fmt: skip
+    if stages is not None:
+        return DevicePlan(problem, config, machine, *_stage_kernels(problem, stages, config, machine))
     made = _each_call(program(problem, scheduled(problem, replace(config, split=_in_memory(config)), machine)))
     configs = (config if st.when == "main" else adding_config(st, machine) for st in made.statements)
     kernels = tuple(group_plan(st, own, machine) for st, own in zip(made.statements, configs))
+    for row in (k.nest.warp.row for k in kernels if k.nest.warp is not None):
+        if row.rounds and problem.accuracy != "any":
+            raise ConfigError(
+                "accuracy", f"--instruction={row.name} rounds the factors to fewer bits; legal with --accuracy=any, "
+                f"found {problem.accuracy}",
+            )  # fmt: skip
     return DevicePlan(problem, config, machine, made, kernels)

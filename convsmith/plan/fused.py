@@ -58,7 +58,7 @@ def scheduled_stages(
             "then", f"config {config}: {problem} has {len(stages)} statements, and {len(configs)} configs are given; "
             "legal is one for each, joined by ' / '",
         )  # fmt: skip
-    breaks = [n for n, link in enumerate(_links(config)) if not link.at]
+    breaks = [n for n, link in enumerate(links(config)) if not link.at]
     if dynamic and len(breaks) < len(stages):
         raise ConfigError(
             "dynamic", f"config {config}: rows of fused stages lie in memory of a constant size, and the length of a "
@@ -84,7 +84,7 @@ def scheduled_stages(
     return fused_program(problem, tuple(kernels))
 
 
-def _links(config: Config) -> Iterator[Config]:
+def links(config: Config) -> Iterator[Config]:
     """Yield the configs of all statements, each with the configs of those behind it."""
     link: Config | None = config
     while link is not None:
@@ -112,13 +112,13 @@ def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
 def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
     """Return the place of each stage of ``kernel`` but the last; ConfigError where ``config`` names no loop."""
     found = {}
-    links = list(_links(config))
+    every = list(links(config))
     for n in kernel.read[:-1]:
-        link, (name, tile) = links[n], links[n].place
+        link, (name, tile) = every[n], every[n].place
         for of in range(n + 1, kernel.last + 1):
             st = kernel.own[of - kernel.start]
             dims = {d.name: d.name + suffix(of) for d in st.dims}
-            for a, b in links[of].fuse:
+            for a, b in every[of].fuse:
                 dims[fused_name(a, b)] = fused_name(dims.get(a, a), dims.get(b, b))
             loop = dims.get(name) if of == n + 1 else None
             if loop is None and name in dims.values():

@@ -52,7 +52,7 @@ class Problem(ABC):
 
     `accuracy` is one of `ACCURACIES`. `strict` permits sums of products of the given numbers only. `relaxed` admits
     transforms in f32, forward and by data, of products with sums in f32, whose expected error is at most a few times
-    that of these sums (`statement/winograd.py`); `any` admits every transform.
+    that of these sums (`statement/winograd.py`); `any` admits every transform, and factors rounded to tf32.
     """
 
     dt: tuple[str, str, str] = ("f32", "f32", "f32")

@@ -123,6 +123,11 @@ class HostKernel:
             self._look_for_denormals(checked, names)
         return self._packed(checked, own_bias)
 
+    @property
+    def packable(self) -> Collection[str]:
+        """The names of the operands that `pack_each` packs."""
+        return self._border.packable
+
     def pack_each(self, operands: Mapping[str, Array], names: Names = BY_NAME) -> dict[str, Packed | Array]:
         """Return `operands` packed, by name, for any number of calls of `run`. UsageError names an array that does not
         fit.

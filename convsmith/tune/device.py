@@ -22,6 +22,7 @@ from convsmith.plan.group_nest import GroupNest, group_nest
 from convsmith.plan.hardware_choice import hardware_config
 from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import Loops, loops_after_fusing
+from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits
@@ -73,6 +74,9 @@ def device_config(problem: Problem, machine: Machine) -> Config:
     there is none.
     """
     with one_table():
+        stages = stages_of(problem)
+        if stages is not None:
+            return _of_stages(stages, machine)
         st = statement(problem, machine)
         config = _of_hardware(st, machine)
         if config is not None:
@@ -83,10 +87,25 @@ def device_config(problem: Problem, machine: Machine) -> Config:
         return _in_parts(st, found.config, machine)
 
 
+def _of_stages(stages: Stages, machine: Machine) -> Config:
+    """Return the configs of ``stages``, each a kernel of its own, as one."""
+    found: Config | None = None
+    for problem in reversed(stages.problems):
+        every = (x for x in _every(problem, statement(problem, machine), machine) if x.config.offsets == "each")
+        best = min(every, key=_rank, default=None)
+        if best is None:
+            raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
+        found = replace(best.config, then=found)
+    assert found is not None
+    return found
+
+
 def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]:
     """Return the configs that a search begins with and their expected cycles, the best expected first: that of
     :func:`device_config`, then the `SEEDS` best of the model. The cycles are 0 where the model has no estimate.
     """
+    if stages_of(problem) is not None:
+        return {device_config(problem, machine): 0.0}
     with one_table():
         st = statement(problem, machine)
         found = {} if (config := _of_hardware(st, machine)) is None else {config: 0.0}
@@ -130,7 +149,7 @@ def _every(problem: Problem, st: Statement, machine: Machine) -> Iterator[_Choic
     sums = summed(problem, st) if st.shifted else None
     if sums is not None:
         yield from _choices(sums, machine)
-    yield from fragment_choices(sums or st, machine, _columns(st))
+    yield from fragment_choices(sums or st, machine, _columns(st), problem.accuracy == "any")
 
 
 def _rank(choice: _Choice | FragmentChoice) -> tuple[float, str]:

@@ -56,8 +56,11 @@ class _StepTerms(NamedTuple):
     used: float
 
 
-def fragment_choices(st: Statement, machine: Machine, lane: str) -> Iterator[FragmentChoice]:
-    """Yield configs whose warps multiply fragments, with their expected cycles; the columns are along ``lane``."""
+def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = False) -> Iterator[FragmentChoice]:
+    """Yield configs whose warps multiply fragments, with their expected cycles; the columns are along ``lane``.
+
+    An instruction that rounds factors is taken if ``rounds`` permits it.
+    """
     if machine.device is None or not machine.device.fragment_rate or len(st.factors) < 2 or st.shifted:
         return
     if is_false(st.a.mask):
@@ -67,7 +70,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str) -> Iterator[Fra
     loops = loops_after_fusing(st, plain)
     if loops.kinds[lane] not in ("m", "n"):
         return
-    rows = lane_rows(st, loops, plain, machine)
+    rows = [row for row in lane_rows(st, loops, plain, machine) if rounds or not row.rounds]
     if not rows:
         return
     most = STEP * 8 // dtype(st.a.factor).bits

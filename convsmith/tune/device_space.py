@@ -11,6 +11,7 @@ from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.device import device_plan
 from convsmith.plan.group_limits import ATOMIC
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
@@ -153,7 +154,7 @@ class DeviceSpace(ConfigSpace):
 
     def __init__(self, problem: Problem, target: Machine) -> None:
         super().__init__(problem, target)
-        self._statement = statement(problem, target)
+        self._statement = None if stages_of(problem) is not None else statement(problem, target)
         self._expected = device_candidates(problem, target)
         self.seeds = list(self._expected)
 
@@ -162,7 +163,9 @@ class DeviceSpace(ConfigSpace):
         return tuple(_DIMENSIONS)
 
     def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
-        return () if config.fuse else _DIMENSIONS[dimension](_Decided(config, self._statement, self.target))
+        if config.fuse or self._statement is None:
+            return ()
+        return _DIMENSIONS[dimension](_Decided(config, self._statement, self.target))
 
     def check(self, config: Config) -> None:
         device_plan(self.problem, config, self.target)

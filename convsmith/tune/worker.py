@@ -16,7 +16,7 @@ import json
 import os
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from convsmith.codegen.artifact import Artifact
@@ -54,6 +54,11 @@ class _Loaded:
     def bind_each(self, **arrays: Any) -> Callable[[], object]:
         """Return a function that computes on these arrays by name."""
         return self._host.bind_each(arrays)
+
+    @property
+    def packable(self) -> Collection[str]:
+        """The names of the operands that `pack_each` packs."""
+        return self._host.packable
 
     def resident(self, arrays: Mapping[str, Any]) -> Callable[[], object] | None:
         """Return a call on copies of these arrays in memory of the device, if it has its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from chain_problems import random_chain
 from devices import KINDS, random_group_config
 from opencl_driver import require_opencl
 from problems import random_problem
@@ -58,6 +59,23 @@ def check_kind(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind(kind: str) -> None:
     check_kind(kind)
+
+
+def check_chain(seed: int) -> None:
+    require_opencl()
+    check(random_chain(random.Random(seed), macs=10_000), None, seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_chains(seed: int) -> None:
+    """Each stage is a kernel; results in between stay in memory of the device."""
+    check_chain(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5, 45))
+def test_more_random_chains(seed: int) -> None:
+    check_chain(seed)
 
 
 @pytest.mark.parametrize("seed", range(26))

@@ -178,7 +178,28 @@ def test_a_device_without_room_names_it() -> None:
         device_plan(parse_problem("mb2ic4ih56oc4oh56kh1ph0"), Config.parse(f"{HEAD} --lane=ow --realise=mask"), small)
 
 
-def test_chains_and_transforms_are_refused() -> None:
+CHAIN = "mb1ic4ih6oc8oh6kh1 -> g8mb1ic8ih6oc8oh6kh3ph1"
+
+
+@pytest.mark.parametrize(("words", "text"), [
+    ("--lane=oc --at=oh / --lane=g", "runs a kernel for each stage"),
+    ("--lane=oc / --lane=g --split=kh:3", "--split"),
+    ("--lane=oc --realise=mask", "has 2 statements, and 1 configs are given"),
+])  # fmt: skip
+def test_configs_of_chains_that_are_illegal(words: str, text: str) -> None:
+    config = Config.parse(" / ".join(f"{HEAD} --realise=mask {x}" for x in words.split(" / ")))
+    with interning(), pytest.raises(ConfigError) as raised:
+        device_plan(parse_problem(CHAIN), config, machine())
+    assert raised.value.code == "then" and text in str(raised.value)
+
+
+def test_each_stage_of_a_chain_is_a_kernel() -> None:
+    with interning():
+        plan = device_plan(parse_problem(CHAIN), device_config(parse_problem(CHAIN), machine()), machine())
+    assert [k.statement.name for k in plan.kernels] == ["stage1", "conv"] and plan.each_call >= {"stage1"}
+
+
+def test_transforms_are_refused() -> None:
     config = Config.parse(f"{HEAD} --lane=oc --winograd=oh:4,ow:4")
     with interning(), pytest.raises(UnsupportedError, match="opencl computes neither several stages nor transforms"):
         device_plan(parse_problem("mb1ic4ih8oc4oh8kh3ph1"), config, machine())

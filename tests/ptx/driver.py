@@ -19,6 +19,7 @@ class Status(IntEnum):
 
     CUDA_SUCCESS = 0
     CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NO_DEVICE = 100
     CUDA_ERROR_NOT_FOUND = 500
 
 

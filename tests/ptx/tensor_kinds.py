@@ -48,6 +48,14 @@ AMPERE = {
         "--stag=aBx32b --wtag=ABx32b32a --dtag=aBx32b --dt=s8:s8:s32 mb1ic40iw17oc40ow17kw3pw1",
         _words("m16n8k32_s8", "--register=oc:8,ow:16 --group=oc:32,ow:32,ic:32"),
     ),
+    "tf32": (
+        f"{_CHANNELS_LAST} --wtag=axb --accuracy=any mb1ic20iw33oc12ow33kw3pw1",
+        _words("m16n8k8_tf32", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16 --pad=src:4,wei:4"),
+    ),
+    "tf32-of-data": (
+        f"--dir=BWD_D {_CHANNELS_LAST} --accuracy=any mb1ic8ih8oc16oh4kh3ph1sh2",
+        _words("m16n8k4_tf32", "--register=ic:8,iw:4,ih:4 --group=ic:8,iw:4,ih:4,oc:16", "ic", "diff_dst,wei"),
+    ),
     "groups": (f"{_CHANNELS_LAST} --dt=bf16 g2mb1ic32iw17oc24ow17kw3pw1",
                _bf16("--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16")),
     "backward": (f"--dir=BWD_D {_CHANNELS_LAST} --dt=bf16 mb1ic16ih7oc16oh7kh3ph1",

@@ -95,6 +95,7 @@ def test_default_kernels_are_exact_under_four_schedules(line: str, level: str) -
      {"sm_80": "mma_m16n8k32_u8_s8"}),
     ("--stag=aBx32b --dtag=aBx32b --dt=s8:s8:s8 mb32ic64ih28oc64oh28kh3ph1", {"sm_80": "mma_m16n8k32_s8"}),
     ("--stag=axb --dtag=axb mb32ic64ih28oc64oh28kh3ph1", {"sm_70": "", "sm_80": ""}),
+    ("--stag=axb --dtag=axb --accuracy=any mb32ic64ih28oc64oh28kh3ph1", {"sm_70": "", "sm_80": "mma_m16n8k8_tf32"}),
     ("--stag=axb --dtag=axb --dt=bf16 g32mb8ic32ih28oc32oh28kh3ph1", {"sm_80": ""}),
 ])  # fmt: skip
 def test_default_configs_take_instructions_on_fragments(line: str, rows: dict[str, str]) -> None:

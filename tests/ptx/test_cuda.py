@@ -28,7 +28,7 @@ from convsmith.runtime import cuda
 from convsmith.runtime.device_library import OpenedOnce
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
-from ptx.driver import InterpretedDriver
+from ptx.driver import InterpretedDriver, Status
 from ptx.hopper_configs import KINDS as KINDS_OF_HOPPER
 from ptx.hopper_configs import hopper_artifact
 from ptx.kernels import kernel_ptx
@@ -154,6 +154,14 @@ def test_without_a_driver() -> None:
         called(artifact())
     assert caught.value.code == "cuda" and "\n" not in str(caught.value)
     assert re.match("this machine has no driver of NVIDIA's GPUs|the driver of NVIDIA's GPUs finds", str(caught.value))
+
+
+def test_a_driver_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = InterpretedDriver()
+    monkeypatch.setattr(driver, "cuInit", lambda flags: (Status.CUDA_ERROR_NO_DEVICE,), raising=False)
+    opened(monkeypatch, driver)
+    with pytest.raises(UnsupportedError, match="the driver of NVIDIA's GPUs finds no device: CUDA_ERROR_NO_DEVICE"):
+        cuda.device_name()
 
 
 @pytest.mark.parametrize("level", ["sm_70", "sm_80", "sm_90a"])

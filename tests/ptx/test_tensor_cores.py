@@ -6,21 +6,30 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from devices import check_fragments
-from guarded import check_result, expected, memories
+from guarded import check_result, expected, logical, memories
 
-from convsmith.diag.errors import ConfigError
+from convsmith.codegen.lane_fragments import LaneFragments
+from convsmith.diag.errors import ConfigError, InternalError
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import Var, as_index, floordiv, mod
 from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Invoke
+from convsmith.ir.types import dtype
+from convsmith.ir.value import Load, strided
 from convsmith.machine.registry import target
 from convsmith.plan.config import Config
 from convsmith.plan.device import device_plan
-from convsmith.problem import parse_problem
+from convsmith.problem import parse_problem, reference
 from convsmith.problem.data import random_arrays
 from ptx.kernels import run_artifact
 from ptx.parser import PtxError
 from ptx.tensor_kinds import AMPERE, SMALL, VOLTA
 from ptx.test_convolutions import check, made
+
+LAST = "--stag=axb --dtag=axb"
 
 
 @pytest.mark.sampled(3, "kind")
@@ -33,6 +42,23 @@ def test_kernels_of_sm_80_are_exact_under_four_schedules(kind: str) -> None:
 @pytest.mark.parametrize("kind", VOLTA)
 def test_kernels_of_sm_70_are_exact_under_four_schedules(kind: str) -> None:
     check(*VOLTA[kind], "sm_70")
+
+
+def test_a_small_kernel_is_exact() -> None:
+    check(f"{LAST} --dt=bf16:bf16:f32 mb1ic16iw16oc24ow16kw1",
+          "--lane=oc --instruction=mma_m16n8k16_bf16 --realise=pad_copy --shared=src,wei --register=oc:24,ow:16 "
+          "--group=oc:24,ow:16,ic:16", "sm_80")
+
+
+def test_lanes_keep_to_their_elements() -> None:
+    row = next(x for x in target("sm_80").instructions if x.name == "mma_m16n8k16_f16")
+    buffers = [make_buffer(x.name, dtype(x.dtype), x.shape, "fragment") for x in row.operands]
+    c, a, b = (Load(x, (as_index(0), as_index(0)), strided(x.size, 1)) for x in buffers)
+    lanes, lane = LaneFragments(Invoke(row.name, c, (a, b)), {row.name: row}), Var("lane")
+    own = (floordiv(lane, 4), mod(lane, 4) * 2)
+    assert lanes.places(c.buffer, own, None, {}) == ((0, 0),)
+    with pytest.raises(InternalError, match="a lane accesses that of another"):
+        lanes.places(c.buffer, (own[0], mod(own[1] + 2, 8)), None, {})
 
 
 @pytest.mark.parametrize("kind", SMALL)
@@ -68,6 +94,28 @@ def test_illegal_tiles_name_what_is_wrong(words: str, text: str) -> None:
     with interning(), pytest.raises(ConfigError) as raised:
         device_plan(problem, config, target("sm_80"))
     assert text in str(raised.value)
+
+
+def test_rounded_factors_need_permission() -> None:
+    line, words = AMPERE["tf32"]
+    problem = replace(parse_problem(line), accuracy="relaxed")
+    with interning(), pytest.raises(ConfigError, match="legal with --accuracy=any, found relaxed") as raised:
+        device_plan(problem, Config.parse(f"--target=sm_80 --pack= {words}"), target("sm_80"))
+    assert raised.value.code == "accuracy"
+
+
+def test_factors_are_rounded_to_the_nearest() -> None:
+    """The sums are those of factors with 11 significant bits: neither those of f32, nor of factors cut off."""
+    line, words = AMPERE["tf32"]
+    problem = parse_problem(line)
+    arrays = {name: array * 1.001 for name, array in random_arrays(problem).items()}
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    memory = memories(problem, arrays)
+    run_artifact(made(line, words, "sm_80"), memory, 0)
+    found = logical(problem, memory)
+    rounded = {name: (x.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32) for name, x in arrays.items()}
+    np.testing.assert_allclose(found, reference(problem, rounded)["dst"], rtol=1e-5, atol=1e-4)
+    assert np.abs(found - reference(problem, arrays)["dst"]).max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["three-buffers", "weights-of-points"])

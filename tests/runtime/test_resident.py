@@ -23,6 +23,8 @@ from convsmith.runtime.resident import ResidentCall
 KINDS = {
     "one": ("--stag=axb --dtag=axb mb1ic4iw6oc8ow6kw3pw1",
             "--lane=oc --realise=mask --group=oc:8,ow:2"),
+    "chain": ("--stag=axb mb1ic2iw4oc4ow4kw1 -> --dtag=axb mb1ic4iw4oc2ow4kw3pw1",
+              "--lane=oc --realise=mask --group=oc:4 / --target=sm_80 --pack= --lane=oc --realise=mask --group=oc:2"),
     "parts": ("--dir=BWD_W --dtag=axb mb2ic2iw4oc4ow4kw1",
               "--lane=oc --realise=mask --group=oc:4 --split=mb:2"),
 }  # fmt: skip

@@ -37,7 +37,10 @@ def _call(intrinsic: str, registers: dict[str, tuple[str, int]]) -> tuple[str, s
     for name, (type_, count) in registers.items():
         for n in range(count):
             word = f"{{{name}{n}}}" if count > 1 else f"{{{name}}}"
-            if type_.startswith("<"):
+            if type_ == ROUNDED:
+                arguments.append(f"i32 {{{len(lines)}}}")
+                lines.append(f"call i32 @{_ROUND}(float {word})")
+            elif type_.startswith("<"):
                 arguments.append(f"{type_} {{{len(lines)}}}")
                 lines.append(f"bitcast i32 {word} to {type_}")
             else:
@@ -47,20 +50,24 @@ def _call(intrinsic: str, registers: dict[str, tuple[str, int]]) -> tuple[str, s
     call = len(lines)
     lines.append(f"call {result} @{intrinsic}({', '.join(arguments)})")
     lines += [f"extractvalue {result} {{{call}}}, {n}" for n in range(count)]
-    types = ", ".join(t for t, n in registers.values() for _ in range(n))
-    return "\n".join(lines), f"declare {result.format()} @{intrinsic}({types})"
+    types = ["i32" if t == ROUNDED else t for t, n in registers.values() for _ in range(n)]
+    declared = [f"declare {result.format()} @{intrinsic}({', '.join(types)})"]
+    declared += [f"declare i32 @{_ROUND}(float)"] * any(t == ROUNDED for t, _ in registers.values())
+    return "\n".join(lines), "\n".join(declared)
 
 
-_REGISTERS = {"f16": "<2 x half>", "bf16": "i32", "s8": "i32", "u8": "i32"}
+ROUNDED, _ROUND = "tf32", "llvm.nvvm.f2tf32.rna"
+"""A register of a factor in f32 that is rounded to the nearest number of 11 significant bits, and the intrinsic."""
+_REGISTERS = {"f16": "<2 x half>", "bf16": "i32", "s8": "i32", "u8": "i32", "f32": ROUNDED}
 """LLVM's types of a register of factors."""
-_TYPES = {"f16": "f32.f32", "bf16": "bf16", "s8": "s8", "u8": "u8"}
+_TYPES = {"f16": "f32.f32", "bf16": "bf16", "s8": "s8", "u8": "u8", "f32": ROUNDED}
 """The types in the name of the intrinsic whose factors have the same type."""
 
 
 def _product(terms: int, factors: tuple[str, str], needs: str, mnemonic: str) -> Instruction:
     """Return the row of ``mma.m16n8k<terms>``."""
     a, b = factors
-    group = 4 if a in ("s8", "u8") else 2
+    group = {"s8": 4, "u8": 4, "f32": 1}.get(a, 2)
     sums = "s32" if group == 4 else "f32"
     left, right = _left(group, 16 * terms // _WARP // group), _right(group, 8 * terms // _WARP // group)
     name = f"m16n8k{terms}"
@@ -70,11 +77,12 @@ def _product(terms: int, factors: tuple[str, str], needs: str, mnemonic: str) ->
     }  # fmt: skip
     types = _TYPES[a] if a == b else f"{a}.{b}"
     llvm, declare = _call(f"llvm.nvvm.mma.{name}.row.col.{types}", registers)
+    x, y = ("a[m, k]", "b[k, l]") if a == sums else (f"cast({sums}, a[m, k])", f"cast({sums}, b[k, l])")
     body = (
         "  for m in 0 .. 16:\n"
         "    for l in 0 .. 8:\n"
         f"      for k in 0 .. {terms}:\n"
-        f"        c[m, l] = c[m, l] + cast({sums}, a[m, k]) * cast({sums}, b[k, l])\n"
+        f"        c[m, l] = c[m, l] + {x} * {y}\n"
     )
     operands = (
         Operand("c", sums, (16, 8), SUMS, "lane", "fragment"),
@@ -82,7 +90,9 @@ def _product(terms: int, factors: tuple[str, str], needs: str, mnemonic: str) ->
         Operand("b", b, (terms, 8), right, "lane", "fragment"),
     )
     label = f"mma_{name}_{a}" if a == b else f"mma_{name}_{a}_{b}"
-    return Instruction(label, operands, body, llvm, declare, (needs,), mnemonic)
+    if a == sums:
+        label = f"mma_{name}_{ROUNDED}"
+    return Instruction(label, operands, body, llvm, declare, (needs,), mnemonic, rounds=a == sums)
 
 
 def _four_products() -> Instruction:
@@ -117,7 +127,7 @@ HELD, SHARED = ("lane", "fragment"), ("address", "shared")
 
 def _matrix_load(type_: str, matrices: int, is_transposed: bool = False) -> Instruction:
     """Return the row of ldmatrix for elements of a type: so many matrices of eight rows of 16 bytes."""
-    width = 8 if type_ in ("f16", "bf16") else 16
+    width = {"f16": 8, "bf16": 8, "f32": 4}.get(type_, 16)
     elements = width // 4
     coords = (f"r * 8 + {_ROW}", f"{_QUAD} * {elements} + e")
     if is_transposed:
@@ -147,12 +157,14 @@ PRODUCTS = (
     _product(8, ("f16", "f16"), "sm_80", "HMMA.1688.F32"),
     _product(16, ("bf16", "bf16"), "sm_80", "HMMA.16816.F32.BF16"),
     _product(8, ("bf16", "bf16"), "sm_80", "HMMA.1688.F32.BF16"),
+    _product(8, ("f32", "f32"), "sm_80", "HMMA.1688.F32.TF32"),
+    _product(4, ("f32", "f32"), "sm_80", "HMMA.1684.F32.TF32"),
 )
 """Products of sm_80 and later; among rows of the same types, the one of most terms comes first."""
 MATRIX_LOADS = tuple(
     _matrix_load(type_, matrices, is_transposed)
-    for type_ in ("f16", "bf16", "s8", "u8") for is_transposed in (False, True) for matrices in (4, 2, 1)
-    if not (is_transposed and type_ in ("s8", "u8"))
+    for type_ in ("f16", "bf16", "s8", "u8", "f32") for is_transposed in (False, True) for matrices in (4, 2, 1)
+    if not (is_transposed and type_ not in ("f16", "bf16"))
 )  # fmt: skip
 """Loads of fragments of sm_75 and later; among those of a type, the one of most matrices comes first."""
 PAIRED = (_four_products(),)
