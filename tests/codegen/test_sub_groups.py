@@ -282,3 +282,4 @@ def test_products_of_kernels_are_dpas(kind: str, tmp_path: Path) -> None:
     assert f"dpas.8x8 ({16 if name == 'xe_hpc' else 8}|M0)" in found and ":bf" in found
     assert all(re.search(x, found) for x in MESSAGES[name]["shared"])
     assert (re.search(MESSAGES[name]["global"][1], found) is None) is (kind == "tails")
+    assert kind != "tails" or "add3 (" in found  # of the sums in places of pixels

@@ -50,6 +50,18 @@ def _vector(lines: list[str], name: str, type_: str, from_type: str) -> str:
     return whole
 
 
+def _operands(
+    sums: str, factors: tuple[str, str], terms: int, left: FragmentLayout, right: FragmentLayout
+) -> tuple[Operand, ...]:
+    """Return the operands of a product: sums, and factors of the layouts ``left`` and ``right``."""
+    lanes = left.lanes
+    shapes = (
+        ("c", sums, (_ROWS, lanes), FragmentLayout(("r", "l"), lanes, registers=_ROWS)),
+        ("a", factors[0], (_ROWS, terms), left), ("b", factors[1], (terms, lanes), right),
+    )  # fmt: skip
+    return tuple(Operand(*x, LANES, "fragment") for x in shapes)
+
+
 def _product(lanes: int, terms: int, factors: tuple[str, str]) -> Instruction:
     """Return the row of dpas for sub-groups of so many lanes."""
     a, b = map(dtype, factors)
@@ -73,12 +85,7 @@ def _product(lanes: int, terms: int, factors: tuple[str, str]) -> Instruction:
         f"      for k in 0 .. {terms}:\n"
         f"        c[m, l] = c[m, l] + cast({sums}, a[m, k]) * cast({sums}, b[k, l])\n"
     )
-    operands = (
-        Operand("c", sums, (_ROWS, lanes), FragmentLayout(("r", "l"), lanes, registers=_ROWS), LANES, "fragment"),
-        Operand("a", a.name, (_ROWS, terms), left, LANES, "fragment"),
-        Operand("b", b.name, (terms, lanes), right, LANES, "fragment"),
-    )
-    label = "_".join(dict.fromkeys(factors))
+    operands, label = _operands(sums, factors, terms, left, right), "_".join(dict.fromkeys(factors))
     declare = f"declare spir_func {result} @{function}({types}) convergent nounwind willreturn memory(none)"
     return Instruction(
         f"dpas_m{_ROWS}n{lanes}k{terms}_{label}", operands, body, "\n".join(lines), declare, (MATRICES,), "dpas",
@@ -130,12 +137,7 @@ def _multiply_adds(lanes: int, factors: tuple[str, str]) -> Instruction:
         f"  for m in 0 .. {_ROWS}:\n    for l in 0 .. {lanes}:\n      for k in 0 .. {terms}:\n"
         f"        c[m, l] = {term}\n"
     )
-    operands = (
-        Operand("c", sums, (_ROWS, lanes), FragmentLayout(("r", "l"), lanes, registers=_ROWS), LANES, "fragment"),
-        Operand("a", a.name, (_ROWS, terms), left, LANES, "fragment"),
-        Operand("b", b.name, (terms, lanes), right, LANES, "fragment"),
-    )
-    label = "_".join(dict.fromkeys(factors))
+    operands, label = _operands(sums, factors, terms, left, right), "_".join(dict.fromkeys(factors))
     return Instruction(
         f"{name}_m{_ROWS}n{lanes}k{terms}_{label}", operands, body, "\n".join(lines), "\n".join(declare),
         (PACKED_DOT,) * (group > 1), name,
