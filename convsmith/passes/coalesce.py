@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.ir.index import Index, Var, as_index, make_sum
+from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, make_sum
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import children, loops_of, variables_of
@@ -13,8 +13,13 @@ class _CoefficientsDiffer(Exception):
     pass
 
 
-def _check(n: object, outer: Var, inner: Var, size: int) -> None:
-    """Raise unless the coefficient of ``outer`` in every index below is ``size`` times that of ``inner``."""
+def _check(n: object, outer: Var, inner: Var, size: int, divides: bool) -> None:
+    """Raise unless the coefficient of ``outer`` in every index below is ``size`` times that of ``inner``.
+
+    If it ``divides``, a condition may depend on ``outer`` alone.
+    """
+    if divides and isinstance(n, Ge0) and inner not in variables_of(n):
+        return
     if isinstance(n, Index):
         coeffs = dict(n.terms)
         if coeffs.pop(outer, 0) != size * coeffs.pop(inner, 0):
@@ -23,13 +28,28 @@ def _check(n: object, outer: Var, inner: Var, size: int) -> None:
             raise _CoefficientsDiffer
         return
     for c in children(n):  # type: ignore[arg-type]
-        _check(c, outer, inner, size)
+        _check(c, outer, inner, size, divides)
+
+
+class _Divided(Rewriter):
+    """Replaces ``outer`` by a quotient of ``inner`` in conditions that do not depend on ``inner``."""
+
+    def __init__(self, outer: Var, inner: Var, size: int) -> None:
+        super().__init__()
+        self.outer, self.inner, self.size = outer, inner, size
+
+    def Ge0(self, c: Ge0) -> Cond:
+        used = variables_of(c)
+        if self.outer not in used or self.inner in used:
+            return c
+        divided: Cond = substitute(c, {self.outer: as_index(self.inner) // self.size})
+        return divided
 
 
 class _Coalesce(Rewriter):
-    def __init__(self, outer: str, inner: str, name: str) -> None:
+    def __init__(self, outer: str, inner: str, name: str, divides: bool) -> None:
         super().__init__()
-        self.outer, self.inner, self.name = outer, inner, name
+        self.outer, self.inner, self.name, self.divides = outer, inner, name, divides
 
     def For(self, loop: For) -> Stmt:
         inner = loop.body
@@ -43,16 +63,19 @@ class _Coalesce(Rewriter):
             return self._For(loop)
         size = inner.hi.const
         try:
-            _check(inner.body, loop.var, inner.var, size)
+            _check(inner.body, loop.var, inner.var, size, self.divides)
         except _CoefficientsDiffer:
             return self._For(loop)
         fused = Var(self.name)
-        body = substitute(inner.body, {loop.var: as_index(0), inner.var: fused})
+        tested = _Divided(loop.var, inner.var, size).stmt(inner.body)
+        body = substitute(tested, {loop.var: as_index(0), inner.var: fused})
         return For(fused, loop.lo * size, loop.hi * size, body, loop.kind)
 
 
-def coalesce(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
+def coalesce(kernel: Kernel, outer: str, inner: str, name: str, divides: bool = False) -> Kernel:
     """Coalesce directly nested loops ``outer`` and ``inner`` into the loop ``name``, wherever all accesses permit it.
+
+    A condition that depends on ``outer`` alone prevents it, unless the new loop ``divides`` its variable there.
 
     Before::
 
@@ -76,4 +99,4 @@ def coalesce(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
     require_new(kernel, outer, {name} - {inner}, "coalesce")
     if not any(x.var.name == outer and isinstance(x.body, For) for x in loops_of(kernel.body)):
         return kernel
-    return with_body(kernel, _Coalesce(outer, inner, name).stmt(kernel.body))
+    return with_body(kernel, _Coalesce(outer, inner, name, divides).stmt(kernel.body))

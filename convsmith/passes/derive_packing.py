@@ -78,15 +78,27 @@ def _guards(root: Value, v: Value) -> tuple[Cond, ...]:
     return around(root) or ()
 
 
+class _Unmasked(Rewriter):
+    """Replaces masked values by the values themselves where some of ``conditions`` are the mask."""
+
+    def __init__(self, conditions: tuple[Cond, ...]) -> None:
+        super().__init__()
+        self.conditions = conditions
+
+    def Select(self, v: Select) -> Value:
+        is_zero = isinstance(v.no, Const) and v.no.value == 0
+        return v.yes if is_zero and set(parts_of(v.cond)) <= set(self.conditions) else v
+
+
 class Packing:
     """Walks the nest; a position counts elements of the stream, a buffer of ``scope``."""
 
     def __init__(
         self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool,
-        adjacent: tuple[str, ...] = (), scope: str = "global",
+        adjacent: tuple[str, ...] = (), filled: bool = False, scope: str = "global",
     ) -> None:  # fmt: skip
         self.kernel, self.operands, self.name, self.widths, self.convert = kernel, operands, name, widths, convert
-        self.adjacent, self.scope = adjacent, scope
+        self.adjacent, self.filled, self.scope = adjacent, filled, scope
         self.around: dict[Var, Range] = {}
         """Ranges of the variables of the loops around the nest."""
         self.kept: list[tuple[For, Index]] = []
@@ -195,7 +207,15 @@ class Packing:
             return new
 
         value = _Elements(self.operands, self.convert, read).expr(s.value)
+        if self.filled:
+            guards = tuple(c for v in self.elements(s) for c in _guards(s.value, v))
+            value = _Unmasked(self.absent(guards)).expr(value)
         return Store(s.buffer, s.index, value, s.lanes), block(*writes)
+
+    def absent(self, guards: tuple[Cond, ...]) -> tuple[Cond, ...]:
+        """Return the ``guards`` that the loops of the packing kernel decide: it stores zeros where they do not hold."""
+        own = {x.var for x, _ in self.kept} | self.around.keys()
+        return tuple(c for c in guards if variables_of(c) <= own)
 
     def enter(self, loop: For) -> dict[Var, Range]:
         """Bind the loop's variable to its range, and return the previous ranges."""
@@ -251,8 +271,7 @@ class Packing:
 
         If the guards do not hold, ``v`` is not read and may lie outside the operand.
         """
-        own = {x.var for x, _ in self.kept} | self.around.keys()
-        absent = [c for c in guards if variables_of(c) <= own]
+        absent = self.absent(guards)
         masked = isinstance(v, Select) and isinstance(v.no, Const) and v.no.value == 0
         mask, value = (v.cond, v.yes) if masked and isinstance(v, Select) else (conj(()), v)
         full = {**self.around, **{x.var: (0, n.const - 1) for x, n in self.kept if n.is_const}}
@@ -287,13 +306,14 @@ def packing_name(kernel: str, operands: Sequence[str]) -> str:
 
 def derive_packing(
     kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False,
-    adjacent: tuple[str, ...] = (),
+    adjacent: tuple[str, ...] = (), filled: bool = False,
 ) -> Kernel:  # fmt: skip
     """Let the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
     Operands that are never read (every term absent) stay unpacked. ``widths`` gives loops with room for more elements
     than their iterations; ``convert`` also packs converted elements that are wider than the original. ``adjacent`` are
-    two loops, the outer one first, whose dims are neighbours in the packed operand. If a kernel
+    two loops, the outer one first, whose dims are neighbours in the packed operand. With ``filled``, the kernel
+    multiplies the zeros that a packed operand holds in the place of absent elements, and tests nothing. If a kernel
     ``before`` this one only adds up entries, the packing kernel adds them up (:mod:`convsmith.passes.packed_sums`).
 
     Before::
@@ -335,7 +355,7 @@ def derive_packing(
             "dependence", f"derive_packing: kernel {kernel.name} writes {stale[0]}, which is packed before it runs; "
             f"legal are operands that it only reads",
         )  # fmt: skip
-    packing = Packing(kernel, frozenset(operands), name, dict(widths), convert, adjacent)
+    packing = Packing(kernel, frozenset(operands), name, dict(widths), convert, adjacent, filled)
     body, writes = packing.derive(kernel.body, as_index(0))
     if packing.packed is None:
         return kernel

@@ -45,7 +45,7 @@ class _PackNear(ScopedRewriter):
         ranges = {**self.ranges, loop.var: loop_range(loop, self.ranges)}
         inside = replace(self.kernel, body=loop.body)
         name = f"{self.operand}_n"
-        packing = Packing(inside, frozenset((self.operand,)), name, self.widths, False, self.adjacent, "cache")
+        packing = Packing(inside, frozenset((self.operand,)), name, self.widths, False, self.adjacent, scope="cache")
         packing.around = ranges
         packing.ranges = dict(ranges)
         body, writes = packing.derive(loop.body, as_index(0))

@@ -52,8 +52,9 @@ class Config:
                   in a loop of their own (``rw`` of ``ow`` or ``iw``)
     ``realise``   how masked elements are read: ``peel`` (split loops so that no test remains), ``mask`` (test each
                   access), ``pad_copy`` (padded copy first, of the type of sums where lanes are channels and no
-                  instruction multiplies the floats as they are), ``window_copy`` (copy of the windows of pixels
-                  first, in which all terms of a pixel lie side by side), ``indirection`` (through a pointer table) or
+                  instruction multiplies the floats as they are; a packed source holds the padding itself),
+                  ``window_copy`` (copy of the windows of pixels first, in which all terms of a pixel lie side by
+                  side), ``indirection`` (through a pointer table) or
                   ``hardware`` (a copy engine brings what a step reads, with zeros for what is absent)
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns shared by outputs are
                   stored once), or in ``sections`` (one row for all outputs without padding above and below)

@@ -21,8 +21,15 @@ def copy_name(st: Statement) -> str:
 
 
 def is_copied(st: Statement, config: Config) -> bool:
-    """Whether A is staged through a copy, padded or of windows."""
-    return (config.realise == "pad_copy" or has_windows(config)) and not is_false(st.a.mask)
+    """Whether A is staged through a copy, padded or of windows, that is made within the kernel."""
+    if is_packed(st, config) or is_false(st.a.mask):
+        return False
+    return config.realise == "pad_copy" or has_windows(config)
+
+
+def is_packed(st: Statement, config: Config) -> bool:
+    """Whether A is packed before each call."""
+    return st.a.name in config.pack
 
 
 def copied_type(st: Statement, nest: Nest) -> str:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
+from itertools import product
 from math import gcd, prod
 
 from convsmith.ir.index import Ge0, Var, parts_of
@@ -21,6 +22,7 @@ from convsmith.ir.walk import loops_of, statements_of, variables_of, walk
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.passes.bind import bind
+from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten, offset
@@ -45,6 +47,8 @@ from convsmith.passes.vectorise import vectorise
 
 PIECES = 4
 """Maximum number of pieces of a loop."""
+BORDERS = 16
+"""Maximum number of pieces of a loop, in each of which constant lanes of a vector are absent."""
 FEW = 1 << 13
 """Elements up to which packing takes less time than LLVM needs to compile a transposition."""
 TURNS = 8
@@ -123,17 +127,35 @@ def _copying_steps(pack: Kernel, target: Machine, threads: int) -> list[Step]:
     loops: list[For] = [x for s in copies for x in loops_of(s)]
     names = [x.var.name for x in loops]
     steps: list[Step] = []
-    if len(copies) == 1 and (moved := _Moved.of(copies[0])) is not None:
-        for row in target.transpositions:
-            if (tiles := _tiles(moved, row)) is not None:
+    moved = _Moved.of(copies[0]) if len(copies) == 1 else None
+    if moved is not None:
+        for tested, row in product((False, True), target.transpositions):
+            if (tiles := _tiles(moved, row, tested)) is not None:
                 return _transposing_steps(moved, tiles, row, target, threads)
         steps, names = _blocked(moved, names, target)
     share, join = _sharing_steps(names[:-1], threads)
-    steps += [*share, Step(partition, tuple(names), PIECES), Step(flatten), Step(simplify)]
     lanes = target.lanes(pack.params[0].dtype.bits)
-    if loops and int(loops[-1].hi) <= lanes:
+    pair = _pair(moved, lanes) if moved is not None else ()
+    cut = [n for n in names if n not in pair]
+    steps += [*share, Step(partition, tuple(cut), BORDERS if pair else PIECES), Step(flatten), Step(simplify)]
+    if pair:
+        steps += [Step(coalesce, *pair, pair[-1], True), Step(vectorise, pair[-1], lanes, False)]
+    elif loops and int(loops[-1].hi) <= lanes:
         steps.append(Step(vectorise, names[-1], lanes, False))
     return [*steps, Step(simplify, False), Step(narrow_index), *join, Step(strength_reduce), Step(unused_let)]
+
+
+def _pair(moved: _Moved, lanes: int) -> tuple[str, ...]:
+    """Return the last two loops where they are one vector in both memories, some of whose first elements are absent; or
+    nothing.
+    """
+    *_, outer, inner = ("", *moved.extents)
+    if not outer or moved.whole(outer):
+        return ()
+    step = moved.steps[inner]
+    if not step or moved.steps[outer] != moved.extents[inner] * step:
+        return ()
+    return (outer, inner) if lanes // 2 < moved.extents[outer] * moved.extents[inner] <= lanes else ()
 
 
 @dataclass(frozen=True)
@@ -223,13 +245,14 @@ class _Tiles:
     piece: int = 0
 
 
-def _tiles(moved: _Moved, row: Instruction) -> _Tiles | None:
-    """Return how the row transposes the nest; None if it does not."""
+def _tiles(moved: _Moved, row: Instruction, tested: bool) -> _Tiles | None:
+    """Return how the row transposes the nest, whose rows may be ``tested`` whether they exist; None if it does not."""
     if row.result.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
         return None
     height, width, group = tile_shape(row)
     names = [n for n in moved.extents if moved.extents[n] > 1]
-    if len(names) < 2 or not all(map(moved.whole, names[-3:])):
+    is_tall = moved.bytes < 4 and group == 1 and not is_joined(row)
+    if len(names) < 2 or not (all(map(moved.whole, names[-3:])) or (is_tall and tested)):
         return None
     if is_joined(row):
         column, last = names[-2:]
@@ -241,7 +264,7 @@ def _tiles(moved: _Moved, row: Instruction) -> _Tiles | None:
         if next_ and 2 * piece <= width:
             return _Tiles((next_[0], column), last, (), "", piece)
         return _Tiles((column,), last, ())
-    if moved.bytes < 4 and group == 1:
+    if is_tall:
         *_, lane, last = names
         columns = moved.columns(1, LONG * width, {lane, last})
         count = moved.extents[lane] * moved.extents[last]

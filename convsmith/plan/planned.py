@@ -43,4 +43,9 @@ def without_stored_zeros(config: Config, machine: Machine) -> Config:
     """Return the config whose kernel multiplies no zeros that stand for absent elements."""
     if config.realise == "hardware":
         return Config(config.target, config.lane, pack=(), group=((config.lane, LANES),), realise="mask")
-    return config.of_each(realise="peel" if machine.device is None else "mask")
+    if machine.device is not None:
+        return config.of_each(realise="mask")
+    on_fragments = {row.name for row in machine.instructions if row.result.scope == "fragment"}
+    if config.instruction in on_fragments:  # whose elements are all there
+        return Config(config.target, config.lane, threads=config.threads)
+    return config.of_each(realise="peel")

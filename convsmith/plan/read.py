@@ -28,7 +28,15 @@ from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
 from convsmith.plan.config import Config
-from convsmith.plan.copies import copied_type, copy_name, has_windows, is_copied, window_borders, window_place
+from convsmith.plan.copies import (
+    copied_type,
+    copy_name,
+    has_windows,
+    is_copied,
+    is_packed,
+    window_borders,
+    window_place,
+)
 from convsmith.plan.loops import Loop, Loops, names
 from convsmith.plan.order import Nest, is_drained, written_name
 from convsmith.plan.pointers import indirect
@@ -50,12 +58,11 @@ def read_steps(
     """
     units = nest.units
     adjacent = (names((*units, nest.lane)),) if units else ()
-    steps = [
-        Step(
-            derive_packing, (name, *_added(st, name), *_beside(st, name)), f"{name}_p", nest.widths,
-            _is_converted(st, nest, name, target), *adjacent,
-        ) for name in config.pack
-    ]  # fmt: skip
+    steps = []
+    for name in config.pack:
+        options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
+        operands, converted = (name, *_added(st, name), *_beside(st, name)), _is_converted(st, nest, name, target)
+        steps.append(Step(derive_packing, operands, f"{name}_p", nest.widths, converted, *options))
     masked = _is_masked(st)
     before = tuple(takewhile(lambda x: x not in units, outside))
     parallel = before if prod(x.extent for x in before) >= config.threads else outside
@@ -107,8 +114,8 @@ def read_steps(
     if not nest.along_k:
         lane = (nest.lane.name, nest.filled)
         steps.append(Step(round_up, (*names(nest.vectors), nest.lane.name), (*nest.widths, lane)))
-    if nest.unit.dot and (not nest.rows or has_windows(config)):
-        filled = (copy_name(st),) if has_windows(config) else ()
+    if nest.unit.dot and (not nest.rows or has_windows(config) or is_packed(st, config)):
+        filled = (copy_name(st),) if has_windows(config) else (f"{st.a.name}_p",) if nest.rows else ()
         steps += [Step(fill_terms, x.name, x.extent, filled) for x in nest.terms]
     steps.append(Step(simplify))
     if indirect(st, config):

@@ -118,22 +118,27 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     distances. Where some pixels are absent, or channels are apart, A is copied first.
     """
     windows = config is not None and config.realise == "window_copy"
-    loop = config.terms[0][0] if config is not None and windows and config.terms else st.reduce[-1]
+    packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.pack}
+    joined = config is not None and (windows or packed) and config.terms
+    loop = config.terms[0][0] if config is not None and joined else st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
-    if st.a.factor != st.a.dtype or st.a.fewer is not None or not st.constant or st.shifted:
-        return "it multiplies a source as it lies in memory by packed weights"
+    if st.a.factor != st.a.dtype or st.a.fewer is not None or st.shifted:
+        return "it multiplies a source as it lies in memory"
+    if not st.constant and not packed:
+        return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     # A copy has zeros beyond the borders; it has none where a stride meets no element, and there is none of nothing.
     bordered = all(isinstance(part, Ge0) for part in parts_of(st.a.mask))
     # Blocks round an axis up: elements between its end and theirs lie in memory, and count as absent there.
     extents = zip(st.a.masks, st.a.layout.shape, st.a.layout.padded_shape)
-    if not bordered or not all(is_true(mask) or size == rounded for mask, size, rounded in extents):
+    whole = bordered and all(is_true(mask) or size == rounded for mask, size, rounded in extents)
+    if not packed and not whole:
         return f"elements of {st.a.name} are absent that no padded copy supplies"
     if sizes[st.n] == 1:
         return "the result has one column"
-    if not windows and (size := sizes[loop]) % row.terms:
+    if not (windows or packed) and (size := sizes[loop]) % row.terms:
         return f"its {row.terms} terms do not divide loop {loop}, which runs {size} times"
     steps = view_steps(st.a)
-    even = is_true(st.a.mask) and steps.get(Var(loop)) == 1
+    even = is_true(st.a.mask) and (packed or steps.get(Var(loop)) == 1)
     if config is None:
         has_images = any(d.sort == "images" for d in st.of("m"))
         return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"

@@ -147,7 +147,12 @@ def overlap(a: Array, b: Array) -> bool:
 
 def all_finite(array: Array) -> bool:
     """Return whether the array holds neither infinities nor NaN; integer arrays never do."""
-    return array.dtype.kind in "iu" or bool(np.isfinite(array).all())
+    if array.dtype.kind in "iu":
+        return True
+    if array.dtype.itemsize == 2:  # numpy converts 16-bit floats one by one
+        largest = (array.view(np.uint16) & 0x7FFF).max(initial=0)
+        return bool(largest < np.array(np.inf, array.dtype).view(np.uint16))
+    return bool(np.isfinite(array).all())
 
 
 class ArraySpec:

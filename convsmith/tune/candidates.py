@@ -24,6 +24,7 @@ from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.model import Model
 from convsmith.tune.orders import CLEARLY
+from convsmith.tune.packed_gradients import gradient_models
 from convsmith.tune.window_copies import window_models
 from convsmith.tune.winograd import winograd_configs
 
@@ -68,6 +69,7 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
         models = [*(Model(p, st, target, unit) for unit in choices), *window_models(p, ways[0], target)]
+        models += gradient_models(p, ways[0], target)
         if along := models[0].worth():
             models.append(Model(p, st, target, Unit.plain(st, target), along))
         found = [c for model in models for c in _of_unit(model, threads, long)]

@@ -53,7 +53,7 @@ class CostModel:
         self.unit = unit
         self.src, self.dst = view_steps(st.a), view_steps(st.c)
         self.classes = st.residues
-        apart = self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
+        apart = st.constant and self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
         self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
         absent = unit.rows > 1 and not is_true(st.a.mask)
         self.is_copied = (apart or absent) and not self.classes and bool(self.images)
@@ -247,7 +247,7 @@ class CostModel:
         if (self.bordered(lane) or self.converts) and config.realise == "pad_copy":
             zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
             cycles *= zeros
-        packed = sum(self.packing(v) for v in self.st.factors if v.name in config.pack and not v.constant)
+        packed = sum(self.packing(v, config) for v in self.st.factors if v.name in config.pack and not v.constant)
         if config.near:
             read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
             packed += read * target.costs.copy / (self.lanes if loops.kinds[lane] == "m" else 2)
@@ -305,11 +305,29 @@ class CostModel:
         along = {d.axis for d in self.st.of("m")[-1:]} - {""}
         return 1 if config.realise == "window_copy" else prod(d.size for d in self.st.of("k") if d.axis in along)
 
-    def packing(self, view: View) -> float:
-        """Return the cycles to pack an operand in each call."""
-        elements, costs = prod(view.layout.shape), self.target.costs
+    def packing(self, view: View, config: Config) -> float:
+        """Return the cycles to pack an operand in each call.
+
+        Fragments have elements of their own for each tap.
+        """
+        costs = self.target.costs
+        if self.unit.rows > 1 and not self.st.constant:
+            indexes = {v.name for x in view.coords for v in variables_of(x)}
+            elements = prod(n for name, n in self.sizes.items() if name in indexes)
+            return costs.pack_call + elements * self.packing_of_fragments(view, config.terms[0][0])
+        elements = prod(view.layout.shape)
         near = elements * self.bytes <= self.target.l2.bytes
         return costs.pack_call + elements * (costs.pack if near else costs.pack_far)
+
+    def packing_of_fragments(self, view: View, terms: str) -> float:
+        """Return the cycles to pack an element of fragments whose terms are iterations of the loop ``terms``.
+
+        Vectors of neighbours along terms are copied, those along channels are transposed.
+        """
+        costs, steps = self.target.costs, view_steps(view)
+        channels = (d.name for d in self.st.dims if d.kind in ("m", "n") and d.size >= self.unit.rows)
+        is_vector = steps.get(Var(self.dims[terms][-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
+        return costs.pack if is_vector else costs.pack_far
 
     def vector_cycles(
         self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int,

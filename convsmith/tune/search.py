@@ -39,6 +39,8 @@ CHALLENGERS = 6
 """Configs of a later round, beside the best so far."""
 PATIENCE = 3
 """Rounds without a better config after which a search ends."""
+FEW_SAMPLES = 3
+"""Samples of a config that is far from the best in each of them."""
 SAMPLES = 5
 """Samples of a config whose ratio is not far from the best."""
 MOST_SAMPLES = 15
@@ -50,7 +52,7 @@ FINALISTS = 4
 HINTS = 3
 """Most configs of earlier searches that are measured again."""
 FAR = 1.15
-"""Ratio to the best after two samples above which a config is not sampled again."""
+"""Ratio to the best of a config's best sample above which it is not sampled again."""
 BOUND = 0.04
 """Difference of a ratio's quartiles, relative to the ratio, above which it is sampled again."""
 BETTER = 0.99
@@ -241,8 +243,9 @@ class _Race:
         candidates = [self.candidate(config) for config in configs]
         self.compile(candidates)
         racers = [candidate for candidate in candidates if candidate.artifact is not None and self.make(candidate)]
-        self.sample([best, *racers], 2)
-        close = [c for c in racers if c.ratios and c.ratio <= best.ratio * FAR]
+        self.sample([best, *racers], FEW_SAMPLES)
+        # Other processes make samples slower, and never faster.
+        close = [c for c in racers if c.ratios and min(c.ratios) <= best.ratio * FAR]
         while not self.is_over:
             again = [c for c in close if len(c.ratios) < SAMPLES or (c.width > BOUND and len(c.ratios) < MOST_SAMPLES)]
             if not again:

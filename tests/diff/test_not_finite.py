@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ml_dtypes  # noqa: F401  # numpy then knows bfloat16
 import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.machine.registry import host_targets
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
 
@@ -38,6 +40,23 @@ def test_padding_never_meets_a_weight(line: str, bad: float, realise: str) -> No
     assert np.isfinite(expected).any() and not np.isfinite(expected).all()
     for weights in (w, kernel.pack(w)):
         np.testing.assert_array_equal(kernel(x, weights), expected)
+
+
+def test_fragments_give_way_where_a_weight_is_not_finite() -> None:
+    """A copy with zeros beyond the borders is what instructions on fragments read."""
+    if "avx512_amx" not in {t.name for t in host_targets()}:
+        pytest.skip("this machine lacks avx512_amx")
+    line = "--dt=bf16 --stag=abx --dtag=abx mb1ic32ih16oc32oh16kh3ph1"
+    p = Conv.parse(line)
+    words = "--lane=oc --register=ow:16,oc:32 --instruction=tdpbf16ps_16 --terms=ic:32 --realise=pad_copy"
+    kernel = cs.compile(line, config=f"--target=avx512_amx {words}")
+    x, w = (array.astype("bfloat16") for array in _arrays(p, np.inf))
+    with np.errstate(invalid="ignore"):
+        expected = conv_reference(p, x.astype(np.float32), w.astype(np.float32)).astype(np.float32)
+    assert np.isfinite(expected).any() and not np.isfinite(expected).all()
+    for weights in (w, kernel.pack(w)):
+        found = kernel(x, weights).astype(np.float32)
+        np.testing.assert_array_equal(found, expected.astype("bfloat16").astype(np.float32))
 
 
 @pytest.mark.parametrize("activation", ["relu", ("clip", -2.0, 5.0)])

@@ -1,0 +1,67 @@
+"""Models of gradients of the weights on fragments, whose factors are packed in each call.
+
+The terms of a fragment are pixels. They come from one row, or from the rows that one loop joins where no pixel is
+absent; zeros fill up the last instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from convsmith.ir.index import is_true
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops
+from convsmith.plan.unit import Unit
+from convsmith.problem.problem import Problem
+from convsmith.statement.statement import Statement
+from convsmith.tune.model import Model
+
+
+class GradientModel(Model):
+    """The facts of the candidates whose terms are those of the reduction loops ``pixels_joined``, the last ones."""
+
+    def __init__(self, problem: Problem, st: Statement, target: Machine, unit: Unit, joined: tuple[str, ...]) -> None:
+        super().__init__(problem, st, target, unit)
+        self.pixels_joined = joined
+
+    def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
+        """Yield the loop along channels as lanes, with the fusions of pixels."""
+        yield self.n, self.chain(self.pixels_joined), self.pixels_joined
+
+    def realisation(self, lane: str, joined: bool, loops: Loops, tile: dict[str, int]) -> str:
+        """Return how the source is read: its packed form has zeros beyond the borders."""
+        return "peel" if is_true(self.st.a.mask) else "pad_copy"
+
+    def packed(self, lane: str) -> tuple[str, ...]:
+        """Return both factors."""
+        return self.st.a.name, self.st.b.name
+
+    def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
+        """Taps outermost, because each reads elements of its own; within them, the result's order in memory."""
+        names = [n for n in loops.extents if loops.kinds[n] != "k"]
+        taps = {d.name for d in self.st.dims if d.axis}
+        return tuple(sorted(names, key=lambda n: (n not in taps, -self.apart(n))))
+
+    def complete(self, loops: Loops, config: Config) -> Config:
+        """Return ``config``: threads share the loops over the result."""
+        return config
+
+
+def gradient_models(problem: Problem, st: Statement, target: Machine) -> list[GradientModel]:
+    """Return the models of a gradient of the weights on fragments: terms along a row, and along joined rows."""
+    rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
+    if not rows or target.fragments is None or st.constant or dtype(st.a.dtype).kind != "float":
+        return []
+    sizes = {d.name: d.size for d in st.dims}
+    models = []
+    last = len(st.reduce) - 1
+    for first in range(len(st.reduce)) if is_true(st.a.mask) else (last,):
+        joined = st.reduce[first:]
+        terms = prod(sizes[name] for name in joined)
+        row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
+        if terms > 1:
+            models.append(GradientModel(problem, st, target, Unit.of_row(row), joined))
+    return models

@@ -1,0 +1,123 @@
+"""Gradients of weights whose products are instructions on fragments: both factors are packed in each call."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.codegen import llvm_bind
+from convsmith.compiler.driver import lower
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import host_targets
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.measure.verification import verify_kernel
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
+from convsmith.problem import parse_problem
+from convsmith.problem.conv import Conv
+from convsmith.tune.candidates import candidates, default_config
+
+AMX = next(t for t in LEVELS if t.name == "avx512_amx")
+needs_amx = pytest.mark.skipif(
+    "avx512_amx" not in {t.name for t in host_targets()}, reason="this machine lacks avx512_amx"
+)
+LAST, FIRST, BLOCKS = (f"--dir=BWD_W --dt=bf16 --stag={t} --dtag={t}" for t in ("axb", "abx", "aBx16b"))
+FRAGMENTS = "--target=avx512_amx --lane=oc --register=ic:32,oc:32 --order=kh,kw,oc,ic --instruction=tdpbf16ps_16"
+
+
+def on_fragments(line: str, threads: int) -> dict[tuple[tuple[str, str], ...], Config]:
+    """Return the best candidate on fragments of each way to join pixel loops, by their fusions."""
+    with interning():
+        found = [c.config for c in candidates(parse_problem(line).canonical(), AMX, threads) if c.config.instruction]
+    return {config.fuse: config for config in reversed(found)}
+
+
+@needs_amx
+@pytest.mark.sampled(2, "line", "threads")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{LAST} mb2ic64ih14oc64oh14kh1ph0",
+        f"{LAST} --wtag=axb mb2ic40ih14oc72oh14kh3ph1",
+        f"{LAST} mb3ic32ih15oc48oh8kh3sh2ph1",
+        f"{LAST} mb2ic32ih20oc32oh20kh5dh1ph4",
+        f"{FIRST} mb2ic32ih14oc48oh14kh3ph1",
+        f"{FIRST} mb1ic24ih28oc32oh28kh5ph2",
+        f"{FIRST} mb2ic32ih29oc32oh15kh3sh2ph1",
+        f"{FIRST} --wtag=axb g2mb2ic64iw200oc64ow200kw7pw3",
+        f"{FIRST} mb1ic32id6oc32od6kd3pd1",
+        f"{BLOCKS} mb2ic40ih14oc40oh14kh3ph1",
+        f"{LAST} --wtag=axb mb2ic48ih10oc32oh5kh3sh2ph1",
+        "--dir=BWD_WB --dt=bf16 --stag=axb --dtag=axb mb2ic32ih14oc48oh14kh3ph1",
+        "--dir=BWD_W --dt=bf16:f32:bf16 --stag=axb --dtag=axb mb2ic32ih14oc48oh14kh3ph1",
+        "--deconv --dir=BWD_W --dt=bf16 --stag=axb --dtag=axb mb2ic32ih7oc32oh14kh4sh2ph1",
+    ],
+)  # fmt: skip
+def test_gradients_are_exact(line: str, threads: int) -> None:
+    configs = on_fragments(line, threads)
+    assert configs
+    for config in configs.values():
+        verdict = verify_kernel(cs.compile(line, target="avx512_amx", config=str(config)))
+        assert verdict.ok, f"{config}: {verdict.detail}"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"{LAST} mb4ic256ih14oc256oh14kh1ph0", "--instruction=tdpbf16ps_16 --terms=mb_oh_ow:32 --pack=src,diff_dst"),
+        (f"{LAST} mb4ic256ih28oc256oh28kh3ph1", "--instruction=tdpbf16ps_16 --terms=ow:32 --realise=pad_copy"),
+        (f"{LAST} mb4ic256ih14oc256oh14kh3ph1", "--instruction=tdpbf16ps_8 --terms=ow:16 --realise=pad_copy"),
+        (f"{FIRST} mb4ic256ih28oc256oh14kh3sh2ph1", "--instruction=tdpbf16ps_8 --terms=ow:16 --realise=pad_copy"),
+    ],
+)
+def test_terms_are_pixels_of_a_row_or_of_joined_rows(line: str, words: str) -> None:
+    """Rows of one instruction stay apart where they have borders: elements of joined ones are tested one by one."""
+    assert words in str(default_config(parse_problem(line), AMX))
+
+
+@pytest.mark.parametrize("line", [f"{LAST} mb1ic3ih64oc8oh64kh3ph1", f"{LAST} g64mb1ic64ih28oc64oh28kh3ph1"])
+def test_few_channels_fill_no_fragment(line: str) -> None:
+    assert not default_config(parse_problem(line), AMX).instruction
+
+
+@needs_amx
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_zeros_of_the_borders_never_meet_what_is_not_finite(bad: float) -> None:
+    line = f"{LAST} mb1ic32ih8oc32oh8kh3ph1"
+    config = f"{FRAGMENTS} --reduce=mb,oh,ow --terms=ow:32 --pack=src,diff_dst --realise=pad_copy"
+    kernel = cs.compile(line, target="avx512_amx", config=config)
+    p = Conv.parse(line)
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-2, 3, shape).astype("bfloat16") for shape in (p.src_shape, p.dst_shape))
+    y[0, 5, 0, 0] = bad
+    x, y = (cs.reorder(array, "abcd", "acdb") for array in (x, y))
+    found = kernel.run(src=x, diff_dst=y)["diff_wei"]
+    assert np.isfinite(found[5, :, 0, 0].astype(np.float32)).all(), "the first tap reads no pixel beside the first one"
+    assert not np.isfinite(found[5, :, 1, 1].astype(np.float32)).any()
+
+
+def test_factors_that_change_are_packed_both() -> None:
+    problem = parse_problem(f"{FIRST} mb1ic32ih32oc32oh32kh1ph0")
+    config = Config.parse(f"{FRAGMENTS} --reduce=mb,oh,ow --terms=ow:32 --pack=diff_dst")
+    with pytest.raises(ConfigError, match=r"diff_dst changes in each call.*--pack=src,diff_dst"), interning():
+        plan(problem, config, AMX)
+
+
+@pytest.mark.parametrize(
+    "line", [f"{LAST} mb1ic64ih28oc64oh28kh5ph2", f"{FIRST} mb1ic64ih56oc64oh56kh3ph1",
+             f"{FIRST} mb1ic64ih28oc64oh28kh5ph2"]
+)  # fmt: skip
+def test_elements_beside_borders_are_packed_as_vectors(line: str) -> None:
+    """Rows of which each tap misses other pixels are transposed, or copied as vectors, and no element goes alone."""
+    words = "--reduce=mb,oh,ow --terms=ow:32 --pack=src,diff_dst --realise=pad_copy"
+    with interning():
+        made = plan(parse_problem(line), Config.parse(f"{FRAGMENTS} {words}"), AMX)
+        text = llvm_bind.assembly(lower(made).text, AMX.triple, AMX.cpu, AMX.features)
+    body = text.partition("convsmith_conv_pack_src_chunk:")[2].partition(".Lfunc_end")[0]
+    mnemonics = re.findall(r"^\t([a-z]\w*)", body, re.MULTILINE)
+    assert mnemonics and not [m for m in mnemonics if re.match("v?p(insr|extr)|movzw|movw", m)], body
