@@ -53,6 +53,10 @@ class ChainOfLayers:
         """The data type of sources, weights and results."""
         return self.layers[0].dtype
 
+    orders = (True, True)
+    adds = False
+    kind = "convolution"
+
     def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the result for a source of `shape`."""
         for layer in self.layers:

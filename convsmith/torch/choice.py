@@ -60,7 +60,8 @@ def _measured(
 ) -> tuple[float, float]:
     """Return seconds of our kernel and of torch's, each the least of several samples."""
     dtype = layer.weight.dtype
-    x, y = (in_order(torch.randn(given).to(dtype), True) for given in (shape, layer.result_shape(shape)))
+    shapes = (shape, layer.result_shape(shape))
+    x, y = (in_order(torch.randn(given).to(dtype), last) for given, last in zip(shapes, layer.orders))
     step = SequenceStep(kernel, layer.packed_for(problem, kernel), {"src": 0, "dst": 1}, 1, y.nbytes)
     sequence, addresses, by_torch = KernelSequence([step], (0, 1)), (x.data_ptr(), y.data_ptr()), layer.by_torch()
     with torch.inference_mode():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from convsmith.torch.layers import DTYPES, RESIDUAL, ConvLayer, FoldedStep
+from convsmith.torch.linear import LinearLayer
 
-__all__ = ["CONVOLUTIONS", "Folded", "Form", "Refused", "convolutions", "form_of", "without_identities"]
+__all__ = ["CONVOLUTIONS", "Folded", "Form", "Refused", "convolutions", "form_of", "module_of", "without_identities"]
 
 
 class Form(NamedTuple):
@@ -106,6 +108,7 @@ _FUNCTIONS: dict[Any, tuple[tuple[tuple[str, Any], ...], _Reading]] = {
 """Functions, and names of methods, that can be folded: their arguments behind the tensor, and how they are read."""
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
+_PRODUCTS = (operator.mul, torch.mul, "mul")
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _IDENTITIES = (
     nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
@@ -121,7 +124,7 @@ def without_identities(graph_module: fx.GraphModule) -> None:
     """Remove what a network in eval mode does not compute: dropout, stochastic depth and identities."""
     graph = graph_module.graph
     for node in list(graph.nodes):
-        module = _module(graph_module, node)
+        module = module_of(graph_module, node)
         drops = node.op == "call_function" and getattr(node.target, "__name__", "") in ("dropout", "stochastic_depth")
         training = node.kwargs.get("training", node.args[-1] if len(node.args) > 2 else True)
         if type(module) in _IDENTITIES or (drops and training is False):
@@ -142,7 +145,8 @@ def convolutions(graph_module: fx.GraphModule) -> Iterator[Folded | Refused]:
             yield found
 
 
-def _module(graph_module: fx.GraphModule, node: fx.Node) -> nn.Module | None:
+def module_of(graph_module: fx.GraphModule, node: fx.Node) -> nn.Module | None:
+    """Return the module that a node calls; None if it calls none."""
     return graph_module.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
@@ -161,8 +165,10 @@ class _Given(NamedTuple):
 
 def _conv(graph_module: fx.GraphModule, node: fx.Node) -> Folded | Refused | None:
     """Return the layer of a node that is a convolution, with nothing folded into it; None for other nodes."""
-    module: Any = _module(graph_module, node)
+    module: Any = module_of(graph_module, node)
     name = str(node.target) if module is not None else node.name
+    if type(module) is nn.Linear:
+        return _linear(name, node, module)
     if type(module) in CONVOLUTIONS:
         given = _of_module(node, module)
     elif node.op == "call_function" and node.target in _FUNCTIONS_OF_CONVS:
@@ -184,6 +190,18 @@ def _conv(graph_module: fx.GraphModule, node: fx.Node) -> Folded | Refused | Non
     if 0 in result.shape or layer.problem(form.shape, True).o != result.shape[2:]:
         return Refused(name, f"no source reaches the end of its result, {result.shape}")
     return Folded(layer, given.source, None, [node])
+
+
+def _linear(name: str, node: fx.Node, module: nn.Linear) -> Folded | None:
+    """Return the layer of a node that calls a linear layer; None if no kernel of ours serves it."""
+    source: Any = node.args[0] if node.args else node.kwargs["input"]
+    form, result = form_of(source), form_of(node)
+    if form is None or result is None or len(form.shape) < 2 or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    weight, bias = module.weight.detach().unsqueeze(2), None if module.bias is None else module.bias.detach()
+    if _obstacle(form._replace(shape=(1, form.shape[-1], math.prod(form.shape[:-1]))), weight, bias):
+        return None
+    return Folded(LinearLayer(name, weight, bias, (1,), ((0, 0),), (1,), 1, None, ()), source, None, [node])
 
 
 def _of_module(node: fx.Node, module: Any) -> _Given | str:
@@ -275,7 +293,7 @@ def _extend(
 
 def _next(graph_module: fx.GraphModule, folded: Folded, node: fx.Node) -> FoldedStep | ConvLayer | None:
     """Return the step that `node` is behind the layer, or the layer with the node's norm; None if it is neither."""
-    module = _module(graph_module, node)
+    module = module_of(graph_module, node)
     if module is not None and (module._forward_hooks or module._forward_pre_hooks):
         return None
     if type(module) in _NORMS:
@@ -284,6 +302,12 @@ def _next(graph_module: fx.GraphModule, folded: Folded, node: fx.Node) -> Folded
         return _MODULES[type(module)](module)
     if node.op not in ("call_function", "call_method"):
         return None
+    layer = folded.layer
+    if isinstance(layer, LinearLayer) and not layer.moved and RESIDUAL not in layer.steps and _moves(folded.last, node):
+        return replace(layer, moved=True)
+    if node.target in _PRODUCTS and not layer.steps:
+        factor = _parameter(graph_module, _other(folded.last, node))
+        return None if factor is None else _times(layer, factor, form_of(node))
     if node.target in _ADDITIONS:
         other = _other(folded.last, node)
         fits = other is not None and form_of(other) == form_of(folded.last)
@@ -294,6 +318,34 @@ def _next(graph_module: fx.GraphModule, folded: Folded, node: fx.Node) -> Folded
         given = dict(names) | dict(zip((name for name, _ in names), node.args[1:])) | node.kwargs
         return read(_Arguments(given))
     return None
+
+
+def _moves(one: fx.Node, node: fx.Node) -> bool:
+    """Return whether a node moves the last dim of the value of `one` to the second place."""
+    form = form_of(one)
+    if form is None or len(form.shape) < 3 or node.args[0] is not one or node.kwargs:
+        return False
+    dims = node.args[1] if len(node.args) == 2 and isinstance(node.args[1], tuple | list) else node.args[1:]
+    last = len(form.shape) - 1
+    return node.target in ("permute", torch.permute) and tuple(dims) == (0, last, *range(1, last))
+
+
+def _times(layer: ConvLayer, factor: Tensor, form: Form | None) -> ConvLayer | None:
+    """Return the layer with sums that are multiplied by a factor for each channel; None if `factor` is another one."""
+    channels, last = layer.weight.shape[0], layer.orders[1]
+    if form is None or layer.output_padding is not None or factor.dtype != layer.dtype or not _is_finite(factor):
+        return None
+    pixels = len(form.shape) - 2 if last else 0
+    shape = tuple(factor.shape)
+    while len(shape) > 1 + pixels and shape[0] == 1:
+        shape = shape[1:]
+    if shape != (channels, *[1] * pixels):
+        return None
+    with torch.no_grad():
+        scale = factor.detach().reshape(channels)
+        weight = layer.weight * scale.reshape(-1, *[1] * (layer.weight.dim() - 1))
+        bias = None if layer.bias is None else layer.bias * scale
+    return replace(layer, weight=weight, bias=bias, has_norm=True)
 
 
 def _other(one: fx.Node, node: fx.Node) -> fx.Node | None:
@@ -337,7 +389,7 @@ def _writes_between(
 
 def _writes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
     """Return whether a node may write to a tensor that it is given, which others may read."""
-    module = _module(graph_module, node)
+    module = module_of(graph_module, node)
     in_place = getattr(module, "inplace", False) or node.kwargs.get("inplace", False)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     by_name = module is None and node.op.startswith("call") and (name.endswith("_") or name in ("iadd", "setitem"))
@@ -350,6 +402,6 @@ def _writes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
 
 def _makes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
     """Return whether the value of a node is new memory, no view of another's."""
-    return type(_module(graph_module, node)) in (*CONVOLUTIONS, *_NORMS) or node.target in (
+    return type(module_of(graph_module, node)) in (*CONVOLUTIONS, *_NORMS) or node.target in (
         operator.add, torch.add, functional.conv2d,
     )  # fmt: skip

@@ -104,7 +104,10 @@ class ConvLayer:
 
         Where the layer adds a tensor, the result replaces that tensor `in_place`, or has memory of its own.
         """
-        sizes = self.result_shape(shape)[2:]
+        return self.problem_to(shape, self.result_shape(shape)[2:], in_place)
+
+    def problem_to(self, shape: Ints, sizes: Ints, in_place: bool) -> Conv:
+        """Return the problem on a source of `shape` with a result of spatial `sizes`."""
         bias = None if self.bias is None else DTYPES[self.bias.dtype]
         return _problem(
             shape, sizes, tuple(self.weight.shape), DTYPES[self.weight.dtype], bias, self.stride, self.padding,
@@ -115,6 +118,16 @@ class ConvLayer:
     def dtype(self) -> torch.dtype:
         """The data type of sources, weights and results."""
         return self.weight.dtype
+
+    @property
+    def kind(self) -> str:
+        """What the layer is called in reports."""
+        return "convolution"
+
+    @property
+    def orders(self) -> tuple[bool, bool]:
+        """Whether source and result have channels in their second dim, and last in memory; else they are contiguous."""
+        return True, True
 
     @property
     def is_depthwise(self) -> bool:
@@ -161,16 +174,16 @@ class ConvLayer:
             pads = "same" if any(front != back for front, back in self.padding) else fronts
             convolve = lambda x: plain(x, weight, self.bias, self.stride, pads, self.dilation, self.groups)  # noqa: E731
 
-        def layer(x: Tensor, residual: Tensor | None) -> Tensor:
-            y = convolve(x)
-            for step in self.steps:
-                if step == RESIDUAL and residual is not None:
-                    y = y.add_(residual)
-                else:
-                    y = _BY_TORCH[str(step[0])](y, *step[1:])
-            return y
+        return lambda x, residual: self.finished(convolve(x), residual)
 
-        return layer
+    def finished(self, y: Tensor, residual: Tensor | None) -> Tensor:
+        """Return the result of the steps behind the sums `y`, by torch."""
+        for step in self.steps:
+            if step == RESIDUAL and residual is not None:
+                y = y.add_(residual)
+            else:
+                y = _BY_TORCH[str(step[0])](y, *step[1:])
+        return y
 
 
 @lru_cache(1024)

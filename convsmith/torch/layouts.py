@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["activation_tag", "dense_strides", "in_order", "prefers_last", "weight_tag"]
+__all__ = ["activation_tag", "dense_strides", "has_one_order", "in_order", "prefers_last", "weight_tag"]
 
 Ints = tuple[int, ...]
 
@@ -39,6 +39,11 @@ def prefers_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
         return True
     exact = tuple(strides[1:])
     return exact == dense_strides(shape, True)[1:] != dense_strides(shape, False)[1:]
+
+
+def has_one_order(shape: Sequence[int]) -> bool:
+    """Return whether a dense tensor of `shape` has the same memory with its channels last as without."""
+    return is_dense(shape, dense_strides(shape, False), True)
 
 
 def in_order(tensor: Tensor, last: bool) -> Tensor:

@@ -23,9 +23,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor, fx, nn
 
 from convsmith.diag.errors import UsageError
-from convsmith.torch.chains import Chained, chained
+from convsmith.torch.between import Taken, with_layers_between
+from convsmith.torch.chains import chained
 from convsmith.torch.choice import Times, times_of
 from convsmith.torch.fold import CONVOLUTIONS, Folded, Form, Refused, convolutions, form_of, without_identities
+from convsmith.torch.layouts import has_one_order
 from convsmith.torch.report import LayerRow, OptimizeReport
 from convsmith.torch.segment import PlacedLayer, Segment
 
@@ -99,7 +101,7 @@ def _optimized(traced: fx.GraphModule, inputs: Sequence[Any], work: _Work, prefi
     chosen = _chosen([x for x in found if isinstance(x, Folded)], work, prefix)
     ours, times = chained(chosen, work.threads)
     work.report.chains += times
-    return _rebuilt(traced, ours, work), expected
+    return _rebuilt(traced, with_layers_between(traced, ours), work), expected
 
 
 def _by_parts(made: nn.Module, inputs: Sequence[Any], work: _Work, error: Exception) -> tuple[nn.Module, Any]:
@@ -163,8 +165,9 @@ def _chosen(layers: Sequence[Folded], work: _Work, prefix: str) -> list[Folded]:
         slower = times.ours > times.other
         problem = replace(layer.problem(shape, True), post_ops=(), stag="any", dtag="any", wtag="any")
         names = tuple(prefix + x.layer.name for x in same)
-        row = (names, problem.descriptor(), layer.folded, times.ours, times.other)
-        work.report.rows.append(LayerRow(*row, *(("torch", "faster there") if slower else ("convsmith", ""))))
+        runner = ("torch", "faster there") if slower else ("convsmith", "")
+        row = LayerRow(names, problem.descriptor(), layer.folded, times.ours, times.other, *runner, layer.kind)
+        work.report.rows.append(row)
         if not slower:
             ours += same
     return ours
@@ -188,16 +191,23 @@ def _watched(groups: Iterable[list[Folded]], work: _Work) -> Iterator[list[Folde
         yield from shown.track(listed, description=f"optimize {work.report.network}")
 
 
-def _rebuilt(traced: fx.GraphModule, ours: Sequence[Folded | Chained], work: _Work) -> fx.GraphModule:
+def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: _Work) -> fx.GraphModule:
     """Return the network with segments in the place of the layers that are `ours`."""
     graph, by_last = traced.graph, {x.last: x for x in ours}
     inner = {node for x in ours for node in x.nodes[:-1]}
-    runs: list[list[Folded | Chained]] = [[]]
+    runs: list[list[Taken]] = [[]]
+    orders: dict[fx.Node, bool] = {}
     for node in graph.nodes:
         if node in by_last:
-            if runs[-1] and runs[-1][0].layer.dtype != by_last[node].layer.dtype:
+            x = by_last[node]
+            wanted = _orders(x)
+            differs = any(orders.get(value, last) != last for value, last in wanted.items())
+            if runs[-1] and (differs or runs[-1][0].layer.dtype != x.layer.dtype):
                 runs.append([])
-            runs[-1].append(by_last[node])
+            if not runs[-1]:
+                orders = {}
+            orders |= wanted
+            runs[-1].append(x)
         elif node not in inner and node.op not in ("get_attr", "placeholder") and runs[-1]:
             runs.append([])
     made: dict[fx.Node, fx.Node] = {}
@@ -205,13 +215,26 @@ def _rebuilt(traced: fx.GraphModule, ours: Sequence[Folded | Chained], work: _Wo
         _replace_run(traced, run, f"convsmith_{n}", work, made)
     for node in graph.nodes:
         node.type = None  # annotations as texts, which torch cannot pickle
+    for node in reversed(graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            graph.erase_node(node)
     graph.lint()
     traced.delete_all_unused_submodules()
     return fx.GraphModule(traced, graph, class_name=traced.__class__.__name__)
 
 
+def _orders(x: Taken) -> dict[fx.Node, bool]:
+    """Return whether the values that a layer reads and makes have channels second, and last in memory, if that matters.
+    """
+    source, result = x.layer.orders
+    values = {x.source: source, x.last: result}
+    if x.residual is not None:
+        values[x.residual] = result
+    return {n: last for n, last in values.items() if (form := form_of(n)) is None or not has_one_order(form.shape)}
+
+
 def _replace_run(
-    traced: fx.GraphModule, run: Sequence[Folded | Chained], name: str, work: _Work, made: dict[fx.Node, fx.Node]
+    traced: fx.GraphModule, run: Sequence[Taken], name: str, work: _Work, made: dict[fx.Node, fx.Node]
 ) -> None:
     """Put one segment in the place of layers that follow one another; `made` are the nodes of earlier segments by those
     that they replace.
@@ -225,15 +248,16 @@ def _replace_run(
     places = []
     for n, x in enumerate(run):
         residual = x.residual
-        later = [y for y in run[n + 1 :] if residual in (y.source, y.residual)]
-        in_place = residual in results and residual not in outputs and residual is not x.source and not later
+        replaced, other = (residual, x.source) if x.layer.adds else (x.source, residual)
+        later = [y for y in run[n + 1 :] if replaced in (y.source, y.residual)]
+        in_place = residual is not None and replaced in results and replaced not in outputs and replaced is not other
+        in_place = in_place and not later
         added = None if residual is None else number[residual]
         places.append(PlacedLayer(x.layer.owned(), number[x.source], added, number[x.last], in_place))
     shapes = [form.shape for node in inputs if (form := form_of(node)) is not None]
     dtype = run[0].layer.dtype
-    numbers = [number[x] for x in outputs]
     segment = Segment(
-        places, range(len(inputs)), numbers, shapes, dtype, work.threads, work.report.other_sizes
+        places, range(len(inputs)), [number[x] for x in outputs], shapes, dtype, work.threads, work.report.other_sizes
     )  # fmt: skip
     traced.add_submodule(name, segment)
     with graph.inserting_after(run[-1].last):

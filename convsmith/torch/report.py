@@ -24,7 +24,7 @@ _PROBLEM, _RUNNER = 9, 20
 @dataclass(frozen=True)
 class LayerRow:
     """Layers with one problem: their `names`, what is folded into them, their times in seconds (0 if not measured), who
-    runs them, and why.
+    runs them, and why. Their `kind` is "convolution" or "linear".
     """
 
     names: tuple[str, ...]
@@ -34,6 +34,7 @@ class LayerRow:
     torch: float
     runner: str
     why: str = ""
+    kind: str = "convolution"
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,16 @@ class OptimizeReport:
     @property
     def ours(self) -> int:
         """The number of convolutions that run on our kernels."""
-        return sum(len(row.names) for row in self.rows if row.runner == "convsmith")
+        return self._count("convolution", "convsmith")
 
     @property
     def convolutions(self) -> int:
         """The number of convolutions of the network."""
-        return sum(len(row.names) for row in self.rows)
+        return self._count("convolution")
+
+    def _count(self, kind: str, runner: str = "") -> int:
+        """Return the number of layers of a kind, that `runner` runs if it is given."""
+        return sum(len(row.names) for row in self.rows if row.kind == kind and runner in ("", row.runner))
 
     def table(self, width: int = 120) -> Table:
         """Return the rows as a table of at most `width` characters a line, the row that takes the most time first.
@@ -109,6 +114,8 @@ class OptimizeReport:
         after = sum(len(row.names) * min(row.ours, row.torch) for row in timed)
         after -= sum(times.layers - times.chain for times in self.chains)
         line = f"{self.network}: {self.ours} of {self.convolutions} convolutions run on convsmith"
+        if linear := self._count("linear"):
+            line += f", {self._count('linear', 'convsmith')} of {linear} linear layers too"
         if timed and after:
             line += f", in {after * 1e3:.1f} ms instead of {before * 1e3:.1f} ms by torch"
         if self.chains:

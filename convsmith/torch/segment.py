@@ -24,6 +24,7 @@ from convsmith.problem.conv import Conv
 from convsmith.runtime.border import Given
 from convsmith.runtime.threads import available_cpus
 from convsmith.torch.chains import ChainOfLayers
+from convsmith.torch.channel_layers import GateLayer, MeanLayer
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import dense_strides, in_order
@@ -47,16 +48,24 @@ class OtherSizesWarning(ConvsmithWarning):
 
 @dataclass(frozen=True)
 class PlacedLayer:
-    """A layer of a segment: the numbers of the values that it reads (`residual` if it adds one) and makes.
+    """A layer of a segment: the numbers of the values that it reads (`residual` if it reads a second one) and makes.
 
-    The result replaces the residual `in_place`, or has memory of its own.
+    The result takes the place of the residual, if it is added, else of the source, if it is made `in_place`; or it has
+    memory of its own.
     """
 
-    layer: ConvLayer | ChainOfLayers
+    layer: ConvLayer | ChainOfLayers | MeanLayer | GateLayer
     source: int
     residual: int | None
     result: int
     in_place: bool
+
+
+def _orders(place: PlacedLayer) -> dict[int, bool]:
+    """Return whether the values of a layer have channels in their second dim, and last in memory."""
+    source, result = place.layer.orders
+    residual = {} if place.residual is None else {place.residual: result}
+    return {**residual, place.result: result, place.source: source}
 
 
 class _SizedKernels(NamedTuple):
@@ -88,6 +97,7 @@ class Segment(nn.Module):
         self._places, self._inputs, self._outputs = tuple(places), tuple(inputs), tuple(outputs)
         self._forms, self._dtype, self._threads = tuple(map(tuple, forms)), dtype, threads
         self._warned, self._others = False, others
+        self._orders = {v: order for place in reversed(self._places) for v, order in _orders(place).items()}
         self._prepare()
 
     def _prepare(self) -> None:
@@ -105,9 +115,9 @@ class Segment(nn.Module):
             if 0 in result:
                 raise UsageError(f"{layer.name}: the result of shape {result} is empty", code="shape")
             problem = layer.problem(shape, place.in_place)
-            if place.residual is not None and shapes[place.residual] != result:
+            if place.residual is not None and layer.adds and shapes[place.residual] != result:
                 raise UsageError(f"{layer.name} adds {shapes[place.residual]} to {result}", code="shape")
-            if isinstance(problem, Conv) and problem.o != result[2:]:
+            if layer.kind == "convolution" and isinstance(problem, Conv) and problem.o != result[2:]:
                 raise UsageError(f"{layer.name}: no source reaches the end of its result, {result}", code="shape")
             made.append((place, problem, compile(problem, threads=self._threads)))
         # Native code packs, without the interpreter's lock.
@@ -116,9 +126,10 @@ class Segment(nn.Module):
         steps = [
             self._step(place, kernel, constants, shapes) for (place, _, kernel), (_, constants) in zip(made, packed)
         ]
-        results = [(shapes[v], dense_strides(shapes[v], True)) for v in self._outputs]
+        results = [(shapes[v], dense_strides(shapes[v], self._orders[v])) for v in self._outputs]
         sequence = KernelSequence(steps, (*self._inputs, *self._outputs))
-        return _SizedKernels([dense_strides(shape, True) for shape in forms], results, sequence, packed)
+        strides = [dense_strides(shape, self._orders[v]) for v, shape in zip(self._inputs, forms)]
+        return _SizedKernels(strides, results, sequence, packed)
 
     def _packed(
         self, n: int, place: PlacedLayer, problem: Any, kernel: CompiledKernel
@@ -139,14 +150,17 @@ class Segment(nn.Module):
         """Return the kernel of a layer with its packed weights, and the values that it reads and makes."""
         layer = place.layer
         values = {"src": place.source, "dst": place.result}
-        if isinstance(layer, ConvLayer) and place.residual is not None and not place.in_place:
+        if not isinstance(layer, ChainOfLayers) and place.residual is not None and not (layer.adds and place.in_place):
             values[layer.operand] = place.residual
         nbytes = torch.Size(shapes[place.result]).numel() * self._dtype.itemsize
-        replaced = place.residual if place.in_place else None
+        replaced = (place.residual if layer.adds else place.source) if place.in_place else None
         return SequenceStep(kernel, constants, values, place.result, nbytes, replaced)
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Return the tensors of the outputs, a tuple if there are several; they are channels-last in memory."""
+        """Return the tensors of the outputs, a tuple if there are several.
+
+        Those of convolutions are channels-last in memory.
+        """
         for x in tensors:
             if x.dtype is not self._dtype or not x.is_cpu or x.requires_grad:
                 self._check(x)
@@ -162,15 +176,20 @@ class Segment(nn.Module):
         if kernels is None:
             return self._by_torch(tensors)
         addresses, keep = [], []
-        for x, strides in zip(tensors, kernels.strides):
+        for v, x, strides in zip(self._inputs, tensors, kernels.strides):
             if x.stride() != strides:
-                x = in_order(x, True)
+                x = in_order(x, self._orders[v])
                 keep.append(x)
             addresses.append(x.data_ptr())
         results = [torch.empty_strided(*form, dtype=self._dtype) for form in kernels.results]
         addresses += [y.data_ptr() for y in results]
         kernels.sequence(addresses)
         return results
+
+    @property
+    def output_orders(self) -> Sequence[bool]:
+        """Whether outputs have channels in their second dim, and last in memory; else they are contiguous."""
+        return [self._orders[v] for v in self._outputs]
 
     def output_shapes(self, forms: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
         """Return the shapes of the outputs for sources of shapes `forms`, whose sizes may be symbols."""

@@ -22,6 +22,9 @@ __all__ = ["is_traced", "named", "seen"]
 class _Runnable(Protocol):
     """A segment: it computes its outputs, and their shapes from those of its sources."""
 
+    @property
+    def output_orders(self) -> Sequence[bool]: ...
+
     def outputs(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]: ...
 
     def output_shapes(self, forms: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]: ...
@@ -53,12 +56,14 @@ def _segment(name: str) -> _Runnable:
 
 def _computed(name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     # What PyTorch computes for sizes without kernels may be in another order than a graph expects.
-    return [in_order(y, True) for y in _segment(name).outputs(tensors)]
+    segment = _segment(name)
+    return [in_order(y, last) for y, last in zip(segment.outputs(tensors), segment.output_orders)]
 
 
 def _without_data(name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    shapes = _segment(name).output_shapes([x.shape for x in tensors])
-    return [tensors[0].new_empty_strided(tuple(shape), dense_strides(shape, True)) for shape in shapes]
+    segment = _segment(name)
+    forms = zip(segment.output_shapes([x.shape for x in tensors]), segment.output_orders)
+    return [tensors[0].new_empty_strided(tuple(shape), dense_strides(shape, last)) for shape, last in forms]
 
 
 _library: Any = torch.library.Library("convsmith", "FRAGMENT")  # type: ignore[no-untyped-call]

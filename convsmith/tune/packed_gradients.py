@@ -56,6 +56,8 @@ def gradient_models(problem: Problem, st: Statement, target: Machine) -> list[Gr
     if not rows or target.fragments is None or st.constant or dtype(st.a.dtype).kind != "float":
         return []
     sizes = {d.name: d.size for d in st.dims}
+    if sizes[st.of("m")[-1].name] < rows[0].rows // 2:
+        return []  # most rows of each fragment would be empty
     models = []
     last = len(st.reduce) - 1
     for first in range(len(st.reduce)) if is_true(st.a.mask) else (last,):

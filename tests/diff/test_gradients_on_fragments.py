@@ -80,7 +80,7 @@ def test_terms_are_pixels_of_a_row_or_of_joined_rows(line: str, words: str) -> N
     assert words in str(default_config(parse_problem(line), AMX))
 
 
-@pytest.mark.parametrize("line", [f"{LAST} mb1ic3ih64oc8oh64kh3ph1", f"{LAST} g64mb1ic64ih28oc64oh28kh3ph1"])
+@pytest.mark.parametrize("line", [f"{FIRST} mb1ic3ih224oc64oh112kh7sh2ph3", f"{LAST} g64mb1ic64ih28oc64oh28kh3ph1"])
 def test_few_channels_fill_no_fragment(line: str) -> None:
     assert not default_config(parse_problem(line), AMX).instruction
 

@@ -1,0 +1,61 @@
+"""`LinearLayer`: a linear layer, which is a convolution of one pixel in a row of pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from convsmith.problem.conv import Conv
+from convsmith.torch.layers import ConvLayer
+
+__all__ = ["LinearLayer"]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearLayer(ConvLayer):
+    """A linear layer of a source whose last dim has the channels, with weights (OC, IC, 1).
+
+    The result has its channels in the second dim if they are `moved` there, and in the same memory otherwise.
+    """
+
+    moved: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What the layer is called in reports."""
+        return "linear"
+
+    @property
+    def orders(self) -> tuple[bool, bool]:
+        """Whether source and result have channels in their second dim, and last in memory; else they are contiguous."""
+        return False, self.moved
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether chains of convolutions may have the layer."""
+        return False
+
+    def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the result for a source of `shape`."""
+        channels = self.weight.shape[0]
+        return (shape[0], channels, *shape[1:-1]) if self.moved else (*shape[:-1], channels)
+
+    def problem(self, shape: tuple[int, ...], in_place: bool) -> Conv:
+        """Return the problem of the layer on a contiguous source of `shape`, all of whose rows are pixels of one image.
+        """
+        pixels = math.prod(shape[:-1])
+        return self.problem_to((1, shape[-1], pixels), (pixels,), in_place)
+
+    def by_torch(self) -> Callable[[Tensor, Tensor | None], Tensor]:
+        """Return the function from source and residual to the result, by torch."""
+        weight = self.weight.squeeze(2)
+
+        def layer(x: Tensor, residual: Tensor | None) -> Tensor:
+            y = functional.linear(x, weight, self.bias)
+            return self.finished(y.movedim(-1, 1) if self.moved else y, residual)
+
+        return layer
