@@ -16,6 +16,7 @@ from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
 from convsmith.machine.host import cpu_features
 from convsmith.machine.intel_gpu.levels import LEVELS as INTEL_GPU
 from convsmith.machine.micro_architectures import on_host
+from convsmith.machine.nvidia.host import level_here
 from convsmith.machine.nvidia.levels import LEVELS as NVIDIA
 from convsmith.machine.x86.levels import LEVELS as X86
 
@@ -23,6 +24,8 @@ _FAMILIES: dict[str, tuple[Machine, ...]] = {"x86_64": X86, "aarch64": AARCH64, 
 """Levels of CPUs by the first word of their triple, highest first."""
 _DEVICES = (*NVIDIA, *INTEL_GPU)
 """Levels of devices, which run whatever CPU this machine has, if it has the device and the library that launches."""
+_OF_THIS_MACHINE = {"cuda": level_here}
+"""Names of targets whose level the device of this machine decides."""
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 """Alternative names of architectures, as systems report them."""
 
@@ -70,14 +73,18 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
 
     With `types` (of two factors and their sums), the default is the lowest level that is as fast for them, so that code
     requires no more features than it uses. A level with scalable vectors is never the default: whether it is faster
-    depends on their length. UsageError for an unknown name.
+    depends on their length. The target ``cuda`` is the level of this machine's GPU; UnsupportedError where it has none.
+    UsageError for an unknown name.
     """
     if name is None:
         have = [t for t in host_targets() if not t.vectors.scalable]
         return have[0] if types is None else _lowest(tuple(t.name for t in have), types)
+    if name in _OF_THIS_MACHINE:
+        return _OF_THIS_MACHINE[name]()
     level = next((t for t in (*known_targets(), *device_targets()) if t.name == name), None)
     if level is None:
-        raise UsageError(f"target {name!r} is unknown; known are {', '.join(target_names())}")
+        known = ", ".join((*target_names(), *_OF_THIS_MACHINE))
+        raise UsageError(f"target {name!r} is unknown; known are {known}")
     return level
 
 

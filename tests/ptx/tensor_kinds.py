@@ -119,6 +119,11 @@ VOLTA = {
     "matmul-70": ("--matmul --dt=f16 40x16:16x24", _half("--register=m:32,n:8 --group=m:64,n:16,k:8", "n")),
 }  # fmt: skip
 SMALL = {
+    "masked": (
+        f"{_CHANNELS_LAST} --dt=bf16:bf16:f32 mb1ic8iw9oc5ow9kw3pw1",
+        "--lane=oc --instruction=mma_m16n8k8_bf16 --realise=mask --register=oc:8,ow:16 --group=oc:8,ow:16,ic:8",
+        "sm_80",
+    ),
     "tail": (f"{_CHANNELS_LAST} --dt=bf16:bf16:f32 mb1ic5iw9oc5ow9kw2pw1",
              _bf16("--register=oc:8,ow:16 --group=oc:8,ow:16,ic:8,kw:2"), "sm_80"),
     "bytes": (f"{_CHANNELS_LAST} --dt=s8:s8:s32 mb1ic9iw7oc5ow7kw1",

@@ -6,6 +6,7 @@ import builtins
 import re
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from convsmith.compiler.launch import launch_of
 from convsmith.diag.errors import ConfigError, ConvsmithError, UnsupportedError, UsageError
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
+from convsmith.machine.nvidia import host
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem, reference
 from convsmith.problem.data import random_arrays
@@ -145,6 +147,13 @@ def test_more_shared_memory_than_the_device_has(monkeypatch: pytest.MonkeyPatch)
     refused(large, ConfigError, "shared", "entry k: 204800 bytes of shared memory; interpreted GPU has 102400")
 
 
+def test_the_target_cuda_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_LIBRARIES", ())
+    monkeypatch.setattr(host, "capability", host.capability.__wrapped__)
+    with pytest.raises(UnsupportedError, match="this machine has no driver of NVIDIA's GPUs"):
+        target("cuda")
+
+
 def test_without_a_driver() -> None:
     """On a machine with a driver the test does not apply; where there is none, its absence is one line."""
     pytest.importorskip("cuda.bindings")
@@ -154,6 +163,33 @@ def test_without_a_driver() -> None:
         called(artifact())
     assert caught.value.code == "cuda" and "\n" not in str(caught.value)
     assert re.match("this machine has no driver of NVIDIA's GPUs|the driver of NVIDIA's GPUs finds", str(caught.value))
+
+
+@pytest.mark.parametrize(("have", "level"), [
+    ((9, 0), "sm_90a"), ((8, 6), "sm_80"), ((10, 0), "sm_80"), ((7, 5), "sm_70"), ((6, 1), "")
+])  # fmt: skip
+def test_the_target_cuda_is_the_level_of_the_gpu(
+    have: tuple[int, int], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "capability", lambda: have)
+    if level:
+        assert target("cuda").name == level
+        return
+    with pytest.raises(UnsupportedError, match="this machine is sm_61; legal are sm_70, sm_80, sm_90a and later"):
+        target("cuda")
+
+
+def test_the_driver_states_the_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attribute(value: Any, kind: int, device: object) -> int:
+        value._obj.value = {75: 8, 76: 6}[kind]
+        return 0
+
+    driver = SimpleNamespace(cuInit=lambda _: 0, cuDeviceGet=lambda *_: 0, cuDeviceGetAttribute=attribute)
+    monkeypatch.setattr(host, "_driver", lambda: driver)
+    assert host.capability.__wrapped__() == (8, 6)
+    driver.cuInit = lambda _: 100
+    with pytest.raises(UnsupportedError, match="finds no device: status 100"):
+        host.capability.__wrapped__()
 
 
 def test_a_driver_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,10 +44,11 @@ def test_kernels_of_sm_70_are_exact_under_four_schedules(kind: str) -> None:
     check(*VOLTA[kind], "sm_70")
 
 
-def test_a_small_kernel_is_exact() -> None:
-    check(f"{LAST} --dt=bf16:bf16:f32 mb1ic16iw16oc24ow16kw1",
-          "--lane=oc --instruction=mma_m16n8k16_bf16 --realise=pad_copy --shared=src,wei --register=oc:24,ow:16 "
-          "--group=oc:24,ow:16,ic:16", "sm_80")
+@pytest.mark.parametrize(("row", "level"), [("m16n8k16_f16", "sm_80"), ("m8n8k4_f16", "sm_70")])
+def test_a_small_kernel_is_exact(row: str, level: str) -> None:
+    check(f"{LAST} --dt=f16:f16:f32 mb1ic16iw32oc24ow32kw1",
+          f"--lane=oc --instruction=mma_{row} --realise=pad_copy --shared=src,wei --register=oc:24,ow:32 "
+          "--group=oc:24,ow:32,ic:16", level)
 
 
 def test_lanes_keep_to_their_elements() -> None:
