@@ -176,7 +176,8 @@ class Machine:
         """Return the multiply-adds that ``row``, an instruction on fragments, does in the time of one of f32."""
         assert self.device is not None
         type_ = row.types[0]
-        return 1.0 if type_ in self.scalar_types else self.device.fragment_rate * 16 / dtype(type_).bits
+        is_plain = type_ in self.scalar_types and not row.rounds
+        return 1.0 if is_plain else self.device.fragment_rate * 16 / dtype(type_).bits
 
     def row(self, a: str, b: str, c: str) -> Instruction | None:
         """Return the first instruction that adds products of types `a` and `b` to a vector of sums of type `c`."""

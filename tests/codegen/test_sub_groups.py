@@ -80,6 +80,7 @@ DEFAULT = {
     "f16": ("xe_hpc", f"{LAST} --dt=f16 mb1ic32ih6oc32oh6kh3ph1"),
     "strided-gradient": ("xe_hpg", f"{LAST} --dir=BWD_D --dt=bf16 mb1ic16ih8oc16oh4kh3ph1sh2"),
     "bytes": ("xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-post-ops=linear:2:1 mb1ic32ih6oc16oh6kh1"),
+    "zero-points": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32ih6oc16oh6kh1"),
     "f32": ("xe_lp", f"{LAST} mb1ic32ih8oc32oh8kh1"),
     "bytes-without-dpas": ("xe_lp", f"{LAST} --dt=s8:s8:s32 mb1ic32ih6oc16oh6kh1"),
 }  # fmt: skip
@@ -92,7 +93,7 @@ SCALAR = {
                     "zero points are subtracted from the factors; --offsets=sums subtracts them from the sums"),
     "padding-alone": ("--dt=bf16 mb16ic32iw1oc32ow1kw1sw2pw1", "no element of src is there"),
 }  # fmt: skip
-"""Problems whose default configs have no fragments, each with the reason."""
+"""Problems whose kernels have no fragments, each with the reason."""
 SMALL = {
     "sixteen-lanes": ("xe_hpc", f"{LAST} --dt=bf16:bf16:f32 mb1ic5iw7oc5ow7kw1",
                       _words("m8n16k16_bf16", "--register=oc:16,ow:8 --group=oc:16,ow:8,ic:16")),
@@ -267,7 +268,11 @@ def test_explain_says_why_there_are_no_fragments(kind: str) -> None:
     machine = target("xe_lp" if kind == "types" else "xe_hpc")
     with interning():
         problem = parse_problem(line)
-        plan = device_plan(problem, device_config(problem, machine), machine)
+        config = device_config(problem, machine)
+        if kind == "zero-points":  # by default, they are subtracted from the sums
+            assert config.offsets == "sums"
+            config = Config(machine.name, "oc", realise="mask", pack=())
+        plan = device_plan(problem, config, machine)
         found = dict(plan.decisions())
     assert not plan.config.instruction and found["fragments"].startswith("not used: ") and why in found["fragments"]
 
