@@ -171,7 +171,7 @@ class _Race:
             waited = waited + 1 if winner is best else 0
             best = winner
         ended = "budget" if self.is_over else "nothing better"
-        self.final()
+        self.final(best)
         return ended
 
     def candidate(self, config: Config) -> _Candidate:
@@ -246,11 +246,9 @@ class _Race:
         self.sample([best, *racers], FEW_SAMPLES)
         # Other processes make samples slower, and never faster.
         close = [c for c in racers if c.ratios and min(c.ratios) <= best.ratio * FAR]
-        while not self.is_over:
-            again = [c for c in close if len(c.ratios) < SAMPLES or (c.width > BOUND and len(c.ratios) < MOST_SAMPLES)]
-            if not again:
-                break
+        while again := [c for c in close if self.needs_samples(c)]:
             self.sample([best, *again], 1)
+            close = [c for c in close if c.config in self.ready]
         for candidate in racers:
             self.store(candidate)
             if dimension := self.dimensions.get(candidate.config):
@@ -262,8 +260,19 @@ class _Race:
         self.tell(f"{self.tried.total()} tried, the best takes {winner.ratio:.2f} of the first choice's time")
         return winner
 
-    def final(self) -> None:
-        """Compare the best configs with the first choice once more, until the best one has enough samples."""
+    def needs_samples(self, candidate: _Candidate) -> bool:
+        """Return whether to sample a candidate near the best again; what was compiled gets its samples in any case."""
+        count = len(candidate.ratios)
+        return count < SAMPLES or (count < MOST_SAMPLES and candidate.width > BOUND and not self.is_over)
+
+    def final(self, winner: _Candidate) -> None:
+        """Compare the best configs with the first choice once more, until the best one has enough samples.
+
+        The ``winner`` of the last round is compared too, which few and scattered samples may not have proven.
+        """
+        if winner is not self.reference and len(winner.ratios) < FINAL_SAMPLES:
+            self.sample([winner], FINAL_SAMPLES)
+            self.store(winner)
         for _ in range(FINALISTS):
             rows = [row for row in self.database.rows(**self.origin) if row.status == "ok"]
             best = best_of(rows)

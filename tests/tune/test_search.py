@@ -11,6 +11,7 @@ import pytest
 
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
+from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import candidates
 from convsmith.tune.database import Database
@@ -76,6 +77,14 @@ def test_the_fastest_config_wins(database: Database) -> None:
 def test_samples_that_something_disturbed_do_not_rule_a_config_out(database: Database) -> None:
     outcome = searched(database, fake(f'{{"{CONFIGS[1]}": [5.0, 5.0, 0.5]}}'))
     assert outcome.best is not None
+    assert (outcome.best.config, outcome.best.ratio) == (CONFIGS[1], 0.5)
+
+
+def test_a_config_that_was_compiled_gets_its_samples_after_the_time_is_over(database: Database) -> None:
+    times = f'{{"{CONFIGS[1]}": [5.0, 0.5, 5.0, 0.5]}}'
+    with fake(times) as workers:
+        outcome = search(PROBLEM, MACHINE, 1, 1e-3, database, workers, [Config.parse(CONFIGS[1])])
+    assert outcome.best is not None and outcome.ended == "budget"
     assert (outcome.best.config, outcome.best.ratio) == (CONFIGS[1], 0.5)
 
 
