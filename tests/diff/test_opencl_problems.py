@@ -50,6 +50,11 @@ def test_the_random_problems_are_of_all_kinds(seeds: range) -> None:
     assert {name for name, count in found.items() if count >= 2} == ALL
 
 
+def test_parts_of_a_reduction_hold_whole_vectors() -> None:
+    require_opencl()
+    check(parse_problem("--dir=BWD_W --dt=f16 --stag=aBc8b --dtag=aBc16b mb1ic31iw17oc32ow20kw1pw1"), None, 0)
+
+
 def check_kind(kind: str) -> None:
     require_opencl()
     line, config = KINDS[kind]
