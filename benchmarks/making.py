@@ -22,7 +22,7 @@ from convsmith.compiler.driver import emit, lower
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.plan.plan import plan
+from convsmith.plan.planned import plan_for
 from convsmith.problem import Problem
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.compile import choose
@@ -125,11 +125,14 @@ def _once(problem: Problem, level: Machine) -> Seconds:
         plain = problem.canonical()
         config = choose(plain, level, 1, False)
         times.append(time.process_time())
-        made = plan(plain, config, level)
+        made = plan_for(plain, config, level)
         times.append(time.process_time())
         low = lower(made)
         times.append(time.process_time())
-        emit(made, low)
+        if level.device is not None and level.device.code == "ptx":  # the assembler of machine code is left out
+            llvm_bind.assembly(low.text, level.triple, level.cpu, level.features)
+        else:
+            emit(made, low)
         times.append(time.process_time())
     return tuple(b - a for a, b in pairwise(times))
 

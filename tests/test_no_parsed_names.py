@@ -61,6 +61,7 @@ LEGAL = {
     ("runtime/denormals.py", "frame.f_globals.get('__name__', '').startswith(package)"): PYTHON,
     ("runtime/denormals.py", "__name__.partition('.')"): PYTHON,
     ("runtime/foreign.py", "type(given).__module__.partition('.')"): PYTHON,
+    ("runtime/opencl.py", "device.extensions.split()"): "words of a driver",
     ("runtime/packed.py", "'\\x00' not in name"): FILES,
     ("runtime/threads.py", "_RUNTIME.fullmatch(file.rpartition('/')[2])"): FILES,
     ("runtime/threads.py", "file.rpartition('/')"): FILES,

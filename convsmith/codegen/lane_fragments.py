@@ -7,6 +7,7 @@ in a loop over lanes must be, for each lane, to the same element of the same reg
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -103,25 +104,19 @@ class LaneFragments:
             tuple(evaluate(i, dict.fromkeys(variables, lane)) for i in index) for lane in range(layout.lanes)
         ]  # fmt: skip
         found = []
-        for register in range(layout.registers):
-            numbers = set()
-            for lane in range(layout.lanes):
-                for e in range(layout.elements):
-                    giver, number = map(int, layout.coordinates(register, lane, e))
-                    at = given[giver]
-                    place = self.place_of(operand, at[-rank:], dst.lanes.offsets[number])
-                    if place[1:] != (lane, e):
-                        raise InternalError(f"{row.name} gives lane {lane} an element of {dst} that is not its own")
-                    numbers.add((*at[:-rank], place[0]))
-            if len(numbers) > 1:
+        starts = np.array([_offset(operand, at[-rank:]) for at in given])
+        steps, owners = np.array(dst.lanes.offsets), self._owners(operand)
+        givers, numbers = _coordinates(layout)
+        lane, element = np.indices((layout.lanes, layout.elements))
+        for giver, number in zip(givers, numbers):
+            registers, lanes, elements = owners[:, starts[giver] + steps[number]]
+            if (lanes != lane).any() or (elements != element).any():
+                raise InternalError(f"{row.name} gives a lane elements of {dst} that are not its own")
+            places = {(*given[n][:-rank], r) for n, r in zip(giver.ravel().tolist(), registers.ravel().tolist())}
+            if len(places) > 1:
                 raise InternalError(f"{row.name} gives lanes elements of different registers of {dst}")
-            found.append(numbers.pop())
+            found.append(places.pop())
         return found
-
-    def place_of(self, operand: Operand, at: Sequence[int], offset: int) -> tuple[int, int, int]:
-        """Return the register, lane and element of the element ``offset`` behind the coordinates ``at``."""
-        register, lane, element = self._owners(operand)[:, _offset(operand, at) + offset].tolist()
-        return register, lane, element
 
     def _owners(self, operand: Operand) -> Numbers:
         """Return the register, the lane and the element that hold each element of an operand, in its order."""
@@ -129,8 +124,7 @@ class LaneFragments:
         found = self._places.get(layout)
         if found is None:
             every = np.indices((layout.registers, layout.lanes, layout.elements)).reshape(3, -1)
-            here = dict(zip(map(Var, "rle"), every))
-            at = _offset(operand, [np.broadcast_to(evaluate(i, here), every[0].shape) for i in layout.indices])
+            at = _offset(operand, [x.ravel() for x in _coordinates(layout)])
             found = self._places[layout] = np.full((3, operand.size), -1)
             found[:, at] = every
         return found
@@ -143,6 +137,14 @@ class LaneFragments:
         """Return the numbers of the registers of all fragments of a buffer."""
         lead = buffer.shape[: len(buffer.shape) - len(self.operands[buffer].shape)]
         return [x for n in product(*map(range, lead)) for x in self.registers(buffer, n)]
+
+
+@cache
+def _coordinates(layout: FragmentLayout) -> Numbers:
+    """Return the coordinates of each element by register, lane and number within the register."""
+    shape = (layout.registers, layout.lanes, layout.elements)
+    here = dict(zip(map(Var, "rle"), np.indices(shape)))
+    return np.stack([np.broadcast_to(evaluate(i, here), shape) for i in layout.indices])
 
 
 def _offset(operand: Operand, at: Sequence[Any]) -> Any:

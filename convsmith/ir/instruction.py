@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 from math import prod
 
@@ -63,7 +64,7 @@ class FragmentLayout:
     @property
     def is_plain(self) -> bool:
         """Whether the elements of a lane are neighbours along the last coordinate."""
-        return self.coordinates(0, 0, 1)[-1] is as_index(1)
+        return _is_plain(self)
 
     @property
     def indices(self) -> tuple[Index, ...]:
@@ -88,6 +89,11 @@ class FragmentLayout:
             here = {Var(name): as_index(x) for name, x in zip("rle", place)}
             found[tuple(int(substitute(i, here)) for i in indices)] = place
         return found
+
+
+@cache
+def _is_plain(layout: FragmentLayout) -> bool:
+    return layout.coordinates(0, 0, 1)[-1] is as_index(1)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from convsmith.ir.value import Lanes, Load, rows_of_lanes, strided
 from convsmith.ir.walk import variables_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import LoopRewriter, with_body
-from convsmith.passes.spread_lanes import LANE
 
 ALIGNMENT = 16
 """Bytes that divide the address of a message."""
@@ -134,7 +133,8 @@ def _elements(s: Stmt) -> tuple[_Stored, ...]:
         return (_Stored(s, s),) if s.lanes is None else ()
     if not isinstance(s, Loop) or s.kind != "unrolled" or not isinstance(s.body, Store) or s.body.lanes:
         return ()
-    if not s.var.name.startswith(f"{LANE}."):
+    sides = (s.body, s.body.value)
+    if not any(isinstance(x, (Load, Store)) and x.buffer.scope == "fragment" for x in sides):
         return ()
     return tuple(_Stored(substitute(s.body, {s.var: s.lo + n}), s) for n in range(int(s.hi - s.lo)))
 

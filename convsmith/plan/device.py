@@ -27,6 +27,7 @@ from convsmith.problem.problem import Problem
 from convsmith.statement.fused import suffix
 from convsmith.statement.naive import naive
 from convsmith.statement.program import Program, program
+from convsmith.statement.views import statement
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class DevicePlan:
         if self.program.kernels:
             return
         if self.config.realise != "hardware":
-            for why in why_not_hardware(self.main.statement, self.machine):
+            for why in why_not_hardware(statement(self.problem, self.machine), self.machine):
                 yield "copy engine", f"not used: {why}"
         for why in why_no_fragments(self.main.statement, self.config, self.machine):
             yield "fragments", f"not used: {why}"

@@ -87,6 +87,9 @@ def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterato
         shape, sizes = (" x ".join(map(str, x)) for x in ((*row.result.shape, row.terms), found))
         yield f"the smallest is {row.name}: {shape} rows, columns and terms; the loops have {sizes}"
         return
+    if all(row.rounds for row in rows):
+        yield f"{rows[0].name} rounds the factors, which --accuracy=any permits"
+        return
     yield f"the config names none; legal are {', '.join(row.name for row in rows)}"
 
 

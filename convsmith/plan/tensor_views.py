@@ -53,7 +53,9 @@ def mapped_copy(st: Statement, view: View, tiles: Sequence[TileLoop], inner: str
     for d in order[1:]:
         if strides[d] * nbytes % STRIDE:
             raise _refuse(view, f"has rows {strides[d] * nbytes} bytes apart, no multiple of {STRIDE}")
-    width = next(t.size for t in tiles if (inner, t.dims[0][1]) in t.dims and len(t.dims) == 1)
+    width = next((t.size for t in tiles if (inner, t.dims[0][1]) in t.dims and len(t.dims) == 1), None)
+    if width is None:
+        raise _refuse(view, f"has neighbours along {inner} in blocks, which no tile alone crosses")
     row = next(n // nbytes for n in WIDTHS if not width * nbytes % n)
     size = next(d.size for d in st.dims if d.name == inner)
     if len(view.coords[order[0]].terms) > 1 and size % width:

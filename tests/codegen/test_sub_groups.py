@@ -77,10 +77,11 @@ KINDS = {
 }  # fmt: skip
 """Problems and configs whose sub-groups compute fragments, each with the device."""
 DEFAULT = {
+    "zero-points": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32iw16oc16ow16kw3pw1"),
     "f16": ("xe_hpc", f"{LAST} --dt=f16 mb1ic32ih6oc32oh6kh3ph1"),
     "strided-gradient": ("xe_hpg", f"{LAST} --dir=BWD_D --dt=bf16 mb1ic16ih8oc16oh4kh3ph1sh2"),
     "bytes": ("xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-post-ops=linear:2:1 mb1ic32ih6oc16oh6kh1"),
-    "zero-points": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32ih6oc16oh6kh1"),
+    "zero-points-2d": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32ih6oc16oh6kh1"),
     "f32": ("xe_lp", f"{LAST} mb1ic32ih8oc32oh8kh1"),
     "bytes-without-dpas": ("xe_lp", f"{LAST} --dt=s8:s8:s32 mb1ic32ih6oc16oh6kh1"),
 }  # fmt: skip
@@ -89,7 +90,7 @@ SCALAR = {
     "types": ("--dt=f16 mb1ic16iw16oc16ow16kw1", "xe_lp has no instruction for products of f16:f16:f32, but for f32:"),
     "depthwise": (f"{LAST} --dt=bf16 g32mb1ic32iw16oc32ow16kw3pw1",
                   "dpas_m8n16k16_bf16: 8 x 16 x 16 rows, columns and terms; the loops have 16 x 1 x 3"),
-    "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32iw16oc16ow16kw1",
+    "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic32iw16oc16ow16kw1",
                     "zero points are subtracted from the factors; --offsets=sums subtracts them from the sums"),
     "padding-alone": ("--dt=bf16 mb16ic32iw1oc32ow1kw1sw2pw1", "no element of src is there"),
 }  # fmt: skip
@@ -269,9 +270,6 @@ def test_explain_says_why_there_are_no_fragments(kind: str) -> None:
     with interning():
         problem = parse_problem(line)
         config = device_config(problem, machine)
-        if kind == "zero-points":  # by default, they are subtracted from the sums
-            assert config.offsets == "sums"
-            config = Config(machine.name, "oc", realise="mask", pack=())
         plan = device_plan(problem, config, machine)
         found = dict(plan.decisions())
     assert not plan.config.instruction and found["fragments"].startswith("not used: ") and why in found["fragments"]

@@ -40,8 +40,8 @@ from convsmith.passes.unused_let import unused_let
 
 FOR_THREADS = {
     "async_copies", "block_messages", "collapse", "cooperate", "gather_allocs", "hold_fragments", "load_matrices",
-    "multiple_buffers", "pad_rows", "pipeline_copies", "register_buffers", "split_barriers", "spread_lanes", "swizzle",
-    "tensor_copies", "to_threads",
+    "multiple_buffers", "pad_rows", "pipeline_copies", "register_buffers", "rounds", "split_barriers", "spread_lanes",
+    "swizzle", "tensor_copies", "to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads already, or over host threads, or copies that stand in none."""
 MOST = 24

@@ -114,3 +114,9 @@ def test_what_a_config_may_not_ask(words: str, why: str) -> None:
     )
     with one_table(), pytest.raises(ConfigError, match=why):
         device_plan(parse_problem(f"{LAST} mb1ic64ih8oc16oh8kh3ph1"), config, target("sm_90a"))
+
+
+def test_weights_in_blocks_have_a_default() -> None:
+    """Neighbours of a block are no tile of a loop alone: another realisation is taken."""
+    line = "--dt=bf16:bf16:f32 --wtag=aBCde4c4b --dtag=aBcd16b g1mb2ic13ih8iw16oc5oh2ow10kh3kw1sh4sw2ph0pw1"
+    assert default(line).realise != "hardware"

@@ -44,7 +44,7 @@ def test_a_search_on_a_device_of_opencl_is_recalled(path: Path) -> None:
     problem = parse_problem(LINE).canonical()
     with Database(path) as database:
         rows = database.rows()
-    assert len(rows) > 3 and {row.status for row in rows} == {"ok"} and {row.threads for row in rows} == {1}
+    assert len(rows) > 1 and {row.status for row in rows} == {"ok"} and {row.threads for row in rows} == {1}
     assert {row.machine for row in rows} == {origin.machine_key(target("opencl"))} != {origin.machine_key()}
     config = recalled(problem, target("opencl"), 2)
     assert config is not None and str(config) in {row.config for row in rows}
@@ -68,6 +68,14 @@ def test_the_fastest_config_of_a_space_wins(
         outcome = search(problem, machine, 1, 20.0, database, worker)
     assert outcome.best is not None
     assert wanted in outcome.best.config and outcome.best.seconds == 0.5e-6
+
+
+def test_parts_of_a_reduction_keep_its_vectors() -> None:
+    """The first candidate makes a kernel, where a part of a loop would be shorter than a vector along it."""
+    line = "--dir=BWD_W --stag=axb --dtag=axb mb4ic8iw16oc16ow16kw3pw1"
+    with interning():
+        space = DeviceSpace(parse_problem(line), target("sm_80"))
+        assert space.seeds[0].split and space.seeds[0].vectors and not any(map(space.refusal, space.seeds))
 
 
 DIMENSIONS = ("register", "group", "step", "copies", "rows", "shared", "vectors", "order", "parts")
