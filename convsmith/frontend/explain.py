@@ -16,7 +16,7 @@ from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_dire
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import import_lock
-from convsmith.frontend.explain_device import device_lines
+from convsmith.frontend.explain_device import device_lines, device_roofline
 from convsmith.frontend.explain_fusion import fusion_lines
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
@@ -255,7 +255,7 @@ def _roofline(kernel: Inspected) -> Iterator[Line]:
     """Yield the bounds by the machine's stored ceilings."""
     config = kernel.config
     if kernel.target.device is not None:
-        yield "roofline", f"not known: the rates of devices that run {config.target} are not measured"
+        yield from device_roofline(kernel.problem, config, kernel.target.device.units)
         return
     if kernel.target not in host_targets():
         yield "roofline", f"not known: this machine does not run {config.target}"

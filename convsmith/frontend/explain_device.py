@@ -8,10 +8,14 @@ from math import prod
 from convsmith.codegen.artifact import Launch
 from convsmith.compiler.driver import Lowered
 from convsmith.compiler.launch import launch_of
-from convsmith.machine.device import Device
+from convsmith.machine.device import ComputeUnits, Device
+from convsmith.measure.roofline import bytes_of_arrays
+from convsmith.plan.config import Config
 from convsmith.plan.device import DevicePlan
+from convsmith.problem.problem import Problem
+from convsmith.problem.types import TYPES
 
-__all__ = ["device_lines"]
+__all__ = ["device_lines", "device_roofline"]
 
 
 def device_lines(plan: DevicePlan, low: Lowered) -> Iterator[tuple[str, str]]:
@@ -39,6 +43,27 @@ def resident(launch: Launch, device: Device) -> str:
     cause = next(name for name, most in limits.items() if most == groups)
     share = min(groups * threads / units.threads, 1.0)
     return f"{groups} groups reside on each of {units.count} units ({cause} limit them): {share:.0%} of its threads"
+
+
+def device_roofline(problem: Problem, config: Config, units: ComputeUnits) -> Iterator[tuple[str, str]]:
+    """Yield the bounds of the device by its data sheet, in cycles: that of the multiply-adds of the config's kind, and
+    that of all arrays, moved once.
+    """
+    if not units.multiply_adds:
+        yield "roofline", f"not known: {config.target} is code for devices of any rate"
+        return
+    rate, kind = units.multiply_adds, "f32"
+    if config.instruction:
+        bits = TYPES[problem.types[0]].bits
+        rate, kind = units.of_fragments * 16 // bits, f"fragments of {bits}-bit elements"
+    products = problem.flops_real / (2 * rate * units.count)
+    moved = bytes_of_arrays(problem) / units.memory_bytes
+    side = "the multiply-adds" if products >= moved else "the bytes"
+    yield "roofline", (
+        f"by the data sheet, in a cycle: {rate} multiply-adds of {kind} on each of {units.count} units, "
+        f"{units.memory_bytes} bytes of memory"
+    )
+    yield "", f"bound by {side}: at least {max(products, moved):,.0f} cycles"
 
 
 def _extents(sizes: tuple[int, ...]) -> str:

@@ -40,6 +40,12 @@ class ComputeUnits:
     """Registers of 32 bits that the threads which reside on a unit divide among them."""
     shared: int
     """Bytes of shared memory that the groups which reside on a unit divide among them."""
+    multiply_adds: int = 0
+    """Multiply-adds of f32 that a unit computes in a cycle, by the data sheet; 0 if there is none."""
+    of_fragments: int = 0
+    """The same of 16-bit elements by instructions on fragments; shorter elements have as many more."""
+    memory_bytes: int = 0
+    """Bytes that all units together read from memory in a cycle, by the data sheet."""
 
 
 @dataclass(frozen=True)

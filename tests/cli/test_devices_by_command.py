@@ -34,10 +34,23 @@ def test_a_kernel_is_explained_and_shown_without_a_device(monkeypatch: pytest.Mo
     monkeypatch.setattr(opencl, "_opened", lambda: pytest.fail("a device is looked for"))
     page = run("explain", LINE)
     assert "groups reside on each of 16 units" in page and "bytes of shared memory each" in page
-    assert "roofline      not known: the rates of devices that run opencl are not measured" in page
+    assert "roofline      not known: opencl is code for devices of any rate" in page
     assert "OpEntryPoint Kernel" in run("show", LINE, "--asm")
     assert "define spir_kernel void @convsmith(ptr addrspace(1)" in run("show", LINE, "--llvm")
     assert "#grid:" in run("show", LINE)
+
+
+@pytest.mark.parametrize("target, line, rates, bound", [
+    ("sm_80", "--matmul --dt=bf16 1024x1024:1024x1024", "1024 multiply-adds of fragments of 16-bit elements on each of "
+     "108 units, 1103 bytes of memory", "the multiply-adds: at least 9,709 cycles"),
+    ("sm_80", "--matmul 1024x1024:1024x1024", "64 multiply-adds of f32 on each of 108 units, 1103 bytes of memory",
+     "the multiply-adds: at least 155,345 cycles"),
+    ("xe_hpg", "--matmul --dt=s8:s8:s32 64x1024:1024x1024", "2048 multiply-adds of fragments of 8-bit elements on each "
+     "of 32 units, 267 bytes of memory", "the bytes: at least 5,155 cycles"),
+])  # fmt: skip
+def test_the_roofline_of_a_device_follows_from_its_data_sheet(target: str, line: str, rates: str, bound: str) -> None:
+    page = run("explain", line, target=target)
+    assert f"roofline      by the data sheet, in a cycle: {rates}\n" in page and f"bound by {bound}\n" in page
 
 
 def test_code_of_devices_is_shown_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

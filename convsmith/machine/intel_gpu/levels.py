@@ -44,30 +44,39 @@ def _level(
 
 _XE_REGISTERS = 128
 """Registers of 32 bits of a lane of Xe."""
+_XE_MULTIPLY_ADDS = 128
+"""Multiply-adds of f32 that a core of Xe computes in a cycle."""
 
 
-def _xe(lanes: int, cores: int, shared: int, rate: float, resident: int = 1024, threads: int = 1024) -> Device:
+def _xe(
+    lanes: int, cores: int, shared: int, rate: float, memory_bytes: int, resident: int = 1024, threads: int = 1024
+) -> Device:
     """Return the facts of a GPU of Xe cores, whose sub-groups have so many ``lanes`` and whose groups so many
     ``threads``; a core has room for the ``resident`` ones.
 
-    The ``rate`` is that of dpas or dp4a beside multiply-adds of f32, from the peak rates of the data sheets.
+    The ``rate`` is that of dpas or dp4a beside multiply-adds of f32, from the peak rates of the data sheets; so are the
+    ``memory_bytes`` of all cores in a cycle.
     """
     return Device(
         runtime="opencl", dialect=dialect(lanes), grid=(_GROUPS, 65535, 65535), group=(threads,) * 3, threads=threads,
         shared=SharedMemory(shared, banks=16, width=4),
-        units=ComputeUnits(cores, resident, registers=resident * _XE_REGISTERS, shared=128 << 10), code="spirv",
+        units=ComputeUnits(
+            cores, resident, resident * _XE_REGISTERS, 128 << 10, _XE_MULTIPLY_ADDS, round(_XE_MULTIPLY_ADDS * rate),
+            memory_bytes,
+        ),
+        code="spirv",
         warps=(lanes,), fragment_rate=rate,
     )  # fmt: skip
 
 
 LEVELS = (
     _level("opencl", _PORTABLE),
-    _level("xe_hpc", _xe(16, 64, 128 << 10, rate=16), _XE_REGISTERS, (512 << 10, 204 << 20),
+    _level("xe_hpc", _xe(16, 64, 128 << 10, rate=16, memory_bytes=1024), _XE_REGISTERS, (512 << 10, 204 << 20),
            (*PRODUCTS[16], *MULTIPLY_ADDS[16])),
-    _level("xe_hpg", _xe(8, 32, 64 << 10, rate=8), _XE_REGISTERS, (192 << 10, 16 << 20),
+    _level("xe_hpg", _xe(8, 32, 64 << 10, rate=8, memory_bytes=267), _XE_REGISTERS, (192 << 10, 16 << 20),
            (*PRODUCTS[8], *MULTIPLY_ADDS[8])),
-    _level("xe_lp", _xe(8, 6, 64 << 10, rate=2, resident=896, threads=512), _XE_REGISTERS, (64 << 10, 3840 << 10),
-           (*DOTS, *MULTIPLY_ADDS[8])),
+    _level("xe_lp", _xe(8, 6, 64 << 10, rate=2, memory_bytes=50, resident=896, threads=512), _XE_REGISTERS,
+           (64 << 10, 3840 << 10), (*DOTS, *MULTIPLY_ADDS[8])),
 )  # fmt: skip
 """Devices of OpenCL; those of Xe are the smallest that are meant: a stack of a Data Center GPU Max, an Arc A770, and
 the GPU of a Core of the eleventh generation.

@@ -63,14 +63,16 @@ def _level(
     )  # fmt: skip
 
 
-
-
-def _units(count: int, shared: int) -> ComputeUnits:
-    return ComputeUnits(count, threads=2048, registers=1 << 16, shared=shared)
+def _units(count: int, shared: int, *rates: int) -> ComputeUnits:
+    """Return the facts of `count` multiprocessors. The ``rates`` are those of the data sheet in a cycle of the boost
+    clock: multiply-adds of a unit, those of its tensor cores, and bytes of memory.
+    """
+    return ComputeUnits(count, 2048, 1 << 16, shared, *rates)
 
 
 LEVELS = (
-    _level("sm_90a", _units(132, 228 << 10), 227 << 10, 50 << 20, (*PRODUCTS, *GROUP_PRODUCTS), rate=10),
-    _level("sm_80", _units(108, 164 << 10), 163 << 10, 40 << 20, PRODUCTS, rate=16),
-    _level("sm_70", _units(80, 96 << 10), 96 << 10, 6 << 20, PAIRED, rate=8),
+    _level("sm_90a", _units(132, 228 << 10, 128, 2048, 1830), 227 << 10, 50 << 20, (*PRODUCTS, *GROUP_PRODUCTS),
+           rate=10),
+    _level("sm_80", _units(108, 164 << 10, 64, 1024, 1103), 163 << 10, 40 << 20, PRODUCTS, rate=16),
+    _level("sm_70", _units(80, 96 << 10, 64, 512, 588), 96 << 10, 6 << 20, PAIRED, rate=8),
 )
