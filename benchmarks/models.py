@@ -2,7 +2,8 @@
 
 Run: python benchmarks/models.py [--models resnet50,mobilenet_v2] [--batches 1,16] [--threads 1,2]
 
-torch.compile takes half a minute for a network, so it runs those with a goal beside it.
+torch.compile takes half a minute for a network, so it runs those with a goal beside it. An interrupt ends a run with a
+page of what was measured. With `--keep`, the page has the rows of the day's earlier runs as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -51,17 +52,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     libraries = {name: version(name) for name in {*PEERS.values()} if find_spec(name)}
     report.data = {"runs": [], "runs_of": "networks"}
     peers = [name for name in options.peers.split(",") if find_spec(PEERS[name])]
-    rows: list[Row] = []
+    results = report.stem.with_suffix(".json")
+    earlier = json.loads(results.read_text(encoding="utf-8")) if options.keep and results.exists() else {"runs": []}
+    rows = {_key(row): row for run in earlier["runs"] for row in run["rows"]}
+    try:
+        for row in _measured_rows(options, peers):
+            rows[_key(row)] = row
+    finally:
+        report.data["runs"].append({"libraries": libraries, "rows": list(rows.values())})
+        _tables(report, list(rows.values()), peers)
+        report.write()
+
+
+def _key(row: Row) -> tuple[str, int, int]:
+    return row["network"], row["batch"], row["threads"]
+
+
+def _measured_rows(options: argparse.Namespace, peers: Sequence[str]) -> Iterator[Row]:
+    """Yield a row for each network, batch and number of threads, and for each training step."""
     for threads in map(int, options.threads.split(",")):
         for batch in map(int, options.batches.split(",")):
             for name in options.models.split(","):
                 ways = [way for way in peers if way != "compile" or name in options.compiled.split(",")]
-                rows.append(_in_a_process(name, batch, threads, ways, options.rounds))
+                yield _in_a_process(name, batch, threads, ways, options.rounds)
         if options.train:
-            rows.append(_in_a_process(f"train {TRAINED}", TRAINING_BATCH, threads, ["eager"], options.rounds))
-    report.data["runs"].append({"libraries": libraries, "rows": rows})
-    _tables(report, rows, peers)
-    report.write()
+            yield _in_a_process(f"train {TRAINED}", TRAINING_BATCH, threads, ["eager"], options.rounds)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -79,6 +94,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each comparison at most (default: 15)")
     parser.add_argument("--train", action=argparse.BooleanOptionalAction, default=True, help="the training step too")
+    parser.add_argument("--keep", action="store_true", help="keep the rows of the day's earlier runs")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
