@@ -72,7 +72,8 @@ def _less(value: Value, point: Value | None) -> Value:
 def zero_lanes(view: View, buffers: Buffers) -> tuple[Stmt, ...]:
     """Return nests that write zeros to the elements that a blocked layout adds, one for each dim that it rounds up.
 
-    The nest of a dim covers what lies beyond that dim, within the extents of the earlier ones.
+    The nest of a dim covers what lies beyond that dim, within the extents of the earlier ones. The dim's own loop is
+    innermost: it stays within a block, whose elements are near each other.
     """
     logical, padded = view.layout.shape, view.layout.padded_shape
     c, index = buffers[view.name], tuple(Var(f"pad{n}") for n in range(len(logical)))
@@ -82,7 +83,7 @@ def zero_lanes(view: View, buffers: Buffers) -> tuple[Stmt, ...]:
             starts = [logical[n] if n == dim else 0 for n in range(len(logical))]
             ends = [logical[n] if n < dim else padded[n] for n in range(len(logical))]
             body: Stmt = Store(c, index, const(c.dtype, 0))
-            for v, lo, hi in reversed(list(zip(index, starts, ends))):
-                body = For(v, as_index(lo), as_index(hi), body)
+            for n in (dim, *(n for n in reversed(range(len(logical))) if n != dim)):
+                body = For(index[n], as_index(starts[n]), as_index(ends[n]), body)
             nests.append(body)
     return tuple(nests)
