@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -55,13 +56,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = report.stem.with_suffix(".json")
     earlier = json.loads(results.read_text(encoding="utf-8")) if options.keep and results.exists() else {"runs": []}
     rows = {_key(row): row for run in earlier["runs"] for row in run["rows"]}
+    commands = [*earlier.get("commands", []), shlex.join(["python", "benchmarks/models.py", *sys.argv[1:]])]
     try:
         for row in _measured_rows(options, peers):
             rows[_key(row)] = row
     finally:
+        report.data["commands"] = commands
         report.data["runs"].append({"libraries": libraries, "rows": list(rows.values())})
+        report.note(f"The rows are of these runs, a later one replacing rows of an earlier one: {_listed(commands)}.")
         _tables(report, list(rows.values()), peers)
         report.write()
+
+
+def _listed(commands: Sequence[str]) -> str:
+    return "; ".join(f"`{command}`" for command in commands)
 
 
 def _key(row: Row) -> tuple[str, int, int]:

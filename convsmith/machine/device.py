@@ -43,7 +43,7 @@ class ComputeUnits:
     multiply_adds: int = 0
     """Multiply-adds of f32 that a unit computes in a cycle, by the data sheet; 0 if there is none."""
     of_fragments: int = 0
-    """The same of 16-bit elements by instructions on fragments; shorter elements have as many more."""
+    """Multiply-adds of 16-bit elements by instructions on fragments, in a cycle; shorter elements have as many more."""
     memory_bytes: int = 0
     """Bytes that all units together read from memory in a cycle, by the data sheet."""
 

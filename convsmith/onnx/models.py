@@ -24,7 +24,7 @@ from convsmith.runtime.arrays import Array
 __all__ = ["EXTRA", "ModelNode", "OnnxModel", "Shapes", "node_problems", "read_model"]
 
 EXTRA = "pip install 'convsmith[onnx]' brings it"
-"""How to install the packages, for messages."""
+"""The end of a message about missing packages: the command that installs them."""
 
 BATCH = 1
 """Size of the first dim of an input, where neither the model nor the caller gives one."""
@@ -155,9 +155,7 @@ class OnnxModel:
 
     @cached_property
     def others(self) -> Counter[str]:
-        """How many nodes the model has of each other operator that computes something, those in bodies of loops and
-        branches among them.
-        """
+        """The number of nodes of each other operator that computes something, also in bodies of loops and branches."""
         counted = {id(proto) for node in self.nodes for proto in node.protos}
         return Counter(
             f"{node.op_type} of {node.domain}" if node.domain not in _DOMAINS else node.op_type

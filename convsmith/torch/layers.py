@@ -121,7 +121,7 @@ class ConvLayer:
 
     @property
     def kind(self) -> str:
-        """What the layer is called in reports."""
+        """The name of such layers in reports."""
         return "convolution"
 
     @property

@@ -26,7 +26,7 @@ class LinearLayer(ConvLayer):
 
     @property
     def kind(self) -> str:
-        """What the layer is called in reports."""
+        """The name of such layers in reports."""
         return "linear"
 
     @property

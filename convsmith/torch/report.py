@@ -52,7 +52,7 @@ class OtherSizes:
 
 @dataclass
 class OptimizeReport:
-    """What `optimize` did, row by row; `print` shows a table."""
+    """The changes that `optimize` made to a network, row by row; `print` shows a table."""
 
     network: str
     threads: int
