@@ -19,7 +19,7 @@ from convsmith.runtime.arrays import Array, ArraySpec, address_of, overlap
 from convsmith.runtime.foreign import like, speaks
 from convsmith.runtime.packed import Packed
 
-__all__ = ["BY_NAME", "Border", "Given", "Names", "tensors_of"]
+__all__ = ["BY_NAME", "Border", "Given", "Names", "border_of", "tensors_of"]
 
 Given: TypeAlias = Array | Packed | float
 """An argument of a call; a number is a scale or zero point of one element."""
@@ -243,6 +243,33 @@ class Border:
     def _run(self) -> str:
         needed = [name for name in self.inputs if name not in self.defaults]
         return f"k.run({', '.join(f'{name}=...' for name in needed)})"
+
+
+def border_of(artifact: Artifact) -> Border:
+    """Return the tensors of `artifact`, and which of them a call may pass as `Packed`."""
+    tensors = tensors_of(artifact)
+    alone = _packed_alone(artifact)
+    operand = _operand(artifact, tensors, alone)
+    return Border(tuple(tensors.values()), operand, {*alone} - {operand})
+
+
+def _packed_alone(artifact: Artifact) -> list[str]:
+    """Return the operands that are packed for every entry: another entry may read one as it is given."""
+    arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
+    both = {a.of for a in arguments if a.role == "packed"} & {a.name for a in arguments}
+    return [name for name in artifact.packs if name not in both]
+
+
+def _operand(artifact: Artifact, tensors: Mapping[str, Argument], alone: list[str]) -> str:
+    """Return the name of the input that may be packed beforehand, the weights if there are any; empty if there is none,
+    or several stages have weights.
+    """
+    weights = [t.name for t in tensors.values() if t.holds == "wei" and t.role == "in"]
+    if len(weights) > 1:
+        return ""
+    if weights and (weights[0] in alone or weights[0] not in artifact.packs):
+        return weights[0]
+    return next(iter(alone), "")
 
 
 def _beside_packed(names: Names) -> UsageError:

@@ -12,26 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.codegen.artifact import Argument, Artifact
+from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
 from convsmith.runtime.addressed import AddressedKernel
-from convsmith.runtime.arrays import (
-    ALIGNMENT,
-    Array,
-    address_of,
-    aligned_empty,
-    all_finite,
-    as_array,
-    numpy_dtype,
-)
-from convsmith.runtime.border import BY_NAME, Border, Given, Names, tensors_of
+from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, all_finite, as_array, numpy_dtype
+from convsmith.runtime.border import BY_NAME, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
-from convsmith.runtime.entry_call import EntryCall, PackedParts
+from convsmith.runtime.entry_call import EntryCall
 from convsmith.runtime.gpu_arrays import GpuArguments, all_finite_on_gpu, is_on_gpu
 from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
-from convsmith.runtime.packed import Packed, signature_of
+from convsmith.runtime.operand_packing import OperandPacking
+from convsmith.runtime.packed import Packed
 from convsmith.runtime.placed_call import PlacedCall
 from convsmith.runtime.resident import ResidentCall
 
@@ -54,36 +47,15 @@ class HostKernel:
         library = library or library_of(artifact)
         self.artifact = artifact
         self._gpu = memory_of(library)
-        tensors = tensors_of(artifact)
-        operand = _operand(artifact, tensors)
-        self._border = border = Border(tuple(tensors.values()), operand, {*_packed_alone(artifact)} - {operand})
+        self._border = border = border_of(artifact)
         steps = {name: EntryCall(library[name], entry, border.defaults) for name, entry in artifact.steps.items()}
         self._steps = list(steps.values())
-        self._packs = {
-            name: [EntryCall(library[e], artifact.entries[e], border.defaults) for e in entries]
-            for name, entries in artifact.packs.items()
-        }
-        self._parts = {name: PackedParts.of(artifact, name) for name in artifact.packs}
+        self._packing = packing = OperandPacking(artifact, border, library)
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
         self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}
 
-        # A kernel without a packing entry reads the operand in its own layout, so packing is a copy.
-        plain = PackedParts((tensors[operand],)) if operand in tensors else None
-        self._memory = self._parts.get(operand, plain)
-        self.packing = ""
-        """The packing's name. A packed operand serves every kernel where it is the same."""
-        self._signature = ""
-        if self._memory is not None:
-            memory, bias = self._memory, border.specs["bia"] if border.takes_bias else None
-            first = memory.arguments[0]
-            packed = operand in artifact.packs
-            self.packing = self._packing_of(operand) if packed else f"{first.layout} {first.shape}"
-            self._signature = signature_of(
-                self.packing,
-                (memory.dtype, memory.size),
-                (bias.dtype, bias.argument.size) if bias else None,
-            )
-        self._needs_finite = operand in artifact.needs_finite
+        self._signature = packing.signature
+        self._needs_finite = border.operand in artifact.needs_finite
         self._by_address: dict[tuple[str, ...], AddressedKernel] = {}
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
@@ -92,6 +64,7 @@ class HostKernel:
         self._main = steps["main"]
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, False)
         if self._direct():
+            assert packing.memory is not None
             s, d = self._src, self._dst = border.specs["src"], border.specs["dst"]
             self._common = (
                 self._signature,
@@ -101,9 +74,14 @@ class HostKernel:
             )  # fmt: skip
             position = self._main.positions
             self._at_src, self._at_dst = position["src"], position["dst"]
-            places = ((position.get(name), offset) for name, offset in memory.offsets.items())
+            places = ((position.get(name), offset) for name, offset in packing.memory.offsets.items())
             self._at_weights = [(at, offset) for at, offset in places if at is not None]
             self._at_bias = position.get("bia", -1)
+
+    @property
+    def packing(self) -> str:
+        """The packing's name. A packed operand serves every kernel where it is the same."""
+        return self._packing.name
 
     @property
     def signature(self) -> str:
@@ -139,22 +117,10 @@ class HostKernel:
                     f"{name}: not packed alone; legal are {', '.join(sorted(self._border.packable)) or 'none'}",
                     code="packing",
                 )
-            self._border.check_packed_alone(self.artifact, name)
-            ready = self._border.specs[name].prepare(self._border.specs[name].check(array, names[name]))
-            buffer = self._pack(name, {name: address_of(ready)}, ready)
-            found[name] = Packed(self._packing_of(name), buffer, None, all_finite(ready))
+            checked = self._border.specs[name].check(array, names[name])
+            buffer = self._packing.pack_alone(name, checked)
+            found[name] = Packed(self._packing.name_of(name), buffer, None, all_finite(checked))
         return found
-
-    def _check_packed(self, inputs: Mapping[str, Array | Packed], names: Names) -> None:
-        """Raise UsageError if an operand that is passed by name is packed for another kernel."""
-        for name in self._border.packable:
-            given = inputs.get(name)
-            if isinstance(given, Packed) and given.key != self._packing_of(name):
-                raise self._border.packed_elsewhere(given, self._packing_of(name), names, name)
-
-    def _packing_of(self, name: str) -> str:
-        """Return the name of the packing of an operand."""
-        return " ".join(self.artifact.entries[entry].packing for entry in self.artifact.packs[name])
 
     def __call__(
         self, src: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
@@ -246,10 +212,10 @@ class HostKernel:
         fit = all(border.specs[name].fits(x) for name, x in given)
         if not fit or border.empty or self.artifact.needs_finite:
             return partial(self.run, arrays)
-        self._check_packed(inputs, BY_NAME)
+        self._packing.check(inputs)
         addresses, keep, _ = self._places(inputs, results)
-        plain = (name for name in self._packs if isinstance(inputs.get(name), _ndarray))
-        packing = [entry for name in plain for entry in self._packs[name]]
+        plain = (name for name in self._packing.entries if isinstance(inputs.get(name), _ndarray))
+        packing = [entry for name in plain for entry in self._packing.entries[name]]
         calls = []
         for entry in (*packing, *self._steps):
             block = entry.block()
@@ -276,7 +242,7 @@ class HostKernel:
         specs, inputs = self._border.specs, dict[str, Array | Packed]()
         for name, given in constants.items():
             inputs[name] = given if isinstance(given, Packed) else specs[name].check(given, name)
-        self._check_packed(inputs, BY_NAME)
+        self._packing.check(inputs)
         addresses, keep, _ = self._places(inputs, {})
         if isinstance(packed, Packed) and packed.bias is not None:
             addresses["bia"] = packed.addresses[1]
@@ -307,13 +273,13 @@ class HostKernel:
         Operands in `packed` are given packed, others as plain arrays. The caller checks that operands in
         `artifact.needs_finite` are finite.
         """
-        parts = self._parts if self._memory is None else {**self._parts, self._border.operand: self._memory}
-        packing = {name: entries for name, entries in self._packs.items() if name not in packed}
+        packing = self._packing
+        plain = {name: entries for name, entries in packing.entries.items() if name not in packed}
         return AddressedKernel(
-            [*(entry for entries in packing.values() for entry in entries), *self._steps],
+            [*(entry for entries in plain.values() for entry in entries), *self._steps],
             names,
-            {name: parts[name] for name in packed},
-            {name: parts[name] for name in packing},
+            {name: packing.parts_of(name) for name in packed},
+            {name: packing.parts[name] for name in plain},
             self._shared,
             self._gpu,
         )
@@ -342,7 +308,7 @@ class HostKernel:
         if isinstance(packed, Packed):
             kernel = self._server(packed, names)
         if not border.empty:
-            self._check_packed(inputs, names)
+            self._packing.check(inputs, names)
             for name in self.artifact.needs_finite if kernel is self else ():
                 array = inputs.get(name)
                 if isinstance(array, Packed) and name in border.packable and not array.look_for_finite():
@@ -399,18 +365,16 @@ class HostKernel:
         keep: list[object] = []
         for name, array in taken.items():
             if isinstance(array, Packed):
-                memory = self._parts[name] if name in self._border.packable else self._memory
-                assert memory is not None
-                addresses |= memory.addresses(array.addresses[0])
+                addresses |= self._packing.parts_of(name).addresses(array.addresses[0])
                 keep.append(array)
                 continue
             ready = specs[name].prepare(array)
             addresses[name] = address_of(ready)
             keep.append(ready)
-        for name in self._packs:
+        for name, parts in self._packing.parts.items():
             if isinstance(taken.get(name), _ndarray):
-                buffer = self._pack(name, addresses, keep)
-                addresses |= self._parts[name].addresses(address_of(buffer))
+                buffer = self._packing.pack(name, addresses, keep)
+                addresses |= parts.addresses(address_of(buffer))
                 keep.append(buffer)
         copies = []
         for name, array in results.items():
@@ -466,7 +430,7 @@ class HostKernel:
             and last == "main"
             and all(a.role in ("shared", "size") or a.holds == "src" or a.default is not None for a in arguments)
             and border.packs_weights
-            and set(self._packs) <= {border.operand}
+            and set(self._packing.entries) <= {border.operand}
             and set(self.artifact.needs_finite) <= {border.operand}
         )
 
@@ -476,30 +440,11 @@ class HostKernel:
         if finite is False:
             packed = self._finite_fallback(self._border.operand)._packed(operand, bias)
             return Packed(packed.key, packed.buffer, packed.bias, finite)
-        spec, own_bias = self._border.specs[self._border.operand], None
-        if self._border.operand in self._packs:
-            self._border.check_packed_alone(self.artifact, self._border.operand)
-            ready = spec.prepare(operand)
-            buffer = self._pack(self._border.operand, {self._border.operand: address_of(ready)}, ready)
-        else:
-            memory = aligned_empty(spec.argument.size * spec.dtype.itemsize)
-            memory[:] = 0
-            np.copyto(np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides), operand)
-            buffer = memory.view(spec.dtype)
+        buffer, own_bias = self._packing.pack_alone(self._border.operand, operand), None
         if bias is not None:
             own_bias = self._border.specs["bia"].empty()
             np.copyto(own_bias, bias)
         return Packed(self.packing, buffer, own_bias, finite)
-
-    def _pack(self, name: str, addresses: Mapping[str, int], keep: object) -> Array:
-        """Return new packed memory of a tensor, written by its packing entry."""
-        parts = self._parts[name]
-        buffer = aligned_empty(parts.size * parts.dtype.itemsize)
-        if not self._border.specs[name].empty_tensor:
-            places = {**addresses, **parts.addresses(address_of(buffer))}
-            for call in self._packs[name]:
-                call.run_with(places, (keep, buffer))
-        return buffer.view(parts.dtype)
 
     def _look_for_denormals(self, weights: Array | Packed | None, names: Names) -> None:
         """Warn of denormal weights, once per kernel."""
@@ -529,24 +474,3 @@ class HostKernel:
                     )
                 self._fallback = self._make_fallback()
             return self._fallback
-
-
-def _packed_alone(artifact: Artifact) -> list[str]:
-    """Return the operands that are packed for every entry: another entry may read one as it is given."""
-    arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
-    both = {a.of for a in arguments if a.role == "packed"} & {a.name for a in arguments}
-    return [name for name in artifact.packs if name not in both]
-
-
-def _operand(artifact: Artifact, tensors: Mapping[str, Argument]) -> str:
-    """Return the name of the input that may be packed beforehand, the weights if there are any; empty if there is none,
-    or several stages have weights.
-    """
-    legal = _packed_alone(artifact)
-    found = [t.name for t in tensors.values() if t.holds == "wei" and t.role == "in"]
-    if len(found) > 1:
-        return ""
-    weights = next(iter(found), "")
-    if weights and weights not in artifact.packs:
-        return weights
-    return weights if weights in legal else next(iter(legal), "")
