@@ -16,7 +16,7 @@ from convsmith.cli.tune import opened, time_text
 from convsmith.diag.errors import UsageError
 from convsmith.tune.database import IN_MEMORY, Database, check_rows
 from convsmith.tune.measured import Measured, best_of
-from convsmith.tune.origin import compiler_key, machine_key
+from convsmith.tune.origin import compiler_key, is_of_this_machine
 
 __all__ = ["db"]
 
@@ -36,9 +36,9 @@ def list_() -> None:
         note(f"database  {database.path}, {database.path.stat().st_size >> 10} KiB")
     for (machine, compiler), group in groupby(sorted(rows, key=_origin), _origin):
         own = list(group)
-        here = "this machine" if machine == machine_key() else "another machine: hints"
-        if machine == machine_key() and compiler != compiler_key():
-            here = "another compiler: hints"
+        here = "another machine: hints"
+        if any(is_of_this_machine(machine, target) for target in {row.target for row in own}):
+            here = "this machine" if compiler == compiler_key() else "another compiler: hints"
         states = ", ".join(f"{n} {status}" for status, n in Counter(row.status for row in own).most_common())
         note(f"{machine} {compiler}  {len({row.problem for row in own})} problems, {states} ({here})")
         if machine in machines:
@@ -50,10 +50,14 @@ def list_() -> None:
 @click.option("--all", "everywhere", is_flag=True, help="Rows of other machines and compilers too.")
 @click.option("--wide", is_flag=True, help="All columns, however wide the terminal is.")
 def best(text: str, everywhere: bool, wide: bool) -> None:
-    """The best config of each problem whose line contains TEXT, on this machine and by this compiler."""
+    """The best config of each problem whose line contains TEXT, on this machine and its devices, by this compiler.
+    """
     with opened(create=False) as database:
-        own = {} if everywhere else {"machine": machine_key(), "compiler": compiler_key()}
-        rows = [row for row in database.rows(**own) if text in row.problem]
+        rows = [row for row in database.rows() if text in row.problem]
+    if not everywhere:
+        asked = {(row.machine, row.target) for row in rows if row.compiler == compiler_key()}
+        here = {origin for origin in asked if is_of_this_machine(*origin)}
+        rows = [row for row in rows if row.compiler == compiler_key() and (row.machine, row.target) in here]
     found = [best_of(group) for _, group in groupby(sorted(rows, key=_question), _question)]
     known = [row for row in found if row is not None]
     if not known:

@@ -100,6 +100,8 @@ def tune(
                     outcomes.append(search(problem, level, count, max(share, 0.0), database, workers, near, tell))
                     with bar.aside():
                         rows.row(_cells(text, outcomes[-1]))
+                        if refused := outcomes[-1].refused:
+                            rows.text(f"    {_reasons(refused)}")
                     bar.advance()
             except KeyboardInterrupt:
                 interrupted = True
@@ -201,11 +203,11 @@ def _cells(text: str, outcome: Outcome) -> dict[str, str]:
 
 
 def _foot(rows: Rows, outcomes: Sequence[Outcome]) -> None:
-    """Print what was refused and what failed, each by its reason."""
+    """Print what was refused for all problems together, and what failed, each by its reason."""
     tried: Counter[str] = sum((o.tried for o in outcomes), Counter())
     refused: Counter[str] = sum((o.refused for o in outcomes), Counter())
-    if refused:
-        rows.text(_reasons(refused))
+    if refused and len(outcomes) > 1:
+        rows.text(f"all problems: {_reasons(refused)}")
     failed = ", ".join(f"{count} {status}" for status, count in tried.most_common() if status != "ok")
     rows.text(f"{tried.total()} compiled" + (f": {tried['ok']} measured, {failed}" if failed else " and measured"))
 

@@ -5,73 +5,31 @@ Arithmetic, loads and latency run side by side; what moves between memories, pac
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from itertools import takewhile
 from math import gcd, prod
 
-from convsmith.arith.evaluate import evaluate
-from convsmith.diag.forking import cached_property
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
-from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops
-from convsmith.plan.lower import LEAST_NEIGHBOURS, transposes
-from convsmith.plan.registers import filled_lanes
-from convsmith.plan.unit import Unit
-from convsmith.problem.problem import Problem
-from convsmith.statement.phases import Phase, phased
-from convsmith.statement.statement import Statement, View, view_steps
+from convsmith.statement.statement import View, view_steps
 from convsmith.tune.fragments import Panels, fragment_cycles
-from convsmith.tune.traffic import Traffic
-from convsmith.tune.windows import STRIDE, fetched, first_reads, slid
+from convsmith.tune.shared_facts import SharedFacts
+from convsmith.tune.windows import fetched, first_reads, slid
 
 OVERLAP = 4
 """Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other wholly.
 
 It is a property of the model: it smooths the maximum, on any machine that runs them side by side.
 """
-PAGE = 4096
-"""Bytes of a page, of which few have an entry in the first table of addresses."""
 Terms = defaultdict[str, float]
 """Cycles by their cause."""
 
 
-class CostModel:
-    """The facts that all candidates of one problem share, and what a candidate costs."""
-
-    def __init__(
-        self, problem: Problem, st: Statement, target: Machine, unit: Unit, along: tuple[Phase, ...] = ()
-    ) -> None:
-        self.problem = problem
-        self.target = target
-        self.phases = along
-        self.whole = st
-        self.st = st = phased(st, tuple(p.pixel for p in along))
-        self.bytes = dtype(st.a.dtype).bytes
-        self.unit = unit
-        self.src, self.dst = view_steps(st.a), view_steps(st.c)
-        self.classes = st.residues
-        apart = st.constant and self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
-        self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
-        absent = unit.rows > 1 and not is_true(st.a.mask)
-        self.is_copied = (apart or absent) and not self.classes and bool(self.images)
-        if apart and not self.is_copied and st.acc != "s32":
-            self.unit = Unit.plain(st, target)
-        self.lanes = self.unit.lanes
-        self.product = dict(target.costs.slow).get(self.unit.name, target.costs.multiply_add)
-        self.converts = st.constant and not self.unit.dot and dtype(st.a.dtype).kind == "float" and st.a.dtype != st.acc
-        self.sizes = {d.name: d.size for d in st.dims}
-        self.dims: dict[str, tuple[str, ...]] = {d.name: (d.name,) for d in st.dims}
-        self.n = st.n
-        self.batch = next((d.name for d in reversed(st.of("batch"))), "")
-        self.k = st.reduce[-1]
-        self.terms = prod(d.size for d in st.of("k")) // self.taken()
-        self.traffic = Traffic(st, target)
-        self._filled: dict[tuple[str, ...], int] = {}
-        self._neighbours: dict[tuple[str, ...], str] = {}
-        """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
+class CostModel(SharedFacts):
+    """The cycles of each candidate of one problem."""
 
     def copied(self, config: Config) -> float:
         """Return the cycles to copy the source at each call."""
@@ -102,30 +60,6 @@ class CostModel:
             again *= prod(-(-self.sizes[n] // config.size(n)) for n in outside if n == self.n)
         lines = elements // (self.st.a.layout.shape[-1] * self.st.a.layout.shape[1])
         return again * (vector * elements / self.lanes + cost.call * lines)
-
-    def along_rows(self, pixel: str) -> bool:
-        """Whether vectors of pixels lie along rows of a result and of a source that may have borders or a stride."""
-        if not self.st.constant or self.phases or self.dims[pixel] != (pixel,) or self.apart(pixel) != 1:
-            return False
-        step = self.row_step(pixel)
-        packed = step > 1 and self.reads_once() and not self.bordered(pixel)
-        if step != 1 and not packed and not (step == STRIDE and self.window(step) <= self.target.l1.kept):
-            return False
-        return not self.bordered(pixel) or not (self.st.shifted or self.st.a.fewer is not None or self.st.sizes)
-
-    def row_step(self, pixel: str) -> int:
-        """Elements of the source between neighbouring pixels, of one residue class where a stride must divide them."""
-        return self.moved(pixel, self.classes.get(pixel, 1)) - self.moved(pixel, 0)
-
-    def reads_once(self) -> bool:
-        """Whether pixels have one tap, or the result is that of weights: packing then repeats no element for taps."""
-        return not self.st.constant or all(d.size == 1 for d in self.st.of("k") if d.axis)
-
-    @cached_property
-    def jumps(self) -> bool:
-        """Whether each channel of a pixel lies on another line of memory, and pixels have one tap."""
-        apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line
-        return self.st.constant and self.reads_once() and self.sizes[self.k] > 1 and apart and not self.phases
 
     def arriving(self, loops: Loops, config: Config, m: int, columns: int) -> float:
         """Return the slow-down of the loads of a gradient of the weights, in tiles of ``m`` by ``columns``.
@@ -172,40 +106,6 @@ class CostModel:
             return 0.0
         within = prod(self.sizes.get(n, 1) for n in config.reduce[config.reduce.index(self.k) :]) / self.sizes[self.k]
         return lines * l1.line / (self.lanes * self.bytes) / within
-
-    def window(self, step: int) -> int:
-        """Bytes of the source that two vectors of pixels, ``step`` elements apart, read in all rows of their taps."""
-        rows = self.terms // next((d.size for d in reversed(self.st.of("k")) if d.axis), 1)
-        return rows * 2 * step * self.lanes * self.bytes
-
-    def bordered(self, lane: str) -> bool:
-        """Whether lanes along pixels cross borders, beyond which only a padded copy of the source has elements."""
-        pixel = Var(self.dims[lane][-1])
-        along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
-        return self.st.constant and along and not self.phases and pixel in variables_of(self.st.a.mask)
-
-    def filled(self, lane: str) -> int:
-        """Return the lanes of a vector that are in use along a lane loop."""
-        dims = self.dims[lane]
-        if dims not in self._filled:
-            self._filled[dims] = filled_lanes(self.st, dims, self.unit)
-        return self._filled[dims]
-
-    def columns(self, loops: Loops, lane: str) -> list[int]:
-        """Columns along the lanes, in runs that vectors do not cross."""
-        for p in self.phases:
-            if p.name in self.dims[lane]:
-                return [n * loops.extents[lane] // p.count for n in p.runs]
-        return [loops.extents[lane]]
-
-    def ways(self, loops: Loops, tile: dict[str, int]) -> int:
-        """Return the maximum number of pixels of a register tile that fall into one set of the first-level cache."""
-        places = [0]
-        for name in loops.of("m"):
-            stride = self.src.get(Var(self.dims[name][-1]), 0) * self.bytes
-            places = [x + i * stride for x in places for i in range(tile.get(name, 1))]
-        line, way = self.target.l1.line, self.target.l1.way
-        return max(Counter(x % way // line for x in {x // line * line for x in places}).values())
 
     def cycles(self, loops: Loops, config: Config, terms: Terms | None = None, near: bool = False) -> float:
         """Return the cycles of the whole problem on one thread; an empty ``terms`` gets them by cause.
@@ -266,28 +166,6 @@ class CostModel:
             return self.lanes * self.scattering(apart * self.bytes, tile.get(lane, 1))
         return self.lanes * self.target.costs.scatter if lane in self.classes and lane != self.n else 0.0
 
-    def turns_pages(self, lane: str) -> bool:
-        """Whether lanes along pixels write a result beyond the caches whose channels lie on pages of their own."""
-        along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
-        pixels = self.st.constant and along and self.apart(lane) == 1
-        size = dtype(self.st.c.dtype).bytes
-        far = pixels and prod(self.st.c.layout.shape) * size > self.target.costs.images_near
-        return far and self.target.costs.page_turn > 0 and self.apart(self.n) * size >= PAGE
-
-    def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:
-        """Return the neighbours of the result that are written as a vector, where tiles are transposed; or 0.
-
-        A tile has ``most`` at most.
-        """
-        key = (lane, *tile)
-        if key not in self._neighbours:
-            apart, names = self.dims[lane][-1], [n for n in tile if n != lane]
-            found = (n for n in names if transposes(self.st, apart, self.dims[n][-1], self.lanes, self.target))
-            fits = self.unit.rows == 1 and not self.phases and apart != self.k
-            self._neighbours[key] = next(found, "") if fits else ""
-        count = min(tile.get(self._neighbours[key], 0), most)
-        return -(-count // -(-count // self.lanes)) if count >= LEAST_NEIGHBOURS else 0
-
     def panels(self, loops: Loops, config: Config) -> Panels:
         """Return the bytes that tiles of fragments read; taps along a row share pixels."""
         again, terms = self.taps_of_a_row(config), self.terms * self.bytes
@@ -299,11 +177,6 @@ class CostModel:
         return Panels(
             terms / again, column, pixels * terms / again, columns * column, stays, shared=again > 1, copied=copied
         )
-
-    def taps_of_a_row(self, config: Config) -> int:
-        """Return the taps along a row, which read the same pixels unless the windows of pixels are copied."""
-        along = {d.axis for d in self.st.of("m")[-1:]} - {""}
-        return 1 if config.realise == "window_copy" else prod(d.size for d in self.st.of("k") if d.axis in along)
 
     def packing(self, view: View, config: Config) -> float:
         """Return the cycles to pack an operand in each call.
@@ -433,11 +306,6 @@ class CostModel:
         together = 1 + (-(-span // self.lanes) * self.lanes - span) // apart
         return -(-tile[tap] // together) / tile[tap]
 
-    def footprint(self) -> int:
-        """Bytes of all images and their results, or the gradients of these."""
-        images = (self.st.a, self.st.c) if self.st.constant else self.st.factors
-        return sum(prod(v.layout.shape) for v in images) * self.bytes
-
     def fetch(self, loops: Loops, config: Config) -> float:
         """Vectors that come from beyond the first-level cache, and go there, for each that a window's tap multiplies.
 
@@ -477,34 +345,12 @@ class CostModel:
         copies = prod(self.classes.values()) * prod(len(p.runs) for p in self.phases)
         return sum(pieces) * (stores if scattered else 1) * copies // self.taken()
 
-    def taken(self) -> int:
-        """Residue classes of reduction loops: one of them meets each class of the result."""
-        return prod(m for name, m in self.classes.items() if name in self.st.reduce)
-
     def sums(self, held: int) -> float:
         """Cycles to add up the lanes of the accumulators; a vector of sums costs the same when it is not full."""
         cycles = self.target.costs.lane_sum
         if held <= self.lanes // 2:
             return held * cycles / 2
         return -(-held // self.lanes) * self.lanes * cycles
-
-    def pixels_first(self) -> bool:
-        """Whether all weights stay near enough to be read again for each tile of pixels, or prefetches hide that they
-        come from the second-level cache.
-        """
-        groups, cost = self.sizes.get(self.batch, 1), self.target.costs
-        share = cost.weights_kept * (2 if self.classes else 1)  # the result then takes most of the time
-        size = groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes
-        return size <= share or (cost.prefetches(size) and size <= self.target.l2.bytes)
-
-    def apart(self, loop: str) -> int:
-        """Return the elements of the result between neighbours along a loop; a fused loop's innermost dim counts."""
-        return self.dst.get(Var(self.dims[loop][-1]), 1)
-
-    def moved(self, loop: str, by: int) -> int:
-        """Elements that so many iterations of a loop move the source by, from the start."""
-        values = {v: by * (v.name == loop) for e in self.src for v in variables_of(e)}
-        return sum(c * int(evaluate(e, values)) for e, c in self.src.items())
 
 
 def overlapped(*cycles: float) -> float:

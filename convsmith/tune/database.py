@@ -193,10 +193,14 @@ class Database:
 
 
 def _reason(error: sqlite3.OperationalError, path: Path) -> str:
-    """Return why an operation failed, as text; a full disk is named with the space that is left."""
+    """Return why an operation failed, as text; a full disk or a file of its largest size is named with the space left.
+    """
+    stat = os.statvfs(path.parent)
+    free = f"{stat.f_bavail * stat.f_frsize >> 10} KiB are free"
     if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
-        stat = os.statvfs(path.parent)
-        return f"the disk is full ({stat.f_bavail * stat.f_frsize >> 10} KiB are free)"
+        return f"the disk is full ({free})"
+    if error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE:
+        return f"the system refuses to write more ({free}; the size of a file may be limited)"
     if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:  # the rest of the code is a detail
         return f"another process has written to it for {BUSY_SECONDS:g} seconds"
     return str(error)

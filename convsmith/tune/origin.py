@@ -7,12 +7,14 @@ import re
 from functools import cache
 
 from convsmith.compiler.cache import compiler_source_hash
+from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.base import Machine
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.micro_architectures import micro_architecture
+from convsmith.machine.registry import target as known_target
 from convsmith.runtime.loading import device_name
 
-__all__ = ["compiler_key", "machine_key", "machine_text"]
+__all__ = ["compiler_key", "is_of_this_machine", "machine_key", "machine_text"]
 
 HASH_LETTERS = 12
 
@@ -44,6 +46,17 @@ def machine_text(target: Machine | None = None) -> str:
         return device_name(target.device.runtime)
     sizes = ", ".join(f"{name} {size >> 10} KiB" for name, size in cache_sizes().items())
     return f"{cpu().model}; {sizes or 'caches unknown'}"
+
+
+def is_of_this_machine(machine: str, target: str) -> bool:
+    """Return whether ``machine``, the key in a row of measurements of ``target``, is this one or a device of it.
+
+    An unknown target, or one whose device is absent, is of another machine.
+    """
+    try:
+        return machine == machine_key(known_target(target))
+    except (UnsupportedError, UsageError):
+        return False
 
 
 @cache

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.diag.warning import ConvsmithWarning, warn
 from convsmith.machine.base import Machine
-from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 from convsmith.tune.measured import Measured, best_of, sums_in_order
@@ -71,16 +69,13 @@ def _rows(line: str, target: str) -> list[Measured]:
         return []
     with import_lock:
         from convsmith.tune.database import Database, DatabaseError
-        from convsmith.tune.origin import compiler_key, machine_key
+        from convsmith.tune.origin import compiler_key, is_of_this_machine
 
     try:
         with Database(path, create=False) as database:
             rows = database.rows(problem=line, compiler=compiler_key(), target=target)
-            if rows:  # only then a device need be there, to be asked for its name
-                here = machine_key(known_target(target))
-            return [row for row in rows if row.machine == here]
-    except UnsupportedError:
-        return []
+            here = {machine for machine in {row.machine for row in rows} if is_of_this_machine(machine, target)}
+            return [row for row in rows if row.machine in here]
     except DatabaseError as error:
         _unusable.add(path)
         warn(f"{error}; the model chooses configs", DatabaseWarning)

@@ -16,6 +16,9 @@ import pytest
 from commands import run
 
 import convsmith as cs
+from convsmith.diag.errors import UnsupportedError
+from convsmith.machine.registry import target
+from convsmith.tune import origin
 from convsmith.tune.database import Database
 from convsmith.tune.measured import Measured
 
@@ -33,6 +36,8 @@ def test_what_tune_measures_is_kept_and_used(path: Path, tmp_path: Path) -> None
     assert result.exit_code == 0, result.output
     assert re.search(rf"{LINE} +[\d.]+ us +[01]\.\d\d +\d+ ", result.stdout)
     assert re.search(r"^\d+ compiled", result.stdout, re.MULTILINE)
+    refused = re.search(r"^ {4}(\d+) refused: (\d+ \w+(?:, \d+ \w+)*)$", result.stdout, re.MULTILINE)
+    assert refused and int(refused[1]) == sum(int(part.split()[0]) for part in refused[2].split(", "))
     best = run("db", "best", "--wide").stdout.splitlines()
     assert len(best) == 2 and LINE in best[1] and "--target=" in best[1]
     config = best[1][best[1].index("--target=") :]
@@ -129,6 +134,28 @@ def test_an_illegal_request_is_one_message(
     monkeypatch.setattr("convsmith.tune.cluster.CONNECT_SECONDS", 0.5)
     result = run("tune", *arguments)
     assert result.exit_code == 2 and message in result.stderr
+
+
+def test_rows_of_devices_are_those_of_this_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device's rows have its name as their machine; the rows of a device that is absent are another machine's."""
+    names = {"cuda": "A GPU"}
+
+    def device_name(runtime: str) -> str:
+        if runtime not in names:
+            raise UnsupportedError("there is no device")
+        return names[runtime]
+
+    monkeypatch.setattr(origin, "device_name", device_name)
+    machine = origin.machine_key(target("sm_90a"))
+    row = Measured("near", "c", machine, origin.compiler_key(), "sm_90a", 1, "ok", 1.0, 1e-5, 0.0, 20)
+    with Database(path) as database:
+        database.put([row, replace(row, problem="far", machine="other"), replace(row, problem="gone", target="gone")])
+        database.put([replace(row, problem="absent", target="opencl")])
+    shown = run("db", "best").stdout
+    assert [line.split()[0] for line in shown.splitlines()[1:]] == ["near"]
+    listed = run("db", "list").stdout
+    assert re.search(rf"^{machine} .*\(this machine\)$", listed, re.MULTILINE)
+    assert re.search(r"^other .*\(another machine: hints\)$", listed, re.MULTILINE)
 
 
 def tuning(path: Path, *arguments: str) -> subprocess.Popen[bytes]:

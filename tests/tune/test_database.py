@@ -143,6 +143,57 @@ def test_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
         assert database.rows() == [ROW]
 
 
+FILL = """if True:
+    import ctypes, os, resource, signal, sys
+    from dataclasses import replace
+    from pathlib import Path
+    from convsmith.tune.database import Database, DatabaseError
+    from convsmith.tune.measured import Measured
+
+    def mount(directory):  # a file system that only this process sees
+        libc, ids = ctypes.CDLL(None), (os.getuid(), os.getgid())
+        if libc.unshare(0x10000000 | 0x00020000):  # CLONE_NEWUSER, CLONE_NEWNS
+            sys.exit(77)
+        Path("/proc/self/setgroups").write_text("deny")
+        for name, number in zip(("uid_map", "gid_map"), ids):
+            Path("/proc/self", name).write_text(f"0 {number} 1")
+        if libc.mount(b"none", directory.encode(), b"tmpfs", 0, b"size=256k"):
+            sys.exit(77)
+
+    kind, directory = sys.argv[1:]
+    row, path = Measured("p", "c", "m", "c1", "avx2", 1, note="x" * 1000), Path(directory, "m.db")
+    if kind == "disk":
+        mount(directory)
+    kept = 0
+    with Database(path) as database:
+        if kind == "limit":
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, 1 << 17))
+        try:
+            for kept in range(1000):
+                database.put([replace(row, config=str(kept))])
+        except DatabaseError as error:
+            print(error)
+        assert len(database.rows()) == kept > 3
+    with Database(path) as database:
+        assert len(database.rows()) == kept
+"""
+"""A program that writes rows until the file system, or the limit on the size of a file, takes no more."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("disk", "the disk is full (0 KiB are free)"), ("limit", "the system refuses to write more (")],
+)
+def test_a_file_system_that_takes_no_more_keeps_what_was_written(kind: str, message: str, tmp_path: Path) -> None:
+    """Each row that `put` has returned from is read after the failure, in the same process and by the next opener."""
+    done = subprocess.run([sys.executable, "-c", FILL, kind, tmp_path], capture_output=True, text=True, check=False)
+    if done.returncode == 77:
+        pytest.skip("this system lets no user mount a file system of its own")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{tmp_path}/m.db: cannot be written: {message}")
+
+
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DatabaseError, match=r"file: cannot be made: |file/m\.db: cannot be"):
