@@ -43,6 +43,10 @@ KINDS = {
         "--lane=oc --register=oc:4,ow:2 --realise=pad_copy --group=oc:8,ow:4,ic:4 --shared=src,wei --vectors=oc:2,ic:2 "
         "--pad=wei:2",
     ),
+    "operands-of-the-epilogue-first": (
+        "--dir=FWD_B --attr-post-ops=sum+relu mb1ic3iw9oc6ow9kw3pw1",
+        "--lane=ow --register=oc:2,ow:2 --realise=mask --group=oc:4,ow:8,ic:2 --shared=src,wei --preload=bia,dst",
+    ),
     "vectors-and-tails": (
         "--stag=axb --dtag=axb mb1ic3iw3oc6ow3kw1",
         "--lane=oc --register=oc:2,ow:2 --realise=pad_copy --group=oc:8,ow:4,ic:2 --shared=src,wei --vectors=oc:2,ic:2",

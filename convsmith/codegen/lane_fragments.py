@@ -20,6 +20,7 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import LANES, FragmentLayout, Instruction, Operand
+from convsmith.ir.lane_operands import operands_beside
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Invoke, Stmt
 from convsmith.ir.value import Lanes, Load
@@ -43,6 +44,7 @@ class LaneFragments:
                 for operand, v in zip(row.operands if row.exchange is None else (), (s.dst, *s.args)):
                     if isinstance(v, Load) and v.buffer.scope == "fragment" and operand.file == LANES:
                         self.operands[v.buffer] = operand
+        self.operands |= operands_beside(body, self.operands)
         self._places: dict[FragmentLayout, Numbers] = {}
         self._known: dict[tuple[Operand, tuple[Index, ...], Lanes | None], tuple[Place, ...]] = {}
 

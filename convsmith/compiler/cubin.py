@@ -72,6 +72,7 @@ def machine_code(text: str, machine: Machine) -> tuple[bytes, dict[str, str]]:
     except UnsupportedError:
         return code.encode(), {"ptx": code}
     uses = {f"use of {name}": str(use) for name, use in assembled.uses.items()}
+    uses |= {f"registers of {name}": str(use.registers) for name, use in assembled.uses.items()}
     return assembled.cubin, {"ptx": code, "assembler": assembled.assembler, **uses}
 
 

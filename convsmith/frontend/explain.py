@@ -134,7 +134,8 @@ def _decisions(
 ) -> Iterator[Line]:  # fmt: skip
     """Yield the decisions of the plan, and facts about the code."""
     if isinstance(plan, DevicePlan):
-        yield from device_lines(plan, low)
+        assert kernel.artifact is not None
+        yield from device_lines(plan, low, kernel.artifact)
         yield from _nest(low, records)
         yield from _code(kernel, low)
         return

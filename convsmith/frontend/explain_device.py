@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from convsmith.codegen.artifact import Launch
+from convsmith.codegen.artifact import Artifact, Launch
 from convsmith.compiler.driver import Lowered
 from convsmith.compiler.launch import launch_of
 from convsmith.machine.device import ComputeUnits, Device
@@ -18,8 +18,8 @@ from convsmith.problem.types import TYPES
 __all__ = ["device_lines", "device_roofline"]
 
 
-def device_lines(plan: DevicePlan, low: Lowered) -> Iterator[tuple[str, str]]:
-    """Yield the decisions of the plan, and the launch of each kernel in the order of a call."""
+def device_lines(plan: DevicePlan, low: Lowered, artifact: Artifact) -> Iterator[tuple[str, str]]:
+    """Yield the decisions of the plan, and the launch of each kernel in the order of a call, with its occupancy."""
     device = plan.machine.device
     assert device is not None
     yield from plan.decisions()
@@ -30,19 +30,27 @@ def device_lines(plan: DevicePlan, low: Lowered) -> Iterator[tuple[str, str]]:
             f"{k.name}: {prod(launch.grid)} groups ({_extents(launch.grid)}) of {threads} threads "
             f"({_extents(launch.group)}), {launch.shared} bytes of shared memory each"
         )
-        yield "", resident(launch, device)
+        registers = artifact.notes.get(f"registers of {plan.symbol('' if k is low.kernel else k.name)}", "0")
+        yield "occupancy", resident(launch, device, int(registers))
 
 
-def resident(launch: Launch, device: Device) -> str:
-    """Return how many groups of a launch reside on a unit of the device at a time, and what limits them."""
+def resident(launch: Launch, device: Device, registers: int = 0) -> str:
+    """Return how many groups of a launch reside on a unit of the device at a time, and what limits them. A thread needs
+    so many ``registers``, 0 where no assembler has said how many.
+    """
     units, threads = device.units, prod(launch.group)
-    limits = {"threads": units.threads // threads}
+    limits = {"threads": units.threads // threads, "groups": units.groups}
     if launch.shared:
         limits["shared memory"] = units.shared // launch.shared
+    if registers:
+        warp, step = min(device.warps, default=1), units.register_step
+        limits["registers"] = units.registers // (-(-threads // warp) * warp * -(-registers // step) * step)
     groups = min(limits.values())
     cause = next(name for name, most in limits.items() if most == groups)
     share = min(groups * threads / units.threads, 1.0)
-    return f"{groups} groups reside on each of {units.count} units ({cause} limit them): {share:.0%} of its threads"
+    known = "" if registers else "; the driver allocates registers"
+    number = "1 group resides" if groups == 1 else f"{groups} groups reside"
+    return f"{number} on each of {units.count} units (limit: {cause}), {share:.0%} of its threads{known}"
 
 
 def device_roofline(problem: Problem, config: Config, units: ComputeUnits) -> Iterator[tuple[str, str]]:

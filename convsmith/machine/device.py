@@ -46,6 +46,10 @@ class ComputeUnits:
     """Multiply-adds of 16-bit elements by instructions on fragments, in a cycle; shorter elements have as many more."""
     memory_bytes: int = 0
     """Bytes that all units together read from memory in a cycle, by the data sheet."""
+    groups: int = 32
+    """Maximum number of groups that reside on a unit at a time."""
+    register_step: int = 8
+    """Registers of a thread by which a unit allocates them."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class _Elements(Rewriter):
         return self.known[v]
 
 
-def _guards(root: Value, v: Value) -> tuple[Cond, ...]:
+def guards_of(root: Value, v: Value) -> tuple[Cond, ...]:
     """Return the conditions of the masks around ``v``, which hold wherever ``root`` evaluates it."""
     known: dict[Value, tuple[Cond, ...] | None] = {}
 
@@ -138,7 +138,7 @@ class Packing:
     def places(self, s: Stmt, loops: tuple[object, ...]) -> Iterator[tuple[object, ...]]:
         """Yield, for each place where ``s`` reads, the value to pack, its guards and the loops that index it."""
         if isinstance(s, Store):
-            yield from ((v, _guards(s.value, v), *loops) for v in self.elements(s))
+            yield from ((v, guards_of(s.value, v), *loops) for v in self.elements(s))
         elif isinstance(s, For) and self.indexes(s):
             loops = (*loops, (s.var, s.lo, s.hi))
         for x in children(s):
@@ -201,14 +201,14 @@ class Packing:
 
         def read(v: Value) -> Value:
             nonlocal at
-            new, write = self.element(v, at, _guards(s.value, v))
+            new, write = self.element(v, at, guards_of(s.value, v))
             writes.append(write)
             at = at + self.width(v)
             return new
 
         value = _Elements(self.operands, self.convert, read).expr(s.value)
         if self.filled:
-            guards = tuple(c for v in self.elements(s) for c in _guards(s.value, v))
+            guards = tuple(c for v in self.elements(s) for c in guards_of(s.value, v))
             value = _Unmasked(self.absent(guards)).expr(value)
         return Store(s.buffer, s.index, value, s.lanes), block(*writes)
 

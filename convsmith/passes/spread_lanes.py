@@ -8,6 +8,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.instruction import LANES, Instruction, Operand
+from convsmith.ir.lane_operands import operands_beside
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import THREAD_LOOPS, For, Invoke, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
@@ -37,7 +38,7 @@ def lane_operands(kernel: Kernel, rows: Sequence[Instruction]) -> dict[Buffer, O
                 if isinstance(v, Load) and v.buffer.scope == "fragment" and operand.file == LANES:
                     if found.setdefault(v.buffer, operand).layout != operand.layout:
                         raise ConfigError("fragment", f"spread_lanes: {v.buffer} has the layouts of two operands")
-    return found
+    return {**operands_beside(kernel.body, found), **found}
 
 
 class _SpreadLanes(LoopRewriter):

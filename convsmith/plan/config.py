@@ -80,6 +80,8 @@ class Config:
     ``copies``    how elements reach shared memory: through registers of the threads that then wait (``wait``), or on
                   their own while threads go on (``async``)
     ``barriers``  whether threads stop where they arrive at a barrier (``whole``), or later (``split``)
+    ``preload``   operands of the epilogue (bias, scales, the summand of a ``sum``) whose elements a thread loads to
+                  registers before the products, on machines that have groups
     ``offsets``   whether zero points are subtracted from ``each`` factor or from the ``sums``
     ``flip``      bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8
     ``drain``     whether accumulators are stored to memory, where a loop finishes them (for long post-ops)
@@ -127,6 +129,7 @@ class Config:
     buffers: int = 1
     copies: str = "wait"
     barriers: str = "whole"
+    preload: tuple[str, ...] = ()
     offsets: str = "each"
     flip: tuple[str, ...] = ()
     drain: bool = False
@@ -276,6 +279,7 @@ class Config:
             group=sizes(self.group), shared=names(self.shared, arrays),
             pad=tuple((arrays.get(a, a), n) for a, n in self.pad),
             swizzle=tuple((arrays.get(a, a), n) for a, n in self.swizzle), vectors=sizes(self.vectors),
+            preload=names(self.preload, arrays),
         )  # fmt: skip
 
     @staticmethod
@@ -347,7 +351,7 @@ _PRINT: dict[str, Callable[[Any], str]] = {
     "vectors": _sizes_text,
     "winograd": _sizes_text, "block": _sizes_text,
     "order": ",".join, "reduce": ",".join, "pack": ",".join, "hold": ",".join, "flip": ",".join, "stream": ",".join,
-    "shared": ",".join,
+    "shared": ",".join, "preload": ",".join,
     "phases": ",".join, "outline": _flag_text, "drain": _flag_text,
 }  # fmt: skip
 _READ: dict[str, Callable[[str], Any]] = {
@@ -357,7 +361,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "ends": _sizes, "remainder": _sizes, "group": _sizes, "pad": _sizes, "swizzle": _sizes, "vectors": _sizes,
     "winograd": _sizes, "block": _sizes,
     "order": _names, "reduce": _names, "pack": _names, "hold": _names, "flip": _names, "phases": _names,
-    "stream": _names, "shared": _names,
+    "stream": _names, "shared": _names, "preload": _names,
     "outline": _flag, "drain": _flag,
 }  # fmt: skip
 _EXAMPLE = {
@@ -373,6 +377,7 @@ _EXAMPLE = {
     "join": "--join=atomic", "group": "--group=oc:32,ow:16,ic:8", "shared": "--shared=src,wei", "pad": "--pad=wei:1",
     "swizzle": "--swizzle=wei:4", "vectors": "--vectors=oc:4,ic:4",
     "buffers": "--buffers=2", "copies": "--copies=async", "barriers": "--barriers=split",
-    "hold": "--hold=wei", "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
+    "preload": "--preload=bia,dst", "hold": "--hold=wei",
+    "offsets": "--offsets=sums", "flip": "--flip=wei", "outline": "--outline=no",
     "drain": "--drain=yes", "phases": "--phases=ow", "winograd": "--winograd=oh:4,ow:4", "block": "--block=oh:2",
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_false
 from convsmith.machine.base import Machine
 from convsmith.passes.add_atomically import ZERO, add_atomically
@@ -27,6 +28,7 @@ from convsmith.passes.manager import Step
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.pad_rows import pad_rows
+from convsmith.passes.preload import preload
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.simplify import simplify
@@ -113,6 +115,8 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
             terms = [x.name for x in nest.terms if x is vector]
             read = f"{v.name}_s" if v in views else v.name
             steps.append(Step(load_once, read, (*terms, *names(nest.registers)), "" if vector is None else vector.name))
+    if config.preload:
+        steps.append(Step(preload, config.preload, "register" if warp is None else "fragment"))
     steps += [*packed(names(nest.grid), GROUP, GRID_DIMS)]
     if config.buffers > 1 and views:
         slots = tuple(f"{v.name}_s" for v in views)
@@ -167,6 +171,11 @@ def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ma
 def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``."""
     if config.realise == "hardware":
+        if config.preload:
+            raise ConfigError(
+                "preload", f"--preload={','.join(config.preload)}: --realise=hardware has the registers of a lane for "
+                "sums alone; legal is none",
+            )  # fmt: skip
         return hardware_plan(st, config, machine)
     loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)

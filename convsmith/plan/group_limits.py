@@ -29,7 +29,7 @@ ATOMIC = ("f32", "s32")
 _KNOWN = {
     "target", "lane", "fuse", "register", "order", "reduce", "group", "shared", "pad", "realise", "pack", "split",
     "join", "swizzle", "vectors", "buffers", "copies", "barriers", "offsets", "flip", "instruction", "outline",
-    "pieces", "then", "at", "halo",
+    "pieces", "then", "at", "halo", "preload",
 }  # fmt: skip
 """Fields of a config that say something on machines with thread groups, or are asked about elsewhere."""
 

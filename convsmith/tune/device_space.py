@@ -36,6 +36,7 @@ class _Decided(NamedTuple):
     config: Config
     statement: Statement
     machine: Machine
+    problem: Problem
 
     @property
     def reduce(self) -> frozenset[str]:
@@ -119,6 +120,13 @@ def _vectors(at: _Decided) -> Iterator[Changes]:
             yield dict(vectors=_with(c.vectors, name, width))
 
 
+def _epilogues(at: _Decided) -> Iterator[Changes]:
+    """Yield the bias and the summand of a ``sum`` as operands that a thread loads before the products, and none."""
+    legal = [t.name for t in at.problem.tensors if t.role == "inout" or (t.role == "in" and t.holds == "bia")]
+    for count in range(len(legal) + 1):
+        yield dict(preload=tuple(legal[:count]))
+
+
 def _orders(at: _Decided) -> Iterator[Changes]:
     """Yield the orders of groups, and of the steps of the reduction."""
     outer = [d.name for d in at.statement.dims if d.name not in at.reduce and d.size > 1]
@@ -143,7 +151,7 @@ def _parts(at: _Decided) -> Iterator[Changes]:
 
 _DIMENSIONS: dict[str, Callable[[_Decided], Iterator[Changes]]] = {
     "register": _registers, "group": _groups, "step": _steps, "copies": _copies, "rows": _rows, "shared": _shared,
-    "vectors": _vectors,
+    "vectors": _vectors, "epilogue": _epilogues,
     "order": _orders, "parts": _parts,
 }  # fmt: skip
 """The dimensions of the space by name. Lanes and instructions come with the model's candidates."""
@@ -165,7 +173,9 @@ class DeviceSpace(ConfigSpace):
     def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
         if config.fuse or self._statement is None:
             return ()
-        return _DIMENSIONS[dimension](_Decided(config, self._statement, self.target))
+        return _DIMENSIONS[dimension](
+            _Decided(config, self._statement, self.target, self.problem)
+        )  # fmt: skip
 
     def check(self, config: Config) -> None:
         device_plan(self.problem, config, self.target)

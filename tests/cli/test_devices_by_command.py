@@ -11,6 +11,9 @@ from opencl_driver import require_opencl
 
 import convsmith as cs
 from convsmith.cli.main import main
+from convsmith.codegen.artifact import Launch
+from convsmith.frontend.explain_device import resident
+from convsmith.machine.registry import target as machine
 from convsmith.runtime import opencl
 
 LINE = "mb1ic3ih6oc4oh6kh3ph1"
@@ -38,6 +41,22 @@ def test_a_kernel_is_explained_and_shown_without_a_device(monkeypatch: pytest.Mo
     assert "OpEntryPoint Kernel" in run("show", LINE, "--asm")
     assert "define spir_kernel void @convsmith(ptr addrspace(1)" in run("show", LINE, "--llvm")
     assert "#grid:" in run("show", LINE)
+
+
+@pytest.mark.parametrize(("shared", "registers", "threads", "text"), [
+    (0, 32, 256, "8 groups reside on each of 108 units (limit: threads), 100% of its threads"),
+    (0, 0, 32, "32 groups reside on each of 108 units (limit: groups), 50% of its threads; the driver allocates "
+     "registers"),
+    (0, 61, 256, "4 groups reside on each of 108 units (limit: registers), 50% of its threads"),
+    (90_000, 64, 128, "1 group resides on each of 108 units (limit: shared memory), 6% of its threads"),
+])  # fmt: skip
+def test_occupancy_counts_threads_groups_registers_and_shared_memory(
+    shared: int, registers: int, threads: int, text: str
+) -> None:
+    device = machine("sm_80").device
+    assert device is not None
+    launch = Launch("grid", runtime="cuda", grid=(1, 1, 1), group=(threads, 1, 1), shared=shared)
+    assert resident(launch, device, registers) == text
 
 
 @pytest.mark.parametrize("target, line, rates, bound", [

@@ -170,6 +170,29 @@ def test_illegal_configs_name_what_is_wrong(words: str, code: str, text: str) ->
     assert raised.value.code == code and text in str(raised.value)
 
 
+def test_operands_of_the_epilogue_are_loaded_before_the_first_barrier() -> None:
+    """The thread loads the bias and the summand before the products, with the condition of its stores."""
+    problem, config = KINDS["operands-of-the-epilogue-first"]
+    with interning():
+        plan = device_plan(parse_problem(problem), Config.parse(f"{HEAD} {config}"), machine())
+        text = str(run_steps(plan.naive(), plan.pipeline))
+    before, _, after = text.partition("barrier")
+    assert before.count("= (bia[") == 2 and before.count("= (dst[") == 4
+    assert not any(x in line.partition("=")[2] for line in after.splitlines() for x in ("bia[", "dst["))
+
+
+@pytest.mark.parametrize(("level", "words", "text"), [
+    ("opencl", "--preload=src --realise=mask", "--preload=src; legal are operands that are read with the sums: bia"),
+    ("sm_90a", "--preload=bia --realise=hardware", "--preload=bia: --realise=hardware has the registers"),
+])  # fmt: skip
+def test_operands_that_cannot_be_loaded_first(level: str, words: str, text: str) -> None:
+    config = Config.parse(f"--target={level} --lane=oc --pack= {words}")
+    with interning(), pytest.raises(ConfigError) as raised:
+        plan = device_plan(parse_problem("--dir=FWD_B mb1ic4ih6oc8oh6kh1"), config, target(level))
+        run_steps(plan.naive(), plan.pipeline)
+    assert raised.value.code == "preload" and text in str(raised.value)
+
+
 def test_a_device_without_room_names_it() -> None:
     device = machine().device
     assert device is not None

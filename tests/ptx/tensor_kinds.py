@@ -30,6 +30,9 @@ AMPERE = {
                  _bf16("--register=oc:8,ow:4,oh:4 --group=oc:8,ow:8,oh:8,ic:16")),
     "bias-and-relu": (f"{_CHANNELS_LAST} --dt=f16 --dir=FWD_B --attr-post-ops=relu mb1ic16iw33oc12ow33kw1",
                       _words("m16n8k16_f16", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16")),
+    "bias-and-summand-first": (
+        f"{_CHANNELS_LAST} --dt=bf16 --dir=FWD_B --attr-post-ops=sum+relu mb1ic16iw33oc12ow33kw1",
+        _bf16("--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16 --preload=bia,dst")),
     "taps-and-channels": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic3ih16oc16oh8kh7sh2ph3",
                           _bf16("--register=oc:16,ow:8,oh:2 --group=oc:16,ow:8,oh:4,ic:4,kw:8,kh:1")),
     "bytes": (f"{_CHANNELS_LAST} --dt=s8:s8:s32 mb1ic32iw33oc12ow33kw3pw1",

@@ -78,12 +78,13 @@ def test_parts_of_a_reduction_keep_its_vectors() -> None:
         assert space.seeds[0].split and space.seeds[0].vectors and not any(map(space.refusal, space.seeds))
 
 
-DIMENSIONS = ("register", "group", "step", "copies", "rows", "shared", "vectors", "order", "parts")
+DIMENSIONS = ("register", "group", "step", "copies", "rows", "shared", "vectors", "epilogue", "order", "parts")
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_each_dimension_has_legal_steps(dimension: str) -> None:
-    line = "--dir=BWD_W --stag=axb --dtag=axb mb4ic8iw16oc16ow16kw3pw1"
+    direction = "FWD_B --attr-post-ops=sum" if dimension == "epilogue" else "BWD_W"
+    line = f"--dir={direction} --stag=axb --dtag=axb mb4ic8iw16oc16ow16kw3pw1"
     with interning():
         space = DeviceSpace(parse_problem(line), target("sm_80"))
         near = list(space.neighbours(space.seeds[0], dimension))
