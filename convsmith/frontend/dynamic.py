@@ -5,7 +5,7 @@
     y = k(x, w, pads=((0, 2), (1, 1)))        # front and back pad of each axis
 
 Sizes follow from arrays and pads (`call_sizes.py`).  The code is compiled and linked once; the first call with a shape
-binds the code to that shape.
+binds the code to that shape.  A device has a kernel for each shape (`sized_kernels.py`).
 """
 
 from __future__ import annotations
@@ -31,20 +31,18 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array, all_finite
 from convsmith.runtime.border import Given
-from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.host_kernel import HostKernel
+from convsmith.runtime.loading import library_of
 from convsmith.runtime.packed import Packed
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
-    from convsmith.plan.plan import Plan
+    from convsmith.plan.planned import AnyPlan
 
 __all__ = ["DynamicKernel", "dynamic_dims", "dynamic_names"]
 
 _SIDES = {"src": "source", "diff_dst": "result's gradient"}
 """Arrays that determine the sizes of a call, and the words for them."""
-_KEPT = 8
-"""Maximum number of shapes that stay bound to the code."""
 
 
 def dynamic_dims(problem: Problem, names: str) -> frozenset[str]:
@@ -86,6 +84,8 @@ class DynamicKernel(Inspected):
     `requirements` lists what a call must satisfy. Several threads may call the kernel at once.
     """
 
+    KEPT = 8
+    """Maximum number of shapes that stay bound to the code."""
     problem: Problem
     artifact: Artifact
 
@@ -98,15 +98,18 @@ class DynamicKernel(Inspected):
         self.problem = p = check_dynamic(problem)
         self.dynamic = dynamic_dims(p, dims)
         self.target = target
-        self.artifact = compile_problem(
-            p, target=target, config=config, threads=threads, requirements=requirements(p, self.dynamic)
-        )
+        self.artifact = self._compiled(config, threads)
         self.config = Config.parse(self.artifact.config)
-        self._library = HostLibrary(self.artifact)
-        self._fixed = self.artifact.requirements.fixed
+        self._library = library_of(self.artifact)
+        self._fixed = requirements(p, self.dynamic).fixed
         self._deciding = deciding(p)
-        self._bound = lru_cache(_KEPT)(self._bind)
+        self._bound = lru_cache(self.KEPT)(self._bind)
         self._packing = HostKernel(self.artifact, library=self._library)
+
+    def _compiled(self, config: Config | None, threads: int) -> Artifact:
+        """Return the code that all calls share."""
+        sizes = requirements(self.problem, self.dynamic)
+        return compile_problem(self.problem, target=self.target, config=config, threads=threads, requirements=sizes)
 
     @property
     def requirements(self) -> dict[str, int]:
@@ -162,7 +165,7 @@ class DynamicKernel(Inspected):
         """Compute on arrays by name, like `CompiledKernel.run`, with the pads of the call."""
         return self._at(arrays, pads).run(arrays)
 
-    def plan(self) -> Plan:
+    def plan(self) -> AnyPlan:
         """Return every decision worked out, with the sizes of calls as symbols; `print` shows it."""
         with import_lock:
             from convsmith.plan.plan import plan
@@ -193,6 +196,10 @@ class DynamicKernel(Inspected):
         q = problem_of_call(self.problem, self._fixed, dict(zip(self._deciding, shapes)), pads)
         if has_empty_tensor(q):
             return NothingKernel(q, self._packing.signature)
+        return self._of_call(q)
+
+    def _of_call(self, q: Problem) -> HostKernel:
+        """Return the kernel at the sizes of the problem ``q`` of a call."""
         return HostKernel(at_call(self.artifact, q), lambda: self._of_these_sizes(q), self._library)
 
     def _of_these_sizes(self, q: Problem) -> HostKernel:

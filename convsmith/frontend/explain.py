@@ -122,6 +122,8 @@ def _problem(problem: Problem) -> list[Line]:
 def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     """Yield the requirements and the sizes of a call; nothing for a kernel of fixed sizes."""
     assert kernel.artifact is not None
+    if kernel.sizes:
+        yield "sizes", f"those of a call: {kernel.sizes}; each has a kernel, and this page is about that of the line"
     if low.kernel.sizes:
         pads = "; pads are arguments" if isinstance(kernel.problem, Conv) else ""
         yield "sizes", f"those of a call: {kernel.artifact.requirements}{pads}"

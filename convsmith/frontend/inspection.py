@@ -11,6 +11,7 @@ from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.diag.forking import import_lock
+from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets
 from convsmith.plan.config import Config
@@ -32,6 +33,8 @@ class Inspected:
     config: Config
     target: Machine
     artifact: Artifact | None
+    sizes: Requirements = FIXED
+    """Requirements on the sizes of calls, each of which has a kernel of its own; none where one kernel serves all."""
 
     def plan(self) -> AnyPlan:
         """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It prints.

@@ -18,6 +18,7 @@ from convsmith.diag.expect import expect_text, integer, integers
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.dynamic import DynamicKernel, dynamic_names
 from convsmith.frontend.kernel import CompiledKernel
+from convsmith.frontend.sized_kernels import SizedKernels
 from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
 from convsmith.machine import registry
@@ -75,7 +76,7 @@ def compile(
     machine gives a kernel that answers every question, and raises UnsupportedError when it is called. `config` makes
     every decision; `target` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims
     whose sizes are those of each call: "mb,ih,iw" or a list for a convolution, which then takes pads too, "m" for a
-    product.
+    product. A device has a kernel for each size, which the first call with the size compiles.
 
     UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """
@@ -128,7 +129,9 @@ def _kernel(problem: Problem, target: str, config: Config | None, threads: int) 
 
 @lru_cache(KEPT_KERNELS)
 def _dynamic(problem: Problem, dims: str, target: str, config: Config | None, threads: int) -> DynamicKernel:
-    return DynamicKernel(problem, dims, registry.target(target), config, threads)
+    level = registry.target(target)
+    kernels = DynamicKernel if level.device is None else SizedKernels
+    return kernels(problem, dims, level, config, threads)
 
 
 def watched() -> bool:

@@ -112,8 +112,3 @@ def test_a_call_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(opencl, "_opened", without_device)
     with pytest.raises(cs.UnsupportedError, match="no device"):
         kernel(np.ones((1, 3, 6, 6), np.float32), np.ones((4, 3, 3, 3), np.float32))
-
-
-def test_sizes_of_a_call_are_refused() -> None:
-    with pytest.raises(cs.UnsupportedError, match="kernels for opencl have fixed sizes; available is a kernel"):
-        cs.compile(LINE, target="opencl", dynamic="mb,ih,iw")

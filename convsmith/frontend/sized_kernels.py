@@ -1,0 +1,46 @@
+"""`SizedKernels`: what `dynamic=` gives for a device, whose kernels have fixed sizes: one for each size of a call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.compiler.dynamic import requirements
+from convsmith.diag.forking import import_lock
+from convsmith.frontend.dynamic import DynamicKernel
+from convsmith.frontend.kernel import CompiledKernel
+from convsmith.plan.config import Config
+from convsmith.problem.problem import Problem
+from convsmith.runtime.host_kernel import HostKernel
+from convsmith.tune.compile import compile_problem
+
+if TYPE_CHECKING:
+    from convsmith.plan.planned import AnyPlan
+
+__all__ = ["SizedKernels"]
+
+
+class SizedKernels(DynamicKernel):
+    """Kernels of `problem` on a device, called as a `DynamicKernel` is, one for each size: the first call with a size
+    compiles it, or loads it from the cache.
+
+    Plan, IR and code are those of the kernel at the sizes of the line.
+    """
+
+    KEPT = 64
+
+    def _compiled(self, config: Config | None, threads: int) -> Artifact:
+        self._given, self.sizes = config, requirements(self.problem, self.dynamic)
+        return compile_problem(self.problem, target=self.target, config=config, threads=threads)
+
+    def plan(self) -> AnyPlan:
+        """Return every decision worked out, for the sizes of the line; `print` shows it."""
+        with import_lock:
+            from convsmith.plan.planned import plan_for
+
+        return plan_for(self.problem.canonical(), self.config, self.target)
+
+    def _of_call(self, q: Problem) -> HostKernel:
+        host = CompiledKernel(q, self.target, self._given, self.config.threads)._host
+        assert isinstance(host, HostKernel)
+        return host
