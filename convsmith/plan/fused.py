@@ -73,6 +73,11 @@ def scheduled_stages(
                 made = winograd_of(stages.problems[n], configs[n], machine, dynamic)
             _check(configs[n], n > start, end > start)
             own.append(scheduled(stages.problems[n], configs[n], machine, dynamic) if made is None else made.product)
+            if n and own[-1].a.name in configs[n].pack:
+                raise ConfigError(
+                    "then", f"config {configs[n]}: operands are packed before the first statement runs, and "
+                    f"{own[-1].a.name} is the result of one; legal are other operands",
+                )  # fmt: skip
             if n > start and any(v.adds != own[-1].b.name for v in own[-1].sums):
                 raise ConfigError(
                     "then", f"config {configs[n]}: sums of entries of the source need all of them before the first "

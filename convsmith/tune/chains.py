@@ -8,9 +8,9 @@ one row at a time, register tiles have fewer pixels, which costs more than a res
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -124,7 +124,7 @@ def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
     found: list[Joint] = []
     for n, (one, two) in enumerate(pairwise(stages.problems)):
         image = sizes[n]
-        if not (isinstance(one, Conv) and isinstance(two, Conv) and _has_rows(one)):
+        if not (isinstance(one, Conv) and isinstance(two, Conv) and has_rows(one)):
             found.append(Joint(image, 0, False, "rows of several channels are fused, other results are not"))
             continue
         held = _row_bytes(one) << (two.keff[-2] - 1).bit_length()
@@ -153,7 +153,7 @@ def _is_depthwise(problem: Problem) -> bool:
     return isinstance(problem, Conv) and problem.g == problem.ic > 1
 
 
-def _has_rows(problem: Problem) -> bool:
+def has_rows(problem: Problem) -> bool:
     """Return whether the result of ``problem`` has rows of several channels."""
     return isinstance(problem, Conv) and problem.rank > 1 and problem.oc > 1
 
@@ -197,21 +197,6 @@ def _row_bytes(problem: Conv) -> int:
     return prod(t.shape[1:]) * dtype(t.dtype).bytes // max(prod(problem.o[:-1]), 1)
 
 
-def stages_configs(problem: Problem, machine: Machine, threads: int) -> list[Config]:
-    """Return the configs of a problem of several stages that a search starts from, the default one first.
-
-    Those of a chain fuse any of its stages.
-    """
-    stages = stages_of(problem)
-    if isinstance(problem, Conv) or stages is None:
-        return [stages_config(problem, machine, threads)]
-    configs = StageConfigs(machine)
-    pairs = pairwise(stages.problems)
-    choices = [(True, False) if _has_rows(one) and _has_rows(two) else (False,) for one, two in pairs]
-    default = _chain_config(stages, configs, threads)
-    return list(dict.fromkeys([default, *(config_of(stages, configs, threads, way) for way in product(*choices))]))
-
-
 def stages_config(problem: Problem, machine: Machine, threads: int) -> Config:
     """Return the default config of a problem of several stages."""
     if isinstance(problem, Conv):
@@ -230,8 +215,13 @@ def _chain_config(stages: Stages, configs: StageConfigs, threads: int) -> Config
     return config_of(stages, configs, threads, [joint.fused for joint in joints(stages, configs)])
 
 
-def config_of(stages: Stages, configs: StageConfigs, threads: int, fused: Sequence[bool]) -> Config:
-    """Return the config of ``stages`` in which a stage is ``fused`` with the next one where that is said for it."""
+def config_of(
+    stages: Stages, configs: StageConfigs, threads: int, fused: Sequence[bool], asked: Mapping[int, int] | None = None
+) -> Config:  # fmt: skip
+    """Return the config of ``stages`` in which a stage is ``fused`` with the next one where that is said for it.
+
+    ``asked`` holds numbers of rows that are computed at once, by the last one of fused stages.
+    """
     joined = [*fused, False]
     config: Config | None = None
     rows = at_once = 1
@@ -243,7 +233,7 @@ def config_of(stages: Stages, configs: StageConfigs, threads: int, fused: Sequen
         elif not joined[n]:
             start = n - joined[n - 1 :: -1].index(False) if False in joined[:n] else 0
             parts = -(-threads // max(problem.dims["mb"], 1))
-            rows = at_once = rows_at_once(stages.problems[start : n + 1], configs, parts)
+            rows = at_once = (asked or {}).get(n) or rows_at_once(stages.problems[start : n + 1], configs, parts)
             own = replace(_last_of_fused(problem, configs, parts, at_once), threads=threads)
         else:
             own = replace(configs.by_rows(problem, near, rows), threads=threads)

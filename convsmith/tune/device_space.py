@@ -19,6 +19,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.device import device_candidates, expected_cycles
 from convsmith.tune.space import Space
+from convsmith.tune.stages_space import StagesSpace
 
 __all__ = ["DeviceSpace", "space_of"]
 
@@ -188,7 +189,9 @@ class DeviceSpace(ConfigSpace):
 
 def space_of(problem: Problem, target: Machine, threads: int) -> ConfigSpace:
     """Return the space of configs of ``problem`` on ``target``, for a number of threads of a CPU."""
-    return Space(problem, target, threads) if target.device is None else DeviceSpace(problem, target)
+    if target.device is not None:
+        return DeviceSpace(problem, target)
+    return (Space if stages_of(problem) is None else StagesSpace)(problem, target, threads)
 
 
 def _with(

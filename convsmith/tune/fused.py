@@ -30,8 +30,10 @@ _PIXELS = frozenset(("mb", "od", "oh", "ow"))
 """Loops over images and pixels of a result."""
 
 
-def fused_config(problem: Conv, machine: Machine, threads: int) -> Config:
-    """Return the configs of both statements, and the loop that computes rows of the first."""
+def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | None = None) -> Config:
+    """Return the configs of both statements, and the loop that computes the first: images, or rows where ``by_rows``
+    says so. By default, the size of an intermediate and the threads decide.
+    """
     stages = stages_of(problem)
     assert stages is not None
     one, two = stages.problems
@@ -41,11 +43,11 @@ def fused_config(problem: Conv, machine: Machine, threads: int) -> Config:
     tensor = one.tensor("dst")
     near = {b.dim for b in two.tensor("dst").layout.blocks if b.stride == 1 and b.size > 1}
     held = machine.memories[1].bytes * (1 if 1 in near else CHANNELS_FIRST)
-    by_rows = prod(tensor.shape[1:]) * dtype(tensor.dtype).bytes > held
     parts = -(-threads // one.mb)
     groups = {d.name for d in statement(two).of("batch")}
-    if not by_rows and parts > 1 and second.lane not in groups:
-        by_rows = True
+    if by_rows is None:
+        is_large = prod(tensor.shape[1:]) * dtype(tensor.dtype).bytes > held
+        by_rows = is_large or (parts > 1 and second.lane not in groups)
     if by_rows:
         first = apart(first)
         order = first_in_order(second.order, "mb", "oh")

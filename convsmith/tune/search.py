@@ -33,8 +33,8 @@ from convsmith.tune.workers import Workers
 
 __all__ = ["Outcome", "compare", "search"]
 
-FIRST = 6
-"""Candidates of the model in the first round."""
+FIRST = 4
+"""Candidates of the model in the first round, beside its first choice."""
 CHALLENGERS = 6
 """Configs of a later round, beside the best so far."""
 PATIENCE = 3
@@ -192,23 +192,23 @@ class _Race:
         return own[:HINTS]
 
     def varied(self) -> list[Config]:
-        """Return the model's candidates, the best of each kind before others, and other orders of the best."""
+        """Return the model's candidates, the best of two kinds and other tiles of the first one before others."""
         kinds: dict[object, list[Config]] = {}
         for c in self.space.seeds:
             kinds.setdefault((c.lane, c.fuse, c.instruction, c.hold, c.order, c.realise, bool(c.cache)), []).append(c)
         heads = [group[0] for group in kinds.values()]
         others = [c for c in self.space.seeds if c not in heads]
-        orders = list(self.space.neighbours(self.reference.config, "order"))
-        return [*heads[:3], *orders[:2], *others[:2], *heads[3:], *others[2:]]
+        return [*heads[:2], *others[:2], *heads[2:3], *others[2:], *heads[3:]]
 
     def near(self, best: _Candidate) -> list[Config]:
         """Return the configs of the next round: of each dimension in turn, those that the model expects to be fastest.
 
-        Dimensions along which the last steps led nowhere come last.
+        Dimensions along which the last steps led nowhere come last, and those with fewer steps before others.
         """
         chosen: dict[Config, str] = {}
         queues = {dimension: self.promising(best, dimension) for dimension in self.space.dimensions}
-        turns = sorted(self.space.dimensions, key=lambda d: self.losses[d])
+        taken = Counter(self.dimensions.values())
+        turns = sorted(self.space.dimensions, key=lambda d: (self.losses[d], taken[d]))
         while turns and len(chosen) < CHALLENGERS:
             dimension = turns.pop(0)
             config = next(queues[dimension], None)

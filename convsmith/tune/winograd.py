@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convsmith.arith.linear_map import linear_code
 from convsmith.diag.errors import ConfigError
@@ -138,14 +138,10 @@ def _schedules(
     problem: Problem, made: Winograd, base: Config, target: Machine
 ) -> Iterator[tuple[float, int, Config]]:
     """Yield the configs of ``made`` with each register tile of its product."""
-    fuse: list[tuple[str, str]] = []
-    outer, *inner = (f"t{x.letter}" for x in made.tiled if x is not made.images or x.block > 1)
-    for name in inner:
-        fuse.append((outer, name))
-        outer = fused_name(outer, name)
-    products = _Products(problem, made, target, tuple(fuse))
+    fuse, outer = _fused_tiles(made)
+    products = _Products(problem, made, target, fuse)
     order = (FREQUENCY, *(d.name for d in made.direct.of("batch")), base.lane, outer)
-    base = replace(base, fuse=tuple(fuse), order=order, reduce=made.product.reduce, outline=False)
+    base = replace(base, fuse=fuse, order=order, reduce=made.product.reduce, outline=False)
     own, loops, unit = product_config(base), products.loops, products.model.unit
     vectors = -(-loops.extents[base.lane] // unit.lanes)
     for tile in _tiles(loops.extents[outer], outer, vectors, base.lane, unit, target):
@@ -153,6 +149,37 @@ def _schedules(
         if registers(loops, config, target, unit, unit.lanes).fit:
             emitted = products.model.emitted(loops, config)
             yield products.cycles(config), emitted, replace(base, register=config.register)
+
+
+def _fused_tiles(made: Winograd) -> tuple[tuple[tuple[str, str], ...], str]:
+    """Return the pairs of loops over tiles of a block that become one loop, and the name of that loop."""
+    fuse: list[tuple[str, str]] = []
+    outer, *inner = (f"t{x.letter}" for x in made.tiled if x is not made.images or x.block > 1)
+    for name in inner:
+        fuse.append((outer, name))
+        outer = fused_name(outer, name)
+    return tuple(fuse), outer
+
+
+def transform_steps(problem: Problem, config: Config, target: Machine) -> Iterator[dict[str, Any]]:
+    """Yield the changes of a Winograd ``config`` to other tiles of pixels, and to other blocks of tiles."""
+    made = winograd_of(problem, config, target, dynamic=False)
+    before = _fused_tiles(made)
+    pixels = [d for d in made.direct.of("m") if d.name in dict(config.winograd)]
+    images = next(d for d in made.direct.of("m") if d.sort == "images")
+    strides = {name: phase.stride for name, phase in phases(made.direct).items()}
+    for m in PIXELS:
+        sizes = tuple((d.name, m * strides.get(d.name, 1)) for d in pixels)
+        for block in _blocks(images, {d.name: -(-d.size // dict(sizes)[d.name]) for d in pixels}):
+            try:
+                after = winograd_of(problem, replace(config, winograd=sizes, block=block), target, dynamic=False)
+            except ConfigError:
+                continue
+            if config.fuse == before[0]:
+                (fuse, name), old = _fused_tiles(after), before[1]
+                register = tuple((name if n == old else n, size) for n, size in config.register)
+                order = tuple(name if n == old else n for n in config.order)
+                yield dict(winograd=sizes, block=block, fuse=fuse, register=register, order=order)
 
 
 class _Products:

@@ -28,7 +28,7 @@ from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.tune.candidates import default_config
 from convsmith.tune.chains import StageConfigs, chain_config, config_of, joints
-from convsmith.tune.space import Space
+from convsmith.tune.stages_space import StagesSpace
 
 INT8 = "--dt=u8:s8:u8"
 CHAINS = {
@@ -245,12 +245,12 @@ def test_a_tile_of_rows_that_is_none() -> None:
 
 def test_a_search_starts_from_every_choice_of_fused_stages() -> None:
     chain, _ = chain_of("inverted-residual")
-    space = Space(chain, target(), 1)
+    space = StagesSpace(chain, target(), 1)
     assert space.seeds[0] == chain_config(chain, target(), 1)
     assert sorted(str(c).count("--at=") for c in space.seeds) == [0, 1, 1, 2]
     assert not any(map(space.refusal, space.seeds))
     products = parse_problem("--matmul 9x20:20x33 -> --matmul 9x33:33x7").canonical()
-    assert len(Space(products, target(), 1).seeds) == 1
+    assert len(StagesSpace(products, target(), 1).seeds) == 1
 
 
 def test_products_run_one_after_the_other() -> None:

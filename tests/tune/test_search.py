@@ -103,7 +103,10 @@ def test_steps_from_a_transform(database: Database) -> None:
     assert first.winograd
     with fake(f'{{"{first}": 1.0}}') as workers:
         outcome = search(problem, MACHINE, 1, 20.0, database, workers)
+        rows = database.rows()
     assert outcome.ended == "nothing better" and outcome.tried["ok"] > 10
+    tried = [Config.parse(row.config) for row in rows]
+    assert len({c.winograd for c in tried}) > 1 and len({c.block for c in tried}) > 1
 
 
 @pytest.mark.parametrize(("kind", "status", "note"), [

@@ -1,0 +1,78 @@
+"""Steps of a search that fuse two neighbouring loops of a config, or part two fused ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from math import prod
+
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops, fused_dims, fused_name
+from convsmith.tune.config_space import Changes
+
+__all__ = ["joined", "neighbours_of", "parted"]
+
+Sizes = tuple[tuple[str, int], ...]
+"""Loops with numbers of their iterations."""
+
+
+def neighbours_of(loops: Loops, lane: str) -> list[tuple[str, str]]:
+    """Return the neighbouring pairs of loops of one kind, each of several iterations, that may become one loop.
+
+    The loop ``lane`` is the inner one of its pair, because vectors lie along the innermost dim.
+    """
+    pairs = pairwise(loops.extents)
+    several = (pair for pair in pairs if min(loops.extents[n] for n in pair) > 1)
+    return [(a, b) for a, b in several if loops.kinds[a] == loops.kinds[b] and a != lane]
+
+
+def joined(config: Config, pair: tuple[str, str], loops: Loops) -> Iterator[Changes]:
+    """Yield the changes of ``config`` that fuse a ``pair`` of loops: at the place of either loop in the order.
+
+    The register tile is that of the inner loop, times that of the outer one where it has all iterations of the inner.
+    """
+    a, b = pair
+    name, tile = fused_name(a, b), dict(config.register)
+    inner = tile.get(b, 1)
+    size = inner * tile.get(a, 1) if inner >= loops.extents[b] else inner
+    register = tuple((name if n == b else n, size if n == b else s) for n, s in config.register if n != a)
+    shared = dict(
+        fuse=(*config.fuse, pair), lane=name if config.lane == b else config.lane, register=register,
+        cache=_without(config.cache, pair), terms=tuple((name if n == b else n, s) for n, s in config.terms if n != a),
+    )  # fmt: skip
+    for kept, dropped in ((b, a), (a, b)):
+        order, reduce = (
+            tuple(name if n == kept else n for n in names if n != dropped) for names in (config.order, config.reduce)
+        )
+        yield shared | dict(order=order, reduce=reduce)
+
+
+def parted(config: Config, pair: tuple[str, str], sizes: Mapping[str, int], lanes: int) -> Changes | None:
+    """Return the changes of ``config`` that make two loops of a fused one, or None if it is fused with a third one.
+
+    ``sizes`` are those of the dims. A register tile of whole inner loops becomes one of both; a smaller or an uneven
+    one becomes that of the inner loop, in vectors of ``lanes`` along the lanes.
+    """
+    a, b = pair
+    name = fused_name(a, b)
+    if any(name in other for other in config.fuse):
+        return None
+    extent, size = prod(sizes[dim] for dim in fused_dims(config, b)), config.size(name)
+    unit = lanes if config.lane == name else 1
+    tile: Sizes = ((b, min(size, -(-extent // unit) * unit)),)
+    if size > extent and size % extent == 0:
+        tile = ((a, size // extent), *tile)
+    register = (part for own in config.register for part in (tile if own[0] == name else (own,)))
+    order, reduce = (
+        tuple(x for n in names for x in (pair if n == name else (n,))) for names in (config.order, config.reduce)
+    )
+    return dict(
+        fuse=tuple(other for other in config.fuse if other != pair), lane=b if config.lane == name else config.lane,
+        register=tuple(register), order=order, reduce=reduce, cache=_without(config.cache, (name,)),
+        terms=tuple((b if n == name else n, s) for n, s in config.terms),
+    )  # fmt: skip
+
+
+def _without(sizes: Sizes, names: tuple[str, ...]) -> Sizes:
+    """Return ``sizes`` of other loops than ``names``."""
+    return tuple((n, size) for n, size in sizes if n not in names)

@@ -1,0 +1,155 @@
+"""The space of configs of several stages, a chain or a convolution with a fused depthwise one, as data.
+
+Its first dimensions are those of the stages together: which neighbours are fused, how many rows a kernel computes at
+once, and whether rows that two steps read are kept. The others are those of one statement, for each stage in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise, product
+
+from convsmith.machine.base import Machine
+from convsmith.plan.config import HALOS, Config
+from convsmith.plan.fused import links
+from convsmith.plan.plan import plan
+from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
+from convsmith.problem.problem import Problem
+from convsmith.tune.chains import StageConfigs, config_of, has_rows, stages_config
+from convsmith.tune.config_space import Changes, ConfigSpace
+from convsmith.tune.dimensions import DIMENSIONS
+from convsmith.tune.fused import fused_config
+from convsmith.tune.steps import Steps
+
+__all__ = ["StagesSpace"]
+
+
+class StagesSpace(ConfigSpace):
+    """The configs of ``problem``, several stages, on ``target``, a CPU, for a number of threads.
+
+    The seeds fuse any of the neighbours, the default choice first. A stage's step changes its config alone; a step
+    along ``joint`` or ``rows`` replaces the configs of the stages that it joins or parts by default ones.
+    """
+
+    def __init__(self, problem: Problem, target: Machine, threads: int) -> None:
+        super().__init__(problem, target)
+        stages = stages_of(problem)
+        assert stages is not None
+        self._stages, self._threads, self._configs = stages, threads, StageConfigs(target)
+        self._steps = [Steps(own, target, self.refused) for own in stages.problems]
+        self._together: dict[str, Callable[[Config], Iterator[Config]]] = {
+            "joint": self._joints, "rows": self._rows, "halo": self._halos,
+        }  # fmt: skip
+        first = stages_config(problem, target, threads)
+        self.seeds = list(dict.fromkeys((first, *self._every_choice())))
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        return (*self._together, *DIMENSIONS)
+
+    def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
+        """Yield changes of the whole config. A stage without such a dimension has no steps along it."""
+        if dimension in self._together:
+            found = self._together[dimension](config)
+        else:
+            found = self._of_stages(config, dimension)
+        return ({field.name: getattr(other, field.name) for field in fields(Config)} for other in found)
+
+    def check(self, config: Config) -> None:
+        plan(self.problem, config, self.target)
+
+    def cycles(self, config: Config) -> float:
+        """Return the sum of the cycles of the stages, each as if it were alone."""
+        own = config.stages
+        return sum(steps.cycles(c) for steps, c in zip(self._steps, own)) if len(own) == len(self._steps) else 0.0
+
+    def _every_choice(self) -> Iterator[Config]:
+        """Yield the default configs of the stages with any of the neighbours fused."""
+        if isinstance(self.problem, Conv):
+            yield from (self._by_rows(way) for way in (True, False))
+            return
+        pairs = pairwise(self._stages.problems)
+        choices = [(True, False) if has_rows(one) and has_rows(two) else (False,) for one, two in pairs]
+        yield from map(self._default, product(*choices))
+
+    def _by_rows(self, by_rows: bool) -> Config:
+        assert isinstance(self.problem, Conv)
+        return fused_config(self.problem, self.target, self._threads, by_rows)
+
+    def _joints(self, config: Config) -> Iterator[Config]:
+        """Yield configs with one more pair of neighbours fused, or one fewer.
+
+        A convolution with a fused depthwise one is computed by images or by rows.
+        """
+        if isinstance(self.problem, Conv):
+            yield self._by_rows(config.at != "oh")
+            return
+        ways = _ways(config)
+        for n, pair in enumerate(pairwise(self._stages.problems)):
+            if all(map(has_rows, pair)):
+                yield _with_kept(config, self._default([fused != (n == k) for k, fused in enumerate(ways)]))
+
+    def _rows(self, config: Config) -> Iterator[Config]:
+        """Yield configs of a chain in which fused stages compute another number of rows at once: powers of two."""
+        if isinstance(self.problem, Conv):
+            return
+        ways, places = _ways(config), _places(config)
+        ends = (n for n, fused in enumerate(ways) if fused and not any(ways[n + 1 : n + 2]))
+        lasts = {n + 1: int(places[n][0].partition(":")[2] or 1) for n in ends}
+        for last in lasts:
+            rows, most = 1, self._stages.problems[last].dims["oh"]
+            while rows < most:
+                yield _with_kept(config, self._default(ways, {**lasts, last: rows}))
+                rows *= 2
+
+    def _default(self, ways: Sequence[bool], rows: Mapping[int, int] | None = None) -> Config:
+        """Return the default configs of the stages of a chain that are fused in these ``ways``."""
+        return config_of(self._stages, self._configs, self._threads, ways, rows)
+
+    def _halos(self, config: Config) -> Iterator[Config]:
+        """Yield configs in which the rows of one fused stage are kept, or computed again."""
+        places = _places(config)
+        for n, (at, kept) in enumerate(places):
+            if at:
+                halo = next(h for h in HALOS if h != kept)
+                yield _chain(config.stages, [*places[:n], (at, halo), *places[n + 1 :]])
+
+    def _of_stages(self, config: Config, dimension: str) -> Iterator[Config]:
+        """Yield configs in which one stage is a step along ``dimension`` away."""
+        stages = config.stages
+        for n, (steps, own) in enumerate(zip(self._steps, stages)):
+            for changes in steps.changes(own, dimension):
+                near = self._changed(own, changes)
+                if near is not None:
+                    yield _chain([*stages[:n], near, *stages[n + 1 :]], _places(config))
+
+
+def _places(config: Config) -> list[tuple[str, str]]:
+    """Return, for each stage, the loop at which its rows are computed and what becomes of rows that two steps read."""
+    return [(link.at, link.halo) for link in links(config)]
+
+
+def _ways(config: Config) -> list[bool]:
+    """Return, for each stage but the last, whether it is fused with the next one."""
+    return [bool(at) for at, _ in _places(config)[:-1]]
+
+
+def _chain(stages: Sequence[Config], places: Sequence[tuple[str, str]]) -> Config:
+    """Return the config of ``stages``, each at its place."""
+    config: Config | None = None
+    for own, (at, halo) in reversed(list(zip(stages, places, strict=True))):
+        config = replace(own, at=at, halo=halo, then=config)
+    assert config is not None
+    return config
+
+
+def _with_kept(config: Config, other: Config) -> Config:
+    """Return ``other`` with the configs that ``config`` has for the stages that neither fuses."""
+    ways = [(False, *_ways(each), False) for each in (config, other)]
+    stages = [
+        own if any(way[n] or way[n + 1] for way in ways) else kept
+        for n, (kept, own) in enumerate(zip(config.stages, other.stages))
+    ]
+    return _chain(stages, _places(other))

@@ -1,0 +1,139 @@
+"""The steps from a config of one statement: facts that its dimensions read, and the cycles that the model expects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from math import inf, prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var, is_true
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops, loops_after_fusing
+from convsmith.plan.registers import filled_lanes, register_file, registers
+from convsmith.plan.unit import Unit
+from convsmith.plan.winograd import scheduled_statement
+from convsmith.problem.problem import Problem
+from convsmith.statement.parts import splits
+from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.config_space import Changes
+from convsmith.tune.dimensions import DIMENSIONS, Point, Tile, all_tiles
+from convsmith.tune.expected import model_of, with_lanes
+from convsmith.tune.fusions import neighbours_of
+from convsmith.tune.model import Model
+from convsmith.tune.winograd import winograd_cycles
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """Steps between configs of ``problem``, one statement, on ``target``.
+
+    ``refused`` counts the register tiles that registers do not hold, and the loops whose elements do not lie evenly.
+    """
+
+    def __init__(self, problem: Problem, target: Machine, refused: Counter[str]) -> None:
+        self.problem, self.target, self.refused = problem, target, refused
+        self._points: dict[object, Point | None] = {}
+        self._models: dict[object, tuple[Model, Loops] | None] = {}
+        self._known_tiles: dict[object, tuple[Tile, ...]] = {}
+        self._known_pairs: dict[object, tuple[tuple[str, str], ...]] = {}
+
+    def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
+        """Return the changes of ``config`` along a dimension; none for a config whose loops are illegal."""
+        at = self.point(config)
+        return () if at is None else DIMENSIONS[dimension](at)
+
+    def cycles(self, config: Config) -> float:
+        """Return the cycles that the model expects; infinite for an illegal instruction or transform."""
+        if config.winograd:
+            try:
+                return winograd_cycles(self.problem, config, self.target)
+            except ConfigError:
+                return inf
+        key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,
+               config.pack if config.offsets == "sums" else ())  # fmt: skip
+        if key not in self._models:
+            try:
+                self._models[key] = model_of(self.problem, config, self.target)
+            except ConfigError:
+                self._models[key] = None
+        known = self._models[key]
+        if known is None:
+            return inf
+        model, loops = known
+        return model.cycles(loops, with_lanes(config, model, loops))
+
+    def fits(self, config: Config) -> bool:
+        """Return whether the registers hold the register tile of ``config``."""
+        at = self.point(config)
+        return at is None or registers(at.loops, config, at.target, at.unit, at.filled).fit
+
+    def point(self, config: Config) -> Point | None:
+        """Return the facts of ``config``; None where its loops or its instruction are illegal."""
+        key = (config.target, config.lane, config.fuse, config.instruction, config.terms, config.offsets, config.flip,
+               config.phases, config.pack, config.realise, config.split, config.winograd, config.block)  # fmt: skip
+        if key not in self._points:
+            self._points[key] = self._facts(config)
+        known = self._points[key]
+        return None if known is None else known._replace(config=config)
+
+    def _facts(self, config: Config) -> Point | None:
+        try:
+            st = scheduled_statement(self.problem, config, self.target)
+            unit, loops = Unit.of(st, self.target, config), loops_after_fusing(st, config)
+        except ConfigError:
+            return None
+        if config.lane not in loops.extents:
+            return None
+        filled = filled_lanes(st, loops.dims[config.lane], unit)
+        return Point(
+            config, self.problem, self.target, loops, unit, self._tiles(config, loops, unit, filled), filled,
+            st.a.name, st.b.name, not is_true(st.a.mask), st.constant, {d.name: d.size for d in st.dims},
+            tuple((d.name, d.size) for d in st.of("k")) if splits(st.whole) else (), self._pairs(config, st, loops),
+        )  # fmt: skip
+
+    def _tiles(self, config: Config, loops: Loops, unit: Unit, filled: int) -> tuple[Tile, ...]:
+        """Return the register tiles that the registers hold; the others count as refused."""
+        key = (config.lane, tuple(loops.extents.items()), unit, config.terms)
+        if key not in self._known_tiles:
+            room = register_file(self.target, unit).count
+            plain = replace(config, register=(), cache=())
+            fitting = []
+            for tile in all_tiles(loops, config.lane, unit, filled, room):
+                accumulators = prod(size for _, size in tile) // filled
+                is_small = unit.rows > 1 or accumulators < room  # a quick test, because most tiles fail it
+                if is_small and registers(loops, replace(plain, register=tile), self.target, unit, filled).fit:
+                    fitting.append(tile)
+                else:
+                    self.refused["registers"] += 1
+            self._known_tiles[key] = tuple(fitting)
+        return self._known_tiles[key]
+
+    def _pairs(self, config: Config, st: Statement, loops: Loops) -> tuple[tuple[str, str], ...]:
+        """Return the neighbouring loops whose elements lie evenly in memory; the other pairs count as refused."""
+        key = (config.lane, config.fuse, config.realise)
+        if key not in self._known_pairs:
+            pairs = neighbours_of(loops, config.lane)
+            even = tuple(pair for pair in pairs if _is_even(st, loops, pair, config.realise == "pad_copy"))
+            if len(even) < len(pairs):
+                self.refused["fuse"] += len(pairs) - len(even)
+            self._known_pairs[key] = even
+        return self._known_pairs[key]
+
+
+def _is_even(st: Statement, loops: Loops, pair: tuple[str, str], is_copied: bool) -> bool:
+    """Return whether a step of the outer loop of ``pair`` is one past the end of the inner one in source and result.
+
+    Elements that may be absent, at borders, are at the end of every row: they make loops uneven, but for a source that
+    ``is_copied`` with its borders.
+    """
+    outer, inner = loops.dims[pair[0]][-1], loops.dims[pair[1]][0]
+    extent = {d.name: d.size for d in st.dims}[inner]
+    if not is_copied and {Var(outer), Var(inner)} & set(variables_of(st.a.mask)):
+        return False
+    views = (view_steps(view) for view in (st.a, st.c))
+    return all(steps.get(Var(outer), 0) == extent * steps.get(Var(inner), 0) for steps in views)

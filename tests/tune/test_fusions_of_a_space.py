@@ -1,0 +1,119 @@
+"""Steps that fuse loops, and steps of several stages: that they are exact, and that a search takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tune.test_search import fake
+
+import convsmith as cs
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import target
+from convsmith.measure.verification import verify_kernel
+from convsmith.plan.config import Config
+from convsmith.problem import parse_problem
+from convsmith.tune.database import Database
+from convsmith.tune.search import search
+from convsmith.tune.space import Space
+from convsmith.tune.stages_space import StagesSpace
+
+POINTWISE = "--stag=axb --dtag=axb mb2ic8ih6oc40oh6kh1"
+CHAIN = (
+    "--stag=axb --attr-post-ops=clip:0:6 mb2ic8ih9iw11oc40oh9ow11kh1kw1 -> --dir=FWD_B --attr-post-ops=clip:0:6 "
+    "g40mb2ic40ih9iw11oc40oh9ow11kh3kw3ph1pw1 -> --dtag=axb --dir=FWD_B mb2ic40ih9iw11oc8oh9ow11kh1kw1"
+)
+DEPTHWISE = "--stag=axb --dtag=axb --attr-post-ops=relu+dw:k3s1p1 mb1ic6ih12oc40oh12kh1"
+
+
+@pytest.fixture(autouse=True)
+def _one_table() -> Iterator[None]:
+    with interning():
+        yield
+
+
+def space(line: str) -> Space:
+    return Space(parse_problem(line).canonical(), target(), 1)
+
+
+def test_fused_loops_are_parted_and_fused_again() -> None:
+    of = space(POINTWISE)
+    first = of.seeds[0]
+    assert first.fuse == (("oh", "ow"), ("mb", "oh_ow"))
+    parted = next(of.neighbours(first, "fuse"))
+    assert parted.fuse == (("oh", "ow"),) and not of.refusal(parted)
+    assert first in list(of.neighbours(parted, "fuse"))
+    assert of.cycles(parted) > 0
+
+
+@pytest.mark.parametrize("tile, parts", [(12, "oh:2,ow:6"), (5, "ow:5"), (7, "ow:6")])
+def test_the_tile_of_a_fused_loop_becomes_one_of_its_parts(tile: int, parts: str) -> None:
+    config = Config.parse(
+        f"--target={target().name} --lane=oc --fuse=oh+ow --register=oh_ow:{tile},oc:32 --order=mb,oh_ow,oc"
+    )
+    (near,) = (c for c in space(POINTWISE).neighbours(config, "fuse") if not c.fuse)
+    assert f"--register={parts},oc:32 --order=mb,oh,ow,oc" in str(near)
+
+
+def test_loops_that_borders_make_uneven_are_refused_and_counted() -> None:
+    of = space("--stag=axb --dtag=axb --accuracy=strict mb2ic8ih6oc40oh6kh3ph1")
+    assert not [c for c in of.neighbours(of.seeds[0], "fuse") if ("oh", "ow") in c.fuse]
+    assert of.refused["fuse"] >= 2
+
+
+def legal(of: Space | StagesSpace, dimension: str) -> list[Config]:
+    return [c for c in of.neighbours(of.seeds[0], dimension) if not of.refusal(c)]
+
+
+@pytest.mark.parametrize("line", [POINTWISE, f"--dir=BWD_W {POINTWISE}", f"--dir=BWD_D {POINTWISE}"])
+def test_steps_along_fused_loops_are_exact(line: str) -> None:
+    found = legal(space(line), "fuse")
+    assert found
+    for config in found:
+        assert verify_kernel(cs.compile(line, config=str(config), threads=1)).detail == "exact", config
+
+
+def chain_space(line: str) -> tuple[StagesSpace, Config]:
+    """Return the space of several stages, and a seed that fuses all of them."""
+    of = StagesSpace(parse_problem(line).canonical(), target(), 1)
+    return of, next(c for c in of.seeds if str(c).count("--at=") == len(c.stages) - 1)
+
+
+@pytest.mark.parametrize("line, dimensions", [
+    (CHAIN, ("joint", "rows", "halo", "tile", "order", "fuse")), (DEPTHWISE, ("joint", "halo", "order")),
+])  # fmt: skip
+def test_steps_of_several_stages_are_exact(line: str, dimensions: tuple[str, ...]) -> None:
+    """The last legal step along each dimension, of the stages together and of one of them, from all stages fused."""
+    of, fused = chain_space(line)
+    for dimension in dimensions:
+        *_, config = (c for c in of.neighbours(fused, dimension) if not of.refusal(c))
+        kernel = cs.compile(line, config=str(config), threads=1)
+        assert verify_kernel(kernel).detail == "exact", (dimension, config)
+
+
+def test_steps_that_several_stages_cannot_take_are_refused_and_counted() -> None:
+    """No stage packs the result of another one before it runs, and none that reads rows has a padded copy of them."""
+    of, fused = chain_space(CHAIN)
+    steps = [c for dimension in ("pack", "realise") for c in of.neighbours(fused, dimension)]
+    illegal = [c for c in steps if any("src" in s.pack or s.realise == "pad_copy" for s in c.stages[1:])]
+    assert illegal and {of.refusal(c) for c in illegal} == {"then"}
+    assert of.refused["then"] >= len(illegal)
+
+
+def test_a_joint_keeps_the_steps_of_other_stages() -> None:
+    of = StagesSpace(parse_problem(CHAIN).canonical(), target(), 1)
+    alone = next(c for c in of.seeds if "--at=" not in str(c))
+    changed = next(c for c in of.neighbours(alone, "code") if c.stages[0] != alone.stages[0])
+    first, second = of.neighbours(changed, "joint")
+    assert [bool(at) for at in (first.at, second.at)] == [True, False]
+    assert second.stages[0] == changed.stages[0] and first.stages[0] != changed.stages[0]
+    assert second.then is not None and second.then.at == "oh"
+
+
+@pytest.mark.parametrize("line, step", [(POINTWISE, "--fuse=oh+ow --register"), (CHAIN, "--reduce=ic,kw,kh")])
+def test_a_search_takes_them(line: str, step: str, tmp_path: Path) -> None:
+    problem = parse_problem(line).canonical()
+    with Database(tmp_path / "m.db") as database, fake(f'{{"{step}": 0.5}}') as workers:
+        outcome = search(problem, target(), 1, 20.0, database, workers)
+    assert outcome.best is not None and step in outcome.best.config and outcome.best.ratio == 0.5
