@@ -5,13 +5,15 @@ long for that, a part of each sum is computed at a time, for as many channels as
 too.
 
 A gradient of the weights reduces over pixels, and each register tile reads some channels of all images. All tiles read
-one block of pixels before the next block where that moves less between memories.
+one block of pixels before the next block where that moves less between memories. Threads then share blocks of the
+result, each of which passes over all blocks of pixels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import combinations, product
 from math import inf, prod
 
 from convsmith.ir.types import dtype
@@ -26,6 +28,8 @@ OUT_OF_ORDER = 1.5
 """Ratio of cycles of memory below which a gradient of the weights is written in the order of memory."""
 SUMS = 8
 """Maximum size of the sums that memory keeps between blocks of pixels, relative to the second-level cache."""
+UNEVEN = 1.2
+"""Maximum work of the thread with most, relative to that in the blocks of a result that threads share best."""
 BLOCKS_A_THREAD = 3
 """Minimum number of channel blocks per thread, for balanced threads."""
 
@@ -53,9 +57,11 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
     return replace(config, cache=(*channels, (inner, depth)))
 
 
-def with_blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Config:
+def with_blocks_of_pixels(
+    traffic: Traffic, loops: Loops, config: Config, delivered: Callable[[Config], float]
+) -> Config:
     """Return the config of a gradient of the weights with a cache tile of its pixels, and with another order of loops,
-    where all tiles then read them clearly sooner.
+    where all tiles then read them clearly sooner; `delivered` are a config's cycles on one thread.
 
     Between cache tiles, memory keeps the sums of all register tiles, and each of those starts once more. There are no
     cache tiles where the second-level cache holds everything.
@@ -70,7 +76,35 @@ def with_blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Con
     tiled = [replace(config, cache=(block,)) for block in blocks]
     chosen = _less(config, tiled, cycles, CLEARLY)
     others = dict.fromkeys(order for order in orders(loops, config, "") if order != config.order)
-    return _less(chosen, [replace(c, order=order) for c in (config, *tiled) for order in others], cycles, OUT_OF_ORDER)
+    reordered = [replace(c, order=order) for c in (config, *tiled) for order in others]
+    chosen = _less(chosen, reordered, cycles, OUT_OF_ORDER)
+    return chosen if config.threads == 1 or not chosen.cache else _for_threads(loops, chosen, delivered)
+
+
+def _for_threads(loops: Loops, config: Config, delivered: Callable[[Config], float]) -> Config:
+    """Return the config with blocks of the result around its blocks of pixels, for threads to share, or without any
+    blocks: the one that takes the slowest thread the least time.
+    """
+    tiles = {n: -(-loops.extents[n] // config.size(n)) for n in loops.extents if loops.kinds[n] != "k"}
+    sizes: list[list[tuple[str, int]]] = []
+    for n, count in tiles.items():
+        held = sorted({-(-count // config.threads), -(-count // 2), 1} - {count})
+        sizes.append([(n, each * config.size(n)) for each in held])
+    blocks: list[tuple[tuple[str, int], ...]] = [(x,) for of in sizes for x in of]
+    blocks += [pair for one, other in combinations(sizes, 2) for pair in product(one, other)]
+    whole = replace(config, cache=())
+    shares = {c: _largest_share(loops, c) for c in (replace(config, cache=(*x, *config.cache)) for x in blocks)}
+    least = min(shares.values(), default=1.0)
+    even = [whole, *(c for c, share in shares.items() if share <= least * UNEVEN)]
+    return min(even, key=lambda c: delivered(c) * _largest_share(loops, c))
+
+
+def _largest_share(loops: Loops, config: Config) -> float:
+    """Return the part of all work that the thread with most work has."""
+    sizes = dict(config.cache) or {n: config.size(n) for n in loops.extents}
+    shared = {n: size for n, size in sizes.items() if loops.kinds[n] != "k"}
+    tasks = prod(-(-loops.extents[n] // size) for n, size in shared.items())
+    return -(-tasks // config.threads) * prod(min(1.0, size / loops.extents[n]) for n, size in shared.items())
 
 
 def _less(config: Config, others: list[Config], cycles: Callable[[Config], float], by: float) -> Config:

@@ -319,13 +319,15 @@ class Model(CostModel):
     def arranged(self, loops: Loops, config: Config) -> Config:
         """Return the config in the order of loops, or with the blocks of pixels, that move least between memories.
 
-        Threads that share a gradient of the weights have no blocks beside that: each reads pixels of its own.
+        Threads that share the pixels of a gradient of the weights have no blocks beside that.
         """
         if config.realise != "peel" or config.hold or self.classes or self.phases:
             return config
         if not self.st.constant:
-            shared = config.split or (config.threads > 1 and splits(self.whole))
-            return config if shared or self.unit.rows > 1 else with_blocks_of_pixels(self.traffic, loops, config)
+            if config.split or self.unit.rows > 1:
+                return config
+            near = self.cycles(loops, config, near=True)
+            return with_blocks_of_pixels(self.traffic, loops, config, lambda c: self.delivered(loops, c, near))
         config = self.with_inner_taps(loops, config)
         if not self.traffic.is_far(config):
             return config

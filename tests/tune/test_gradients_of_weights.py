@@ -57,6 +57,20 @@ def test_no_blocks_are_made_of_what_the_caches_hold() -> None:
     assert config_of(f"{LAST} mb1ic64ih14oc64oh14kh3ph1", "avx512").cache == ()
 
 
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("line", ["mb8ic64ih56oc64oh56kh3ph1", "mb8ic3ih224oc64oh112kh7sh2ph3"])
+def test_threads_share_blocks_of_the_result_around_those_of_pixels(line: str, threads: int) -> None:
+    """Blocks of pixels alone leave all work to one thread, and tiles without them read all pixels from far memory."""
+    problem = parse_problem(f"--dir=BWD_W {LAST} {line}")
+    config = default_config(problem, TARGETS["avx512"], threads)
+    *blocks, pixels = config.cache
+    assert (pixels,) == default_config(problem, TARGETS["avx512"]).cache
+    sizes = {"oc": 64, "ic": problem.dims["ic"], "kh": problem.k[0], "kw": problem.k[1]}
+    tasks = prod(-(-sizes[n] // size) for n, size in blocks)
+    most = -(-tasks // threads) * prod(size / sizes[n] for n, size in blocks)
+    assert most < 1.25 / threads
+
+
 @pytest.mark.parametrize("line", ["g144mb1ic144ih128oc144oh128kh3ph1", "mb1ic256ih56oc256oh56kh3ph1"])
 def test_taps_read_the_same_rows_before_the_next_ones(line: str) -> None:
     (block,) = config_of(f"{LAST} {line}", "avx512").cache
