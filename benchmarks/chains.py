@@ -28,7 +28,8 @@ from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import aligned_copy
-from convsmith.tune.chains import StageConfigs, config_of
+from convsmith.tune.chains import config_of
+from convsmith.tune.stage_configs import StageConfigs
 
 GOAL = 1.25
 """Ratio of the time of the stages one after the other to that of the default, aimed at where a result exceeds L2."""

@@ -16,7 +16,8 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import middle, stages_of
 from convsmith.problem.types import TYPES
 from convsmith.statement.fused import FusedStatements
-from convsmith.tune.chains import StageConfigs, joints
+from convsmith.tune.chains import joints
+from convsmith.tune.stage_configs import StageConfigs
 
 __all__ = ["fusion_lines"]
 
@@ -39,7 +40,8 @@ def fusion_lines(plan: Plan, low: Lowered, machine: Machine) -> Iterator[str]:
         f"between stages move twice"
     )
     buffers = {b.name: b for k in (*low.before, low.kernel) for b in private_buffers(k)}
-    chosen = joints(stages, StageConfigs(machine)) if isinstance(plan.problem, Chain) else None
+    threads = plan.config.threads
+    chosen = joints(stages, StageConfigs(machine), threads) if isinstance(plan.problem, Chain) else None
     for n, tensor in enumerate(tensors):
         shape = " x ".join(map(str, tensor.shape))
         head = f"{middle(n)}, the result of stage {n + 1}, {shape} {tensor.dtype}, {_kib(moved[n] // 2)}: "

@@ -4,7 +4,9 @@ Only ratios of costs matter, because the model compares configs of one problem. 
 costs that depend on the width of its vectors. The defaults of all others were measured on Zen 4 and hold on Intel
 servers; a micro-architecture whose costs differ replaces them in its row. CPUs with AMX start two multiply-adds of a
 vector in a cycle, where the level counts one: the costs of fragments are 1.4 times the measured cycles, as kernels of
-either kind take the same time then.
+either kind take the same time then. The costs of threads (`meeting`, `between_cores`) were measured on an Intel server
+with two cores, whose L2 caches exchange lines: rows of 21 KiB that two cores share take 5 us of a chain of three
+kernels, and each kernel of it 2.5 us beside its work.
 """
 
 from __future__ import annotations
@@ -85,6 +87,10 @@ class Costs:
     """Multiply-adds in the time that loading one byte from main memory takes."""
     thread_start: int = 1 << 20
     """Multiply-adds of one lane each that amortise starting a thread for a part of a reduction."""
+    meeting: float = 14000
+    """Cycles from the end of a nest on the first thread to the start of the next nest on all threads."""
+    between_cores: float = 2
+    """Bytes per cycle that a core loads of lines which another core has written."""
 
     weights_kept: int = 1 << 18
     """Bytes of packed weights that stay in the second-level cache while the pixels stream through it."""

@@ -4,11 +4,14 @@ Two stages are fused where the result between them is larger than the second-lev
 row of the kernel's last stage needs fit the memory of the kernel's own buffers: that cache, or the machine's
 scratchpad. So is a result beside it that exceeds the nearest cache of vectors. Other stages run one after the other:
 one row at a time, register tiles have fewer pixels, which costs more than a result in the cache.
+
+Several threads meet between kernels, and cores load what others have written: more stages are fused where the expected
+cycles of both exceed those of computing row by row (`tune/chain_costs.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -17,17 +20,14 @@ from typing import NamedTuple
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
-from convsmith.plan.fused import NEAR
-from convsmith.plan.kernel import scheduled
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
-from convsmith.tune.candidates import default_config
-from convsmith.tune.fused import apart, first_in_order, fused_config, share
-
-ROWS = 2
-"""Reciprocal of the fraction of a memory that the rows between fused stages may fill."""
+from convsmith.tune.chain_costs import ThreadCosts
+from convsmith.tune.fused import fused_config
+from convsmith.tune.stage_configs import ROWS, StageConfigs, row_bytes, rows_at_once
+from convsmith.tune.thread_parts import share, with_own_pixels
 
 
 class Joint(NamedTuple):
@@ -42,84 +42,9 @@ class Joint(NamedTuple):
     why: str
 
 
-class StageConfigs:
-    """Default configs of stages for ``machine``, whole or row by row.
-
-    The choice of the stages to fuse asks for a config several times, and the ranking of candidates takes most of the
-    time of a choice: each is made once.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        rows = tuple(row for row in machine.instructions if row.rows == 1)
-        self._without_fragments = replace(machine, instructions=rows)
-        self._has_fragments = len(rows) < len(machine.instructions)
-        self._found: dict[tuple[Problem, int, bool], Config] = {}
-
-    def whole(self, problem: Problem, threads: int, fragments: bool = True) -> Config:
-        """Return the default config of ``problem``, without instructions on ``fragments`` where that is said."""
-        if self._has_fragments and not _is_depthwise(problem):
-            # A default config without them is the same on a machine that has them.
-            if fragments or (problem, threads, True) in self._found:
-                config = self._made(problem, threads, True)
-                if fragments or not self._uses_fragments(config):
-                    return config
-        return self._made(problem, threads, False)
-
-    def _made(self, problem: Problem, threads: int, fragments: bool) -> Config:
-        """Return the default config of ``problem`` for the machine, or for the machine without ``fragments``."""
-        key = (problem, threads, fragments)
-        if key not in self._found:
-            machine = self.machine if fragments else self._without_fragments
-            self._found[key] = default_config(problem, machine, threads)
-        return self._found[key]
-
-    def _uses_fragments(self, config: Config) -> bool:
-        """Return whether the instruction of ``config`` works on fragments."""
-        return any(row.rows > 1 for row in self.machine.instructions if row.name == config.instruction)
-
-    def has_transform(self, problem: Problem) -> bool:
-        """Return whether the default config of the whole ``problem`` uses a transform, as windows of channels may."""
-        has_windows = isinstance(problem, Conv) and problem.g < max(problem.ic, problem.oc) and max(problem.k) > 1
-        return has_windows and problem.accuracy != "strict" and bool(self.whole(problem, 1).winograd)
-
-    def by_rows(self, problem: Problem, near: bool, rows: int = 1) -> Config:
-        """Return the config of a stage that computes a few ``rows`` at a time: the default one of a stage alone where
-        ``rows`` are divided into its register tiles of several, else that of a problem of one row.
-
-        A stage that is ``near`` reads rows of a circular buffer.
-        """
-        assert isinstance(problem, Conv)
-        tall = rows > 1 and self.rows_of_tile(problem) > 1 and rows % self.rows_of_tile(problem) == 0
-        # Fragments read copies of windows of pixels.
-        config = apart(self.whole(problem if tall else _row(problem), 1, fragments=False))
-        realise = config.realise if not near or config.realise in NEAR else "peel"
-        order = first_in_order(config.order, "mb", "oh")
-        return replace(config, split=(), order=order, realise=realise, hold=())
-
-    def rows_of_tile(self, problem: Conv) -> int:
-        """Return the rows of the register tile of the default config of the whole ``problem`` if its groups have one
-        channel, whose windows share nothing but what they read; else one.
-        """
-        return self.whole(problem, 1).size("oh") if _is_depthwise(problem) and problem.keff[-2] > 1 else 1
-
-    def computes_rows(self, problem: Conv, near: bool) -> bool:
-        """Return whether the default config of one row of ``problem`` can be that of a stage of a fused kernel.
-
-        Fragments read copies of windows of pixels. A stage that is ``near`` reads rows of a circular buffer, where no
-        sums of entries are.
-        """
-        if not _is_depthwise(problem) and self._uses_fragments(self.whole(_row(problem), 1)):
-            return False
-        st = scheduled(problem, self.by_rows(problem, near, self.rows_of_tile(problem)), self.machine)
-        return not near or all(view.adds == st.b.name for view in st.sums)
-
-
-def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
-    """Return the joints between ``stages`` of a chain, with the default choice for each."""
-    machine = configs.machine
-    first, second = machine.vector_memories[0], machine.l2
-    home = machine.scratchpad or second
+def joints(stages: Stages, configs: StageConfigs, threads: int = 1) -> list[Joint]:
+    """Return the joints between ``stages`` of a chain, with the default choice for each on ``threads``."""
+    first, second = configs.machine.vector_memories[0], configs.machine.l2
     sizes = [prod(t.shape[1:]) * dtype(t.dtype).bytes for t in (p.outputs[0] for p in stages.problems[:-1])]
     found: list[Joint] = []
     for n, (one, two) in enumerate(pairwise(stages.problems)):
@@ -127,74 +52,80 @@ def joints(stages: Stages, configs: StageConfigs) -> list[Joint]:
         if not (isinstance(one, Conv) and isinstance(two, Conv) and has_rows(one)):
             found.append(Joint(image, 0, False, "rows of several channels are fused, other results are not"))
             continue
-        held = _row_bytes(one) << (two.keff[-2] - 1).bit_length()
+        held = row_bytes(one) << (two.keff[-2] - 1).bit_length()
         before = found[-1].held if found and found[-1].fused else 0
         if image <= first.bytes or max(sizes[max(n - 1, 0) : n + 2]) <= second.bytes:
             why = f"it fits {first if image <= first.bytes else second}"
-        elif held + before > home.bytes // ROWS:
-            why = f"rows of {held + before >> 10} KiB fill more than 1 / {ROWS} of {home}"
-        elif transformed := [m + 1 for m in (n, n + 1) if configs.has_transform(stages.problems[m])]:
-            which = " and ".join(map(str, transformed))
-            why = f"a transform saves products of stage {which}, and none is computed row by row"
-        elif not (configs.computes_rows(one, before > 0) and configs.computes_rows(two, True)):
-            types = " and ".join(dict.fromkeys((print_types(one.dt), print_types(two.dt))))
-            why = f"instructions for {types} read copies of a source, or need sums of its entries"
-        else:
-            large = "it" if image > second.bytes else "the result beside it"
-            where = home if machine.scratchpad else "there"
-            found.append(Joint(image, held, True, f"{large} is larger than {second}, and its rows fit {where}"))
-            continue
+        elif not (why := _refusal(n, one, two, configs, held + before, before > 0)):
+            if configs.uses_fragments(one) or configs.uses_fragments(two):
+                why = f"instructions for {_types(one, two)} read copies of a source"
+            else:
+                large = "it" if image > second.bytes else "the result beside it"
+                where = configs.machine.scratchpad or "there"
+                why = f"{large} is larger than {second}, and its rows fit {where}"
+                found.append(Joint(image, held, True, why))
+                continue
         found.append(Joint(image, held, False, why))
+    return found if threads == 1 else _joints_of_threads(stages, configs, threads, found)
+
+
+def _refusal(n: int, one: Conv, two: Conv, configs: StageConfigs, held: int, near: bool) -> str:
+    """Return why stage ``n``, the problem ``one``, is not computed row by row for the next one, ``two``; nothing where
+    it can be. Rows of ``held`` bytes stay between the stages; ``one`` itself is ``near`` where it reads such rows.
+    """
+    home = configs.machine.scratchpad or configs.machine.l2
+    if held > home.bytes // ROWS:
+        return f"rows of {held >> 10} KiB fill more than 1 / {ROWS} of {home}"
+    if transformed := [m + 1 for m, problem in ((n, one), (n + 1, two)) if configs.has_transform(problem)]:
+        which = " and ".join(map(str, transformed))
+        return f"a transform saves products of stage {which}, and none is computed row by row"
+    if not (configs.computes_rows(one, near) and configs.computes_rows(two, True)):
+        return f"instructions for {_types(one, two)} need sums of a source's entries"
+    return ""
+
+
+def _types(one: Conv, two: Conv) -> str:
+    """Return the types of two stages for people."""
+    return " and ".join(dict.fromkeys((print_types(one.dt), print_types(two.dt))))
+
+
+def _joints_of_threads(stages: Stages, configs: StageConfigs, threads: int, found: list[Joint]) -> list[Joint]:
+    """Return the joints ``found`` for one thread as ``threads`` choose: those fused there, and those that cost less
+    fused.
+    """
+    legal = [joint.fused for joint in found]
+    for n, (one, two) in enumerate(pairwise(stages.problems)):
+        if found[n].held and not legal[n]:
+            assert isinstance(one, Conv) and isinstance(two, Conv)
+            legal[n] = not _refusal(n, one, two, configs, found[n].held, n > 0)
+    if not any(legal):
+        return found
+    home = configs.machine.scratchpad or configs.machine.l2
+    costs = ThreadCosts(stages, configs, threads)
+
+    def can_fuse(start: int, end: int) -> bool:
+        """Return whether the stages ``start`` to ``end`` can be one kernel, whose rows fit their memory."""
+        inner = found[start:end]
+        fit = sum(joint.held for joint in inner) <= home.bytes // ROWS
+        return all(legal[start:end]) and (fit or all(joint.fused for joint in inner))
+
+    chosen = costs.least(can_fuse, [joint.fused for joint in found])
+    for n, joint in enumerate(found):
+        if joint.fused or not legal[n]:
+            continue
+        others = [is_fused != (m == n) for m, is_fused in enumerate(chosen)]
+        ratio = costs.total(chosen) / costs.total(others)
+        if chosen[n]:
+            why = f"{threads} threads meet once less and exchange fewer lines: {ratio:.2f} of the expected cycles"
+        else:
+            why = f"{joint.why}; {threads} threads would take {1 / ratio:.2f} of the expected cycles if it were fused"
+        found[n] = joint._replace(fused=chosen[n], why=why)
     return found
-
-
-def _is_depthwise(problem: Problem) -> bool:
-    """Return whether each channel of the source is a group, for which no fragments and no transforms are."""
-    return isinstance(problem, Conv) and problem.g == problem.ic > 1
 
 
 def has_rows(problem: Problem) -> bool:
     """Return whether the result of ``problem`` has rows of several channels."""
     return isinstance(problem, Conv) and problem.rank > 1 and problem.oc > 1
-
-
-def _row(problem: Conv) -> Conv:
-    """Return the problem of one row of the result."""
-    return replace(
-        problem.without_transforms(), mb=1, i=(problem.keff[0], *problem.i[1:]), o=(1, *problem.o[1:]),
-        p=(0, *problem.p[1:]),
-    )  # fmt: skip
-
-
-def rows_at_once(problems: Sequence[Problem], configs: StageConfigs, parts: int) -> int:
-    """Return the rows of the result of fused stages that a kernel computes at once; threads share it in ``parts``.
-
-    Windows read fewer elements where a register tile has several rows: there are as many as the tile of a stage alone
-    has, unless the rows between the stages then fill too much of their memory, or a part has no more.
-    """
-    apart_by, most = 1, 1
-    for problem in reversed(problems):
-        assert isinstance(problem, Conv)
-        most = max(most, configs.rows_of_tile(problem) // apart_by)
-        apart_by *= problem.s[-2]
-    home = (configs.machine.scratchpad or configs.machine.l2).bytes // ROWS
-    while most > 1 and sum(_row_bytes(one) * read for one, read in _rows_read(problems, most)) > home:
-        most //= 2
-    return most if most < -(-problems[-1].dims["oh"] // parts) else 1
-
-
-def _rows_read(problems: Sequence[Problem], rows: int) -> Iterator[tuple[Conv, int]]:
-    """Yield the fused stages but the last, each with the rows that are read of it for ``rows`` of the last one."""
-    for one, two in reversed(list(pairwise(problems))):
-        assert isinstance(one, Conv) and isinstance(two, Conv)
-        yield one, (rows - 1) * two.s[-2] + two.keff[-2]
-        rows *= two.s[-2]
-
-
-def _row_bytes(problem: Conv) -> int:
-    """Return the bytes of a row of the result."""
-    t = problem.outputs[0]
-    return prod(t.shape[1:]) * dtype(t.dtype).bytes // max(prod(problem.o[:-1]), 1)
 
 
 def stages_config(problem: Problem, machine: Machine, threads: int) -> Config:
@@ -212,7 +143,7 @@ def chain_config(problem: Problem, machine: Machine, threads: int) -> Config:
 
 
 def _chain_config(stages: Stages, configs: StageConfigs, threads: int) -> Config:
-    return config_of(stages, configs, threads, [joint.fused for joint in joints(stages, configs)])
+    return config_of(stages, configs, threads, [joint.fused for joint in joints(stages, configs, threads)])
 
 
 def config_of(
@@ -229,7 +160,7 @@ def config_of(
         problem = stages.problems[n]
         near = n > 0 and fused[n - 1]
         if not near and not joined[n]:
-            own = replace(configs.whole(problem, threads), split=())
+            own = with_own_pixels(problem, replace(configs.whole(problem, threads), split=()), configs.machine)
         elif not joined[n]:
             start = n - joined[n - 1 :: -1].index(False) if False in joined[:n] else 0
             parts = -(-threads // max(problem.dims["mb"], 1))

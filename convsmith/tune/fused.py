@@ -20,6 +20,7 @@ from convsmith.problem.fusion import stages_of
 from convsmith.statement.parts import PART
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
+from convsmith.tune.thread_parts import share
 
 CHANNELS_FIRST = 4
 """Ratio of the intermediate to the second-level cache from which rows pay where the result's channels are far apart:
@@ -64,11 +65,6 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
 
 def first_in_order(order: tuple[str, ...], *names: str) -> tuple[str, ...]:
     return (*names, *(n for n in order if n not in (*names, PART)))
-
-
-def share(size: int, tile: int, parts: int) -> int:
-    """Iterations of one of ``parts`` of a loop, in whole register tiles."""
-    return -(-size // (parts * tile)) * tile
 
 
 def apart(config: Config) -> Config:

@@ -17,10 +17,11 @@ from convsmith.plan.plan import plan
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
-from convsmith.tune.chains import StageConfigs, config_of, has_rows, stages_config
+from convsmith.tune.chains import config_of, has_rows, stages_config
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS
 from convsmith.tune.fused import fused_config
+from convsmith.tune.stage_configs import StageConfigs
 from convsmith.tune.steps import Steps
 
 __all__ = ["StagesSpace"]

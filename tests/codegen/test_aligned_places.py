@@ -17,8 +17,9 @@ from convsmith.machine.registry import target
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.fusion import stages_of
-from convsmith.tune.chains import StageConfigs, config_of
+from convsmith.tune.chains import config_of
 from convsmith.tune.compile import choose
+from convsmith.tune.stage_configs import StageConfigs
 
 LEVEL = target("hexagon+v73")
 

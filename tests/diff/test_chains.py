@@ -27,7 +27,8 @@ from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.tune.candidates import default_config
-from convsmith.tune.chains import StageConfigs, chain_config, config_of, joints
+from convsmith.tune.chains import chain_config, config_of, joints
+from convsmith.tune.stage_configs import StageConfigs
 from convsmith.tune.stages_space import StagesSpace
 
 INT8 = "--dt=u8:s8:u8"
@@ -202,7 +203,7 @@ def test_a_choice_ranks_the_candidates_of_each_row_once(monkeypatch: pytest.Monk
         ranked.append(problem)
         return default_config(problem, machine, threads)
 
-    monkeypatch.setattr("convsmith.tune.chains.default_config", counted)
+    monkeypatch.setattr("convsmith.tune.stage_configs.default_config", counted)
     chain = parse_problem("mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> mb1ic96ih56oc24kh1").canonical()
     level = target("avx512")
     assert str(chain_config(chain, level, 1)).count("--at=") == 2
@@ -296,5 +297,5 @@ def test_explain_says_what_fusion_saves() -> None:
     assert "12,856 KiB are written and read without fusion, 1,096 KiB with it" in page
     assert "f32, 4,704 KiB: computed at loop oh3, 4 iterations at a time in 672 KiB for each thread" in page
     assert "0.9% of its rows are computed twice; it is larger than L2 of 1024 KiB, and its rows fit there" in page
-    page = cs.compile("mb1ic4ih8oc8kh1 -> mb1ic8ih8oc4kh3ph1").explain()
+    page = cs.compile("mb1ic4ih8oc8kh1 -> mb1ic8ih8oc4kh3ph1", threads=1).explain()
     assert "written as a whole, and stage 2 starts when it is done; it fits L1" in page

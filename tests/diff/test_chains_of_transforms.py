@@ -11,7 +11,8 @@ from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import parse_problem
 from convsmith.problem.fusion import stages_of
-from convsmith.tune.chains import StageConfigs, joints
+from convsmith.tune.chains import joints
+from convsmith.tune.stage_configs import StageConfigs
 
 TWICE = (
     "--stag={tag} --dir=FWD_B --attr-post-ops=relu mb2ic16ih28oc32oh28kh3ph1 -> --dtag={tag} mb2ic32ih28oc16oh28kh3ph1"

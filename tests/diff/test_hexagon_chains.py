@@ -20,7 +20,8 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
-from convsmith.tune.chains import StageConfigs, joints
+from convsmith.tune.chains import joints
+from convsmith.tune.stage_configs import StageConfigs
 
 LEVEL = target("hexagon+v68")
 OFTEN = (0, 15)

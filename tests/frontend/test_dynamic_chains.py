@@ -22,8 +22,9 @@ from convsmith.machine.registry import target
 from convsmith.problem import Chain, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import stages_of
-from convsmith.tune.chains import StageConfigs, config_of
+from convsmith.tune.chains import config_of
 from convsmith.tune.dynamic import dynamic_config
+from convsmith.tune.stage_configs import StageConfigs
 
 BLOCK = (
     "--stag=axb --dir=FWD_B --attr-post-ops=clip:0:6 mb1ic8ih12oc40kh1 -> --attr-post-ops=relu "

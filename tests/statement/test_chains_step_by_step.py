@@ -26,7 +26,8 @@ from convsmith.problem import Chain, Conv, parse_problem
 from convsmith.problem.fusion import middle, stages_of
 from convsmith.statement.fused import FusedStatements
 from convsmith.statement.views import statement
-from convsmith.tune.chains import StageConfigs, config_of
+from convsmith.tune.chains import config_of
+from convsmith.tune.stage_configs import StageConfigs
 
 CHAINS = {
     "depthwise-pointwise": "--stag=axb g3mb1ic3ih4iw3oc3oh4ow3kh3kw3ph1pw1 -> --dtag=axb mb1ic3ih4iw3oc2oh4ow3kh1kw1",

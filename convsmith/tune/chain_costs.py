@@ -1,0 +1,102 @@
+"""The cycles that the threads of a chain are expected to take, by the stages that are fused.
+
+Beside the work of each stage, threads meet after each kernel, and load the lines of its source that other cores have
+written. Fused stages meet once, and each thread computes the rows at the border of its part that others compute too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from convsmith.ir.types import dtype
+from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import Stages
+from convsmith.tune.stage_configs import StageConfigs, row_bytes, rows_at_once
+from convsmith.tune.thread_parts import Division, division, share, with_own_pixels
+
+
+class ThreadCosts:
+    """The expected cycles of the ``stages`` of a chain on ``threads``; each run of fused stages is estimated once."""
+
+    def __init__(self, stages: Stages, configs: StageConfigs, threads: int) -> None:
+        self.problems, self.configs, self.threads = stages.problems, configs, threads
+        self.costs = configs.machine.costs
+        self._found: dict[tuple[int, int], float] = {}
+
+    def total(self, fused: Sequence[bool]) -> float:
+        """Return the cycles of the chain where a stage is ``fused`` with the next one as that is said for it."""
+        ends = [n for n, is_fused in enumerate((*fused, False)) if not is_fused]
+        return sum(self.of(start, end) for start, end in zip((0, *(end + 1 for end in ends)), ends))
+
+    def of(self, first: int, last: int) -> float:
+        """Return the cycles of the kernel of the stages ``first`` to ``last``, until its threads have met."""
+        key = (first, last)
+        if key not in self._found:
+            work = self._alone(first) if first == last else self._fused(first, last)
+            self._found[key] = work + self._exchanged(first) / self.costs.between_cores + self.costs.meeting
+        return self._found[key]
+
+    def _alone(self, n: int) -> float:
+        """Return the cycles of the largest part of stage ``n``, which runs alone."""
+        return self.configs.cycles(self.problems[n], self.threads) * self._division(n).largest
+
+    def _fused(self, first: int, last: int) -> float:
+        """Return the cycles of the largest part of fused stages, each thread's rows of the last one and those that they
+        read.
+        """
+        problems = self.problems[first : last + 1]
+        images = problems[-1].dims["mb"]
+        parts = -(-self.threads // max(images, 1))
+        at_once = rows = rows_at_once(problems, self.configs, parts)
+        part = share(problems[-1].dims["oh"], at_once, parts)
+        largest = -(-images * parts // self.threads) / (images * parts)
+        cycles = 0.0
+        for n, problem in reversed(list(enumerate(problems))):
+            assert isinstance(problem, Conv)
+            computed = min(part * parts / problem.dims["oh"], float(parts))
+            cycles += self.configs.cycles_by_rows(problem, n > 0, rows) * max(computed, 1.0) * largest
+            part = (part - 1) * problem.s[-2] + problem.keff[-2]
+            rows *= problem.s[-2]
+        return cycles
+
+    def _exchanged(self, n: int) -> float:
+        """Return the bytes of the source of stage ``n`` that a core loads from others, and those that go back.
+
+        The first source may lie anywhere.
+        """
+        if n == 0:
+            return 0.0
+        one, two = self.problems[n - 1 : n + 1]
+        others = (self.threads - 1) / self.threads
+        if isinstance(one, Conv) and isinstance(two, Conv) and self._has_own_pixels(n - 1) and self._has_own_pixels(n):
+            halo = max(two.keff[-2] - two.s[-2], 0) if two.mb < self.threads and two.rank > 1 else 0
+            return 2 * others * halo * row_bytes(one)
+        (result,) = one.outputs
+        return 2 * others * prod(result.shape) * dtype(result.dtype).bytes
+
+    def _has_own_pixels(self, n: int) -> bool:
+        """Return whether each thread computes neighbouring pixels of stage ``n``, which it does of fused ones too."""
+        return self._division(n).own_pixels
+
+    def _division(self, n: int) -> Division:
+        """Return the division of stage ``n``, which runs alone, among the threads."""
+        problem, machine = self.problems[n], self.configs.machine
+        return division(problem, with_own_pixels(problem, self.configs.whole(problem, self.threads), machine), machine)
+
+    def least(self, can_fuse: Callable[[int, int], bool], must_fuse: Sequence[bool]) -> list[bool]:
+        """Return the stages that are fused with the next one in the choice of least cycles.
+
+        Kernels are of those stages, from a first to a last one, that ``can_fuse``; joints that ``must_fuse`` are.
+        """
+        best: list[tuple[float, list[bool]]] = [(0.0, [])]
+        for end in range(len(self.problems)):
+            ways = []
+            for start in range(end + 1):
+                cuts = start == 0 or not must_fuse[start - 1]
+                if cuts and (start == end or can_fuse(start, end)):
+                    before, chosen = best[start]
+                    chosen = [*chosen, *[False] * (start > 0), *[True] * (end - start)]
+                    ways.append((before + self.of(start, end), chosen))
+            best.append(min(ways))
+        return best[-1][1]

@@ -1,0 +1,156 @@
+"""Default configs of the stages of a chain: of a whole stage, or of one that computes a few rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.fused import NEAR
+from convsmith.plan.kernel import scheduled
+from convsmith.problem.conv import Conv
+from convsmith.problem.problem import Problem
+from convsmith.tune.candidates import default_config
+from convsmith.tune.expected import expected_terms
+from convsmith.tune.fused import apart, first_in_order
+
+ROWS = 2
+"""Reciprocal of the fraction of a memory that the rows between fused stages may fill."""
+
+
+class StageConfigs:
+    """Default configs of stages for ``machine``, whole or row by row.
+
+    The choice of the stages to fuse asks for a config several times, and the ranking of candidates takes most of the
+    time of a choice: each is made once.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        rows = tuple(row for row in machine.instructions if row.rows == 1)
+        self._without_fragments = replace(machine, instructions=rows)
+        self._has_fragments = len(rows) < len(machine.instructions)
+        self._found: dict[tuple[Problem, int, bool], Config] = {}
+
+    def whole(self, problem: Problem, threads: int, fragments: bool = True) -> Config:
+        """Return the default config of ``problem``, without instructions on ``fragments`` where that is said."""
+        if self._has_fragments and not _is_depthwise(problem):
+            # A default config without them is the same on a machine that has them.
+            if fragments or (problem, threads, True) in self._found:
+                config = self._made(problem, threads, True)
+                if fragments or not self._uses_fragments(config):
+                    return config
+        return self._made(problem, threads, False)
+
+    def _made(self, problem: Problem, threads: int, fragments: bool) -> Config:
+        """Return the default config of ``problem`` for the machine, or for the machine without ``fragments``."""
+        key = (problem, threads, fragments)
+        if key not in self._found:
+            machine = self.machine if fragments else self._without_fragments
+            self._found[key] = default_config(problem, machine, threads)
+        return self._found[key]
+
+    def _uses_fragments(self, config: Config) -> bool:
+        """Return whether the instruction of ``config`` works on fragments."""
+        return any(row.rows > 1 for row in self.machine.instructions if row.name == config.instruction)
+
+    def has_transform(self, problem: Problem) -> bool:
+        """Return whether the default config of the whole ``problem`` uses a transform, as windows of channels may."""
+        has_windows = isinstance(problem, Conv) and problem.g < max(problem.ic, problem.oc) and max(problem.k) > 1
+        return has_windows and problem.accuracy != "strict" and bool(self.whole(problem, 1).winograd)
+
+    def by_rows(self, problem: Problem, near: bool, rows: int = 1) -> Config:
+        """Return the config of a stage that computes a few ``rows`` at a time: the default one of a stage alone where
+        ``rows`` are divided into its register tiles of several, else that of a problem of one row.
+
+        A stage that is ``near`` reads rows of a circular buffer.
+        """
+        # Fragments read copies of windows of pixels.
+        config = apart(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
+        realise = config.realise if not near or config.realise in NEAR else "peel"
+        order = first_in_order(config.order, "mb", "oh")
+        return replace(config, split=(), order=order, realise=realise, hold=())
+
+    def _chosen_for(self, problem: Problem, rows: int) -> Conv:
+        """Return the problem whose default config is that of a stage that computes a few ``rows`` at a time."""
+        assert isinstance(problem, Conv)
+        tile = self.rows_of_tile(problem) if rows > 1 else 1
+        return row_of(problem) if tile == 1 or rows % tile else problem
+
+    def cycles(self, problem: Problem, threads: int) -> float:
+        """Return the cycles of a stage that runs alone, on one thread."""
+        return sum(expected_terms(problem, self.whole(problem, threads), self.machine).values())
+
+    def cycles_by_rows(self, problem: Conv, near: bool, rows: int) -> float:
+        """Return the cycles of a stage that computes a few ``rows`` at a time, on one thread."""
+        part, config = self._chosen_for(problem, rows), self.by_rows(problem, near, rows)
+        again = prod(problem.outputs[0].shape) / prod(part.outputs[0].shape)
+        return again * sum(expected_terms(part, config, self.machine).values())
+
+    def rows_of_tile(self, problem: Conv) -> int:
+        """Return the rows of the register tile of the default config of the whole ``problem`` if its groups have one
+        channel, whose windows share nothing but what they read; else one.
+        """
+        return self.whole(problem, 1).size("oh") if _is_depthwise(problem) and problem.keff[-2] > 1 else 1
+
+    def uses_fragments(self, problem: Conv) -> bool:
+        """Return whether the default config of one row of ``problem`` works on fragments, which read copies of windows
+        of pixels.
+        """
+        return not _is_depthwise(problem) and self._uses_fragments(self.whole(row_of(problem), 1))
+
+    def computes_rows(self, problem: Conv, near: bool) -> bool:
+        """Return whether a stage of a fused kernel can compute ``problem`` row by row.
+
+        A stage that is ``near`` reads rows of a circular buffer, where no sums of entries are.
+        """
+        st = scheduled(problem, self.by_rows(problem, near, self.rows_of_tile(problem)), self.machine)
+        return not near or all(view.adds == st.b.name for view in st.sums)
+
+
+def _is_depthwise(problem: Problem) -> bool:
+    """Return whether each channel of the source is a group, for which no fragments and no transforms are."""
+    return isinstance(problem, Conv) and problem.g == problem.ic > 1
+
+
+def row_of(problem: Conv) -> Conv:
+    """Return the problem of one row of the result."""
+    return replace(
+        problem.without_transforms(), mb=1, i=(problem.keff[0], *problem.i[1:]), o=(1, *problem.o[1:]),
+        p=(0, *problem.p[1:]),
+    )  # fmt: skip
+
+
+def rows_at_once(problems: Sequence[Problem], configs: StageConfigs, parts: int) -> int:
+    """Return the rows of the result of fused stages that a kernel computes at once; threads share it in ``parts``.
+
+    Windows read fewer elements where a register tile has several rows: there are as many as the tile of a stage alone
+    has, unless the rows between the stages then fill too much of their memory, or a part has no more.
+    """
+    apart_by, most = 1, 1
+    for problem in reversed(problems):
+        assert isinstance(problem, Conv)
+        most = max(most, configs.rows_of_tile(problem) // apart_by)
+        apart_by *= problem.s[-2]
+    home = (configs.machine.scratchpad or configs.machine.l2).bytes // ROWS
+    while most > 1 and sum(row_bytes(one) * read for one, read in _rows_read(problems, most)) > home:
+        most //= 2
+    return most if most < -(-problems[-1].dims["oh"] // parts) else 1
+
+
+def _rows_read(problems: Sequence[Problem], rows: int) -> Iterator[tuple[Conv, int]]:
+    """Yield the fused stages but the last, each with the rows that are read of it for ``rows`` of the last one."""
+    for one, two in reversed(list(pairwise(problems))):
+        assert isinstance(one, Conv) and isinstance(two, Conv)
+        yield one, (rows - 1) * two.s[-2] + two.keff[-2]
+        rows *= two.s[-2]
+
+
+def row_bytes(problem: Conv) -> int:
+    """Return the bytes of a row of the result."""
+    t = problem.outputs[0]
+    return prod(t.shape[1:]) * dtype(t.dtype).bytes // max(prod(problem.o[:-1]), 1)

@@ -1,0 +1,110 @@
+"""The part of a nest that each thread computes: pixels that are neighbours in memory, or channels of all pixels.
+
+Threads divide the outermost loops of a nest. Where channels are outermost and the result is channels-last, pieces of
+each pixel belong to different threads: cores fetch lines from each other that they only pass by, in this nest and in
+the next one, which reads its result. A cache tile of pixels around all other loops gives each thread pixels of its own,
+and the threads of the next nest read those that the same core has written. Each core then reads all weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops, loops_after_fusing
+from convsmith.plan.winograd import scheduled_statement
+from convsmith.problem.problem import Problem
+from convsmith.statement.statement import View
+
+
+class Division(NamedTuple):
+    """The division of a nest among threads: whether each has neighbouring pixels, and the fraction of the largest part.
+    """
+
+    own_pixels: bool
+    largest: float
+
+
+def share(size: int, tile: int, parts: int) -> int:
+    """Return the iterations of one of ``parts`` of a loop, in whole register tiles."""
+    return -(-size // (parts * tile)) * tile
+
+
+def division(problem: Problem, config: Config, machine: Machine) -> Division:
+    """Return the division of the nest of ``config`` among its threads; a transform divides blocks of pixels."""
+    if config.winograd:
+        return Division(True, 1 / config.threads)
+    loops = loops_after_fusing(scheduled_statement(problem, replace(config, split=()), machine), config)
+    names, tiles = _divided(loops, config)
+    if config.cache and names[:1] == [config.cache[0][0]]:
+        largest = -(-tiles[0] // config.threads) * config.cache[0][1] / loops.extents[names[0]]
+    else:
+        tasks = prod(tiles)
+        largest = -(-tasks // config.threads) / tasks
+    pixels = _pixels_of_threads(loops, config)
+    return Division(bool(pixels) and names[:1] == [pixels], min(largest, 1.0))
+
+
+def with_own_pixels(problem: Problem, config: Config, machine: Machine) -> Config:
+    """Return ``config`` with neighbouring pixels for each thread, where cores then move less than with channels for
+    each, or where it gives work to fewer threads.
+    """
+    threads = config.threads
+    if threads == 1 or config.winograd or config.split or config.phases:
+        return config
+    st = scheduled_statement(problem, config, machine)
+    loops = loops_after_fusing(st, config)
+    pixels = _pixels_of_threads(loops, config)
+    names, tiles = _divided(loops, config)
+    if not pixels or not st.constant or names[:1] == [pixels]:
+        return config
+    source, weights, result = map(_bytes, (st.a, st.b, st.c))
+    between = (source * (threads - 1) + result) / threads / machine.costs.between_cores
+    far = machine.costs.streamed if weights > machine.l2.kept else 1
+    again = weights * (threads - 1) / threads * far / machine.l2.rate
+    if prod(tiles) >= threads and between <= again:
+        return config
+    part = share(loops.extents[pixels], config.size(pixels), threads)
+    return replace(config, cache=((pixels, part), *config.cache))
+
+
+def _pixels_of_threads(loops: Loops, config: Config) -> str:
+    """Return the outermost loop over pixels or images that has a register tile for each thread; nothing for none.
+
+    A loop around it that runs more than once, but less often than there are threads, would have to be divided too.
+    """
+    for name in loops.of("m"):
+        tiles = -(-loops.extents[name] // config.size(name))
+        if tiles >= config.threads:
+            return name
+        if tiles > 1:
+            return ""
+    return ""
+
+
+def _divided(loops: Loops, config: Config) -> tuple[list[str], list[int]]:
+    """Return the loops that threads divide, outermost first, of those that run more than once, and how often they run.
+
+    Loops over pixels whose weights registers hold are not divided.
+    """
+    left = dict(loops.extents)
+    found = []
+    for name, size in config.cache:
+        if loops.kinds[name] != "k" and size < left[name]:
+            found.append((name, -(-left[name] // size)))
+            left[name] = size
+    within = [n for n in config.order if n in loops.extents]
+    if config.hold:
+        moving = [n for n, name in enumerate(within) if loops.kinds[name] != "m"]
+        within = within[: moving[-1] + 1 if moving else 0]
+    found += [(n, -(-left[n] // config.size(n))) for n in within if left[n] > config.size(n)]
+    return [name for name, _ in found], [count for _, count in found]
+
+
+def _bytes(view: View) -> int:
+    """Return the bytes of an array."""
+    return prod(view.layout.shape) * dtype(view.dtype).bytes
