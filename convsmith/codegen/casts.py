@@ -7,10 +7,31 @@ library calls.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from convsmith.codegen.scalars import ScalarEmitter
 from convsmith.diag.errors import InternalError
-from convsmith.ir.types import BF16, F16, F32, F64, S32, DType, Half
+from convsmith.ir.types import BF16, F8_E4M3, F8_E5M2, F16, F32, F64, S32, DType, Half
 from convsmith.ir.value import const
+
+
+class _SmallFloat(NamedTuple):
+    """The form of a small float: bits of its fraction, the bias of its exponent, and the words of the positive infinity
+    (or of NaN in its place) and of NaN. ``limit`` is the number that the word of infinity would otherwise be.
+    """
+
+    fraction: int
+    bias: int
+    infinity: int
+    nan: int
+    limit: float
+
+
+_FORMS = {
+    F16: _SmallFloat(10, 15, 0x7C00, 0x7E00, 65536.0),
+    F8_E5M2: _SmallFloat(2, 15, 0x7C, 0x7E, 65536.0),
+    F8_E4M3: _SmallFloat(3, 7, 0x7F, 0x7F, 480.0),
+}
 
 
 def is_word(t: DType) -> bool:
@@ -167,7 +188,7 @@ class CastEmitter(ScalarEmitter):
     # -- floats
     def _float_to_float(self, x: str, a: DType, b: DType, lanes: int) -> str:
         if is_word(a):
-            return self.cast((self._extend_bfloat if a is BF16 else self._extend_half)(x, lanes), F32, b, lanes)
+            return self.cast(self._extend(x, a, lanes), F32, b, lanes)
         if b is F64:
             return self.convert("fpext", x, a, b, lanes)
         if b is F32:
@@ -176,7 +197,16 @@ class CastEmitter(ScalarEmitter):
             x = self._to_odd(x, lanes)
         if b is BF16:
             return self._truncate_bfloat(x, lanes)
-        return self._truncate_half(x, lanes)
+        return self._truncate_half(x, lanes) if b is F16 and self.half else self._truncate_small(x, b, lanes)
+
+    def _extend(self, x: str, t: DType, lanes: int) -> str:
+        """Return a small float as f32."""
+        if t is BF16:
+            return self._extend_bfloat(x, lanes)
+        if self.half and t is F8_E5M2:  # the upper byte of the f16
+            wide, eight = self.convert("zext", x, t, F16, lanes), f"splat ({F16.llvm} 8)" if lanes else "8"
+            return self._extend_half(self.put(f"shl {self.type(F16, lanes)} {wide}, {eight}"), lanes)
+        return self._extend_half(x, lanes) if t is F16 and self.half else self._extend_small(x, t, lanes)
 
     def _word(self, op: str, x: str, lanes: int, y: str | int) -> str:
         """Emit integer arithmetic on 32-bit words."""
@@ -221,45 +251,60 @@ class CastEmitter(ScalarEmitter):
         return self.convert("bitcast", upper, S32, F32, lanes)
 
     def _extend_half(self, x: str, lanes: int) -> str:
+        """Return an f16 as f32; the target has an instruction for that."""
+        number = self.put(f"bitcast {self.type(F16, lanes)} {x} to {self._half_type(lanes)}")
+        return self.put(f"fpext {self._half_type(lanes)} {number} to {self.type(F32, lanes)}")
+
+    def _truncate_half(self, x: str, lanes: int) -> str:
+        """Return an f32 as f16; the target has an instruction for that."""
+        number = self.put(f"fptrunc {self.type(F32, lanes)} {x} to {self._half_type(lanes)}")
+        return self.put(f"bitcast {self._half_type(lanes)} {number} to {self.type(F16, lanes)}")
+
+    def _extend_small(self, x: str, t: DType, lanes: int) -> str:
         """Shift the fields into place, then multiply by the difference of the biases, which is exact for denormals too.
         """
-        if self.half:
-            number = self.put(f"bitcast {self.type(F16, lanes)} {x} to {self._half_type(lanes)}")
-            return self.put(f"fpext {self._half_type(lanes)} {number} to {self.type(F32, lanes)}")
-        half = self.convert("zext", x, F16, S32, lanes)
-        sign = self._word("shl", self._word("and", half, lanes, 0x8000), lanes, 16)
-        shifted = self._word("shl", self._word("and", half, lanes, 0x7FFF), lanes, 13)
-        small = self.convert("bitcast", shifted, S32, F32, lanes)
+        form, sign_bit = _FORMS[t], 1 << t.bits - 1
+        word = self.convert("zext", x, t, S32, lanes)
+        sign = self._word("shl", self._word("and", word, lanes, sign_bit), lanes, 32 - t.bits)
+        fields = self._word("shl", self._word("and", word, lanes, sign_bit - 1), lanes, 23 - form.fraction)
+        small = self.convert("bitcast", fields, S32, F32, lanes)
         ty = self.type(F32, lanes)
-        size = self.put(f"fmul {ty} {small}, {self.const(F32, 2.0**112, lanes)}")
+        size = self.put(f"fmul {ty} {small}, {self.const(F32, 2.0 ** (127 - form.bias), lanes)}")
         bits = self.convert("bitcast", size, F32, S32, lanes)
-        special = self.put(f"fcmp oge {ty} {size}, {self.const(F32, 65536.0, lanes)}")
+        special = self.put(f"fcmp oge {ty} {size}, {self.const(F32, form.limit, lanes)}")
         full = self.choose(special, S32, lanes, self._word("or", bits, lanes, 0x7F800000), bits)
         return self.convert("bitcast", self._word("or", full, lanes, sign), S32, F32, lanes)
 
-    def _truncate_half(self, x: str, lanes: int) -> str:
-        """Convert in three ranges: denormal (0.5 has the denormals' unit as its last place), normal, and infinite or
-        NaN.
+    def _truncate_small(self, x: str, t: DType, lanes: int) -> str:
+        """Convert in three ranges: denormal (the power of two that is added has the denormals' unit as its last place),
+        normal, and too large or NaN.
         """
-        word, ty = self.type(S32, lanes), self.type(F32, lanes)
-        if self.half:
-            number = self.put(f"fptrunc {ty} {x} to {self._half_type(lanes)}")
-            return self.put(f"bitcast {self._half_type(lanes)} {number} to {self.type(F16, lanes)}")
+        form, word, ty = _FORMS[t], self.type(S32, lanes), self.type(F32, lanes)
+        lost, shift = 23 - form.fraction, 127 - form.bias
         bits = self.convert("bitcast", x, F32, S32, lanes)
         size = self._word("and", bits, lanes, 0x7FFFFFFF)
         plain = self.convert("bitcast", size, S32, F32, lanes)
-        raised = self.put(f"fadd {ty} {plain}, {self.const(F32, 0.5, lanes)}")
-        denormal = self._word("sub", self.convert("bitcast", raised, F32, S32, lanes), lanes, 0x3F000000)
-        odd = self._word("and", self._word("lshr", size, lanes, 13), lanes, 1)
-        biased = self._word("add", self._word("add", size, lanes, 0xFFF - (112 << 23)), lanes, odd)
-        normal = self._word("lshr", biased, lanes, 13)
+        unit = 2.0 ** (1 - form.bias + lost)
+        raised = self.put(f"fadd {ty} {plain}, {self.const(F32, unit, lanes)}")
+        denormal = self._word("sub", self.convert("bitcast", raised, F32, S32, lanes), lanes, _word_of(unit))
+        odd = self._word("and", self._word("lshr", size, lanes, lost), lanes, 1)
+        biased = self._word("add", size, lanes, (1 << lost - 1) - 1 - (shift << 23))
+        normal = self._word("lshr", self._word("add", biased, lanes, odd), lanes, lost)
         number = self.put(f"fcmp ord {ty} {x}, {x}")
-        special = self.choose(number, S32, lanes, self.const(S32, 0x7C00, lanes), self.const(S32, 0x7E00, lanes))
-        small = self.put(f"icmp slt {word} {size}, {self.const(S32, 0x38800000, lanes)}")
-        big = self.put(f"icmp sge {word} {size}, {self.const(S32, 0x47800000, lanes)}")
+        special = self.choose(
+            number, S32, lanes, self.const(S32, form.infinity, lanes), self.const(S32, form.nan, lanes)
+        )
+        least = self.const(S32, shift + 1 << 23, lanes)
+        small = self.put(f"icmp slt {word} {size}, {least}")
+        big = self.put(f"icmp sge {word} {size}, {self.const(S32, _word_of(form.limit), lanes)}")
         magnitude = self.choose(small, S32, lanes, denormal, self.choose(big, S32, lanes, special, normal))
-        sign = self._word("and", self._word("lshr", bits, lanes, 16), lanes, 0x8000)
-        return self.convert("trunc", self._word("or", magnitude, lanes, sign), S32, F16, lanes)
+        sign = self._word("and", self._word("lshr", bits, lanes, 32 - t.bits), lanes, 1 << t.bits - 1)
+        return self.convert("trunc", self._word("or", magnitude, lanes, sign), S32, t, lanes)
 
     def _half_type(self, lanes: int) -> str:
         return self.vector("half", lanes)
+
+
+def _word_of(value: float) -> int:
+    """Return the bits of an f32."""
+    return int.from_bytes(const(F32, value).bits, "little")

@@ -11,7 +11,7 @@ from convsmith.runtime.arrays import ALIGNMENT
 
 __all__ = ["example_text"]
 
-_ONES = {"f16": "0x3c00", "bf16": "0x3f80"}
+_ONES = {"f16": "0x3c00", "bf16": "0x3f80", "f8_e4m3": "0x38", "f8_e5m2": "0x3c"}
 """The bits of 1 in types that C lacks."""
 
 _HEAD = """\

@@ -10,7 +10,10 @@ from convsmith.exporter.interface import WORKSPACE, Parameter
 
 __all__ = ["rust_text"]
 
-_TYPES = {"f32": "f32", "f64": "f64", "f16": "u16", "bf16": "u16", "s32": "i32", "s16": "i16", "s8": "i8", "u8": "u8"}
+_TYPES = {
+    "f32": "f32", "f64": "f64", "f16": "u16", "bf16": "u16", "f8_e4m3": "u8", "f8_e5m2": "u8", "s32": "i32",
+    "s16": "i16", "s8": "i8", "u8": "u8",
+}  # fmt: skip
 _TASK = 'pub type ConvsmithTask = extern "C" fn(data: *mut c_void, part: usize, parts: usize);'
 _PARALLEL = (
     "pub type ConvsmithParallel =\n"

@@ -116,13 +116,13 @@ def cast(a: Any, to: DType) -> Any:
         return a
     if to.kind == "float":
         wide = a.astype(np.float64)
-        return _to_odd(wide).astype(dtype) if to is BF16 else wide.astype(dtype)
+        return _to_odd(wide).astype(dtype) if to is BF16 or to.bits == 8 else wide.astype(dtype)
     wide = a.astype(np.float64)
     return np.clip(np.rint(np.where(np.isnan(wide), 0, wide)), *to.limits).astype(dtype)[()]
 
 
 def _to_odd(a: Any) -> Any:
-    """Return doubles in single precision, rounded to odd, so that a second rounding to bf16 is correct."""
+    """Return doubles in single precision, rounded to odd, so that a second rounding, to a smaller float, is correct."""
     a = np.asarray(a)
     out = a.astype(np.float32)
     bits = out.view(np.int32) - (np.abs(out) > np.abs(a)) | (out != a)

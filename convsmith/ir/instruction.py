@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from math import prod
+from typing import Literal
 
 from convsmith.diag.forking import cached_property, import_lock
 from convsmith.ir.index import Index, IndexLike, Var, as_index
@@ -147,7 +148,7 @@ class Instruction:
 
     `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
-    An instruction that `rounds` rounds the factors to fewer bits than their type has.
+    `rounds` says which numbers the instruction rounds to fewer bits than their type has: the factors, or the sums.
     `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
     reach are not active. `flushes` says that a sum that would be denormal becomes zero. `scaled` is the scalable row
     that does in every unit of a vector what this row does in one. `repeated` is the row for a factor
@@ -169,7 +170,7 @@ class Instruction:
     scaled: Instruction | None = None
     repeated: Instruction | None = None
     exchange: FragmentLayout | None = None
-    rounds: bool = False
+    rounds: Literal["", "factors", "sums"] = ""
 
     @property
     def spec(self) -> str:

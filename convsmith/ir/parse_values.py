@@ -28,7 +28,7 @@ from convsmith.ir.index import (
 )
 from convsmith.ir.text import COMPARISON_SYMBOLS
 from convsmith.ir.tokens import Cursor
-from convsmith.ir.types import DTYPES, F32, FACTOR_TYPES, PTR, DType, dtype
+from convsmith.ir.types import DTYPES, F32, PTR, DType, dtype
 from convsmith.ir.value import (
     BINARY,
     UNARY,
@@ -282,6 +282,6 @@ class ValueParser(Cursor):
     def _dtype(self) -> DType:
         if self._take("ptr"):
             return PTR
-        if self._now.text not in DTYPES | FACTOR_TYPES:
+        if self._now.text not in DTYPES:
             raise self._fail(f"a data type ({', '.join(DTYPES)})")
         return dtype(self._next().text)

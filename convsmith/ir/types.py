@@ -1,15 +1,15 @@
 """Data types of values as rows of one table; a new data type is a new row.
 
-Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  bf16 is a
-storage type: values are cast to f32 for arithmetic.  f16 is a storage type as well, unless the target has f16
-arithmetic and the problem permits it.
+Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  bf16 and the
+floats of 8 bits are storage types: values are cast to f32 for arithmetic.  f16 is a storage type as well, unless the
+target has f16 arithmetic and the problem permits it.  f8_e4m3 has no infinities: numbers beyond its largest become NaN.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16"
+import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16" and 8-bit floats
 
 from convsmith.diag.errors import UnsupportedError
 
@@ -21,8 +21,8 @@ class DType(NamedTuple):
     """A data type. ``name`` is oneDNN's, ``kind`` is ``float``, ``int`` or ``uint``, ``numpy`` is numpy's name of the
     dtype.
 
-    ``llvm`` is the LLVM type in memory.  16-bit floats are integers there, because LLVM calls library functions to move
-    half and bfloat values on targets without instructions for them.
+    ``llvm`` is the LLVM type in memory.  Floats of 16 and 8 bits are integers there: LLVM calls library functions to
+    move half and bfloat values on targets without instructions for them, and has no type of 8-bit floats.
     """
 
     name: str
@@ -45,7 +45,7 @@ class DType(NamedTuple):
     @property
     def computes(self) -> bool:
         """Whether the type has arithmetic."""
-        return self.kind in ("int", "uint") or (self.kind == "float" and self.name != "bf16")
+        return self.kind in ("int", "uint") or self.name in ("f16", "f32", "f64")
 
     def __str__(self) -> str:
         return self.name
@@ -58,6 +58,8 @@ DTYPES = {
         DType("f64", "float", 64, "float64", "double"),
         DType("f16", "float", 16, "float16", "i16"),
         DType("bf16", "float", 16, "bfloat16", "i16"),
+        DType("f8_e4m3", "float", 8, "float8_e4m3fn", "i8"),
+        DType("f8_e5m2", "float", 8, "float8_e5m2", "i8"),
         DType("s32", "int", 32, "int32", "i32"),
         DType("s16", "int", 16, "int16", "i16"),
         DType("s8", "int", 8, "int8", "i8"),
@@ -65,16 +67,8 @@ DTYPES = {
     )
 }
 F32, F64, F16, BF16 = DTYPES["f32"], DTYPES["f64"], DTYPES["f16"], DTYPES["bf16"]
+F8_E4M3, F8_E5M2 = DTYPES["f8_e4m3"], DTYPES["f8_e5m2"]
 S32, S16, S8, U8 = DTYPES["s32"], DTYPES["s16"], DTYPES["s8"], DTYPES["u8"]
-
-FACTOR_TYPES = {
-    t.name: t
-    for t in (
-        DType("f8_e4m3", "float", 8, "float8_e4m3fn", "i8"),
-        DType("f8_e5m2", "float", 8, "float8_e5m2", "i8"),
-    )
-}
-"""Types of factors that rows of instructions multiply; problems do not have them, and code computes nothing in them."""
 
 PTR = DType("ptr", "pointer", 64, "int64", "ptr")
 """Type of the entries of a pointer table; not a value type, hence not in DTYPES.
@@ -89,6 +83,6 @@ POINTERS = {64: PTR, 32: DType("ptr32", "pointer", 32, "int32", "ptr")}
 def dtype(name: str) -> DType:
     """Return the row of ``name``. UnsupportedError, which lists the supported types, if there is none."""
     try:
-        return FACTOR_TYPES.get(name) or DTYPES[name]
+        return DTYPES[name]
     except KeyError:
         raise UnsupportedError(f"data type {name!r} is not supported; supported: {', '.join(DTYPES)}") from None

@@ -15,7 +15,7 @@ from convsmith.diag.forking import import_lock
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index
 from convsmith.ir.intern import Node
-from convsmith.ir.types import BF16, DType
+from convsmith.ir.types import BF16, F8_E4M3, F8_E5M2, DType
 
 BITWISE = ("and", "or", "xor", "shl", "shr")
 BINARY = ("add", "sub", "mul", "mulh", "div", "max", "min", *BITWISE)
@@ -110,20 +110,39 @@ class Const(Value):
     def value(self) -> float | int:
         if self.dtype.kind != "float":
             return int.from_bytes(self.bits, "little", signed=self.dtype.kind == "int")
-        bits = b"\0\0" + self.bits if self.dtype is BF16 else self.bits
+        if self.dtype is F8_E4M3:
+            return math.copysign(_of_e4m3(self.bits[0] & 0x7F), 0.5 - (self.bits[0] >> 7))
+        bits = bytes(_CUT.get(self.dtype, 0)) + self.bits
         return struct.unpack(_PACKED[len(bits)], bits)[0]  # type: ignore[no-any-return]
 
 
 _PACKED = {2: "<e", 4: "<f", 8: "<d"}
+_CUT = {BF16: 2, F8_E5M2: 1}
+"""Bytes that a small float lacks at the end of the float of twice its size."""
 
 
 def const(dtype: DType, value: float | int) -> Const:
     """Return ``value`` rounded to ``dtype``; an integer must be within the type's limits."""
     if dtype.kind != "float":
         return Const(dtype, int(value).to_bytes(dtype.bytes, "little", signed=dtype.kind == "int"))
-    if dtype is BF16:
-        return Const(dtype, _float_bits("<f", _eight_bits(value))[2:])
-    return Const(dtype, _float_bits(_PACKED[dtype.bytes], value))
+    if dtype in _PRECISION:
+        value = _rounded(value, dtype)
+    if dtype is F8_E4M3:
+        sign = 0x80 * (math.copysign(1, value) < 0)
+        return Const(dtype, bytes([_E4M3.get(abs(value), 0x7F) | sign]))
+    cut = _CUT.get(dtype, 0)
+    return Const(dtype, _float_bits(_PACKED[dtype.bytes + cut], value)[cut:])
+
+
+def _of_e4m3(word: int) -> float:
+    """Return the number whose seven bits without the sign are ``word``."""
+    exponent, fraction = word >> 3, word & 7
+    if word == 0x7F:
+        return math.nan
+    return math.ldexp(fraction + (8 if exponent else 0), max(exponent, 1) - 10)
+
+
+_E4M3 = {_of_e4m3(word): word for word in range(0x7F)}
 
 
 def _float_bits(code: str, value: float) -> bytes:
@@ -133,11 +152,16 @@ def _float_bits(code: str, value: float) -> bytes:
         return struct.pack(code, math.copysign(math.inf, value))
 
 
-def _eight_bits(value: float) -> float:
-    """Return the number with eight significant bits, the precision of bf16, that is nearest to ``value``."""
+_PRECISION = {BF16: (8, -133), F8_E4M3: (4, -9), F8_E5M2: (3, -16)}
+"""Significant bits of small floats, and the exponent of the unit of their denormal numbers."""
+
+
+def _rounded(value: float, dtype: DType) -> float:
+    """Return the number in the precision of ``dtype`` that is nearest to ``value``."""
     if not abs(value) < 2.0**128:
         return value
-    exponent = max(math.frexp(value)[1], -125) - 8
+    bits, least = _PRECISION[dtype]
+    exponent = max(math.frexp(value)[1] - bits, least)
     return math.copysign(math.ldexp(round(math.ldexp(value, -exponent)), exponent), value)
 
 

@@ -113,7 +113,8 @@ class DevicePlan:
         if self.program.kernels:
             return
         if self.config.realise != "hardware":
-            for why in why_not_hardware(statement(self.problem, self.machine), self.machine):
+            rounds = self.problem.accuracy == "any"
+            for why in why_not_hardware(statement(self.problem, self.machine), self.machine, rounds):
                 yield "copy engine", f"not used: {why}"
         for why in why_no_fragments(self.main.statement, self.config, self.machine):
             yield "fragments", f"not used: {why}"
@@ -189,10 +190,11 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
     made = _each_call(program(problem, scheduled(problem, replace(config, split=_in_memory(config)), machine)))
     configs = (config if st.when == "main" else adding_config(st, machine) for st in made.statements)
     kernels = tuple(group_plan(st, own, machine) for st, own in zip(made.statements, configs))
-    for row in (k.nest.warp.row for k in kernels if k.nest.warp is not None):
+    named = {k.config.instruction for k in kernels}
+    for row in (x for x in machine.instructions if x.name in named):
         if row.rounds and problem.accuracy != "any":
             raise ConfigError(
-                "accuracy", f"--instruction={row.name} rounds the factors to fewer bits; legal with --accuracy=any, "
-                f"found {problem.accuracy}",
+                "accuracy", f"--instruction={row.name} rounds the {row.rounds} to fewer bits; legal with "
+                f"--accuracy=any, found {problem.accuracy}",
             )  # fmt: skip
     return DevicePlan(problem, config, machine, made, kernels)

@@ -88,7 +88,7 @@ def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterato
         yield f"the smallest is {row.name}: {shape} rows, columns and terms; the loops have {sizes}"
         return
     if all(row.rounds for row in rows):
-        yield f"{rows[0].name} rounds the factors, which --accuracy=any permits"
+        yield f"{rows[0].name} rounds the {rows[0].rounds}, which --accuracy=any permits"
         return
     yield f"the config names none; legal are {', '.join(row.name for row in rows)}"
 

@@ -36,12 +36,16 @@ AROUND = 8.0
 """Steps that take as long as a group's first copies and its stores."""
 
 
-def hardware_config(st: Statement, machine: Machine) -> Config | None:
+def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Config | None:
     """Return the config of ``st`` on a machine with a copy engine, None on others. ConfigError, with the reason, where
-    the engine cannot bring the operands.
+    the engine cannot bring the operands. An instruction that rounds sums is taken if ``rounds`` permits it.
     """
-    if not hardware_rows(st, machine):
+    rows_of_types = hardware_rows(st, machine)
+    if not rows_of_types:
         return None
+    permitted = [x for x in rows_of_types if rounds or not x.rounds]
+    if not permitted:
+        raise _refuse(f"{rows_of_types[0].name} rounds the {rows_of_types[0].rounds}, which --accuracy=any permits")
     whole, cut = st, phases(st)
     st = phased(whole, tuple(cut))
     if st.residues:
@@ -66,7 +70,7 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
     why: ConfigError | None = None
     nbytes = terms[-1].size * dtype(st.a.dtype).bytes
     row_bytes = WIDTHS[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")))
-    legal = [x for x in hardware_rows(st, machine) if (is_turned(x, 1), is_turned(x, 2)) == turned]
+    legal = [x for x in permitted if (is_turned(x, 1), is_turned(x, 2)) == turned]
     sizes = prod(d.size for d in rows), columns[0].size
     apart = prod(d.size for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
     count_of_terms = prod(d.size for d in st.of("k"))
@@ -98,8 +102,10 @@ def hardware_config(st: Statement, machine: Machine) -> Config | None:
     raise why or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
 
 
-def why_not_hardware(st: Statement, machine: Machine) -> Iterator[str]:
-    """Yield the reason why a copy engine that ``machine`` has cannot bring the operands of ``st``, if there is one."""
+def why_not_hardware(st: Statement, machine: Machine, rounds: bool = False) -> Iterator[str]:
+    """Yield the reason why a copy engine that ``machine`` has cannot bring the operands of ``st``, if there is one;
+    ``rounds`` permits instructions that round sums.
+    """
     if len(st.factors) < 2 or not any(x.operands[1].file == SHARED for x in machine.instructions):
         return
     if not hardware_rows(st, machine):
@@ -107,7 +113,7 @@ def why_not_hardware(st: Statement, machine: Machine) -> Iterator[str]:
         why = "a factor has a zero point" if st.shifted else f"no instruction multiplies {types} from shared memory"
         yield _refuse(why).message
     try:
-        hardware_config(st, machine)
+        hardware_config(st, machine, rounds)
     except ConfigError as error:
         yield error.message
 

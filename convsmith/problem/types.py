@@ -41,6 +41,8 @@ TYPES = {
         ArrayType("f64", np.dtype(np.float64), False),
         ArrayType("bf16", np.dtype(ml_dtypes.bfloat16), False),
         ArrayType("f16", np.dtype(np.float16), False),
+        ArrayType("f8_e4m3", np.dtype(ml_dtypes.float8_e4m3fn), False),
+        ArrayType("f8_e5m2", np.dtype(ml_dtypes.float8_e5m2), False),
         ArrayType("s32", np.dtype(np.int32), True),
         ArrayType("s16", np.dtype(np.int16), True),
         ArrayType("s8", np.dtype(np.int8), True),
@@ -48,8 +50,9 @@ TYPES = {
     )
 }
 
-_OTHERS = ("f8_e5m2", "f8_e4m3", "f4_e2m1", "f4_e3m0", "s4", "u4", "s64", "boolean", "e8m0")
-_INPUTS = ("f32", "bf16", "f16")
+_OTHERS = ("f4_e2m1", "f4_e3m0", "s4", "u4", "s64", "boolean", "e8m0")
+_SMALL = ("f8_e4m3", "f8_e5m2")
+_INPUTS = ("f32", "bf16", "f16", *_SMALL)
 
 
 def array_type(name: str, option: str) -> ArrayType:
@@ -152,6 +155,6 @@ def _nearest_product(a: str, b: str, out: str, mixed: bool) -> tuple[str, str, s
     if is_integer(a) or is_integer(b):
         a = a if a in ("u8", "s8") else "s8"
         return a, b if b in ("u8", "s8") else "s8", out
-    if not mixed and a != b and a != "f32":
+    if not mixed and a != b and a != "f32" and not (a in _SMALL and b in _SMALL):
         b = a
     return a, b, "f32" if out == "s32" else out

@@ -234,7 +234,9 @@ class CudaFunction(DeviceFunction):
         return int(self._memory[n])
 
 
-_ELEMENTS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "s8": "UINT8", "u8": "UINT8", "s32": "INT32"}
+_ELEMENTS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "s32": "INT32"} | dict.fromkeys(
+    ("s8", "u8", "f8_e4m3", "f8_e5m2"), "UINT8"
+)
 """The driver's names of the types of elements that copies bring unchanged."""
 
 

@@ -1,7 +1,7 @@
 """Denormal weights: numbers so close to zero that a CPU needs hundreds of cycles to multiply by one.
 
 By default the kernel computes with them, after one warning per kernel; the caller can replace them by zero. Denormal
-numbers of f16 are normal numbers of f32, in which they are multiplied, so they cause no warning.
+numbers of f16 and of 8-bit floats are normal numbers of f32, in which they are multiplied, so they cause no warning.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from convsmith.diag.expect import expect_word
+from convsmith.ir.types import DTYPES
 from convsmith.runtime.arrays import Array, as_array
 
 __all__ = ["DENORMALS", "DenormalWarning", "count_denormals", "warn_of_denormals", "with_denormals"]
@@ -24,6 +25,7 @@ DENORMALS = ("keep", "flush")
 _CHUNK = 1 << 15
 """Elements examined at once, so that their bits stay in the second-level cache."""
 
+_FLOATS = {np.dtype(t.numpy) for t in DTYPES.values() if t.kind == "float"}
 _SLOW = {np.dtype(name): (np.dtype(f"u{size}"), mantissa) for name, size, mantissa in (
     ("float32", 4, 23), ("float64", 8, 52), ("bfloat16", 2, 7),
 )}  # fmt: skip
@@ -42,7 +44,7 @@ def with_denormals(choice: str, name: str, weights: Any) -> Any:
     if choice == "keep":
         return weights
     array = as_array(name, weights)
-    if not np.issubdtype(array.dtype, np.floating) and array.dtype != ml_dtypes.bfloat16:
+    if array.dtype not in _FLOATS:
         return array
     if array.dtype in _SLOW and not count_denormals(array):
         return array

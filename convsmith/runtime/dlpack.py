@@ -9,13 +9,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["CPU", "CUDA", "DLTensor", "DLVersioned", "ExportedMemory", "is_capsule", "pointer_of"]
+__all__ = ["CPU", "CUDA", "SMALL", "DLTensor", "DLVersioned", "ExportedMemory", "is_capsule", "pointer_of"]
 
 CPU, CUDA = 1, 2
 """DLPack's codes of devices."""
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_BFLOAT = 4
+SMALL = {
+    np.dtype(ml_dtypes.bfloat16): 4, np.dtype(ml_dtypes.float8_e4m3fn): 10, np.dtype(ml_dtypes.float8_e5m2): 12,
+}  # fmt: skip
+"""DLPack's codes of the types of ml_dtypes."""
 
 
 class DLTensor(ctypes.Structure):
@@ -107,7 +110,7 @@ class ExportedMemory:
         rank, key = len(self.shape), next(_keys)
         sizes = (ctypes.c_int64 * rank)(*self.shape)
         steps = (ctypes.c_int64 * rank)(*(stride // self.dtype.itemsize for stride in self._strides))
-        code = _BFLOAT if self.dtype == ml_dtypes.bfloat16 else _CODES[self.dtype.kind]
+        code = SMALL.get(self.dtype) or _CODES[self.dtype.kind]
         tensor = DLTensor(self._address, *self._device, rank, code, self.dtype.itemsize * 8, 1, sizes, steps, 0)
         managed = _DLManaged(tensor, key, ctypes.cast(_delete, ctypes.c_void_p))
         _exports[key] = managed, (self._owner, sizes, steps)

@@ -1,7 +1,8 @@
 """Arrays of other libraries: numpy views of their memory, and results returned to their library.
 
-DLPack is tried first, because it names the device and has bfloat16, which numpy's own `from_dlpack` refuses; then the
-array interface. No library is imported here: a result is converted by `from_dlpack` of the argument's module.
+DLPack is tried first, because it names the device and has bfloat16 and 8-bit floats, which numpy's own `from_dlpack`
+refuses; then the array interface. No library is imported here: a result is converted by `from_dlpack` of the argument's
+module.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
-from convsmith.runtime.dlpack import DLTensor, DLVersioned, is_capsule, pointer_of
+from convsmith.runtime.dlpack import SMALL, DLTensor, DLVersioned, is_capsule, pointer_of
 
 __all__ = [
     "dtype_of", "is_frozen", "like", "module_of", "namespace_of", "speaks", "tensor_of", "view", "without_gradient",
@@ -28,8 +28,9 @@ _ON_CPU = (1, 3)
 """DLPack's codes of devices whose memory the CPU can read: main memory, and main memory pinned by CUDA."""
 
 _READ_ONLY = 1
-_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-"""DLPack's codes of the types that numpy and ml_dtypes have."""
+_KINDS = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
+_SMALL = {code: dtype for dtype, code in SMALL.items()}
+"""DLPack's codes of the types that numpy has, whose names end with their bits, and of those of ml_dtypes."""
 
 
 class _BorrowedMemory:
@@ -106,8 +107,8 @@ def like(given: object, array: Array) -> Any:
     take = getattr(namespace, "from_dlpack", None)
     if take is None:
         return array
-    if array.dtype == ml_dtypes.bfloat16:  # numpy exports no types but its own
-        return take(array.view(np.int16)).view(namespace.bfloat16)
+    if array.dtype in SMALL:  # numpy exports no types but its own
+        return take(array.view(f"i{array.itemsize}")).view(getattr(namespace, array.dtype.name))
     return take(array)
 
 
@@ -158,10 +159,10 @@ def tensor_of(name: str, given: Any, **options: Any) -> tuple[DLTensor, bool, ob
 def dtype_of(name: str, given: object, tensor: DLTensor) -> np.dtype[Any]:
     """Return the type of the elements that DLPack tells of. UsageError if numpy and ml_dtypes lack it."""
     kind = _KINDS.get(tensor.code, "")
-    text = "bool" if kind == "bool" else f"{kind}{tensor.bits}"
     try:
-        if kind and tensor.lanes == 1:
-            return np.dtype(text)
+        found = _SMALL.get(tensor.code) or np.dtype("bool" if kind == "bool" else f"{kind}{tensor.bits}")
+        if tensor.lanes == 1 and found.itemsize * 8 == tensor.bits:
+            return found
     except TypeError:
         pass
     dtype = getattr(given, "dtype", f"type {tensor.code} of DLPack, of {tensor.bits} bits")

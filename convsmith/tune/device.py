@@ -78,7 +78,7 @@ def device_config(problem: Problem, machine: Machine) -> Config:
         if stages is not None:
             return _of_stages(stages, machine)
         st = statement(problem, machine)
-        config = _of_hardware(st, machine)
+        config = _of_hardware(problem, st, machine)
         if config is not None:
             return config
         found = min(_every(problem, st, machine), key=_rank, default=None)
@@ -108,7 +108,7 @@ def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]
         return {device_config(problem, machine): 0.0}
     with one_table():
         st = statement(problem, machine)
-        found = {} if (config := _of_hardware(st, machine)) is None else {config: 0.0}
+        found = {} if (config := _of_hardware(problem, st, machine)) is None else {config: 0.0}
         ranked = sorted(_every(problem, st, machine), key=_rank)[:SEEDS]
         found |= {_in_parts(st, x.config, machine): x.cycles for x in reversed(ranked)}
     return dict(sorted(found.items(), key=lambda x: x[1]))
@@ -135,10 +135,10 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
         return _cycles(st, loops, config, nest, device, needed)
 
 
-def _of_hardware(st: Statement, machine: Machine) -> Config | None:
+def _of_hardware(problem: Problem, st: Statement, machine: Machine) -> Config | None:
     """Return the config under which a copy engine brings the operands; None where there is none."""
     try:
-        return hardware_config(st, machine)
+        return hardware_config(st, machine, problem.accuracy == "any")
     except ConfigError:  # `explain` gives the reason
         return None
 

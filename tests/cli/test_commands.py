@@ -337,7 +337,7 @@ def test_show_prints_the_nest_of_a_chain() -> None:
         (["frobnicate"], "No such command"),
         (["verify", "--matmul", "3x4:5x6"], "the source has K=4, the weights have K=5"),
         (["verify", "--dir=BWD_X", LINE], "--dir: 'BWD_X' is unknown"),
-        (["verify", "--dt=f8_e5m2", LINE], "f8_e5m2 is not available; available: f32"),
+        (["verify", "--dt=f4_e2m1", LINE], "f4_e2m1 is not available; available: f32"),
         (["verify", "--bia-mask=2", LINE], "--bia-mask is unknown"),
     ],
 )

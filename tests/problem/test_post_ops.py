@@ -223,7 +223,7 @@ def test_masks_name_axes_that_are_there(rank: int) -> None:
         ("sum:2:9223372036854775807", UsageError, "the zero point 9223372036854775807 is not legal; expected a whole"),
         ("sum:1:-2147483649", UsageError, "the zero point -2147483649 is not legal"),
         ("sum:1:0:u9", UsageError, "--attr-post-ops: 'u9' is unknown; legal: f32"),
-        ("sum:1:0:f8_e5m2", UnsupportedError, "f8_e5m2 is not available; available: f32"),
+        ("sum:1:0:f4_e2m1", UnsupportedError, "f4_e2m1 is not available; available: f32"),
         ("add", UsageError, "post-op 'add' is malformed; expected add:dt[:policy[:tag]]"),
         ("add:f32:per_row", UsageError, "'per_row' is not a mask; legal are common, per_dim_0"),
         ("add:f32:-2", UsageError, "'-2' is not a mask"),

@@ -47,6 +47,12 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
     "two products beside each other": (f"{LAST} --dt=bf16 mb1ic64ih7oc32oh7kh1", forward(n=32, slots=1)),
     "f16": (f"{LAST} --dt=f16 mb1ic128ih5oc16oh5kh1", forward(row="wgmma_m64n16k16_f16")),
     "s8": (f"{LAST} --dt=s8:s8:s32 mb1ic256ih5oc16oh5kh1", forward(k=128, row="wgmma_m64n16k32_s8")),
+    "8-bit floats": (f"{LAST} --dt=f8_e4m3:f8_e4m3:bf16 --accuracy=any mb1ic128ih5oc24oh5kh1",
+                     forward(k=128, row="wgmma_m64n16k32_f8_e4m3")),
+    "8-bit floats of two types": (
+        f"--dir=FWD_B {LAST} --dt=f8_e5m2:f8_e4m3:f8_e4m3 --accuracy=any --attr-scales=src:common:0.5 "
+        "mb1ic64ih6oc16oh6kh3ph1", forward(k=64, row="wgmma_m64n16k32_f8_e5m2_f8_e4m3"),
+    ),
     "bias and relu": (f"--dir=FWD_B {LAST} --dt=bf16 --attr-post-ops=relu mb1ic64ih6oc24oh6kh1", forward()),
     "post-ops": (f"{LAST} --dt=f16 --attr-post-ops=sum:2+binary_add:f32:per_oc+clip:-8:40 mb1ic64ih5oc24oh5kh1",
                  forward(row="wgmma_m64n16k16_f16")),

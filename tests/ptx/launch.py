@@ -45,7 +45,10 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
     map), or a number. `shared` counts the bytes of dynamic shared memory. The `seed` decides the schedule. PtxError if
     the program has a fault.
     """
-    kernel = _parsed(text, name)
+    kernels = _parsed(text)
+    if name not in kernels:
+        raise PtxError(f"the text has kernels {', '.join(kernels) or 'none'}, not {name}")
+    kernel = kernels[name]
     rng = np.random.default_rng(seed)
     memory, parameters, regions = GlobalMemory(), b"", []
     if len(arguments) != len(kernel.parameters):
@@ -75,11 +78,8 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
 
 
 @lru_cache(maxsize=8)
-def _parsed(text: str, name: str) -> PtxKernel:
-    kernels = parse_ptx(text).kernels
-    if name not in kernels:
-        raise PtxError(f"the text has kernels {', '.join(kernels) or 'none'}, not {name}")
-    return kernels[name]
+def _parsed(text: str) -> dict[str, PtxKernel]:
+    return parse_ptx(text).kernels
 
 
 def _extent(shape: Shape) -> tuple[int, int, int]:

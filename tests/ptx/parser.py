@@ -171,13 +171,14 @@ def _declare(text: str, variables: dict[str, Variable]) -> None:
 def _body(text: str, place: int, kernel: PtxKernel) -> int:
     """Parse the statements of a body that begins at its brace; return the position after it."""
     scopes: list[dict[str, str]] = []
-    counter = 0
+    counter, line = 0, text.count("\n", 0, place) + 1
     statement = re.compile(r"\s*(?:(\{)|(\})|([\w$]+):|([^;]*);)", re.DOTALL)
     while True:
         found = statement.match(text, place)
         if found is None:
             raise PtxError(f"kernel {kernel.name}: the text ends within the body")
         opening, closing, label, words = found.groups()
+        line += text.count("\n", place, found.end())
         place = found.end()
         if opening:
             scopes.append({})
@@ -195,7 +196,7 @@ def _body(text: str, place: int, kernel: PtxKernel) -> int:
         elif words.strip():
             local = {old: new for scope in scopes for old, new in scope.items()}
             ins = parse_instruction(words.strip(), kernel, local)
-            kernel.code.append(replace(ins, line=text.count("\n", 0, found.end()) + 1))
+            kernel.code.append(replace(ins, line=line))
 
 
 def _registers(text: str, kernel: PtxKernel, scope: dict[str, str], counter: int) -> None:

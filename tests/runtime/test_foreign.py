@@ -158,7 +158,7 @@ def test_types_that_no_kernel_takes() -> None:
 
         def __dlpack__(self, stream: object = None) -> object:
             capsule = self.array.__dlpack__()
-            ctypes.c_uint8.from_address(_pointer(capsule) + 20).value = 10  # behind data, device and number of axes
+            ctypes.c_uint8.from_address(_pointer(capsule) + 20).value = 11  # behind data, device and number of axes
             return capsule
 
     with pytest.raises(cs.UsageError, match="x: dtype is odd8, which no kernel takes"):
@@ -306,7 +306,7 @@ def test_torch_tensors_that_are_refused(torch: Any) -> None:
         (torch.ones(1, 4, 6, 6, device="meta"), "device", "x: is on meta; legal is memory of the CPU"),
         (x.to_sparse(), "not-an-array", "x: no array can be read from this Tensor"),
         (x.to(torch.complex64), "dtype", "x: dtype is complex64"),
-        (x.to(torch.float8_e5m2), "dtype", "x: dtype is torch.float8_e5m2, which no kernel takes"),
+        (x.to(torch.float8_e5m2fnuz), "dtype", "x: dtype is torch.float8_e5m2fnuz, which no kernel takes"),
     ]
     for given, code, text in cases:
         for call in (lambda given=given: k(given, w), lambda given=given: cs.conv2d(given, w)):
@@ -381,10 +381,13 @@ def test_arrays_of_jax(name: str) -> None:
         k(x, w, out=y)
 
 
-def test_bfloat16_goes_both_ways(torch: Any) -> None:
-    tensor = torch.arange(12.0).to(torch.bfloat16).reshape(3, 4).T
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_small_floats_go_both_ways(torch: Any, name: str) -> None:
+    dtype = getattr(torch, name)
+    tensor = torch.arange(12.0).to(dtype).reshape(3, 4).T
     seen = as_array("x", tensor)
-    assert seen.dtype == ml_dtypes.bfloat16 and seen.shape == (4, 3) and seen.ctypes.data == tensor.data_ptr()
+    assert seen.dtype == getattr(ml_dtypes, name) and seen.shape == (4, 3) and seen.ctypes.data == tensor.data_ptr()
     back = like(tensor, seen)
-    assert back.dtype == torch.bfloat16 and torch.equal(back, tensor) and back.data_ptr() == tensor.data_ptr()
+    assert back.dtype == dtype and back.data_ptr() == tensor.data_ptr()
+    assert torch.equal(back.float(), tensor.float())
     assert speaks(tensor) and not speaks(seen) and not speaks(torch.Tensor)

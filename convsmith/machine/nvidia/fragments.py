@@ -7,6 +7,7 @@ are those of the PTX manual.
 from __future__ import annotations
 
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+from convsmith.ir.types import dtype
 
 _WARP = 32
 _ROW, _QUAD = "l // 4", "l % 4"
@@ -58,7 +59,10 @@ def _call(intrinsic: str, registers: dict[str, tuple[str, int]]) -> tuple[str, s
 
 ROUNDED, _ROUND = "tf32", "llvm.nvvm.f2tf32.rna"
 """A register of a factor in f32 that is rounded to the nearest number of 11 significant bits, and the intrinsic."""
+SMALL = ("f8_e4m3", "f8_e5m2")
+"""Floats of 8 bits, which a product converts to f16."""
 _REGISTERS = {"f16": "<2 x half>", "bf16": "i32", "s8": "i32", "u8": "i32", "f32": ROUNDED}
+_REGISTERS |= dict.fromkeys(SMALL, "i32")
 """LLVM's types of a register of factors."""
 _TYPES = {"f16": "f32.f32", "bf16": "bf16", "s8": "s8", "u8": "u8", "f32": ROUNDED}
 """The types in the name of the intrinsic whose factors have the same type."""
@@ -67,15 +71,16 @@ _TYPES = {"f16": "f32.f32", "bf16": "bf16", "s8": "s8", "u8": "u8", "f32": ROUND
 def _product(terms: int, factors: tuple[str, str], needs: str, mnemonic: str) -> Instruction:
     """Return the row of ``mma.m16n8k<terms>``."""
     a, b = factors
-    group = {"s8": 4, "u8": 4, "f32": 1}.get(a, 2)
-    sums = "s32" if group == 4 else "f32"
+    group, sums = 4 // dtype(a).bytes, "f32" if dtype(a).kind == "float" else "s32"
     left, right = _left(group, 16 * terms // _WARP // group), _right(group, 8 * terms // _WARP // group)
     name = f"m16n8k{terms}"
     registers = {
         "a": (_REGISTERS[a], left.registers), "b": (_REGISTERS[b], right.registers),
-        "c": ("i32" if group == 4 else "float", 4),
+        "c": ("i32" if sums == "s32" else "float", 4),
     }  # fmt: skip
-    types = _TYPES[a] if a == b else f"{a}.{b}"
+    types = _TYPES[a] if a == b and a not in SMALL else f"{a}.{b}"
+    if a in SMALL:
+        types = f"f32.{types.replace('f8_', '')}.f32"
     llvm, declare = _call(f"llvm.nvvm.mma.{name}.row.col.{types}", registers)
     x, y = ("a[m, k]", "b[k, l]") if a == sums else (f"cast({sums}, a[m, k])", f"cast({sums}, b[k, l])")
     body = (
@@ -92,7 +97,7 @@ def _product(terms: int, factors: tuple[str, str], needs: str, mnemonic: str) ->
     label = f"mma_{name}_{a}" if a == b else f"mma_{name}_{a}_{b}"
     if a == sums:
         label = f"mma_{name}_{ROUNDED}"
-    return Instruction(label, operands, body, llvm, declare, (needs,), mnemonic, rounds=a == sums)
+    return Instruction(label, operands, body, llvm, declare, (needs,), mnemonic, rounds="factors" if a == sums else "")
 
 
 def _four_products() -> Instruction:
@@ -127,7 +132,7 @@ HELD, SHARED = ("lane", "fragment"), ("address", "shared")
 
 def _matrix_load(type_: str, matrices: int, is_transposed: bool = False) -> Instruction:
     """Return the row of ldmatrix for elements of a type: so many matrices of eight rows of 16 bytes."""
-    width = {"f16": 8, "bf16": 8, "f32": 4}.get(type_, 16)
+    width = 16 // dtype(type_).bytes
     elements = width // 4
     coords = (f"r * 8 + {_ROW}", f"{_QUAD} * {elements} + e")
     if is_transposed:
@@ -161,9 +166,11 @@ PRODUCTS = (
     _product(4, ("f32", "f32"), "sm_80", "HMMA.1684.F32.TF32"),
 )
 """Products of sm_80 and later; among rows of the same types, the one of most terms comes first."""
+SMALL_PRODUCTS = tuple(_product(32, (a, b), "sm_89", "HMMA.16816.F32") for a in SMALL for b in SMALL)
+"""Products of floats of 8 bits of sm_89 and later. Those of sm_90a are two products of f16, whose sums are f32."""
 MATRIX_LOADS = tuple(
     _matrix_load(type_, matrices, is_transposed)
-    for type_ in ("f16", "bf16", "s8", "u8", "f32") for is_transposed in (False, True) for matrices in (4, 2, 1)
+    for type_ in ("f16", "bf16", "s8", "u8", *SMALL, "f32") for is_transposed in (False, True) for matrices in (4, 2, 1)
     if not (is_transposed and type_ not in ("f16", "bf16"))
 )  # fmt: skip
 """Loads of fragments of sm_75 and later; among those of a type, the one of most matrices comes first."""

@@ -8,7 +8,7 @@ from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
 from convsmith.machine.memory import core_caches
 from convsmith.machine.nvidia.dialect import dialect
-from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS
+from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS, SMALL_PRODUCTS
 from convsmith.machine.nvidia.warpgroups import GROUP_PRODUCTS
 from convsmith.machine.rows import scalar_multiply_add
 
@@ -38,7 +38,7 @@ _SCALARS = (
     scalar_multiply_add("fma_f64", "f64", "DFMA"),
     *(_dot_bytes(a, b) for a, b in (("s8", "s8"), ("u8", "s8"), ("s8", "u8"), ("u8", "u8"))),
 )
-_GENERATIONS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_90", "sm_90a")
+_GENERATIONS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a")
 
 
 def _level(
@@ -71,8 +71,8 @@ def _units(count: int, shared: int, *rates: int) -> ComputeUnits:
 
 
 LEVELS = (
-    _level("sm_90a", _units(132, 228 << 10, 128, 2048, 1830), 227 << 10, 50 << 20, (*PRODUCTS, *GROUP_PRODUCTS),
-           rate=10),
+    _level("sm_90a", _units(132, 228 << 10, 128, 2048, 1830), 227 << 10, 50 << 20,
+           (*PRODUCTS, *SMALL_PRODUCTS, *GROUP_PRODUCTS), rate=10),
     _level("sm_80", _units(108, 164 << 10, 64, 1024, 1103), 163 << 10, 40 << 20, PRODUCTS, rate=16),
     _level("sm_70", _units(80, 96 << 10, 64, 512, 588), 96 << 10, 6 << 20, PAIRED, rate=8),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
 from convsmith.ir.types import dtype
+from convsmith.machine.nvidia.fragments import SMALL
 
 LANES = 128
 """Lanes of a warp group."""
@@ -66,13 +67,14 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
     majors = ["mn" if x else "k" for x in turned] if any(turned) else []
     name = "_".join(["wgmma", shape, *dict.fromkeys(factors), *majors])
     kind = "IGMMA" if sums == "s32" else "HGMMA" if terms == 16 else "QGMMA"
-    return Instruction(name, operands, body, "\n".join(lines), "", ("sm_90a",), f"{kind}.{ROWS}x{columns}x{terms}")
+    return Instruction(name, operands, body, "\n".join(lines), "", ("sm_90a",),
+                       f"{kind}.{ROWS}x{columns}x{terms}", rounds="sums" if kind == "QGMMA" else "")  # fmt: skip
 
 
 _MAJORS = ((False, False), (False, True), (True, True))
 """The majors of the factors of a forward pass, of a backward pass by data, and of one by weights."""
-_BYTES = (("s8", "s8"), ("u8", "s8"), ("f8_e4m3", "f8_e4m3"), ("f8_e5m2", "f8_e5m2"))
-"""Types of factors of bytes. The sums of 8-bit floats are f32, which the hardware adds up with fewer bits."""
+_BYTES = (("s8", "s8"), ("u8", "s8"), *((a, b) for a in SMALL for b in SMALL))
+"""Types of factors of bytes. The sums of 8-bit floats are f32, which the hardware adds up with about 14 bits."""
 GROUP_PRODUCTS = (
     *(product((t, t), n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in COLUMNS),
     *(product(types, n) for types in _BYTES for n in COLUMNS),
