@@ -7,6 +7,7 @@ Each row consists of shuffles that LLVM maps to instructions: within 128 bits, o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from math import prod
 
 from convsmith.ir.instruction import Instruction, vector
@@ -20,6 +21,7 @@ _GROUPED = (("bf16", 2), ("u8", 4), ("s8", 4), ("u8", 2), ("s8", 2))
 """Types, and the number of adjacent elements that move as one: the terms of a dot-product instruction."""
 
 
+@cache  # levels of one vector width have the same rows
 def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]) -> tuple[Instruction, ...]:
     """Return the rows for a machine with vectors of ``bits`` bits.
 

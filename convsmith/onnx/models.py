@@ -255,12 +255,15 @@ class OnnxModel:
 
 
 def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = False) -> OnnxModel:
-    """Return the model in the file ``source``, or the model that ``source`` is.
+    """Return the model in the file ``source``, or the `onnx.ModelProto` ``source`` itself.
 
     ``with_data`` reads constants that lie in files beside it. UsageError if the file is no model, UnsupportedError
     without the package `onnx`.
     """
     if not isinstance(source, str | os.PathLike):
+        if not isinstance(source, _onnx("model").ModelProto):
+            message = f"model: expected a path or an onnx.ModelProto, got {type(source).__name__}"
+            raise UsageError(message, code="bad-model")
         proto = type(source)()
         proto.CopyFrom(source)
         return OnnxModel(proto, proto.graph.name or "model", shapes)

@@ -170,7 +170,9 @@ def dtype_of(name: str, given: object, tensor: DLTensor) -> np.dtype[Any]:
 
 
 def _elsewhere(name: str, given: object) -> UsageError:
-    device = getattr(given, "device", "another device than the CPU")
+    device = str(getattr(given, "device", "another device than the CPU"))
+    if device == "cpu":
+        return _unreadable(name, given, "its library gives no memory of it, as under a transform or a trace")
     return UsageError(f"{name}: is on {device}; legal is memory of the CPU (arrays are never moved)", code="device")
 
 

@@ -54,7 +54,13 @@ def optimize(
         raise UsageError(f"model: expected a torch.nn.Module, got {type(model).__name__}", code="model")
     if model.training:
         raise UsageError("model is in training mode; legal is model.eval()", code="training")
-    inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
+    inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
+    if not isinstance(inputs, tuple | list) or next(_tensors(inputs), None) is None:
+        got = f"{inputs!r:.80}" if isinstance(inputs, tuple | list) else type(inputs).__name__
+        raise UsageError(
+            f"example_inputs: expected a tensor, or a tuple of inputs with a tensor among them, got {got}",
+            code="example-inputs",
+        )
     if any(x.is_meta for x in _tensors(inputs)):
         raise UsageError("example_inputs: one is on meta, which holds no data; legal is cpu", code="device")
     count = torch.get_num_threads() if threads is None else threads

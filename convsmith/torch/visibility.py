@@ -9,7 +9,7 @@ from torch.nn import Parameter
 
 __all__ = ["has_tangent", "is_recorded", "is_unseen"]
 
-_PLAIN = (Tensor, Parameter, type(None))
+_PLAIN = (Tensor, Parameter)
 """Classes of tensors that torch dispatches on by their keys alone."""
 
 # Every call asks all of this, so modules are not searched for the functions each time.
@@ -33,10 +33,9 @@ def is_unseen(x: Tensor, w: Tensor, bias: Tensor | None = None) -> bool:
         not _is_compiling()
         and type(x) in _PLAIN
         and type(w) in _PLAIN
-        and type(bias) in _PLAIN
         and _keys_of(x).raw_repr() in _ORDINARY
         and _keys_of(w).raw_repr() in _ORDINARY
-        and (bias is None or _keys_of(bias).raw_repr() in _ORDINARY)
+        and (bias is None or (type(bias) in _PLAIN and _keys_of(bias).raw_repr() in _ORDINARY))
         and not _is_autocast()
         and not _modes()
         and not _function_modes()

@@ -320,7 +320,7 @@ class _Race:
         return True
 
     def sample(self, racers: Sequence[_Candidate], rounds: int) -> None:
-        """Sample the reference and the racers ``rounds`` times, side by side."""
+        """Sample the reference and the racers ``rounds`` times, side by side; one that ends the worker is left out."""
         for turn in range(rounds):
             seconds: dict[int, float] = {}
             order = [self.reference, *(c for c in racers if c is not self.reference)]
@@ -331,6 +331,7 @@ class _Race:
                         seconds[id(candidate)] = answer["seconds"]
                 except WorkerDied as death:
                     self.died(candidate, death)
+                    racers = [racer for racer in racers if racer is not candidate]
             for candidate in order:
                 if id(candidate) in seconds and id(self.reference) in seconds:
                     candidate.seconds.append(seconds[id(candidate)])

@@ -99,6 +99,12 @@ def test_kind(kind: str) -> None:
 
 @pytest.mark.wide
 @pytest.mark.parametrize("kind", list(KINDS))
+def test_kind_after_one_rewrite_in_three(kind: str) -> None:
+    interpret_kind(kind, every=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_kind_after_every_rewrite(kind: str) -> None:
     interpret_kind(kind, every=1)
 

@@ -45,10 +45,7 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
     map), or a number. `shared` counts the bytes of dynamic shared memory. The `seed` decides the schedule. PtxError if
     the program has a fault.
     """
-    kernels = _parsed(text)
-    if name not in kernels:
-        raise PtxError(f"the text has kernels {', '.join(kernels) or 'none'}, not {name}")
-    kernel = kernels[name]
+    kernel = _kernel(text, name)
     rng = np.random.default_rng(seed)
     memory, parameters, regions = GlobalMemory(), b"", []
     if len(arguments) != len(kernel.parameters):
@@ -77,9 +74,15 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
     return [None if region is None else _content(region, value) for region, value in regions]
 
 
-@lru_cache(maxsize=8)
-def _parsed(text: str) -> dict[str, PtxKernel]:
-    return parse_ptx(text).kernels
+_parsed = lru_cache(maxsize=8)(parse_ptx)
+
+
+def _kernel(text: str, name: str) -> PtxKernel:
+    """Return the kernel `name` of a PTX text. PtxError if there is none."""
+    kernels = _parsed(text).kernels
+    if name not in kernels:
+        raise PtxError(f"the text has kernels {', '.join(kernels) or 'none'}, not {name}")
+    return kernels[name]
 
 
 def _extent(shape: Shape) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -171,14 +171,14 @@ def _declare(text: str, variables: dict[str, Variable]) -> None:
 def _body(text: str, place: int, kernel: PtxKernel) -> int:
     """Parse the statements of a body that begins at its brace; return the position after it."""
     scopes: list[dict[str, str]] = []
-    counter, line = 0, text.count("\n", 0, place) + 1
+    counter, counted = 0, place
+    line = text.count("\n", 0, place) + 1
     statement = re.compile(r"\s*(?:(\{)|(\})|([\w$]+):|([^;]*);)", re.DOTALL)
     while True:
         found = statement.match(text, place)
         if found is None:
             raise PtxError(f"kernel {kernel.name}: the text ends within the body")
         opening, closing, label, words = found.groups()
-        line += text.count("\n", place, found.end())
         place = found.end()
         if opening:
             scopes.append({})
@@ -195,8 +195,9 @@ def _body(text: str, place: int, kernel: PtxKernel) -> int:
             _declare(words.strip(), kernel.variables)
         elif words.strip():
             local = {old: new for scope in scopes for old, new in scope.items()}
-            ins = parse_instruction(words.strip(), kernel, local)
-            kernel.code.append(replace(ins, line=line))
+            line += text.count("\n", counted, place)
+            counted = place
+            kernel.code.append(_instruction(words.strip(), kernel, local, line))
 
 
 def _registers(text: str, kernel: PtxKernel, scope: dict[str, str], counter: int) -> None:
@@ -222,8 +223,8 @@ def _immediate(text: str) -> Immediate:
     return Immediate(int(text.rstrip("U"), 0))
 
 
-def parse_instruction(text: str, kernel: PtxKernel, local: dict[str, str]) -> PtxInstruction:
-    """Return the instruction of a statement without its semicolon."""
+def _instruction(text: str, kernel: PtxKernel, local: dict[str, str], line: int) -> PtxInstruction:
+    """Return the instruction of a statement without its semicolon, which ends at `line`."""
     found = re.match(r"(?:@(!?)([%\w]+)\s+)?([\w.:]+)\s*(.*)$", text, re.DOTALL)
     if found is None:
         raise PtxError(f"{text!r} is not an instruction")
@@ -235,7 +236,7 @@ def parse_instruction(text: str, kernel: PtxKernel, local: dict[str, str]) -> Pt
             part, beside = (x.strip() for x in part.split("|"))
         arguments.append(_argument(part, kernel, local))
     guard = local.get(guard, guard) if guard else ""
-    return PtxInstruction(words, tuple(arguments), guard, bool(negated), local.get(beside, beside), 0,
+    return PtxInstruction(words, tuple(arguments), guard, bool(negated), local.get(beside, beside), line,
                           " ".join(text.split()))  # fmt: skip
 
 

@@ -237,6 +237,7 @@ def test_threads_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 M = torch.empty(2, 4, 9, 8, device="meta")
 REFUSED = {
     "array": (lambda: ct.conv2d(X.numpy(), W), "not-an-array", "input: expected a tensor of torch, got ndarray"),
+    "none": (lambda: ct.conv2d(None, W), "not-an-array", "input: expected a tensor of torch, got NoneType"),
     "type": (lambda: ct.conv2d(X, W.double()), "dtype", "weight: dtype is torch.float64; legal: torch.float32"),
     "complex": (lambda: ct.conv2d(X.to(torch.cfloat), W), "dtype", "input: dtype is torch.complex64; legal"),
     "layout": (lambda: ct.conv2d(X.to_sparse(), W), "layout", "input: layout is torch.sparse_coo; legal is"),

@@ -242,6 +242,9 @@ def test_illegal_calls_are_refused_in_words() -> None:
         optimize(model, x)
     with pytest.raises(cs.UsageError, match=r"expected a torch\.nn\.Module, got function"):
         optimize(lambda x: x, x)  # type: ignore[arg-type]
+    for wrong, got in ((None, "NoneType"), ((1, 4), r"\(1, 4\)"), (x.numpy(), "ndarray"), ({"x": x}, "dict")):
+        with pytest.raises(cs.UsageError, match=f"example_inputs: expected a tensor, or a tuple .*, got {got}"):
+            optimize(model.eval(), wrong)  # type: ignore[arg-type]
     made = optimize(model.eval(), x, threads=1, keep_faster=False)
     with pytest.raises(cs.UsageError, match="requires a gradient"):
         made(x.clone().requires_grad_())

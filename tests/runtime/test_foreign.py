@@ -313,6 +313,8 @@ def test_torch_tensors_that_are_refused(torch: Any) -> None:
             with pytest.raises(cs.UsageError) as caught:
                 call()
             assert caught.value.code == code and text in str(caught.value)
+    with pytest.raises(cs.UsageError, match=r"x: no array can be read from this Tensor: .*, as under a transform"):
+        torch.vmap(lambda one: cs.conv2d(one, w))(x[None])
     parameter = torch.nn.Parameter(w)
     with pytest.raises(cs.UsageError, match=r"weights: requires a gradient.*weights.detach\(\)"):
         k.pack(parameter)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from convsmith.problem import parse_problem
 from convsmith.tune.candidates import candidates
 from convsmith.tune.database import Database
 from convsmith.tune.process import WorkerDied, WorkerProcess
-from convsmith.tune.search import Outcome, search
+from convsmith.tune.search import Outcome, _Race, search
 from convsmith.tune.space import Space
 from convsmith.tune.worker import Worker
 from convsmith.tune.workers import Workers
@@ -31,7 +32,7 @@ FAKE = """if True:
     for line in sys.stdin:
         request = json.loads(line)
         config = request.get("config", "")
-        found = next((value for text, value in times.items() if text in config), 1.0)
+        found = next((value for text, value in times.items() if text in config + "$"), 1.0)
         if request["op"] == "open":
             answer = {}
         elif found == "segfault " + request["op"]:
@@ -48,8 +49,8 @@ FAKE = """if True:
             answer = {"seconds": (found if isinstance(found, float) else 1.0) * 1e-6}
         print(json.dumps(answer), flush=True)
 """
-"""A worker with the times of configs that contain a text, or one time for each of their first samples, and others of
-1 us.
+"""A worker with the times of configs that contain a text ("$" is their end), or one time for each of their first
+samples, and others of 1 us.
 """
 
 
@@ -118,13 +119,27 @@ def test_steps_from_a_transform(database: Database) -> None:
     ("wrong", "wrong", "differs"),
 ])  # fmt: skip
 def test_a_config_that_fails_is_recorded_and_skipped(database: Database, kind: str, status: str, note: str) -> None:
-    outcome = searched(database, fake(f'{{"{CONFIGS[1]}": "{kind}", "{CONFIGS[2]}": 0.5}}', seconds=4.0))
+    times = f'{{"{CONFIGS[1]}$": "{kind}", "{CONFIGS[2]}": 0.5}}'
+    seconds = 4.0 if status == "stuck" else 60.0
+    outcome = searched(database, fake(times, seconds))
     assert outcome.best is not None and outcome.best.config == CONFIGS[2]
     failed = [row for row in database.rows() if row.status != "ok"]
-    assert {(row.status, row.note) for row in failed} == {(status, note)}
-    assert CONFIGS[1] in {row.config for row in failed}
-    again = searched(database, fake(f'{{"{CONFIGS[1]}": "{kind}", "{CONFIGS[2]}": 0.5}}', seconds=4.0))
+    assert [(row.config, row.status, row.note) for row in failed] == [(CONFIGS[1], status, note)]
+    again = searched(database, fake(times, seconds))
     assert again.tried[status] == 0
+
+
+def test_a_config_that_ends_the_worker_is_sampled_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    died = _Race.died
+
+    def record(self: _Race, candidate: Any, death: WorkerDied) -> None:
+        ended.append(str(candidate.config))
+        died(self, candidate, death)
+
+    monkeypatch.setattr(_Race, "died", record)
+    searched(database, fake(f'{{"{CONFIGS[1]}$": "segfault sample", "{CONFIGS[2]}": 0.5}}'))
+    assert ended == [CONFIGS[1]]
 
 
 def test_an_interrupt_loses_no_measurement(database: Database) -> None:
