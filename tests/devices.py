@@ -7,7 +7,7 @@ import random
 from guarded import canary, check_result, memories
 from oracles import Oracle
 
-from convsmith.compiler.driver import in_order
+from convsmith.compiler.driver import preparing
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Invoke, Kernel
 from convsmith.ir.walk import statements_of
@@ -46,6 +46,12 @@ KINDS = {
     "operands-of-the-epilogue-first": (
         "--dir=FWD_B --attr-post-ops=sum+relu mb1ic3iw9oc6ow9kw3pw1",
         "--lane=ow --register=oc:2,ow:2 --realise=mask --group=oc:4,ow:8,ic:2 --shared=src,wei --preload=bia,dst",
+    ),
+    "packed": ("mb1ic4iw6oc5ow6kw3pw1",
+               "--pack=wei --lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ow:2,ic:2 --shared=src,wei"),
+    "packed-groups-of-a-strided-gradient": (
+        "--dir=BWD_D --wtag=axb g2mb1ic6ih5iw5oc4oh3ow3kh3kw3ph1pw1sh2sw2",
+        "--pack=wei --lane=iw --register=ic:3 --realise=mask --group=iw:2,ic:3,oc:2 --shared=diff_dst",
     ),
     "vectors-and-tails": (
         "--stag=axb --dtag=axb mb1ic3iw3oc6ow3kw1",
@@ -125,9 +131,9 @@ class DeviceOracle(Oracle):
     def check(self, kernel: Kernel) -> None:
         memory = memories(self.problem, self.arrays)
         call = self.call(memory, canary)
-        for k in in_order(kernel.before):
+        for k, steps in preparing(self.plan, kernel):
             if k not in self._before:
-                self._before[k] = run_steps(k, self.plan.preparing[k.name])
+                self._before[k] = run_steps(k, steps)
             call.run(self._before[k])
         for k in (kernel, *self.after_it):
             call.run(k)

@@ -95,10 +95,10 @@ class Packing:
 
     def __init__(
         self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool,
-        adjacent: tuple[str, ...] = (), filled: bool = False, scope: str = "global",
+        adjacent: tuple[str, ...] = (), filled: bool = False, scope: str = "global", order: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.kernel, self.operands, self.name, self.widths, self.convert = kernel, operands, name, widths, convert
-        self.adjacent, self.filled, self.scope = adjacent, filled, scope
+        self.adjacent, self.filled, self.scope, self.order = adjacent, filled, scope, order
         self.around: dict[Var, Range] = {}
         """Ranges of the variables of the loops around the nest."""
         self.kept: list[tuple[For, Index]] = []
@@ -253,6 +253,13 @@ class Packing:
     def dims(self) -> list[tuple[For, Index]]:
         """Return the loops that index the operands in the order of the packed operand's dims."""
         names = [x.var.name for x, _ in self.kept]
+        if self.order:
+            if sorted(self.order) != sorted(names):
+                raise ConfigError(
+                    "order", f"derive_packing: order {', '.join(self.order)}; legal is one of the loops that index "
+                    f"{', '.join(sorted(self.operands))}: {', '.join(names)}",
+                )  # fmt: skip
+            return [self.kept[names.index(n)] for n in self.order]
         if not self.adjacent or not set(self.adjacent) <= set(names):
             return self.kept
         outer, inner = (names.index(n) for n in self.adjacent)
@@ -306,13 +313,14 @@ def packing_name(kernel: str, operands: Sequence[str]) -> str:
 
 def derive_packing(
     kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False,
-    adjacent: tuple[str, ...] = (), filled: bool = False,
+    adjacent: tuple[str, ...] = (), filled: bool = False, order: tuple[str, ...] = (),
 ) -> Kernel:  # fmt: skip
     """Let the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
     Operands that are never read (every term absent) stay unpacked. ``widths`` gives loops with room for more elements
     than their iterations; ``convert`` also packs converted elements that are wider than the original. ``adjacent`` are
-    two loops, the outer one first, whose dims are neighbours in the packed operand. With ``filled``, the kernel
+    two loops, the outer one first, whose dims are neighbours in the packed operand; ``order`` are all loops that index
+    the operand, in another order of its dims than that of the nest. With ``filled``, the kernel
     multiplies the zeros that a packed operand holds in the place of absent elements, and tests nothing. If a kernel
     ``before`` this one only adds up entries, the packing kernel adds them up (:mod:`convsmith.passes.packed_sums`).
 
@@ -355,7 +363,7 @@ def derive_packing(
             "dependence", f"derive_packing: kernel {kernel.name} writes {stale[0]}, which is packed before it runs; "
             f"legal are operands that it only reads",
         )  # fmt: skip
-    packing = Packing(kernel, frozenset(operands), name, dict(widths), convert, adjacent, filled)
+    packing = Packing(kernel, frozenset(operands), name, dict(widths), convert, adjacent, filled, order=order)
     body, writes = packing.derive(kernel.body, as_index(0))
     if packing.packed is None:
         return kernel

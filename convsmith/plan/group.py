@@ -54,6 +54,7 @@ from convsmith.plan.group_limits import (
     shared_bytes,
 )
 from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest, packed
+from convsmith.plan.group_packing import packed_statement, packing
 from convsmith.plan.group_plan import GroupPlan
 from convsmith.plan.hardware import hardware_plan
 from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
@@ -71,7 +72,8 @@ ADDING = 128
 def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) -> list[Step]:
     """Return the rewrites from the naive nest to loops over the threads of a group, one after the other."""
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
-    steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
+    steps = list(packing(st))
+    steps += [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         steps.append(Step(reorder, st.reduce))
     steps += [*class_steps(st, config), *(Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse)]
@@ -99,13 +101,13 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
     masked = config.realise == "mask" or _reads_slack(st, config)
     for view in views:
         copied = (innermost(st, view, nest, config), 0, "shared", 1, False, masked)
-        steps.append(Step(stage, view.name, place, *copied))
-        copy = f"{view.name}_s"
+        steps.append(Step(stage, view.array, place, *copied))
+        copy = f"{view.array}_s"
         steps += [Step(pad_rows, copy, n) for name, n in config.pad if name == view.name]
         steps += [Step(swizzle, copy, n) for name, n in config.swizzle if name == view.name]
     for view in views:
         width = copy_width(st, view, loops, config, nest)
-        steps.append(Step(cooperate, f"{view.name}_s", nest.size, nest.thread, _as_in_memory(view), width))
+        steps.append(Step(cooperate, f"{view.array}_s", nest.size, nest.thread, _as_in_memory(view), width))
     steps += [Step(simplify), Step(speculate)]
     if warp is not None:
         steps.append(Step(hold_fragments, warp.row, warp.outer, warp.inner))
@@ -113,13 +115,13 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
         vectors = {v: loaded_vector(st, v, loops, config, nest) for v in st.factors}
         for v, vector in sorted(vectors.items(), key=lambda x: x[1] not in nest.terms):
             terms = [x.name for x in nest.terms if x is vector]
-            read = f"{v.name}_s" if v in views else v.name
+            read = f"{v.array}_s" if v in views else v.array
             steps.append(Step(load_once, read, (*terms, *names(nest.registers)), "" if vector is None else vector.name))
     if config.preload:
         steps.append(Step(preload, config.preload, "register" if warp is None else "fragment"))
     steps += [*packed(names(nest.grid), GROUP, GRID_DIMS)]
     if config.buffers > 1 and views:
-        slots = tuple(f"{v.name}_s" for v in views)
+        slots = tuple(f"{v.array}_s" for v in views)
         ahead = config.buffers - 1 if config.copies == "async" else 1
         steps += [Step(gather_allocs, place), Step(multiple_buffers, place, slots, config.buffers, ahead)]
     return [*steps, Step(simplify)]
@@ -153,12 +155,12 @@ def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ma
     for view in st.factors:
         vector = loaded_vector(st, view, loops, config, nest)
         if vector is not None:
-            held = f"{view.name}{'_s' if view.name in config.shared else ''}_r.v"
+            held = f"{view.array}{'_s' if view.name in config.shared else ''}_r.v"
             steps.append(Step(vectorise, held, vector.extent, False))
     for view in (v for v in st.factors if v.name in config.shared):
         width = copy_width(st, view, loops, config, nest)
         if width > 1:
-            steps.append(Step(vectorise, f"{view.name}_s.v", width, False))
+            steps.append(Step(vectorise, f"{view.array}_s.v", width, False))
     steps.append(Step(to_threads))
     if config.barriers == "split":
         steps.append(Step(split_barriers))
@@ -171,6 +173,11 @@ def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ma
 def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``."""
     if config.realise == "hardware":
+        if config.pack:
+            raise ConfigError(
+                "pack", f"--pack={','.join(config.pack)}: --realise=hardware brings weights as they lie in memory; "
+                "legal is none",
+            )  # fmt: skip
         if config.preload:
             raise ConfigError(
                 "preload", f"--preload={','.join(config.preload)}: --realise=hardware has the registers of a lane for "
@@ -180,10 +187,11 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)
     check_parts(st, loops, config)
+    read = packed_statement(st, config, machine)
     nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
-    shared = shared_bytes(st, loops, config, nest)
+    shared = shared_bytes(read, loops, config, nest)
     check_limits(machine, nest, shared)
-    order, lower = group_steps(st, config, loops, nest), lower_steps(st, config, loops, nest, machine)
+    order, lower = group_steps(read, config, loops, nest), lower_steps(read, config, loops, nest, machine)
     return GroupPlan(st, config, loops, nest, shared, tuple(order), tuple(lower))
 
 
@@ -222,4 +230,4 @@ def _as_in_memory(view: View) -> tuple[str, ...]:
     """Return the loops over the dims of the copy of a view, in the order in which the view lies in memory."""
     nearest = {b.dim: b.stride for b in view.layout.blocks}
     order = sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, 0), d))
-    return tuple(f"{view.name}_s{d}" for d in order)
+    return tuple(f"{view.array}_s{d}" for d in order)

@@ -72,8 +72,6 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
             raise ConfigError(
                 field, f"--{field}= says nothing on {machine.name}, which runs groups of threads; legal is none"
             )
-    if config.pack:
-        raise ConfigError("pack", f"--pack={','.join(config.pack)}: {machine.name} packs no operands; legal is --pack=")
     if config.realise not in REALISED:
         raise ConfigError("realise", f"--realise={config.realise}: legal on {machine.name} are {', '.join(REALISED)}")
     if config.realise == "pad_copy" and st.a.name not in config.shared and not is_true(st.a.mask):

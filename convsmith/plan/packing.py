@@ -44,6 +44,7 @@ from convsmith.passes.transpose import READ, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
+from convsmith.plan.group import filling_steps
 
 PIECES = 4
 """Maximum number of pieces of a loop."""
@@ -65,7 +66,12 @@ LONG = 4
 
 
 def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]:
-    """Return the rewrites of the copy and of the sums computed from it; ``threads`` share a long copy."""
+    """Return the rewrites of the copy and of the sums computed from it; ``threads`` share a long copy. On a device, a
+    thread of a grid writes each element.
+    """
+    if target.device is not None:
+        (store,) = (s for s in statements_of(pack.body) if isinstance(s, Store))
+        return list(filling_steps(tuple(str(x) for x in store.index)))
     steps = _copying_steps(pack, target, threads if _is_shared(pack, target) else 1)
     before, after = _summing_steps(pack, target)
     flat = next(n for n, step in enumerate(steps) if step.run is flatten) + 1

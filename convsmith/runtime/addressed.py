@@ -88,7 +88,7 @@ class AddressedKernel:
         memory = HostMemory()
         own = {name: self._between(memory, argument) for name, argument in self._shared.items()}
         for parts in self._parts.values():
-            own |= parts.addresses(memory.reserve_bytes(parts.size * parts.dtype.itemsize))
+            own |= parts.addresses(self._reserve(memory, parts.size * parts.dtype.itemsize))
         blocks = [entry.block() for entry in self._entries]
         for block in blocks:
             block.give(own)
@@ -102,7 +102,13 @@ class AddressedKernel:
         """Return the address of new memory for an argument that entries pass to each other."""
         if self._device is None:
             return memory.reserve(argument, argument.size)
-        address, owner = self._device.reserve(argument.size * element_type(argument).itemsize)
+        return self._reserve(memory, argument.size * element_type(argument).itemsize)
+
+    def _reserve(self, memory: HostMemory, nbytes: int) -> int:
+        """Return the address of new memory of the device, or of the host's `memory` where there is no device."""
+        if self._device is None:
+            return memory.reserve_bytes(nbytes)
+        address, owner = self._device.reserve(nbytes)
         self._reserved.append(owner)
         return address
 

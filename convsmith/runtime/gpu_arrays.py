@@ -95,7 +95,7 @@ class GpuArguments:
         is_result = spec.argument.role != "in"
         if isinstance(given, Packed):
             self.packed.append(name)
-            address, size, owner = given.addresses[0], given.buffer.nbytes, cast(object, given)
+            address, size, owner = given.address_on(self._memory), given.buffer.nbytes, cast(object, given)
         elif is_on_gpu(given):
             _check_device(called, given, self._memory.number)
             located = _located(called, given, self.stream)

@@ -9,13 +9,16 @@ import os
 import sys
 import zipfile
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import DTYPES
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
+
+if TYPE_CHECKING:
+    from convsmith.runtime.loading import DeviceMemory
 
 __all__ = ["Packed", "signature_of"]
 
@@ -40,11 +43,12 @@ class Packed:
     `key` names the packing; `buffer` is one-dimensional, in packed order.
     """
 
-    __slots__ = ("_bias", "_buffer", "_finite", "addresses", "key", "signature")
+    __slots__ = ("_bias", "_buffer", "_copies", "_finite", "addresses", "key", "signature")
 
     def __init__(self, key: str, buffer: Array, bias: Array | None, finite: bool | None) -> None:
         self.key = key
         self._buffer, self._bias, self._finite = buffer, bias, finite
+        self._copies: dict[int, tuple[int, object]] = {}
         buffer.flags.writeable = False
         if bias is not None:
             bias.flags.writeable = False
@@ -73,6 +77,14 @@ class Packed:
         if self._finite is None:
             self._finite = all_finite(self._buffer)
         return self._finite
+
+    def address_on(self, memory: DeviceMemory) -> int:
+        """Return the address of the packed weights in the memory of a device, to which they are copied once."""
+        if memory.number not in self._copies:
+            copy = memory.reserve(self._buffer.nbytes)
+            memory.write(copy[0], self._buffer.view(np.uint8))
+            self._copies[memory.number] = copy
+        return self._copies[memory.number][0]
 
     def __repr__(self) -> str:
         return f"Packed({self.signature})"

@@ -77,6 +77,11 @@ class View:
     beside: tuple[str, ...] = ()
 
     @property
+    def array(self) -> str:
+        """The name of the array that a kernel reads."""
+        return f"{self.name}_p" if self.packed else self.name
+
+    @property
     def factor(self) -> str:
         """Type of the factor."""
         if self.fewer is not None:

@@ -159,7 +159,6 @@ def test_a_stride_divides_the_work() -> None:
         ("--lane=ow --buffers=2", "buffers", "--buffers=2 --copies=wait: nothing without --shared="),
         ("--lane=ow --pad=wei:1", "pad", "--pad=wei:1: legal are operands of --shared="),
         ("--lane=ow --shared=wei --pad=wei:1 --swizzle=wei:4", "pad", "in one of --pad= and --swizzle="),
-        ("--lane=ow --pack=wei", "pack", "opencl packs no operands; legal is --pack="),
     ],
 )  # fmt: skip
 def test_illegal_configs_name_what_is_wrong(words: str, code: str, text: str) -> None:

@@ -51,9 +51,10 @@ def tensor_map(made: MapArgument, names: Sequence[str]) -> TensorMap:
 
 
 def run_artifact(artifact: Artifact, memory: dict[str, np.ndarray], seed: int) -> None:
-    """Run the entries of every call of an artifact on memory by the names of tensors, which it writes."""
-    for entry in artifact.steps.values():
+    """Run the entries that pack, and those of every call, on memory by the names of tensors, which they write."""
+    packs = [artifact.entries[name] for names in artifact.packs.values() for name in names]
+    for entry in (*packs, *artifact.steps.values()):
         for a in entry.arguments:
-            if a.role in ("shared", "scratch"):
+            if a.role in ("shared", "scratch", "packed"):
                 memory.setdefault(a.name, np.zeros(a.size, element_type(a)))
         memory.update(run_entry(artifact.notes["ptx"].encode(), entry, memory, seed))

@@ -30,6 +30,9 @@ AMPERE = {
                  _bf16("--register=oc:8,ow:4,oh:4 --group=oc:8,ow:8,oh:8,ic:16")),
     "bias-and-relu": (f"{_CHANNELS_LAST} --dt=f16 --dir=FWD_B --attr-post-ops=relu mb1ic16iw33oc12ow33kw1",
                       _words("m16n8k16_f16", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16")),
+    "packed": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic16iw33oc12ow33kw3pw1",
+               _bf16("--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16 --pack=wei --pad=wei:8 --buffers=2 "
+                     "--copies=async")),
     "bias-and-summand-first": (
         f"{_CHANNELS_LAST} --dt=bf16 --dir=FWD_B --attr-post-ops=sum+relu mb1ic16iw33oc12ow33kw1",
         _bf16("--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16 --preload=bia,dst")),

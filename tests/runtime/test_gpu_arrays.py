@@ -201,6 +201,24 @@ def test_results_stay_on_the_gpu(driver: FakeDriver, kernel: Any, form: Any) -> 
     assert len(driver.memory) == count - 1, "a result's memory is freed with it"
 
 
+PACKED = "--target=sm_80 --lane=oc --pack=wei --realise=mask --group=oc:8,ow:4,ic:4 --shared=src,wei"
+
+
+def test_packed_weights_stay_on_the_gpu(driver: FakeDriver) -> None:
+    """Plain weights of the GPU are packed there in each call; packed ones are copied to it once."""
+    k = cs.compile(LINE, config=PACKED, threads=1)
+    x, w = OnGpu(driver, X), OnGpu(driver, W)
+    np.testing.assert_array_equal(k(x, w).values(), WANT)
+    assert not driver.copies and len(driver.streams) == 2
+    packed = k.pack(W)
+    np.testing.assert_array_equal(k(x, packed).values(), WANT)
+    count = driver.copies
+    np.testing.assert_array_equal(k(x, packed).values(), WANT)
+    assert driver.copies == count
+    with pytest.raises(cs.UsageError, match="legal is memory of the CPU"):
+        k.pack(w)
+
+
 def test_out_is_written_in_place(driver: FakeDriver, kernel: Any) -> None:
     k = cs.CompiledKernel(kernel.problem, kernel.target, kernel.config)
     x, w, out = (OnGpu(driver, values) for values in (X, W, np.zeros_like(WANT)))
