@@ -237,7 +237,8 @@ class FunctionEmitter(ValueEmitter):
         registers = {x.name: self._registers(x, a) for x, a in zip(read, args)}
         count = row.result.layout.registers
         if count == 1:
-            registers[row.result.name] = [self.load(s.dst)]
+            held = self.is_held(s.dst.buffer)  # its lanes that the instruction leaves out keep what they hold
+            registers[row.result.name] = [self.read_slot(s.dst) if held else self.load(s.dst)]
         self.declared |= row.declarations
         if row.predicate and s.dst.lanes is not None:
             registers[row.predicate] = [self.mask(s.dst.lanes).partition("> ")[2]]

@@ -166,7 +166,8 @@ class ValueEmitter(CastEmitter):
     def load(self, v: Load) -> str:
         """Load from memory; memory that the kernel never writes is loaded once."""
         if self.is_held(v.buffer):
-            return self.read_slot(v)
+            x = self.read_slot(v)
+            return x if v.lanes is None or v.lanes.is_whole else self._only(v.buffer.dtype, x, v.lanes)
         if v.buffer in self.written:
             return self._load(v)
         key = (v.buffer, v, self.scalable)

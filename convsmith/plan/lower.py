@@ -12,6 +12,7 @@ from convsmith.machine.transpositions import square_transposition, tile_shape
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
+from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
@@ -73,6 +74,8 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     stepping = [x.name for x in nest.reduce if x.level != "register" and x is not nest.depth]
     steps += [Step(coalesce, n, stepping[-1], stepping[-1]) for n in reversed(stepping[:-1])]
     steps.append(Step(simplify, False))
+    if adds_zeros(st, nest.lanes):
+        steps.append(Step(fill_blocks, st.c.name))
     if nest.units:
         steps.append(Step(scale, names(nest.units), target.instructions))
     if config.outline:
@@ -137,6 +140,15 @@ def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     blocks = [b for b in st.c.layout.blocks if b.size > 1]
     inner = [b.size for b in blocks if b.stride == 1 and b.dim == dim]
     return bool(inner) and not any(n % lanes for n in (channels, *inner, *(b.stride for b in blocks if b.stride > 1)))
+
+
+def adds_zeros(st: Statement, lanes: int) -> bool:
+    """Return whether the result's layout adds elements to blocks of multiples of ``lanes`` adjacent channels."""
+    layout = st.c.layout
+    inner = next((b for b in layout.blocks if b.stride == 1 and b.size > 1), None)
+    if inner is None or inner.size % lanes:
+        return False
+    return layout.shape[inner.dim] < layout.padded_shape[inner.dim]
 
 
 def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine) -> Instruction | None:

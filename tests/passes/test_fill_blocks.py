@@ -1,0 +1,69 @@
+"""Vectors write the zeros that a layout in blocks adds, unless some of these zeros would be missing or misplaced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from oracles import assert_same_results
+
+import convsmith as cs
+from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Kernel
+from convsmith.passes.fill_blocks import fill_blocks
+
+
+def blocks(
+    store: str = "d[i * 4]{4/3}", value: str = "a[i * 4]{4}", pads: str = "3 .. 4", rest: str = "d[i * 4 + 16]{4}",
+    around: str = "for j in 0 .. 1",
+) -> Kernel:  # fmt: skip
+    """Four blocks whose last element is zero, and four whole ones."""
+    return parse_kernel(f"""kernel k(a: f32[32], d: f32[32])
+  for i in 0 .. 4:
+    {around}:
+      {store} = {value}
+      {rest} = a[i * 4]{"{4}" * ("{" in rest)}
+  for pad0 in 0 .. 4:
+    for pad1 in {pads}:
+      d[pad0 * 4 + pad1] = 0.0
+""")
+
+
+@pytest.mark.parametrize("value", ["a[i * 4]{4}", "a[i * 4]{4} * a[i * 4 + 1]{4} + a[0]{4}"])
+def test_whole_vectors_replace_the_nest_of_zeros(value: str) -> None:
+    kernel = blocks(value=value)
+    made = fill_blocks(kernel, "d")
+    assert "pad" not in str(made) and "d[i * 4]{4} = " in str(made)
+    assert_same_results(kernel, made)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        blocks(store="d[i * 4 + 1]{4/3}"),
+        blocks(store="d[i * 2]{4/3}"),
+        blocks(store="d[i * 4]{4:2/3}"),
+        blocks(pads="2 .. 4"),
+        blocks(store="d[i * 4]{4/2}"),
+        blocks(store="d[i * 4]{4}"),
+        blocks(rest="d[i * 4 + 16]"),
+        blocks(rest="d[i + 16]{4}"),
+        blocks(around="for j in 0 .. 2"),
+        blocks(around="if i >= 0"),
+        blocks(around="for j in i .. i + 1"),
+    ],
+    ids=[
+        "off-by-one", "overlapping", "strided", "more-zeros", "other-lanes", "whole", "scalar", "unaligned", "twice",
+        "conditional", "unknown-count",
+    ],
+)  # fmt: skip
+def test_these_are_left(kernel: Kernel) -> None:
+    assert fill_blocks(kernel, "d") is kernel
+
+
+def test_padding_is_zero_whatever_the_source_holds() -> None:
+    """Products of packed zeros and of values that are not finite are no zeros."""
+    kernel = cs.compile("--stag=aBx16b --dtag=aBx16b mb1ic16ih5oc24oh5kh1ph0", threads=1, target="avx512")
+    assert "pad1" not in kernel.ir()
+    result = kernel(np.full((1, 1, 5, 5, 16), np.inf, np.float32), np.ones((24, 16, 1, 1), np.float32))
+    assert np.isinf(result[:, 0]).all() and np.isinf(result[:, 1, ..., :8]).all()
+    assert not result[:, 1, ..., 8:].any()
