@@ -17,7 +17,8 @@ CASES = """
     @pytest.mark.sampled(10, "line", "isa+size")
     @pytest.mark.parametrize("size", range(5))
     @pytest.mark.parametrize("isa", ["old", "new"])
-    @pytest.mark.parametrize("line", ["--dt=u8:s8:s32 --dir=A 1x1", "--dt=u8:s8:f32 1x1", "--dt=f32 1x1", "x", "y"])
+    @pytest.mark.parametrize("line", ["--dt=u8:s8:s32 --dir=A 1x1", "--dt=u8:s8:f32 1x1", "--dt=f32 1x1", "x", "y",
+                                      pytest.param("long", marks=pytest.mark.slow)])
     def test_sampled(line, isa, size):
         print("ran", line, isa, size)
 
@@ -42,9 +43,11 @@ def outcomes(suite: pytest.Pytester, *options: str) -> dict[str, int]:
 
 def test_the_tiers_share_the_cases(suite: pytest.Pytester) -> None:
     normal, wide, both = outcomes(suite), outcomes(suite, "-m", "wide"), outcomes(suite, "-m", "not slow")
-    assert both == {"passed": 51}
+    assert both["passed"] == 51
     assert normal["passed"] + wide["passed"] == 51 and normal["passed"] < 20
-    assert normal["deselected"] == wide["passed"] and wide["deselected"] == normal["passed"]
+    slow = outcomes(suite, "-m", "slow")
+    assert slow["passed"] == both["deselected"] == 10
+    assert normal["deselected"] == wide["passed"] + 10 and wide["deselected"] == normal["passed"] + 10
 
 
 def test_the_sample_has_every_value(suite: pytest.Pytester) -> None:

@@ -2,8 +2,8 @@
 
 The normal tier runs one case in n of a test marked `sampled(n, "a", "b")`, or more if more are needed for every value
 of the parameters a and b to occur; for `sampled(n, "a+b")` every pair of values occurs. A problem's line is covered
-option by option: every value of every option occurs. The other cases get the mark `wide`. The sample depends on the
-cases' names alone, so every process selects the same cases.
+option by option: every value of every option occurs. The other cases get the mark `wide`; slow cases stay slow. The
+sample depends on the cases' names alone, so every process selects the same cases.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import pytest
 def mark_wide_cases(items: Iterable[pytest.Item]) -> None:
     """Mark those of `items` as `wide` that belong to a sampled test and not to its sample."""
     for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
-        cases = list(group)
-        mark = cases[0].get_closest_marker("sampled")
+        cases = [case for case in group if case.get_closest_marker("slow") is None]
+        mark = cases[0].get_closest_marker("sampled") if cases else None
         if mark is not None:
             n, *names = mark.args
             traits = [frozenset(_traits(case.callspec.params, names)) for case in cases]  # type: ignore[attr-defined]

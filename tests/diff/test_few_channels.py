@@ -34,9 +34,12 @@ def test_few_channels(draw: Callable[[random.Random], str], isa: str) -> None:
         check(draw, seed, isa)
 
 
-@pytest.mark.wide
 @pytest.mark.parametrize("isa", TARGETS)
 @pytest.mark.parametrize("draw", [few_channels_a_group, gradient_of_few_channels])
-def test_few_channels_at_length(draw: Callable[[random.Random], str], isa: str) -> None:
-    for seed in range(100, 160):
+@pytest.mark.parametrize("seeds", [
+    pytest.param(range(100, 120), marks=pytest.mark.wide, id="wide"),
+    pytest.param(range(120, 160), marks=pytest.mark.slow, id="slow"),
+])  # fmt: skip
+def test_few_channels_at_length(seeds: range, draw: Callable[[random.Random], str], isa: str) -> None:
+    for seed in seeds:
         check(draw, seed, isa)

@@ -20,7 +20,7 @@ ROWS = [pytest.param(*pair, id=f"{pair[0].name}-{name}") for name, pair in OWNER
 FRAGMENTS = [x for x in ROWS if x.values[1].result.scope == "fragment"]
 """Rows of which an operand is a fragment, spread over lanes."""
 LARGE = 64 * 16
-"""Elements of a result beyond which the interpreter of PTX takes ten seconds and more."""
+"""Elements of a result beyond which the interpreter of PTX takes two seconds and more."""
 INTERPRETED = [
     pytest.param(*x.values, id=x.id, marks=[pytest.mark.slow] * (x.values[1].result.size > LARGE)) for x in ROWS
 ]  # fmt: skip
