@@ -46,6 +46,8 @@ KINDS = {
 }  # fmt: skip
 """Options of the layers of each kind; the rows of a kind stand in one table."""
 SANITIZER = "compute-sanitizer"
+PATIENCE = 60
+"""Seconds that compute-sanitizer may take."""
 CHECKED = ("--dt=bf16 {last} mb2ic32ih9oc40oh9kh3ph1", "{last} mb2ic8ih9oc12oh9kh3ph1",
            "--dt=bf16 {last} g32mb2ic32ih9oc32oh9kh3ph1")  # fmt: skip
 """Problems that are computed once more under compute-sanitizer, where it is installed."""
@@ -85,6 +87,7 @@ class Measuring:
         cuda = self.target.device.runtime == "cuda"
         self.subjects = (CudaSubjects if cuda else OpenClSubjects)(self.target)
         self.end = time.perf_counter() + options.budget
+        self.product, self.bandwidth = self.subjects.product(), self.subjects.bandwidth()
         self.rows: list[Row] = []
         if options.resume:
             self.rows = json.loads(Path(options.resume).read_text(encoding="utf-8"))["rows"]
@@ -139,12 +142,16 @@ class Measuring:
         """Write what has been measured."""
         out = Path(self.options.out)
         out.mkdir(parents=True, exist_ok=True)
-        content = {"device": self.subjects.name, "target": self.target.name, "rows": self.rows}
+        content = {
+            "device": self.subjects.name, "target": self.target.name, "product": self.product,
+            "bandwidth": self.bandwidth, "rows": self.rows,
+        }  # fmt: skip
         (out / f"gpu-{self.target.name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def page(measured: Measuring, product: float | None, bandwidth: float | None, sanitizer: str) -> None:
+def page(measured: Measuring, sanitizer: str) -> None:
     """Write the page of all rows."""
+    product, bandwidth = measured.product, measured.bandwidth
     made = Report(f"gpu-{measured.target.name}", f"Layers on {measured.subjects.name} ({measured.target.name})")
     made.data = {"device": measured.subjects.name, "product": product, "bandwidth": bandwidth, "rows": measured.rows}
     made.note(
@@ -187,7 +194,12 @@ def sanitized(target: str) -> str:
         return "not installed"
     lines = [line.format(last=LAST) for line in CHECKED]
     command = [tool, sys.executable, "-m", "convsmith.cli.main", "verify", "-", "--target", target]
-    done = subprocess.run(command, input="\n".join(lines), text=True, capture_output=True, check=False)
+    try:
+        done = subprocess.run(
+            command, input="\n".join(lines), text=True, capture_output=True, check=False, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        return f"took more than {PATIENCE} s"
     said = [x for x in done.stdout.splitlines() if "ERROR SUMMARY" in x]
     return said[-1].strip("= ") if said else f"status {done.returncode}"
 
@@ -205,10 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     report.RESULTS = Path(options.out)
     measured = Measuring(options)
-    product, bandwidth = measured.subjects.product(), measured.subjects.bandwidth()
     for kind in options.only.split(","):
         measured.kind(kind)
-    page(measured, product, bandwidth, "not asked" if options.small else sanitized(options.target))
+    page(measured, "not asked" if options.small else sanitized(options.target))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.fused import suffix
 from convsmith.statement.naive import naive
+from convsmith.statement.offsets import summed
 from convsmith.statement.program import Program, program
 from convsmith.statement.views import statement
 
@@ -113,8 +114,9 @@ class DevicePlan:
         if self.program.kernels:
             return
         if self.config.realise != "hardware":
-            rounds = self.problem.accuracy == "any"
-            for why in why_not_hardware(statement(self.problem, self.machine), self.machine, rounds):
+            st, rounds = statement(self.problem, self.machine), self.problem.accuracy == "any"
+            sums = summed(self.problem, st) if st.shifted else None
+            for why in why_not_hardware(sums or st, self.machine, rounds):
                 yield "copy engine", f"not used: {why}"
         for why in why_no_fragments(self.main.statement, self.config, self.machine):
             yield "fragments", f"not used: {why}"

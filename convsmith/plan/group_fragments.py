@@ -62,7 +62,7 @@ def lane_row(st: Statement, loops: Loops, config: Config, machine: Machine) -> I
 
 def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterator[str]:
     """Yield the reason why no instruction on fragments that ``machine`` has computes ``st``, if there is one."""
-    known = [row for row in machine.instructions if row.result.file == LANES]
+    known = [row for row in machine.instructions if all(x.file == LANES for x in row.operands)]
     if config.instruction or not known:
         return
     if len(st.factors) < 2:

@@ -87,6 +87,7 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
                 register=((row_loop, height), (lane, tile[1])), instruction=row.name, realise="hardware", pack=(),
                 group=((row_loop, tile[0]), (lane, tile[1]), (term_loop, step)), shared=(st.a.name, st.b.name),
                 buffers=max(min(SLOTS, (device.shared.bytes - 1024) // slot), 1),
+                offsets="sums" if st.sums else "each",
             )  # fmt: skip
             for split, parts in _splits(st, terms, step) if terms is pixels else [((), 1)]:
                 cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device.units.count)

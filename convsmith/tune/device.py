@@ -137,8 +137,9 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
 
 def _of_hardware(problem: Problem, st: Statement, machine: Machine) -> Config | None:
     """Return the config under which a copy engine brings the operands; None where there is none."""
+    sums = summed(problem, st) if st.shifted else None
     try:
-        return hardware_config(st, machine, problem.accuracy == "any")
+        return hardware_config(sums or st, machine, problem.accuracy == "any")
     except ConfigError:  # `explain` gives the reason
         return None
 

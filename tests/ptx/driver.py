@@ -57,7 +57,8 @@ class InterpretedDriver:
         names = ("BFLOAT16", "FLOAT16", "FLOAT32", "UINT8", "INT32")
         self.CUtensorMapDataType = SimpleNamespace(**{f"CU_TENSOR_MAP_DATA_TYPE_{x}": x for x in names})
         self.CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE=0)
-        self.CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_NONE=0, CU_TENSOR_MAP_SWIZZLE_128B=128)
+        widths = {f"CU_TENSOR_MAP_SWIZZLE_{n}B": n for n in (32, 64, 128)}
+        self.CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_NONE=0, **widths)
         self.CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B=0)
         self.CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE=0)
         self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)

@@ -60,6 +60,9 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
                forward(k=128, row="wgmma_m64n16k32_s8")),
     "bytes and a zero point": (f"{LAST} --dt=u8:s8:u8 --attr-zero-points=dst:common:3 --attr-post-ops=relu "
                                "mb1ic128ih6oc16oh6kh1", forward(k=128, row="wgmma_m64n16k32_u8_s8")),
+    "two zero points": (f"{LAST} --dt=u8:s8:u8 --attr-zero-points=src:common:3+wei:common:1+dst:common:2 "
+                        "--attr-post-ops=relu mb1ic64ih6oc16oh6kh3ph1",
+                        forward(k=64, row="wgmma_m64n16k32_u8_s8") + " --offsets=sums"),
     "rows of 64 bytes": (f"{LAST} --dt=bf16 mb1ic32ih6oc16oh6kh3ph1", forward(k=32)),
     "rows of 32 bytes": (f"{LAST} --dt=f16 mb1ic16ih6oc16oh6kh3ph1", forward(k=16, row="wgmma_m64n16k16_f16")),
     "groups": ("--stag=axb --wtag=abxc --dtag=axb --dt=bf16 g2mb1ic128ih5iw4oc32oh5ow4kh3kw1ph1pw0", forward()),

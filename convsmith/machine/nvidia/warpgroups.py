@@ -73,7 +73,7 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
 
 _MAJORS = ((False, False), (False, True), (True, True))
 """The majors of the factors of a forward pass, of a backward pass by data, and of one by weights."""
-_BYTES = (("s8", "s8"), ("u8", "s8"), *((a, b) for a in SMALL for b in SMALL))
+_BYTES = (*((a, b) for a in ("s8", "u8") for b in ("s8", "u8")), *((a, b) for a in SMALL for b in SMALL))
 """Types of factors of bytes. The sums of 8-bit floats are f32, which the hardware adds up with about 14 bits."""
 GROUP_PRODUCTS = (
     *(product((t, t), n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in COLUMNS),

@@ -1,0 +1,66 @@
+"""Legal problems whose operands the copy engine of sm_90a cannot bring: another realisation is taken, explained, exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from guarded import check_result, expected, memories
+
+from convsmith.ir.intern import one_table
+from convsmith.machine.registry import target
+from convsmith.plan.device import device_plan
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+from convsmith.tune.device import device_config
+from ptx.hopper_configs import LAST, LEVEL
+from ptx.kernels import run_artifact
+from ptx.test_convolutions import made
+
+GROUPS = "--stag=axb --wtag=abxc --dtag=axb"
+TAPS = "a stride must divide {}, along which taps are dilated or one"
+CASES = {
+    "groups of 8 channels": (f"{GROUPS} --dt=bf16 g2mb1ic16ih4oc16oh4kh1", "8 iterations of oc stand beside"),
+    "groups of 8 channels, many pixels": (
+        f"{GROUPS} --dt=bf16 g2mb32ic16ih56oc16oh56kh3ph1", "8 iterations of oc stand beside",
+    ),
+    "groups of bytes": (f"{GROUPS} --dt=s8:s8:s32 g2mb1ic32ih4oc32oh4kh1", "16 iterations of oc stand beside"),
+    "depthwise": (f"{GROUPS} --dt=f16 g8mb1ic8ih4oc8oh4kh3ph1", "1 iterations of oc stand beside"),
+    "a strided gradient of one tap": (f"--dir=BWD_D {LAST} --dt=bf16 mb1ic16ih4oc16oh2kh1sh2", TAPS.format("ih, iw")),
+    "a strided gradient of dilated taps": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb1ic16iw9oc16ow3kw3sw2dw1", TAPS.format("iw"),
+    ),
+    "a deconvolution of one tap": (f"--deconv {LAST} --dt=bf16 mb1ic16ih3oc16oh5kh1sh2", TAPS.format("oh, ow")),
+    "short rows": (f"{LAST} --dt=bf16 mb1ic12ih4oc16oh4kh3ph1", "src has rows 24 bytes apart, no multiple of 16"),
+    "three channels": (f"{LAST} --dt=f16 mb1ic3ih8oc16oh4kh3sh2ph1", "src has rows 6 bytes apart"),
+    "far corners": (f"{LAST} --dt=bf16 mb1ic16ih4oc16oh4kh3ph150dh149", "src has corners -150 and -150"),
+    "channels first": ("--stag=abx --dtag=abx --dt=bf16 mb1ic16ih4oc16oh4kh1", "factors that are MN-major and K-m"),
+    "blocked channels": ("--stag=aBx16b --dtag=aBx16b --dt=f16 mb1ic32ih4oc32oh4kh1", "src has a blocked layout"),
+    "zero points of channels": (
+        f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic32ih4oc16oh4kh1", "a factor has a zero point",
+    ),
+    "f32": (f"{LAST} mb1ic16ih4oc16oh4kh1", "no instruction multiplies f32:f32:f32 from shared memory"),
+}  # fmt: skip
+"""Problems with part of the reason that `explain` gives."""
+
+
+@pytest.mark.sampled(4, "kind")
+@pytest.mark.parametrize("kind", CASES)
+def test_another_realisation_is_taken(kind: str) -> None:
+    line, reason = CASES[kind]
+    problem = parse_problem(line)
+    with one_table():
+        config = device_config(problem, target(LEVEL))
+        text = str(device_plan(problem, config, target(LEVEL)))
+    assert config.realise in ("pad_copy", "mask") and not config.instruction.startswith("wgmma")
+    (why,) = (x for x in text.splitlines() if x.startswith("copy engine"))
+    assert "not used" in why and reason in why
+    if kind.endswith("many pixels"):
+        assert config.instruction.startswith("mma_")
+        return
+    arrays = random_arrays(problem)
+    memory = memories(problem, arrays)
+    run_artifact(made(line, "", LEVEL), memory, 0)
+    strict = replace(problem, accuracy="strict")
+    check_result(strict, memory, expected(strict, arrays))
