@@ -22,6 +22,7 @@ from convsmith.diag.forking import RenewedLock
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.registry import host_targets
 from convsmith.measure.peak import Types, peak_sample, read_level_bytes, read_sample, release_read_buffers
+from convsmith.measure.timing import LEAST_SHARE, Watch
 from convsmith.runtime.threads import available_cpus
 
 __all__ = ["Ceiling", "Figure", "known_ceilings", "peak_ceiling", "read_ceiling"]
@@ -32,8 +33,6 @@ LEAST_SAMPLES = 3
 """Samples of a figure whose samples are long."""
 LONGEST = 0.3
 """Seconds after which no further sample is taken, once there are `LEAST_SAMPLES`."""
-LEAST_SHARE = 0.9
-"""Ratio of CPU time to wall-clock time of a sample, per thread, below which the sample does not count."""
 
 _METHOD = 1
 """Number of the method of measurement. Figures of another method are not used."""
@@ -116,12 +115,11 @@ def _measured(key: str, sample: Callable[[], float], threads: int, samples: int)
     sample()  # compiles the loop, and touches its memory
     start = time.perf_counter()
     for number in range(samples):
-        wall, cpu = time.perf_counter(), time.process_time()
-        if number >= LEAST_SAMPLES and wall - start > LONGEST:
+        if number >= LEAST_SAMPLES and time.perf_counter() - start > LONGEST:
             break
+        watch = Watch()
         rate = sample()
-        share = (time.process_time() - cpu) / (time.perf_counter() - wall) / running
-        (steady if share >= LEAST_SHARE else starved).append(rate)
+        (steady if watch.cpus / running >= LEAST_SHARE else starved).append(rate)
     figure = Figure(max(steady or starved), datetime.now(UTC).date().isoformat(), bool(steady))
     if figure.is_steady:
         with _lock.lock:

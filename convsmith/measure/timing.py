@@ -20,6 +20,7 @@ __all__ = [
     "PeerTime",
     "Sampler",
     "Spread",
+    "Watch",
     "alternate",
     "geometric_mean",
     "measure",
@@ -35,6 +36,9 @@ SETTLE_SECONDS = 0.25
 
 ROUNDS = 15
 """Default number of rounds."""
+
+LEAST_SHARE = 0.9
+"""Ratio of CPU time to wall-clock time of a sample, per thread, below which the sample does not count."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,18 @@ class Measurement:
     peers: dict[str, PeerTime] = field(default_factory=dict)
     cpu_share: float = 1.0
     """Ratio of the CPU time used during the kernel's samples to the CPU time available to its threads."""
+
+
+class Watch:
+    """Counts the CPUs that the threads of this process use from now on."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    @property
+    def cpus(self) -> float:
+        """CPU seconds of the process per second so far."""
+        return (time.process_time() - self._cpu) / (time.perf_counter() - self._wall)
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from convsmith.problem.post_ops import SOURCE, SumPostOp
 from convsmith.runtime.border import Given
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.foreign import view
-from convsmith.torch.choice import kept_times, least_seconds
+from convsmith.torch.choice import LeastTimes, kept_times, least_seconds
 from convsmith.torch.fold import Folded, form_of
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
@@ -55,7 +55,7 @@ class ChainOfLayers:
 
     orders = (True, True)
     adds = False
-    kind = "convolution"
+    has_window = True
 
     def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the result for a source of `shape`."""
@@ -173,7 +173,7 @@ def _times_of(made: Chained, parts: Sequence[Folded], threads: int) -> ChainTime
     kernel = compile(problem, threads=threads)
     configs = " ".join(str(k.config) for k in (kernel, *kernels))
 
-    def measured() -> tuple[float, float]:
+    def measured(most: int) -> LeastTimes:
         x = in_order(torch.randn(form.shape).to(form.dtype), True)
         y = in_order(torch.empty(shape, dtype=form.dtype), True)
         last = len(parts)
@@ -187,7 +187,7 @@ def _times_of(made: Chained, parts: Sequence[Folded], threads: int) -> ChainTime
             several.append(SequenceStep(k, constants, values, n + 1, nbytes))
         addresses = (x.data_ptr(), y.data_ptr())
         chain, layers = (KernelSequence(steps, (0, last)) for steps in (one, several))
-        return least_seconds(lambda: chain(addresses), lambda: layers(addresses))
+        return least_seconds(lambda: chain(addresses), lambda: layers(addresses), most=most)
 
     chain, layers, _ = kept_times(f"{problem} {configs} on {threads}", kernel.target, measured)
     return ChainTimes(made.layer.name, chain, layers)

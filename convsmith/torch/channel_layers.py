@@ -39,9 +39,8 @@ class _ChannelLayer:
     dtype: torch.dtype
 
     orders = (True, True)
-    kind = "other"
     adds = False
-    is_depthwise = is_pointwise = False
+    has_window = is_depthwise = is_pointwise = False
     operand = "post_op_0"
 
 

@@ -1,29 +1,49 @@
-"""Whether a layer runs on our kernel or on torch's: measured once in turn, and kept in the cache."""
+"""Whether a layer runs on our kernel or on torch's: measured in turn, and kept in the cache.
+
+Times that were taken while other processes had the CPUs are kept as such, and the next `optimize` measures them again.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from convsmith.compiler.cache import cache_key, disk_cache
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
 from convsmith.machine.base import Machine
+from convsmith.measure.timing import LEAST_SHARE, Watch
 from convsmith.problem.conv import Conv
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import in_order
 
-__all__ = ["Times", "kept_times", "least_seconds", "times_of"]
+__all__ = ["LeastTimes", "Times", "kept_times", "least_seconds", "times_of"]
 
-ROUNDS = 5
-"""Rounds of a measurement, in each of which both run once."""
+ROUNDS, MOST_ROUNDS = 5, 20
+"""Rounds of a measurement, in each of which both run once: with a steady machine, and at most."""
+LONGEST = 0.5
+"""Seconds after which no further round is run beyond the first `ROUNDS`."""
 SHORT_SECONDS = 2e-3
 """Seconds that a sample takes at least: short calls are repeated."""
+ALIKE = 1.05
+"""Ratio of the two shortest samples below which these are the time of a call, and not what a load left of it."""
+LEFT = 0.95
+"""Torch's time, divided by ours, below which a layer stays torch's: it parts the run of kernels around it."""
+
+
+class LeastTimes(NamedTuple):
+    """Seconds of a call of two ways; `is_steady` is false if other processes had the CPUs all the time."""
+
+    first: float
+    second: float
+    is_steady: bool
 
 
 class Times(NamedTuple):
@@ -33,55 +53,100 @@ class Times(NamedTuple):
     other: float
     measured: bool
 
+    @property
+    def stays(self) -> bool:
+        """Whether the other way is so much faster that the layer stays as it is."""
+        return self.other < LEFT * self.ours
+
 
 def times_of(layer: ConvLayer, shape: tuple[int, ...], threads: int) -> Times:
     """Return the times of a layer for a source of `shape`, from the cache or measured now."""
     problem = layer.problem(shape, True)
     kernel = compile(problem, threads=threads)
-    what = f"{problem} {kernel.config} beside torch {torch.__version__} on {threads}"
-    return kept_times(what, kernel.target, lambda: _measured(layer, problem, kernel, shape))
+    what = f"{problem} {kernel.config} beside torch {torch.__version__} with {layer.folded or 'nothing'} on {threads}"
+    return kept_times(what, kernel.target, lambda most: _measured(layer, problem, kernel, shape, most))
 
 
-def kept_times(what: str, target: Machine, measure: Callable[[], tuple[float, float]]) -> Times:
-    """Return the times of `what` on a target that the cache keeps, else those that `measure` returns."""
-    cache, key = disk_cache(), cache_key("times of", what, target.key)
-    kept = None if cache is None else cache.get(key)
+def kept_times(what: str, target: Machine, measure: Callable[[int], LeastTimes]) -> Times:
+    """Return the times of `what` on a target that the cache keeps, if they are steady; else those that `measure`
+    returns for a number of rounds, or the kept ones where they are shorter.
+    """
+    cache, key = disk_cache(), cache_key("least times of", what, target.key)
+    content = None if cache is None else cache.get(key)
+    kept = None if content is None else LeastTimes(*json.loads(content))
+    if kept is not None and kept.is_steady:
+        return Times(kept.first, kept.second, False)
+    times = measure(MOST_ROUNDS if kept is None else ROUNDS)
     if kept is not None:
-        ours, other = json.loads(kept)
-        return Times(ours, other, False)
-    times = measure()
+        times = times._replace(first=min(kept.first, times.first), second=min(kept.second, times.second))
     if cache is not None:
         cache.put(key, json.dumps(times).encode())
-    return Times(*times, True)
+    return Times(times.first, times.second, True)
 
 
 def _measured(
-    layer: ConvLayer, problem: Conv, kernel: CompiledKernel, shape: tuple[int, ...]
-) -> tuple[float, float]:
-    """Return seconds of our kernel and of torch's, each the least of several samples."""
+    layer: ConvLayer, problem: Conv, kernel: CompiledKernel, shape: tuple[int, ...], most: int
+) -> LeastTimes:
+    """Return seconds of our kernel, and of torch's with the norm that would stay behind it, in at most `most` rounds.
+    """
     dtype = layer.weight.dtype
     shapes = (shape, layer.result_shape(shape))
     x, y = (in_order(torch.randn(given).to(dtype), last) for given, last in zip(shapes, layer.orders))
     step = SequenceStep(kernel, layer.packed_for(problem, kernel), {"src": 0, "dst": 1}, 1, y.nbytes)
     sequence, addresses, by_torch = KernelSequence([step], (0, 1)), (x.data_ptr(), y.data_ptr()), layer.by_torch()
+    norm = torch.ones(shapes[1][1], dtype=dtype) if layer.has_norm and all(layer.orders) else None
+
+    def other() -> Tensor:
+        z = by_torch(x, y if layer.adds else None)
+        return z if norm is None else functional.batch_norm(z, norm, norm, norm, norm)
+
     with torch.inference_mode():
-        return least_seconds(lambda: sequence(addresses), lambda: by_torch(x, y if layer.adds else None))
+        return least_seconds(lambda: sequence(addresses), other, most=most)
 
 
-def least_seconds(*calls: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds of a call of two functions, each the least of several samples that alternate."""
-    best, counts = [], []
+def least_seconds(*calls: Callable[[], object], most: int = MOST_ROUNDS) -> LeastTimes:
+    """Return the seconds of a call of two functions: the least of samples that alternate, in which each had the CPUs.
+
+    Where these samples are not alike, further rounds follow, of at most `most` in all.
+    """
+    counts, samples = [], list[list[_Sample]]()
     for call in calls:
         call()
-        start = time.perf_counter()
+        counts.append(max(1, int(SHORT_SECONDS / max(_sample(call, 1).seconds, 1e-7))))
+        samples.append([])
+    end = time.perf_counter() + LONGEST
+    for turn in range(most):
+        order = list(zip(calls, counts, samples))
+        for call, count, taken in order if turn % 2 else reversed(order):
+            taken.append(_sample(call, count))
+        if turn + 1 >= ROUNDS and (all(map(_are_steady, samples)) or time.perf_counter() > end):
+            break
+    first, second = (_undisturbed(taken)[0] for taken in samples)
+    return LeastTimes(first, second, all(map(_are_steady, samples)))
+
+
+class _Sample(NamedTuple):
+    """Seconds of a call, and the CPUs that this process had during it."""
+
+    seconds: float
+    cpus: float
+
+
+def _sample(call: Callable[[], object], count: int) -> _Sample:
+    watch, start = Watch(), time.perf_counter()
+    for _ in range(count):
         call()
-        took = time.perf_counter() - start
-        best.append(took)
-        counts.append(max(1, int(SHORT_SECONDS / max(took, 1e-7))))
-    for _ in range(ROUNDS):
-        for n, call in enumerate(calls):
-            start = time.perf_counter()
-            for _ in range(counts[n]):
-                call()
-            best[n] = min(best[n], (time.perf_counter() - start) / counts[n])
-    return best[0], best[1]
+    return _Sample((time.perf_counter() - start) / count, watch.cpus)
+
+
+def _undisturbed(samples: Sequence[_Sample]) -> list[float]:
+    """Return the seconds of the samples that had all CPUs that they can use, least first; of all if none had."""
+    wanted = LEAST_SHARE * max(1.0, *(x.cpus for x in samples))
+    return sorted([x.seconds for x in samples if x.cpus >= wanted] or [x.seconds for x in samples])
+
+
+def _are_steady(samples: Sequence[_Sample]) -> bool:
+    """Return whether the two shortest of the samples that had their CPUs are alike."""
+    had = any(x.cpus >= LEAST_SHARE for x in samples)
+    least = _undisturbed(samples)
+    return had and len(least) > 1 and least[1] < ALIKE * least[0]

@@ -130,6 +130,11 @@ class ConvLayer:
         return True, True
 
     @property
+    def has_window(self) -> bool:
+        """Whether pixels of the result read windows of the source, which may lie beyond its end."""
+        return True
+
+    @property
     def is_depthwise(self) -> bool:
         """Whether each channel is convolved with a window of its own."""
         return self.output_padding is None and self.groups == self.weight.shape[0] > 1 == self.weight.shape[1]

@@ -35,6 +35,11 @@ class LinearLayer(ConvLayer):
         return False, self.moved
 
     @property
+    def has_window(self) -> bool:
+        """Whether pixels of the result read windows of the source, which may lie beyond its end."""
+        return False
+
+    @property
     def is_pointwise(self) -> bool:
         """Whether chains of convolutions may have the layer."""
         return False

@@ -168,13 +168,12 @@ def _chosen(layers: Sequence[Folded], work: _Work, prefix: str) -> list[Folded]:
     for same in _watched(groups.values(), work):
         layer, shape = same[0].layer, _shape(same[0])
         times = times_of(layer, shape, work.threads) if work.keep_faster else Times(0, 0, False)
-        slower = times.ours > times.other
         problem = replace(layer.problem(shape, True), post_ops=(), stag="any", dtag="any", wtag="any")
         names = tuple(prefix + x.layer.name for x in same)
-        runner = ("torch", "faster there") if slower else ("convsmith", "")
+        runner = ("torch", "faster there") if times.stays else ("convsmith", "")
         row = LayerRow(names, problem.descriptor(), layer.folded, times.ours, times.other, *runner, layer.kind)
         work.report.rows.append(row)
-        if not slower:
+        if not times.stays:
             ours += same
     return ours
 

@@ -117,7 +117,7 @@ class Segment(nn.Module):
             problem = layer.problem(shape, place.in_place)
             if place.residual is not None and layer.adds and shapes[place.residual] != result:
                 raise UsageError(f"{layer.name} adds {shapes[place.residual]} to {result}", code="shape")
-            if layer.kind == "convolution" and isinstance(problem, Conv) and problem.o != result[2:]:
+            if layer.has_window and isinstance(problem, Conv) and problem.o != result[2:]:
                 raise UsageError(f"{layer.name}: no source reaches the end of its result, {result}", code="shape")
             made.append((place, problem, compile(problem, threads=self._threads)))
         # Native code packs, without the interpreter's lock.

@@ -322,9 +322,9 @@ def measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[lis
     """Make our kernels take 1 s and torch's 2 s, or 0.5 s for a pointwise layer, and note what is measured."""
     seen: list[str] = []
 
-    def measured(layer: Any, problem: Any, *_: object) -> tuple[float, float]:
+    def measured(layer: Any, problem: Any, *_: object) -> choice.LeastTimes:
         seen.append(layer.name)
-        return 1.0, 0.5 if problem.is_pointwise else 2.0
+        return choice.LeastTimes(1.0, 0.5 if problem.is_pointwise else 2.0, True)
 
     monkeypatch.setattr(choice, "_measured", measured)
     with cs.settings.scope(cache=str(tmp_path / "cache")):
