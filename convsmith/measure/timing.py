@@ -31,6 +31,11 @@ __all__ = [
 SAMPLE_SECONDS = 3e-3
 """Approximate duration of one sample in seconds."""
 
+WARM_UP = 3
+"""Ratio of a sample's calls to those before it. After a library's kernel, the first half a millisecond of another
+kernel took up to 10 % more time on an Intel server, which a sixteenth of a sample did not cover.
+"""
+
 SETTLE_SECONDS = 0.25
 """Maximum wait in seconds for the previous subject's threads: OpenMP's spin for 5 ms, ONNX Runtime's for 40 ms."""
 
@@ -114,7 +119,7 @@ class Sampler:
         self.repeats = max(1, math.ceil(self.repeats * seconds / elapsed))
 
     def __call__(self) -> float:
-        self._run(max(1, self.repeats // 16))  # refills the caches after the previous subject
+        self._run(max(1, self.repeats // WARM_UP))  # refills the caches after the previous subject
         before = time.process_time()
         elapsed = self._run(self.repeats)
         self._cpu += time.process_time() - before
@@ -150,12 +155,15 @@ def wait_until_idle(seconds: float = SETTLE_SECONDS) -> None:
 def alternate(
     subjects: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, settle: Callable[[], None] = wait_until_idle
 ) -> dict[str, list[float]]:
-    """Return the samples of each subject, one per round. The first subject changes from round to round."""
+    """Return the samples of each subject, one per round. The first subject and the direction change from round to
+    round, so that a subject follows different ones.
+    """
     names = list(subjects)
     samples: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds):
         start = turn % len(names)
-        for name in names[start:] + names[:start]:
+        turned = names[start:] + names[:start]
+        for name in turned if turn % 2 == 0 else reversed(turned):
             settle()
             samples[name].append(subjects[name]())
     return samples

@@ -25,6 +25,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.model import Model
 from convsmith.tune.orders import CLEARLY
 from convsmith.tune.packed_gradients import gradient_models
+from convsmith.tune.thread_parts import with_own_pixels
 from convsmith.tune.window_copies import window_models
 from convsmith.tune.winograd import winograd_configs
 
@@ -76,7 +77,10 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
-        return _ranked(found)
+        ranked = _ranked(found)
+        for n, choice in enumerate(ranked[:ARRANGED]):
+            ranked[n] = replace(choice, config=with_own_pixels(p, choice.config, target, choice.cycles))
+        return ranked
 
 
 def _ranked(found: list[_ModelledChoice]) -> list[Choice]:

@@ -13,7 +13,7 @@ from convsmith.ir.types import dtype
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import Stages
 from convsmith.tune.stage_configs import StageConfigs, row_bytes, rows_at_once
-from convsmith.tune.thread_parts import Division, division, share, with_own_pixels
+from convsmith.tune.thread_parts import Division, division, share
 
 
 class ThreadCosts:
@@ -81,8 +81,8 @@ class ThreadCosts:
 
     def _division(self, n: int) -> Division:
         """Return the division of stage ``n``, which runs alone, among the threads."""
-        problem, machine = self.problems[n], self.configs.machine
-        return division(problem, with_own_pixels(problem, self.configs.whole(problem, self.threads), machine), machine)
+        problem = self.problems[n]
+        return division(problem, self.configs.whole(problem, self.threads), self.configs.machine)
 
     def least(self, can_fuse: Callable[[int, int], bool], must_fuse: Sequence[bool]) -> list[bool]:
         """Return the stages that are fused with the next one in the choice of least cycles.

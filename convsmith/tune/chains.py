@@ -27,7 +27,7 @@ from convsmith.problem.types import print_types
 from convsmith.tune.chain_costs import ThreadCosts
 from convsmith.tune.fused import fused_config
 from convsmith.tune.stage_configs import ROWS, StageConfigs, row_bytes, rows_at_once
-from convsmith.tune.thread_parts import share, with_own_pixels
+from convsmith.tune.thread_parts import share
 
 
 class Joint(NamedTuple):
@@ -160,7 +160,7 @@ def config_of(
         problem = stages.problems[n]
         near = n > 0 and fused[n - 1]
         if not near and not joined[n]:
-            own = with_own_pixels(problem, replace(configs.whole(problem, threads), split=()), configs.machine)
+            own = replace(configs.whole(problem, threads), split=())
         elif not joined[n]:
             start = n - joined[n - 1 :: -1].index(False) if False in joined[:n] else 0
             parts = -(-threads // max(problem.dims["mb"], 1))

@@ -46,7 +46,9 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
         from convsmith.tune.chains import stages_config
         from convsmith.tune.device import device_config
         from convsmith.tune.dynamic import dynamic_config
+        from convsmith.tune.expected import expected_terms
         from convsmith.tune.shipped import faster
+        from convsmith.tune.thread_parts import with_own_pixels
 
     if target.device is not None:
         check_sizes(target, dynamic)
@@ -62,4 +64,7 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
         return first
     alone = first if threads == 1 else default_config(problem, target)
     config = faster(problem, alone)
-    return first if config is alone else on_threads(config, threads)
+    if config is alone:
+        return first
+    cycles = sum(expected_terms(problem, config, target).values())
+    return with_own_pixels(problem, on_threads(config, threads), target, cycles)

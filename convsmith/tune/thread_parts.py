@@ -13,12 +13,17 @@ from math import prod
 from typing import NamedTuple
 
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
+from convsmith.plan.fused import NEAR
 from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.problem import Problem
-from convsmith.statement.statement import View
+from convsmith.statement.statement import View, view_steps
+
+CLEARLY = 1.5
+"""Ratio of the cycles that pixels of its own save a thread to those that they cost, up to which its part stays."""
 
 
 class Division(NamedTuple):
@@ -43,18 +48,18 @@ def division(problem: Problem, config: Config, machine: Machine) -> Division:
     if config.cache and names[:1] == [config.cache[0][0]]:
         largest = -(-tiles[0] // config.threads) * config.cache[0][1] / loops.extents[names[0]]
     else:
-        tasks = prod(tiles)
-        largest = -(-tasks // config.threads) / tasks
+        largest = _largest(tiles, config.threads)
     pixels = _pixels_of_threads(loops, config)
     return Division(bool(pixels) and names[:1] == [pixels], min(largest, 1.0))
 
 
-def with_own_pixels(problem: Problem, config: Config, machine: Machine) -> Config:
-    """Return ``config`` with neighbouring pixels for each thread, where cores then move less than with channels for
-    each, or where it gives work to fewer threads.
+def with_own_pixels(problem: Problem, config: Config, machine: Machine, cycles: float) -> Config:
+    """Return ``config``, which takes ``cycles`` on one thread, with neighbouring pixels for each thread, where its
+    threads are then expected to end sooner: cores exchange fewer lines, or more threads have work.
     """
-    threads = config.threads
-    if threads == 1 or config.winograd or config.split or config.phases:
+    threads, costs = config.threads, machine.costs
+    is_whole = not (config.winograd or config.split or config.phases or config.near) and config.realise in NEAR
+    if threads == 1 or not is_whole or cycles < costs.meeting:
         return config
     st = scheduled_statement(problem, config, machine)
     loops = loops_after_fusing(st, config)
@@ -62,14 +67,21 @@ def with_own_pixels(problem: Problem, config: Config, machine: Machine) -> Confi
     names, tiles = _divided(loops, config)
     if not pixels or not st.constant or names[:1] == [pixels]:
         return config
-    source, weights, result = map(_bytes, (st.a, st.b, st.c))
-    between = (source * (threads - 1) + result) / threads / machine.costs.between_cores
-    far = machine.costs.streamed if weights > machine.l2.kept else 1
-    again = weights * (threads - 1) / threads * far / machine.l2.rate
-    if prod(tiles) >= threads and between <= again:
+    if names and _stride(st.c, loops.dims[names[0]]) >= _stride(st.c, loops.dims[pixels]):
         return config
     part = share(loops.extents[pixels], config.size(pixels), threads)
-    return replace(config, cache=((pixels, part), *config.cache))
+    source, weights, result = map(_bytes, (st.a, st.b, st.c))
+    between = (source * (threads - 1) + result) / threads / costs.between_cores
+    far = costs.streamed if weights > machine.l2.kept else 1
+    again = weights * (threads - 1) / threads * far / machine.l2.rate
+    longer = cycles * (part / loops.extents[pixels] - _largest(tiles, threads))
+    return replace(config, cache=((pixels, part), *config.cache)) if (again + longer) * CLEARLY < between else config
+
+
+def _largest(tiles: list[int], threads: int) -> float:
+    """Return the fraction of the largest part of loops that run ``tiles`` times, as ``threads`` divide them."""
+    tasks = prod(tiles)
+    return -(-tasks // threads) / tasks
 
 
 def _pixels_of_threads(loops: Loops, config: Config) -> str:
@@ -103,6 +115,12 @@ def _divided(loops: Loops, config: Config) -> tuple[list[str], list[int]]:
         within = within[: moving[-1] + 1 if moving else 0]
     found += [(n, -(-left[n] // config.size(n))) for n in within if left[n] > config.size(n)]
     return [name for name, _ in found], [count for _, count in found]
+
+
+def _stride(view: View, dims: tuple[str, ...]) -> int:
+    """Return the largest distance, in elements, of neighbours along ``dims`` in an array."""
+    steps = view_steps(view).items()
+    return max((abs(step) for atom, step in steps if {v.name for v in variables_of(atom)} & {*dims}), default=0)
 
 
 def _bytes(view: View) -> int:

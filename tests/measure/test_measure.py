@@ -48,7 +48,7 @@ def test_subjects_take_turns_at_being_first() -> None:
     order: list[str] = []
     subjects = {name: (lambda name=name: order.append(name) or 1.0) for name in "abc"}  # type: ignore[misc]
     taken = alternate(subjects, rounds=3, settle=lambda: None)
-    assert "".join(order) == "abcbcacab"
+    assert "".join(order) == "abcacbcab"
     assert taken == {name: [1.0] * 3 for name in "abc"}
 
 
