@@ -117,7 +117,7 @@ def _machine_lines(machine: Mapping[str, Any], data: Mapping[str, Any]) -> list[
     listed = ", ".join(f"{name} {version}" for name, version in (versions | libraries).items())
     return [
         f"{machine['cpu']} ({machine['llvm_cpu']}), {machine['cpus']} CPUs, {caches}; {machine['os']}; "
-        f"OpenMP: {machine['openmp']}.",
+        f"OpenMP: {Path(machine['openmp']).name}.",
         "",
         f"{listed}; sources {compiler_source_hash()[:12]}.",
     ]

@@ -55,6 +55,10 @@ class Costs:
     """Cycles to store a lane of a vector whose lanes evict each other from a set of the first-level cache."""
     page_turn: float = 0
     """Cycles to store a vector of a result beyond the caches that lies on another page than the vectors before it."""
+    pages: int = 64
+    """Pages that have an entry in the first table of addresses."""
+    pages_near: int = 8 << 20
+    """Bytes of arrays whose pages all have an entry in the tables of addresses."""
     gather: float = 1.3
     """Slow-down of a step whose source lanes come from two vectors."""
     gather_singly: float = 5

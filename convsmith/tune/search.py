@@ -104,16 +104,17 @@ class _Candidate:
 
 def search(
     problem: Problem, target: Machine, threads: int, seconds: float, database: Database, workers: Workers,
-    hints: Sequence[Config] = (), tell: Callable[[str], None] = lambda text: None,
+    hints: Sequence[Config] = (), tell: Callable[[str], None] = lambda text: None, patience: int = PATIENCE,
 ) -> Outcome:  # fmt: skip
     """Search for at most about ``seconds``, and return the outcome; ``hints`` are tried in the first round.
 
-    ``tell`` is given the state of the search as text. With 0 seconds nothing is measured.
+    It ends sooner after ``patience`` rounds without a better config. ``tell`` is given the state of the search as text.
+    With 0 seconds nothing is measured.
     """
     start = time.perf_counter()
     with interning():
         race = _Race(problem, target, threads, start + seconds, database, workers, tell)
-        ended = race.run(hints) if seconds > 0 else "budget"
+        ended = race.run(hints, patience) if seconds > 0 else "budget"
     rows = [row for row in database.rows(**race.origin) if row.status == "ok"]
     took = time.perf_counter() - start
     return Outcome(problem, best_of(rows), race.tried, race.space.refused, took, ended)
@@ -158,7 +159,7 @@ class _Race:
     def is_over(self) -> bool:
         return time.perf_counter() >= self.end
 
-    def run(self, hints: Sequence[Config]) -> str:
+    def run(self, hints: Sequence[Config], patience: int) -> str:
         """Search, and return why it ended."""
         known = self.known()
         if not self.make(self.reference):
@@ -166,7 +167,7 @@ class _Race:
         first = [c for c in dict.fromkeys((*known, *hints, *self.varied())) if c not in self.seen and self.is_legal(c)]
         best = self.round(self.reference, first[: FIRST + len(known) + len(hints)])
         waited = 0
-        while waited < PATIENCE and not self.is_over and (near := self.near(best)):
+        while waited < patience and not self.is_over and (near := self.near(best)):
             winner = self.round(best, near)
             waited = waited + 1 if winner is best else 0
             best = winner

@@ -28,6 +28,7 @@ from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
 from convsmith.tune.model import Model
+from convsmith.tune.shared_facts import PAGE
 
 PIXELS = (4, 2)
 """Pixels of a tile along an axis."""
@@ -42,13 +43,16 @@ WORTH = 1.08
 """
 WIDE = 4
 """Maximum number of vectors of channels of a register tile."""
+FIRST_TABLE = 0.5
+"""Cycles of a page that the first table of addresses lacks, relative to those of a page that all tables lack."""
 OVERHEAD = 1.5
 """Ratio of the time of a transform to that of its loads, stores and arithmetic one after the other."""
 
 
 class _Rates(NamedTuple):
     """Ratios of the rates of lines from beyond the second-level cache to that which the model of products assumes: for
-    weights that are read ``first``, for those that are read ``again``, and for ``arrays`` of a block.
+    weights that are read ``first``, for those that are read ``again``, and for ``arrays`` of a block. The cycles are
+    those of a machine that starts one multiply-add of a vector in each.
     """
 
     first: float
@@ -249,11 +253,20 @@ def _bytes_of_weights(made: Winograd) -> int:
 
 
 def _far(made: Winograd, target: Machine) -> float:
-    """Return the cycles to move weights and arrays of a block from and to beyond the second-level cache."""
-    weights = _bytes_of_weights(made)
+    """Return the cycles to move weights and arrays of a block from and to beyond the second-level cache.
+
+    A transform moves a vector of each frequency, all of which lie on pages of their own: more pages than the first
+    table of addresses has entries, or pages of arrays that exceed all tables.
+    """
+    costs, weights = target.costs, _bytes_of_weights(made)
     arrays = sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4
-    rates = PREFETCHING if target.costs.prefetches(weights) else WAITING
+    rates = PREFETCHING if costs.prefetches(weights) else WAITING
     first = weights * (weights + arrays > target.l2.bytes)
     passes = 1 / rates.first + (made.tasks - 1) / rates.again
     through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks / rates.arrays
-    return (first * passes + through) / (target.l2.rate / target.costs.beyond)
+    frequencies = prod(x.frequencies for x in made.axes)
+    first_misses = frequencies > costs.pages and arrays > frequencies * PAGE
+    turns = 1.0 if arrays > costs.pages_near else FIRST_TABLE * first_misses
+    lines = (first * passes + through) / (target.l2.rate / costs.beyond)
+    vectors = made.tasks * arrays / (4 * made.width)
+    return costs.multiply_add * lines + turns * vectors * costs.page_turn

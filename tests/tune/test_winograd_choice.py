@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import convsmith as cs
 from convsmith.machine.registry import target
+from convsmith.machine.x86.levels import LEVELS as X86
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
@@ -106,3 +109,18 @@ def test_functions_that_pack_in_each_call_transform_nothing() -> None:
     y = cs.conv2d(x, np.ones((64, 64, 3, 3), np.float32) / 3, padding=1)
     direct = cs.compile(LAYER, accuracy="strict")(x, np.ones((64, 64, 3, 3), np.float32) / 3)
     assert y.tobytes() == direct.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("line", "tile", "blocks"),
+    [
+        ("mb1ic64ih112oc128kh3ph1", 4, True),  # the arrays of an image have more pages than tables of addresses
+        ("mb1ic256ih14oc256kh3ph1", 4, False),  # 8 lanes multiply as long as weights of 36 frequencies arrive
+        ("mb1ic128ih56oc128oh28kh3ph1sh2", 2, False),  # a tile of 4 has 81 frequencies, each on a page of its own
+    ],
+)
+def test_memory_decides_on_tiles_and_blocks(line: str, tile: int, blocks: bool) -> None:
+    level = next(t for t in X86 if t.name == "avx2")
+    machine = replace(level, costs=replace(level.costs, page_turn=6.0, prefetched=512 << 10))
+    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), machine)
+    assert dict(config.winograd) == {"oh": tile, "ow": tile} and bool(config.block) == blocks
