@@ -31,6 +31,13 @@ KINDS = {
     "lanes-along-pixels-in-blocks-of-rows": (
         "--dir=BWD_W mb1ic2ih4iw6oc2oh4ow6kh3kw3ph1pw1", "--lane=ow --register=ic:2,oc:2 --pack= --cache=oh:3",
     ),
+    "lanes-within-blocks-of-channels-by-weights": (
+        "--dir=BWD_W --stag=aBx4b --dtag=aBx4b mb2ic10iw5oc6ow5kw3pw1", "--lane=ic --register=oc:2,ic:8 --pack=",
+    ),
+    "rows-packed-once-for-taps": (
+        "--dir=BWD_W mb2ic3ih5iw5oc5oh3ow5kh3kw3sh2sw1ph1pw1",
+        "--lane=oc --register=ic:2,oc:4 --pack=src,diff_dst --realise=pad_copy",
+    ),
     "lanes-along-pixels-far-apart": (
         "--dir=BWD_W --dtag=axb mb1ic2iw11oc2ow5kw3sw2dw1pw1", "--lane=ow --register=ic:2,oc:2,kw:2 --pack=",
     ),

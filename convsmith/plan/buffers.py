@@ -9,7 +9,7 @@ from convsmith.ir.index import Var, is_false
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.plan.config import Config
-from convsmith.plan.copies import copied_type, copy_name, has_windows, is_copied
+from convsmith.plan.copies import copied_type, copy_name, has_windows, is_copied, shared_taps
 from convsmith.plan.loops import Loop, names
 from convsmith.plan.order import Nest
 from convsmith.statement.statement import Statement, View
@@ -41,6 +41,10 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
         if view.name in config.pack and not is_false(st.a.mask):
             order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
             widths = dict(nest.widths)
+            if view.name == st.a.name:
+                rows = {pixel: n for (_, pixel), n in shared_taps(st, config).items()}
+                taps = {tap for tap, _ in shared_taps(st, config)}
+                order = tuple(x._replace(extent=rows.get(x.name, x.extent)) for x in order if x.name not in taps)
             # The rewrites find out how many taps and phases residue classes have, and what a stream holds.
             elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
             packed = st.acc if not nest.unit.dot else view.factor

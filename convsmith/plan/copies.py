@@ -32,6 +32,31 @@ def is_packed(st: Statement, config: Config) -> bool:
     return st.a.name in config.pack
 
 
+def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
+    """Return the loops over a tap and over a pixel, whole ones of the nest, that together index one dim of packed A,
+    with its length; none where A is not that of a gradient of the weights.
+
+    The rows that a tap meets are those of another one, moved.
+    """
+    if len(st.factors) < 2 or st.constant or not is_packed(st, config):
+        return {}
+    sizes, kinds = {d.name: d.size for d in st.dims}, {d.name: d.kind for d in st.dims}
+    cut = {config.lane, *(n for n, _ in (*config.register, *config.terms, *config.cache))}
+    cut |= {n for pair in config.fuse for n in pair}
+    found = {}
+    for coord in st.a.coords:
+        steps = {str(v): step for v, step in coord.terms if isinstance(v, Var)}
+        pair = tuple(sorted(steps, key=lambda n: kinds[n] == "k"))
+        if len(coord.terms) != 2 or [kinds[n] for n in pair] != ["m", "k"] or cut & steps.keys():
+            continue
+        near, far = sorted(map(abs, steps.values()))
+        if near == 0 or far % near or min(steps.values()) < 0:
+            continue
+        tap, pixel = pair
+        found[tap, pixel] = 1 + sum((sizes[n] - 1) * steps[n] // near for n in pair)
+    return found
+
+
 def copied_type(st: Statement, nest: Nest) -> str:
     """Return the type of the elements of the padded copy of A: that of the sums where each element would be converted
     before each of its products. The copy converts vectors, once. Lanes along pixels convert vectors in any case.

@@ -23,6 +23,7 @@ from convsmith.passes.pieces import pieces
 from convsmith.passes.rebase import rebase
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
+from convsmith.passes.share_taps import share_taps
 from convsmith.passes.simplify import simplify
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
@@ -34,6 +35,7 @@ from convsmith.plan.copies import (
     has_windows,
     is_copied,
     is_packed,
+    shared_taps,
     window_borders,
     window_place,
 )
@@ -63,6 +65,7 @@ def read_steps(
         options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
         operands, converted = (name, *_added(st, name), *_beside(st, name)), _is_converted(st, nest, name, target)
         steps.append(Step(derive_packing, operands, f"{name}_p", nest.widths, converted, *options))
+    steps += [Step(share_taps, f"{st.a.name}_p", *pair) for pair in shared_taps(st, config)]
     masked = _is_masked(st)
     before = tuple(takewhile(lambda x: x not in units, outside))
     parallel = before if prod(x.extent for x in before) >= config.threads else outside

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import gcd, prod
 
+from convsmith.arith.evaluate import holds
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Ge0, Var, is_true, parts_of
+from convsmith.ir.index import Eq0, Ge0, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import fused_dims
@@ -126,8 +129,10 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
         return "it multiplies a source as it lies in memory"
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
-    # A copy has zeros beyond the borders; it has none where a stride meets no element, and there is none of nothing.
-    bordered = all(isinstance(part, Ge0) for part in parts_of(st.a.mask))
+    # A copy has zeros beyond the borders, and there is none of nothing. A stride meets all elements of a residue class.
+    bordered = all(isinstance(part, Ge0 | Eq0) for part in parts_of(st.a.mask))
+    if not all(_meets_each_class(st, part) for part in parts_of(st.a.mask) if isinstance(part, Eq0)):
+        return f"no tap meets some pixels of {st.c.name}, which have no product"
     # Blocks round an axis up: elements between its end and theirs lie in memory, and count as absent there.
     extents = zip(st.a.masks, st.a.layout.shape, st.a.layout.padded_shape)
     whole = bordered and all(is_true(mask) or size == rounded for mask, size, rounded in extents)
@@ -153,3 +158,16 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if not even and config.realise not in ("pad_copy", "window_copy"):
         return f"{st.a.name} lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"
     return ""
+
+
+def _meets_each_class(st: Statement, stride: Eq0) -> bool:
+    """Return whether some tap fulfils ``stride`` for each residue class of the pixels that it divides; not where sizes
+    are known at the call only.
+    """
+    used, residues = variables_of(stride), st.residues
+    pixels = {Var(d.name): range(min(residues.get(d.name, d.size), d.size)) for d in st.of("m") if Var(d.name) in used}
+    taps = {Var(d.name): range(d.size) for d in st.of("k") if Var(d.name) in used}
+    every = (dict(zip(pixels, at)) for at in product(*pixels.values()))
+    return not st.sizes and all(
+        any(holds(stride, {**at, **dict(zip(taps, tap))}) for tap in product(*taps.values())) for at in every
+    )

@@ -15,7 +15,7 @@ from math import prod
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.forking import cached_property
-from convsmith.ir.index import Var, is_true
+from convsmith.ir.index import Mod, Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.plan.config import Config
@@ -155,7 +155,8 @@ class Model(CostModel):
             return
         pixel = self.innermost(self.pixels())
         inner = Var(self.dims[pixel][-1])
-        written = not self.st.constant and self.dst.get(inner) == 1 and inner in self.src
+        moves = inner in self.src or self.in_blocks(inner)
+        written = not self.st.constant and self.dst.get(inner) == 1 and moves
         if (self.src.get(inner) == 1 or written) and inner not in variables_of(self.st.a.mask):
             yield pixel, ()
         elif self.along_rows(pixel):
@@ -167,6 +168,11 @@ class Model(CostModel):
         fills = self.sizes[self.k] >= self.lanes // 2 and near
         if short and fills and self.cut_apart() <= CUT_TAPS:
             yield self.k, ()
+
+    def in_blocks(self, channel: Var) -> bool:
+        """Return whether vectors of a ``channel`` of the source lie within its blocks in memory."""
+        within = (a for a, step in self.src.items() if isinstance(a, Mod) and a.num is channel and step == 1)
+        return any(not a.den % self.lanes for a in within)
 
     def nearby(self, loops: Loops, config: Config) -> Config | None:
         """Return ``config`` with a copy of the pixels that a tile reads, made once for all channels of the result.
@@ -437,7 +443,7 @@ class Model(CostModel):
         ready = single or steps.get(Var(lane)) == 1 or (inner and self.dims[lane] == (self.batch, self.n))
         inner_pixel = next((d.name for d in self.st.of("m") if d.name == self.dims[lane][-1]), "")
         apart = inner_pixel and not self.phases and self.src.get(Var(inner_pixel)) != 1
-        apart = apart and self.reads_once() and not self.bordered(lane)
+        apart = apart and self.reads_once() and not self.bordered(lane) and not self.in_blocks(Var(inner_pixel))
         a = (self.st.a.name,) if self.st.a.fewer is not None or apart else ()
         return (*a, b.name) if self.st.constant or not ready else a
 

@@ -13,23 +13,31 @@ from convsmith.ir.index import is_true
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
+from convsmith.plan.copies import shared_taps
 from convsmith.plan.loops import Loops
 from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, View
 from convsmith.tune.model import Model
 
 
 class GradientModel(Model):
-    """The facts of the candidates whose terms are those of the reduction loops ``pixels_joined``, the last ones."""
+    """The facts of the candidates whose terms are those of the reduction loops ``pixels_joined``, the last ones.
 
-    def __init__(self, problem: Problem, st: Statement, target: Machine, unit: Unit, joined: tuple[str, ...]) -> None:
+    The rows of a fragment are channels of the source, or those that the ``rows_joined``, taps of a row and channels,
+    make together.
+    """
+
+    def __init__(
+        self, problem: Problem, st: Statement, target: Machine, unit: Unit, joined: tuple[str, ...],
+        rows_joined: tuple[str, ...],
+    ) -> None:  # fmt: skip
         super().__init__(problem, st, target, unit)
-        self.pixels_joined = joined
+        self.pixels_joined, self.rows_joined = joined, rows_joined
 
     def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
-        """Yield the loop along channels as lanes, with the fusions of pixels."""
-        yield self.n, self.chain(self.pixels_joined), self.pixels_joined
+        """Yield the loop along channels as lanes, with the fusions of pixels and of rows."""
+        yield self.n, (*self.chain(self.pixels_joined), *self.chain(self.rows_joined)), self.pixels_joined
 
     def realisation(self, lane: str, joined: bool, loops: Loops, tile: dict[str, int]) -> str:
         """Return how the source is read: its packed form has zeros beyond the borders."""
@@ -39,11 +47,21 @@ class GradientModel(Model):
         """Return both factors."""
         return self.st.a.name, self.st.b.name
 
+    def packing(self, view: View, config: Config) -> float:
+        """Return the cycles to pack a factor in each call: taps share the rows that they meet."""
+        cycles = super().packing(view, config)
+        if view.name == self.st.a.name:
+            for pair, rows in shared_taps(self.st, config).items():
+                cycles *= rows / prod(self.sizes[n] for n in pair)
+        return cycles
+
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
-        """Taps outermost, because each reads elements of its own; within them, the result's order in memory."""
+        """Taps of a row outermost, because each reads elements of its own, and taps that share rows innermost; between
+        them, the result's order in memory.
+        """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
-        taps = {d.name for d in self.st.dims if d.axis}
-        return tuple(sorted(names, key=lambda n: (n not in taps, -self.apart(n))))
+        taps = [d.name for d in self.st.of("m") if d.axis]
+        return tuple(sorted(names, key=lambda n: (n in taps[:-1], n not in taps, -self.apart(n))))
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """Return ``config``: threads share the loops over the result."""
@@ -51,19 +69,22 @@ class GradientModel(Model):
 
 
 def gradient_models(problem: Problem, st: Statement, target: Machine) -> list[GradientModel]:
-    """Return the models of a gradient of the weights on fragments: terms along a row, and along joined rows."""
+    """Return the models of a gradient of the weights on fragments: terms along a row, and along joined rows, and the
+    rows of fragments from channels, and from taps with them.
+    """
     rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
     if not rows or target.fragments is None or st.constant or dtype(st.a.dtype).kind != "float":
         return []
     sizes = {d.name: d.size for d in st.dims}
-    if sizes[st.of("m")[-1].name] < rows[0].rows // 2:
-        return []  # most rows of each fragment would be empty
+    along = [d.name for d in st.of("m")][-2:]
     models = []
     last = len(st.reduce) - 1
     for first in range(len(st.reduce)) if is_true(st.a.mask) else (last,):
         joined = st.reduce[first:]
         terms = prod(sizes[name] for name in joined)
         row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
-        if terms > 1:
-            models.append(GradientModel(problem, st, target, Unit.of_row(row), joined))
+        for of_rows in (along[-1:], along) if sizes[along[0]] > 1 else (along[-1:],):
+            # Of few rows, most of each fragment would be empty.
+            if terms > 1 and prod(sizes[name] for name in of_rows) >= row.rows // 2:
+                models.append(GradientModel(problem, st, target, Unit.of_row(row), joined, tuple(of_rows)))
     return models

@@ -44,7 +44,7 @@ class SharedFacts:
         apart = st.constant and self.unit.dot and self.src.get(Var(st.reduce[-1])) != 1
         self.images = next((d.name for d in st.of("m") if d.sort == "images"), "")
         absent = unit.rows > 1 and not is_true(st.a.mask)
-        self.is_copied = (apart or absent) and not self.classes and bool(self.images)
+        self.is_copied = (absent or (apart and not self.classes)) and bool(self.images)
         if apart and not self.is_copied and st.acc != "s32":
             self.unit = Unit.plain(st, target)
         self.lanes = self.unit.lanes

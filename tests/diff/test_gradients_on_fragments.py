@@ -53,6 +53,7 @@ def on_fragments(line: str, threads: int) -> dict[tuple[tuple[str, str], ...], C
         f"{FIRST} mb1ic32id6oc32od6kd3pd1",
         f"{BLOCKS} mb2ic40ih14oc40oh14kh3ph1",
         f"{LAST} --wtag=axb mb2ic48ih10oc32oh5kh3sh2ph1",
+        f"{LAST} --wtag=axb mb2ic3ih21oc40oh11kh5sh2ph2",
         "--dir=BWD_WB --dt=bf16 --stag=axb --dtag=axb mb2ic32ih14oc48oh14kh3ph1",
         "--dir=BWD_W --dt=bf16:f32:bf16 --stag=axb --dtag=axb mb2ic32ih14oc48oh14kh3ph1",
         "--deconv --dir=BWD_W --dt=bf16 --stag=axb --dtag=axb mb2ic32ih7oc32oh14kh4sh2ph1",
@@ -80,9 +81,25 @@ def test_terms_are_pixels_of_a_row_or_of_joined_rows(line: str, words: str) -> N
     assert words in str(default_config(parse_problem(line), AMX))
 
 
-@pytest.mark.parametrize("line", [f"{FIRST} mb1ic3ih224oc64oh112kh7sh2ph3", f"{LAST} g64mb1ic64ih28oc64oh28kh3ph1"])
-def test_few_channels_fill_no_fragment(line: str) -> None:
-    assert not default_config(parse_problem(line), AMX).instruction
+def test_single_channels_fill_no_fragment() -> None:
+    assert not default_config(parse_problem(f"{LAST} g64mb1ic64ih28oc64oh28kh3ph1"), AMX).instruction
+
+
+@pytest.mark.parametrize("line", [f"{FIRST} mb1ic3ih224oc64oh112kh7sh2ph3", f"{LAST} mb1ic8ih64oc32oh64kh11ph5"])
+def test_few_channels_fill_fragments_with_the_taps_of_a_row(line: str) -> None:
+    config = default_config(parse_problem(line), AMX)
+    assert config.instruction and config.fuse == (("kw", "ic"),)
+
+
+def test_taps_along_columns_share_packed_rows() -> None:
+    """A packed element is there for each tap of a row, but not for each tap of a column."""
+    line = f"{LAST} mb1ic32ih32oc32oh32kh3ph1"
+    config = f"{FRAGMENTS} --reduce=mb,oh,ow --terms=ow:32 --pack=src,diff_dst --realise=pad_copy"
+    with interning():
+        made = plan(parse_problem(line), Config.parse(config), AMX)
+        (packed,) = (b for b in made.main.buffers if b.name == "src_p")
+        (pack,) = (k for k in lower(made).packs if k.name.endswith("src"))
+    assert packed.elements == 3 * (32 + 2) * 32 * 32 == pack.params[-1].size
 
 
 @needs_amx

@@ -179,7 +179,8 @@ def test_before_and_after_compute_the_same(module: str) -> None:
     start, old, new = (memory(example.old, example.new) for _ in range(3))
     interpret(example.old, old)
     interpret(example.new, new)
-    names = [b.name for b in example.old.params]
+    packed = {pack.params[-1].name for pack in example.old.packs}  # whose order a pass may change
+    names = [b.name for b in example.old.params if b.name not in packed]
     assert any(not np.array_equal(start[n], old[n]) for n in names), "the example computes nothing"
     for n in names:
         np.testing.assert_array_equal(old[n], new[n], err_msg=n)

@@ -42,6 +42,12 @@ def test_channels_first_are_packed_on_the_side_whose_result_lies_beside(
     assert (config.lane, config.pack) == ("ic", ("src",))
 
 
+def test_lanes_lie_within_blocks_of_the_channels_beside_each_other_in_the_result() -> None:
+    """Lanes along the other channels would scatter each vector of a result of 3 MiB."""
+    config = config_of("--stag=aBx16b --dtag=aBx16b mb1ic2048ih8oc384oh8kh1ph0", "avx512")
+    assert (config.lane, config.pack) == ("ic", ())
+
+
 def test_what_takes_less_time_than_a_call_is_not_packed() -> None:
     assert config_of(f"{FIRST} mb1ic16ih4iw16oc16oh4ow16kh1kw1ph0pw0", "avx512").pack == ()
 
@@ -152,9 +158,13 @@ def test_pixels_two_apart_fill_the_lanes_of_a_group_of_few_channels(line: str, t
     assert (config.lane, config.pack) == ("ow", ()) and tile.items() <= dict(config.register).items()
 
 
-@pytest.mark.parametrize(("channels", "pack"), [(24, ("diff_dst",)), (68, ("diff_dst",)), (32, ())])
-def test_vectors_of_groups_that_begin_within_a_block_are_packed(channels: int, pack: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("channels", "lane", "pack"), [(24, "oc", ("diff_dst",)), (68, "oc", ("diff_dst",)), (32, "ic", ())]
+)
+def test_vectors_of_groups_that_begin_within_a_block_are_packed(
+    channels: int, lane: str, pack: tuple[str, ...]
+) -> None:
     """Where a group begins is no constant, so that its vectors would be loaded lane by lane."""
     sizes = f"g8mb1ic{channels * 8}ih28oc{channels * 8}oh28kh1ph0"
     config = config_of(f"--stag=aBx16b --dtag=aBx16b {sizes}", "avx512")
-    assert (config.lane, config.pack) == ("oc", pack)
+    assert (config.lane, config.pack) == (lane, pack)

@@ -1,0 +1,97 @@
+"""Let taps share a packed operand: one dim for the rows that taps and pixels meet, not one for each of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.rewrite import substitute
+from convsmith.ir.stmt import For, Kernel, Stmt, Store
+from convsmith.ir.value import Load
+from convsmith.ir.walk import walk
+from convsmith.passes.relocate import Place, Relocate
+from convsmith.passes.scope import perfect_nest, wrap
+
+
+def share_taps(kernel: Kernel, packed: str, tap: str, pixel: str) -> Kernel:
+    """Merge the dims of the loops ``tap`` and ``pixel`` of the ``packed`` operand, whose elements depend on a weighted
+    sum of the two alone.
+
+    The weights are those in the operand's coordinates, of which one divides the other. Nothing is done where elements
+    depend on the loops otherwise, or where only one of the loops indexes the packed operand.
+
+    Before::
+
+        kernel k(a_p: f32[2, 3], c: f32[2, 3])
+          for t in 0 .. 2:
+            for i in 0 .. 3:
+              c[t, i] = a_p[t, i]
+        pack k_pack_a(a: f32[6], a_p: f32[2, 3])
+          for t in 0 .. 2:
+            for i in 0 .. 3:
+              a_p[t, i] = (a[i * 2 + t - 1] if i * 2 + t - 1 >= 0 else 0.0)
+
+    After ``share_taps("a_p", "t", "i")``::
+
+        kernel k(a_p: f32[6], c: f32[2, 3])
+          for t in 0 .. 2:
+            for i in 0 .. 3:
+              c[t, i] = a_p[i * 2 + t]
+        pack k_pack_a(a: f32[6], a_p: f32[6])
+          for i in 0 .. 6:
+            a_p[i] = (a[i - 1] if i - 1 >= 0 else 0.0)
+    """
+    pack = next((p for p in kernel.packs if p.params[-1].name == packed), None)
+    shared = _shared(pack, Var(tap), Var(pixel)) if pack is not None else None
+    if pack is None or shared is None:
+        return kernel
+    writes, new, place = shared
+    old = pack.params[-1]
+    packs = tuple(replace(p, params=(*p.params[:-1], new), body=writes) if p is pack else p for p in kernel.packs)
+    params = tuple(new if b is old else b for b in kernel.params)
+    body = Relocate(old, new, place).stmt(kernel.body)
+    return replace(kernel, params=params, body=body, packs=packs)
+
+
+def _shared(pack: Kernel, tap: Var, pixel: Var) -> tuple[Stmt, Buffer, Callable[[Place], Place]] | None:
+    """Return the nest that packs each row once, the packed operand, and the place there of an element; None where rows
+    are not shared.
+    """
+    if not isinstance(pack.body, For):
+        return None
+    nest, s = perfect_nest(pack.body)
+    names = [x.var for x in nest]
+    reads = [x for x in walk(s) if isinstance(x, Load)]
+    known = all(x.lo is as_index(0) and x.hi.is_const for x in nest) and {tap, pixel} <= set(names)
+    if not known or not isinstance(s, Store) or s.index != tuple(names) or len(reads) != 1:
+        return None
+    along = next((x for x in reads[0].index if tap in dict(x.terms) and pixel in dict(x.terms)), None)
+    if along is None:
+        return None
+    steps = {v: dict(along.terms)[v] for v in (tap, pixel)}
+    unit = min(steps.values())
+    if unit <= 0 or any(n % unit for n in steps.values()):
+        return None
+    steps = {v: n // unit for v, n in steps.items()}
+    nearest = tap if steps[tap] == 1 else pixel
+    (other,) = {tap, pixel} - {nearest}
+    value = substitute(s.value, {nearest: pixel, other: as_index(0)})
+    if substitute(value, {pixel: tap * steps[tap] + pixel * steps[pixel]}) is not s.value:
+        return None
+    extents = {x.var: int(x.hi) for x in nest}
+    extents[pixel] = 1 + sum((extents[v] - 1) * n for v, n in steps.items())
+    kept = [x for x in nest if x.var is not tap]
+    old = s.buffer
+    new = make_buffer(old.name, old.dtype, tuple(extents[x.var] for x in kept), old.scope)
+    at = {v: names.index(v) for v in names}
+
+    def place(index: Place) -> Place:
+        row: Index = as_index(0)
+        for v, n in steps.items():
+            row = row + index[at[v]] * n
+        return tuple(row if x.var is pixel else index[at[x.var]] for x in kept)
+
+    loops = [replace(x, hi=as_index(extents[x.var])) for x in kept]
+    return wrap(loops, Store(new, tuple(x.var for x in kept), value)), new, place

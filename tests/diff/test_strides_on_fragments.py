@@ -1,0 +1,61 @@
+"""Gradients of the source and deconvolutions with a stride: fragments hold pixels of one residue class at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+import convsmith as cs
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import host_targets
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.measure.verification import verify_kernel
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import default_config
+
+AMX = next(t for t in LEVELS if t.name == "avx512_amx")
+needs_amx = pytest.mark.skipif(
+    "avx512_amx" not in {t.name for t in host_targets()}, reason="this machine lacks avx512_amx"
+)
+SOURCE = "--dir=BWD_D --dt=bf16 --stag=axb --dtag=axb"
+LINES = [
+    f"{SOURCE} mb2ic64ih28oc64oh14kh3sh2ph1",
+    f"{SOURCE} mb1ic48ih29oc96oh15kh3sh2ph1",
+    f"{SOURCE} mb1ic32ih31oc64oh11kh5sh3ph2",
+    f"{SOURCE} g2mb2ic64ih28oc128oh14kh3sh2ph1",
+    f"{SOURCE} mb2ic64iw128oc64ow32kw8sw4pw2",
+    f"{SOURCE} mb2ic64id8oc64od4kd3sd2pd1",
+    f"{SOURCE} mb1ic32ih28iw14oc64oh14ow14kh3kw3sh2sw1ph1pw1",
+    f"{SOURCE} mb1ic32ih14iw28oc64oh14ow14kh3kw3sh1sw2ph1pw1",
+    f"{SOURCE} mb1ic64ih33oc64oh16kh5sh2ph2",
+    "--dir=BWD_D --dt=bf16 --stag=abx --dtag=abx mb1ic64ih28oc64oh14kh3sh2ph1",
+    "--dir=BWD_D --dt=bf16 --stag=aBx16b --dtag=aBx16b mb1ic64ih28oc64oh14kh3sh2ph1",
+    "--deconv --dt=bf16 --stag=axb --dtag=axb mb1ic64ih14oc64oh28kh4sh2ph1",
+    "--deconv --dt=u8:s8:f32 --stag=axb --dtag=axb mb1ic64ih14oc64oh28kh4sh2ph1",
+    "--deconv --dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih14oc64oh27kh3sh2ph1",
+]
+
+
+@needs_amx
+@pytest.mark.sampled(2, "line", "threads")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("line", LINES)
+def test_strides_are_exact(line: str, threads: int) -> None:
+    kernel = cs.compile(line, target="avx512_amx", threads=threads)
+    assert kernel.config.instruction.startswith("tdp")
+    verdict = verify_kernel(kernel)
+    assert verdict.ok, f"{kernel.config}: {verdict.detail}"
+
+
+@pytest.mark.parametrize(
+    "window", ["ih28oc64oh14kh1sh2ph0", "ih33oc64oh16kh3sh2ph1dh1", "ih28oc64oh7kh3sh4ph1"]
+)
+def test_pixels_that_no_tap_meets_have_no_product(window: str) -> None:
+    problem = parse_problem(f"{SOURCE} mb1ic64{window}")
+    words = "--lane=ic --register=iw:14,ic:32 --instruction=tdpbf16ps_16 --terms=oc:32 --realise=pad_copy"
+    with interning():
+        assert not default_config(problem, AMX).instruction.startswith("tdp")
+        with pytest.raises(ConfigError, match="no tap meets some pixels of diff_src"):
+            plan(problem, Config.parse(f"--target=avx512_amx {words}"), AMX)
