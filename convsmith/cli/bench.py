@@ -32,17 +32,21 @@ from convsmith.cli.problems import (
 )
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
+from convsmith.diag.settings import settings
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.host import cpu
+from convsmith.machine.registry import target as known_target
 from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, measure
 from convsmith.measure.verification import computed, real_arrays, verify_kernel
 from convsmith.page.document import check_page, write_page
+from convsmith.plan.config import Config
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES
+from convsmith.runtime.loading import device_name
 
 __all__ = ["bench", "bench_kernel"]
 
@@ -116,7 +120,7 @@ def bench(
     known = {row["problem"] for row in earlier}
     left = [problem for problem in listed.problems if problem_key(problem) not in known]
     page = Page(listed, asked, data_only=json_file == "-", wide=wide)
-    heading = f"{cpu().model}, {listed.heading(threads, config)}"
+    heading = f"{_where(target, config)}, {listed.heading(threads, config)}"
     page.head(heading)
     rows: list[Row] = []
     interrupted, end = False, inf if budget is None else time.perf_counter() + budget
@@ -151,6 +155,18 @@ def bench(
         content = as_json(every, asked, here, rounds, layout, len(rows) == len(left))
         write_file(json_file, json.dumps(content, indent=1), "--json=")
     click.get_current_context().exit(130 if interrupted else _status(rows))
+
+
+def _where(target: str | None, config: str | None) -> str:
+    """Return the name of the CPU, or of the device, that runs the kernels of a target."""
+    name = Config.parse(config).target if config is not None else target or settings.target
+    device = known_target(name).device
+    if device is None:
+        return cpu().model
+    try:
+        return f"{name} on {device_name(device.runtime)}"
+    except UnsupportedError:  # each row says why
+        return f"{name} on no device"
 
 
 def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int = ROUNDS) -> Row:

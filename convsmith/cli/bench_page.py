@@ -160,7 +160,8 @@ def _doubts(rows: Sequence[Row]) -> Iterator[str]:
     unsteady = sum(_is_unsteady(t) for t in times)
     if unsteady:
         yield f"{unsteady} of {len(rows)} rows vary by more than {UNSTEADY:.0%} (+-): is something else running?"
-    starved = [t.cpu_share for t in times if t.cpu_share < STARVED]
+    on_cpus = [row.times for row in rows if row.times and (row.kernel is None or row.kernel.target.device is None)]
+    starved = [t.cpu_share for t in on_cpus if t.cpu_share < STARVED]
     if starved:
         yield (
             f"{len(starved)} of {len(rows)} rows had less than {STARVED:.0%} of the CPU time of their threads (the "

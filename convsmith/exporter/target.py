@@ -9,7 +9,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level as portable_level
-from convsmith.machine.registry import known_targets
+from convsmith.machine.registry import device_targets, known_targets
 
 __all__ = ["THIS_MACHINE", "export_machine"]
 
@@ -29,6 +29,12 @@ def export_machine(text: str) -> Machine:
     levels = {t.name: t for t in known_targets()}
     if text in levels:
         return levels[text]
+    if text in {t.name for t in device_targets()}:
+        raise UsageError(
+            f"target {text!r} is a device, which a run time launches; legal are CPUs. `convsmith show --asm` prints "
+            "the code of a device",
+            code="bad-target",
+        )
     triple, *features = text.split("+")
     architecture, _, rest = triple.partition("-")
     vendor, _, system = rest.partition("-")

@@ -13,6 +13,7 @@ from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.tune.compile import compile_problem
+from convsmith.tune.device import device_config
 
 if TYPE_CHECKING:
     from convsmith.plan.planned import AnyPlan
@@ -31,7 +32,11 @@ class SizedKernels(DynamicKernel):
 
     def _compiled(self, config: Config | None, threads: int) -> Artifact:
         self._given, self.sizes = config, requirements(self.problem, self.dynamic)
-        return compile_problem(self.problem, target=self.target, config=config, threads=threads)
+        return compile_problem(self.problem, target=self.target, config=self._config(self.problem), threads=threads)
+
+    def _config(self, problem: Problem) -> Config:
+        """Return the config for a size. The default one packs nothing, so that packed weights serve all sizes."""
+        return self._given or device_config(problem.canonical(), self.target, packs=False)
 
     def plan(self) -> AnyPlan:
         """Return every decision worked out, for the sizes of the line; `print` shows it."""
@@ -41,6 +46,6 @@ class SizedKernels(DynamicKernel):
         return plan_for(self.problem.canonical(), self.config, self.target)
 
     def _of_call(self, q: Problem) -> HostKernel:
-        host = CompiledKernel(q, self.target, self._given, self.config.threads)._host
+        host = CompiledKernel(q, self.target, self._config(q), self.config.threads)._host
         assert isinstance(host, HostKernel)
         return host

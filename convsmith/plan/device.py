@@ -181,10 +181,17 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
     where no kernel can be made from it.
     """
     stages = stages_of(problem)
-    if config.has_transform or (config.then is not None and stages is None):
+    if config.has_transform:
+        tiles = next(stage.winograd for stage in config.stages if stage.winograd)
         raise UnsupportedError(
-            f"{problem} under {config}: {machine.name} computes neither several stages nor transforms in a kernel; "
-            "available are kernels of one stage",
+            f"--winograd={','.join(f'{n}:{size}' for n, size in tiles)}: {machine.name} has kernels that sum products, "
+            "and none that transform tiles; available is the same convolution without --winograd=",
+            code="device",
+        )  # fmt: skip
+    if config.then is not None and stages is None:
+        raise UnsupportedError(
+            f"{problem} under {config}: {machine.name} runs a kernel for each stage of a chain; available are configs "
+            "of one stage, as the problem has",
             code="device",
         )  # fmt: skip
     if stages is not None:

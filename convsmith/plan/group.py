@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as with_fields
 from math import prod
 
 from convsmith.diag.errors import ConfigError
@@ -173,17 +174,14 @@ def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ma
 def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``."""
     if config.realise == "hardware":
-        if config.pack:
-            raise ConfigError(
-                "pack", f"--pack={','.join(config.pack)}: --realise=hardware brings weights as they lie in memory; "
-                "legal is none",
-            )  # fmt: skip
         if config.preload:
             raise ConfigError(
                 "preload", f"--preload={','.join(config.preload)}: --realise=hardware has the registers of a lane for "
                 "sums alone; legal is none",
             )  # fmt: skip
-        return hardware_plan(st, config, machine)
+        read = packed_statement(st, config, machine)
+        made = hardware_plan(read, config, machine)
+        return with_fields(made, statement=st, order=(*packing(read), *made.order))
     loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)
     check_parts(st, loops, config)

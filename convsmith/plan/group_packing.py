@@ -45,14 +45,15 @@ def _packed(st: Statement, view: View, config: Config) -> View:
 
 
 def _order(st: Statement, view: View, config: Config) -> list[Dim]:
-    """Return the dims that move ``view``, outermost first: those of the reduction in the order of the steps, around the
-    channels that threads load side by side, or within the columns of fragments, whose terms are neighbours.
+    """Return the dims that move ``view``, outermost first: those of the reduction in the order of the steps, within its
+    channels, so that terms are neighbours; around them where neighbouring threads have neighbouring channels.
     """
     moving = [d for d in st.dims if any(Var(d.name) in variables_of(x) for x in view.coords)]
     outer = [d for d in moving if d.kind == "batch"]
     terms = sorted((d for d in moving if d.kind == "k"), key=lambda d: _place(d.name, config.reduce, st.reduce))
     free = sorted((d for d in moving if d.kind in ("n", "m")), key=lambda d: d.name == config.lane)
-    return [*outer, *free, *terms] if config.instruction else [*outer, *terms, *free]
+    is_along_lanes = not config.instruction and any(d.name == config.lane for d in free)
+    return [*outer, *terms, *free] if is_along_lanes else [*outer, *free, *terms]
 
 
 def _place(name: str, first: tuple[str, ...], others: tuple[str, ...]) -> int:

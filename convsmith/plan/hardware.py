@@ -202,7 +202,7 @@ def hardware_steps(
     steps += [
         Step(reorder, (*grid, *sums)), Step(bind, grid, "grid"), Step(bind, (f"{r}.w",), "warp"), Step(fission, sums),
         Step(reorder, (*stepping, *products)), Step(simplify),
-        Step(copy_tiles, stepping[-1], tuple((v.name, dims) for v, (_, dims) in zip(st.factors, copies))),
+        Step(copy_tiles, stepping[-1], tuple((v.array, dims) for v, (_, dims) in zip(st.factors, copies))),
         Step(speculate), Step(tensor_copies, tuple(x for x, _ in copies)), *packed(stepping, STEP, 1),
         *(packed(grid, GROUP, 1 if nest.residing else GRID_DIMS)),
         *([Step(rounds, tile_loop, nest.residing, RESIDING)] if nest.residing else []),

@@ -42,7 +42,13 @@ def check_sizes(machine: Machine, dynamic: bool) -> None:
 def without_stored_zeros(config: Config, machine: Machine) -> Config:
     """Return the config whose kernel multiplies no zeros that stand for absent elements."""
     if config.realise == "hardware":
-        return Config(config.target, config.lane, pack=(), group=((config.lane, LANES),), realise="mask")
+        lane = config.lane
+        if config.pack:  # along pixels, so that the packed order is the same
+            lane = config.fuse[-1][1] if config.fuse else config.register[0][0]
+        return Config(
+            config.target, lane, reduce=config.reduce if config.pack else (), pack=config.pack,
+            group=((lane, LANES),), realise="mask",
+        )  # fmt: skip
     if machine.device is not None:
         return config.of_each(realise="mask")
     on_fragments = {row.name for row in machine.instructions if row.result.scope == "fragment"}

@@ -77,7 +77,7 @@ def mapped_copy(st: Statement, view: View, tiles: Sequence[TileLoop], inner: str
     if max(box) > BOX:
         raise _refuse(view, f"needs a tile of {max(box)} elements along a dim, at most {BOX}")
     at = tuple(substitute(view.coords[d], first) for d in order[1:])
-    return MappedCopy(f"{view.name}_s", TensorMap(dims, steps, tuple(box)), pieces, at)
+    return MappedCopy(f"{view.array}_s", TensorMap(dims, steps, tuple(box)), pieces, at)
 
 
 def _im2col(
@@ -116,7 +116,7 @@ def _im2col(
     if pixels.size > PIXELS:
         raise _refuse(view, f"needs {pixels.size} pixels in a copy, at most {PIXELS}")
     made = TensorMap(whole.dims, whole.strides, whole.box, pixels.size, tuple(lower), tuple(upper), tuple(steps))
-    return MappedCopy(f"{view.name}_s", made, pieces, tuple(starts), tuple(offsets))
+    return MappedCopy(f"{view.array}_s", made, pieces, tuple(starts), tuple(offsets))
 
 
 def _refuse(view: View, why: str) -> ConfigError:

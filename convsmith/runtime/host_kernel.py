@@ -341,7 +341,7 @@ class HostKernel:
             call = self._by_address[key] = self.addressed(tuple(arguments.addresses), arguments.packed)
         with gpu.on_stream(arguments.stream):
             call(tuple(arguments.addresses.values()), arguments.keep)
-        if self._shared or {*self._packs} - {*arguments.packed}:  # the next call may run on another stream there
+        if self._shared or {*self._packing.entries} - {*arguments.packed}:  # the next call may run on another stream there
             gpu.wait(arguments.stream)
         return arguments.results
 

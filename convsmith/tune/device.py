@@ -16,9 +16,11 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.plan.config import Config
+from convsmith.plan.group import group_plan
 from convsmith.plan.group_fragments import lane_row
 from convsmith.plan.group_limits import along_lanes, loaded_vector, shared_bytes
 from convsmith.plan.group_nest import GroupNest, group_nest
+from convsmith.plan.group_packing import packed_statement
 from convsmith.plan.hardware_choice import hardware_config
 from convsmith.plan.kernel import scheduled
 from convsmith.plan.loops import Loops, loops_after_fusing
@@ -69,16 +71,16 @@ class _Choice(NamedTuple):
     config: Config
 
 
-def device_config(problem: Problem, machine: Machine) -> Config:
-    """Return the config that the model expects to be fastest on a machine with groups of threads; ConfigError where
-    there is none.
+def device_config(problem: Problem, machine: Machine, packs: bool = True) -> Config:
+    """Return the config that the model expects to be fastest on a machine with groups of threads; it packs operands
+    only if ``packs``. ConfigError where there is none.
     """
     with one_table():
         stages = stages_of(problem)
         if stages is not None:
             return _of_stages(stages, machine)
         st = statement(problem, machine)
-        config = _of_hardware(problem, st, machine)
+        config = _of_hardware(problem, st, machine, packs)
         if config is not None:
             return config
         found = min(_every(problem, st, machine), key=_rank, default=None)
@@ -135,13 +137,26 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
         return _cycles(st, loops, config, nest, device, needed)
 
 
-def _of_hardware(problem: Problem, st: Statement, machine: Machine) -> Config | None:
-    """Return the config under which a copy engine brings the operands; None where there is none."""
+def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool = True) -> Config | None:
+    """Return the config under which a copy engine brings the operands, packed ones if ``packs`` and it cannot bring
+    them as they are; None where there is none.
+    """
     sums = summed(problem, st) if st.shifted else None
     try:
         return hardware_config(sums or st, machine, problem.accuracy == "any")
     except ConfigError:  # `explain` gives the reason
+        pass
+    if not packs or not st.constant:
         return None
+    plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=(st.b.name,))
+    try:
+        config = hardware_config(packed_statement(st, plain, machine), machine, problem.accuracy == "any")
+        assert config is not None
+        config = replace(config, pack=plain.pack)
+        group_plan(st, config, machine)
+    except ConfigError:
+        return None
+    return config
 
 
 def _every(problem: Problem, st: Statement, machine: Machine) -> Iterator[_Choice | FragmentChoice]:

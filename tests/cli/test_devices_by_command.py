@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +29,10 @@ def run(*words: str, target: str = "opencl") -> str:
 def test_a_kernel_is_verified_and_timed() -> None:
     require_opencl()
     assert "1 of 1 right" in run("verify", LINE)
-    row = next(line.split() for line in run("bench", LINE).splitlines() if line.startswith(LINE))
+    page = run("bench", LINE).splitlines()
+    assert any(line.startswith(f"opencl on {opencl.device_name()}, ") for line in page)
+    assert not any("CPU time" in line for line in page)
+    row = next(line.split() for line in page if line.startswith(LINE))
     *_, microseconds, rate, peak, _, verified = row
     assert float(microseconds) > 0 and float(rate) > 0 and (peak, verified) == ("-", "yes")
 
@@ -100,6 +104,12 @@ def test_code_that_a_target_lacks(target: str, text: str, names: str) -> None:
     with pytest.raises(cs.UsageError, match=re.escape(message)) as raised:
         getattr(kernel, text)()
     assert raised.value.code == "text"
+
+
+def test_code_of_a_device_is_not_exported(tmp_path: Path) -> None:
+    words = ["export", "-o", str(tmp_path / "out"), "--target", "sm_80", LINE]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2 and "target 'sm_80' is a device, which a run time launches" in result.stderr
 
 
 def test_a_call_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

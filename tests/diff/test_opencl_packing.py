@@ -59,7 +59,7 @@ def test_stages_of_a_chain_pack_their_weights() -> None:
 
 
 @pytest.mark.parametrize(("level", "line", "words", "order"), [
-    ("opencl", "g2mb1ic4ih6oc6oh6kh3ph1", "--lane=ow --realise=mask --reduce=ic", "g ic kh kw oc"),
+    ("opencl", "g2mb1ic4ih6oc6oh6kh3ph1", "--lane=ow --realise=mask --reduce=ic", "g oc ic kh kw"),
     ("opencl", "--dir=BWD_D mb1ic4iw6oc6ow6kw3pw1", "--lane=ic --realise=mask", "kw oc ic"),
     ("opencl", "--matmul 4x6:6x8", "--lane=n --realise=mask", "k n"),
     ("sm_80", "--stag=axb --dtag=axb --dt=bf16 mb1ic16iw16oc8ow16kw3pw1",

@@ -32,7 +32,6 @@ BROUGHT = {
 REFUSED = {
     f"{LAST} mb1ic60ih8oc64oh8kh1": "src has rows 120 bytes apart, no multiple of 16",
     f"{LAST} mb1ic64ih64iw4oc64oh64ow4kh3kw1ph130pw0dh129dw0": "src has corners -130",
-    "--stag=axb --dtag=axb --dt=bf16 mb1ic64ih8oc64oh8kh3ph1": "wei does not have neighbours along oc",
     f"--dir=BWD_D {LAST} mb1ic64ih8oc64oh4kh1sh2": "a stride must divide ih, iw, along which taps are dilated or one",
     f"--dir=BWD_D {LAST} mb1ic64ih9oc64oh3kh3ph1sh2dh1": "along which taps are dilated or one",
     f"{OF_GROUPS} g8mb1ic64ih8oc64oh8kh1": "8 iterations of oc stand beside those of another group",
@@ -59,6 +58,18 @@ def test_the_copy_engine_brings_operands(line: str) -> None:
         plan = device_plan(parse_problem(line), config, target("sm_90a"))
         assert "copy engine" not in str(plan)
         assert sum(plan.main.shared.values()) <= target("sm_90a").device.shared.bytes
+
+
+@pytest.mark.parametrize("line", [
+    "--stag=axb --dtag=axb --dt=bf16 mb1ic64ih8oc64oh8kh3ph1", "--dir=BWD_D --stag=axb --dtag=axb --dt=f16 "
+    "mb1ic64ih8oc64oh8kh3ph1", "--matmul --dt=s8:s8:s32 64x64:64x64", "--stag=axb --wtag=Acdb16a --dtag=axb --dt=bf16 "
+    "mb1ic64ih8oc64oh8kh3ph1",
+])  # fmt: skip
+def test_weights_that_the_engine_cannot_bring_are_packed(line: str) -> None:
+    config = default(line)
+    assert config.realise == "hardware" and config.pack == ("wei",)
+    with one_table():
+        assert device_config(parse_problem(line), target("sm_90a"), packs=False).realise != "hardware"
 
 
 LARGE = {

@@ -1,0 +1,47 @@
+"""Weights that the copy engine cannot bring as they lie in memory: packed by default, and exact as PTX."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.codegen import llvm_bind
+from convsmith.compiler.driver import emit, lower
+from convsmith.frontend.sized_kernels import SizedKernels
+from convsmith.ir.intern import one_table
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
+from convsmith.plan.planned import plan_for, without_stored_zeros
+from convsmith.problem import parse_problem
+from ptx.test_convolutions import check, made
+
+LINES = (
+    "--dt=s8:s8:s32 --matmul 20x64:64x32",
+    "--dt=bf16 --stag=axb --dtag=axb mb1ic16ih5oc24oh5kh3ph1",
+    "--dt=f16 --stag=axb --dtag=axb g2mb1ic64iw9oc32ow9kw3pw1",
+    "--dir=BWD_D --dt=bf16 --stag=axb --dtag=axb mb1ic32ih8oc16oh4kh3sh2ph1",
+)
+"""Problems whose weights are row-major, or factors with rows along the wrong dim."""
+
+
+@pytest.mark.sampled(2, "line")
+@pytest.mark.parametrize("line", LINES)
+def test_kernels_are_exact_under_four_schedules(line: str) -> None:
+    config = Config.parse(made(line, "", "sm_90a").config)
+    assert (config.realise, config.pack) == ("hardware", ("wei",))
+    check(line, "", "sm_90a")
+
+
+@pytest.mark.parametrize("line", LINES[:2])
+def test_the_kernel_for_weights_that_are_not_finite_takes_the_packed_ones(line: str) -> None:
+    first, machine = made(line, "", "sm_90a"), target("sm_90a")
+    with llvm_bind.no_collection(), one_table():
+        other = without_stored_zeros(Config.parse(first.config), machine)
+        plan = plan_for(parse_problem(line), other, machine)
+        assert other.realise == "mask"
+        assert emit(plan, lower(plan)).entries["pack"].packing == first.entries["pack"].packing
+
+
+def test_kernels_for_sizes_of_the_call_pack_nothing() -> None:
+    """Packed weights then serve all of them."""
+    kernel = SizedKernels(parse_problem(LINES[1]), "mb,ih,iw", target("sm_90a"))
+    assert not kernel.config.pack
