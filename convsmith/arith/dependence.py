@@ -95,7 +95,7 @@ def is_injective(a: Access, b: Access) -> bool:
 
 
 def _is_mixed_radix(e: Index, widths: Mapping[Var, int]) -> bool:
-    """Whether distinct values of the variables, within the widths of their ranges, give distinct indices."""
+    """Return whether distinct values of the variables, within the widths of their ranges, give distinct indices."""
     reach = 0
     for atom, c in sorted(e.terms, key=_size):
         if type(atom) is not Var or abs(c) <= reach:
@@ -346,7 +346,7 @@ class Distances:
 
 
 def _is_dense(buffer: Buffer) -> bool:
-    """Whether any two elements of the buffer lie at two places."""
+    """Return whether any two elements of the buffer lie at two places."""
     end = 1
     for stride, size in sorted((b.stride, b.size) for b in buffer.blocks if b.size > 1):
         if stride < end:
@@ -388,7 +388,7 @@ def _parts(access: Access) -> Iterator[Index | Cond]:
 
 
 def _happens(access: Access, values: _Values) -> bool:
-    """Whether the loops reach the iteration, and the conditions hold."""
+    """Return whether the loops reach the iteration, and the conditions hold."""
     inside = (evaluate(x.lo, values) <= values[x.var] < evaluate(x.hi, values) for x in access.loops)
     return all(inside) and all(holds(c, values) for c in access.conds)
 
@@ -399,7 +399,7 @@ def _moved(r: Range, distance: int) -> Range:
 
 
 def _outwards(lo: int, hi: int) -> Iterator[int]:
-    """The numbers of a long range, from the one that is nearest to zero on."""
+    """Return the numbers of a long range, from the one that is nearest to zero on."""
     start = min(max(lo, 0), hi)
     yield start
     for n in range(1, SEARCH):

@@ -83,6 +83,6 @@ def _scale(row: Sequence[Fraction]) -> Fraction:
 
 
 def _is_pair(a: list[Fraction], b: list[Fraction]) -> bool:
-    """Whether two lines are equal at some places and opposite at others, and nothing else."""
+    """Return whether two lines are equal at some places and opposite at others, and nothing else."""
     signs = {x == y for x, y in zip(a, b) if x or y}
     return signs == {True, False} and all(abs(x) == abs(y) for x, y in zip(a, b))

@@ -24,7 +24,7 @@ def explain(
 ) -> None:  # fmt: skip
     """Problem, config, plan, packing, registers, operations, bytes, roofline, and the files that were generated.
 
-    Of a model, NODE is the name of one of its convolutions.
+    For a model, NODE names one of its convolutions.
     """
     check_choices(target, config, runs=False)
     listed = one_problem(source, node, options, layout, inputs, torch, "explain")

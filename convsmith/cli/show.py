@@ -56,7 +56,7 @@ def show(
 ) -> None:  # fmt: skip
     """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment.
 
-    Kernels for GPUs are shown on any machine. Of a model, NODE is the name of one of its convolutions.
+    Kernels for GPUs are shown on any machine. For a model, NODE names one of its convolutions.
     """
     texts = [text for text, asked in zip(_TEXTS, (llvm, asm, ptx, sass, spirv), strict=True) if asked]
     if sum((after is not None, every, *map(bool, texts), indirection, chain)) > 1:

@@ -29,11 +29,11 @@ def _initialised() -> None:
 
 
 _OPTIMISATION = {"spirv32": 0, "spirv64": 0}
-"""Levels of optimisation of LLVM's code generators by name; of others, 2.
+"""Optimisation levels of LLVM's code generators by architecture; every other one has level 2.
 
-Those of SPIR-V, which a driver optimises, mistake the types of pointers that strength reduction makes. They also keep
-state of each module as long as the process lives, and may number the blocks of the next one by it: code generators of
-level 0 are not kept, and run in a process of their own.
+The optimiser for SPIR-V mistakes the types of pointers that strength reduction makes, and a driver optimises the code
+anyway. Its code generator also keeps state of each module as long as the process lives, and may number the blocks of
+the next module by it: code generators of level 0 are not kept, and run in a process of their own.
 """
 
 

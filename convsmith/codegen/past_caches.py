@@ -1,7 +1,7 @@
 """Stores past the caches: vectors of a result that nothing reads again before they would leave the caches.
 
-Such a store fetches no line. It needs the alignment of its vector, which a caller's array may lack: a kernel with such
-stores has two forms, and the address of the result decides between them.
+A store past the caches fetches no cache line. It needs the alignment of its vector, which a caller's array may lack: a
+kernel with such stores has two forms, and the address of the result decides between them.
 """
 
 from __future__ import annotations

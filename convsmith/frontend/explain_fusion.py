@@ -71,7 +71,7 @@ def _computed_again(plan: Plan, kernel: FusedStatements, at: dict[int, ComputedA
     around = [x for x in nest.outside[: nest.outside.index(loop)] if x.of == loop.of]
 
     def rows(lo: int, hi: int) -> int:
-        """The number of rows that rows ``lo`` to ``hi`` of the last of these stages need."""
+        """Return the number of rows that rows ``lo`` to ``hi`` of the last of these stages need."""
         for later in reversed(problems[n + 1 : place.of + 1]):
             assert isinstance(later, Conv)
             lo, hi = lo * later.s[-2] - later.p[-2], (hi - 1) * later.s[-2] + later.keff[-2] - later.p[-2]

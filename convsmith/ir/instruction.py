@@ -76,12 +76,12 @@ class FragmentLayout:
         return tuple(parse_index(text) for text in self.coords)
 
     def coordinates(self, register: IndexLike, lane: IndexLike, element: IndexLike) -> tuple[Index, ...]:
-        """The coordinates that an element of a lane of a register holds."""
+        """Return the coordinates that an element of a lane of a register holds."""
         here = {Var(name): as_index(x) for name, x in zip("rle", (register, lane, element))}
         return tuple(substitute(i, here) for i in self.indices)
 
     def places(self, scale: int = 1) -> dict[tuple[int, ...], tuple[int, int, int]]:
-        """The register, lane and element of each coordinate, on a machine whose ``vscale`` is `scale`."""
+        """Return the register, lane and element of each coordinate, on a machine whose ``vscale`` is `scale`."""
         lanes = self.lanes * scale if self.scalable else self.lanes
         every = product(range(self.registers), range(lanes), range(self.elements))
         indices = self.indices

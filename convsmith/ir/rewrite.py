@@ -1,8 +1,8 @@
 """Rewriting of the IR: a :class:`Rewriter` rebuilds nodes.
 
-It dispatches on the class of a node, as a :class:`~convsmith.ir.walk.Visitor` does. It returns the same object for a
-node that does not change, and memoises the result of each interned node. A Rewriter without a method for indices,
-conditions or values does not visit them.
+It calls the method named after a node's class: ``For`` rebuilds loops, ``Load`` rebuilds loads. It returns the same
+object for a node that does not change, and memoises the result of each interned node. A Rewriter without a method for
+indices, conditions or values does not visit them.
 """
 
 from collections.abc import Callable, Mapping

@@ -107,7 +107,7 @@ class ThreadScope:
 
     @contextmanager
     def within(self, s: For) -> Iterator[None]:
-        """The body of a loop of any kind."""
+        """Enter the body of a loop of any kind."""
         if s.kind in THREAD_LOOPS:
             opens = s not in self._inner
             if opens:
@@ -137,7 +137,7 @@ class ThreadScope:
 
     @contextmanager
     def binding(self, var: Var, variables: Iterable[Var]) -> Iterator[None]:
-        """The scope of a variable whose value depends on ``variables``."""
+        """Enter the scope of a variable whose value depends on ``variables``."""
         differs = not self._own.isdisjoint(variables)
         if differs:
             self._own.add(var)

@@ -1,17 +1,4 @@
-"""Traversal of the IR: a :class:`Visitor` inspects nodes, functions list them.
-
-A Visitor dispatches on the class of a node: a method ``For`` handles loops, ``Load`` handles loads, and so on; without
-such a method, the children are visited.
-
-    class CountLoops(Visitor):
-        def __init__(self) -> None:
-            super().__init__()
-            self.loops = 0
-
-        def For(self, loop: For) -> None:
-            self.loops += 1
-            self.children(loop)     # to count nested loops
-"""
+"""Traversal of the IR: functions that list nodes, in preorder."""
 
 from __future__ import annotations
 
@@ -124,21 +111,6 @@ _COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Repeat, 
 def children(n: AnyNode) -> tuple[AnyNode, ...]:
     """Return the nodes directly below ``n``, in order of evaluation."""
     return _CHILDREN.get(type(n), _no_children)(n)
-
-
-class Visitor:
-    """Calls the method named after a node's class, or visits the children if there is none."""
-
-    def visit(self, n: AnyNode) -> None:
-        method = getattr(self, type(n).__name__, None)
-        if method is not None:
-            method(n)
-        else:
-            self.children(n)
-
-    def children(self, n: AnyNode) -> None:
-        for c in children(n):
-            self.visit(c)
 
 
 def walk(n: AnyNode) -> Iterator[AnyNode]:

@@ -79,7 +79,7 @@ class Ceiling:
             release_read_buffers()
 
     def _key(self, threads: int) -> str:
-        """The entry's key: the machine's facts that a figure depends on, and which figure it is."""
+        """Return the entry's key: the machine's facts that a figure depends on, and which figure it is."""
         facts = (str(_METHOD), cpu().model, *sorted(cpu_features()), repr(cache_sizes()))
         what = (self.table, self.name, self.types, str(threads))
         return "ceiling-" + hashlib.sha256("\0".join((*facts, *what)).encode()).hexdigest()
@@ -143,7 +143,7 @@ def _kept(key: str) -> Figure | None:
 
 
 def _parsed(content: bytes) -> Figure | None:
-    """The figure of an entry; None where it is no such figure."""
+    """Return the figure of an entry; None where it is no such figure."""
     try:
         rate, date, is_steady = json.loads(content)
         datetime.fromisoformat(date)

@@ -245,7 +245,7 @@ def reads_any(v: Value, buffers: set[Buffer]) -> bool:
 
 
 def _range(loop: For, ranges: Ranges) -> Range:
-    """The range of a loop; one that ends at a size known at the call only has no end, but for a constant minimum."""
+    """Return the range of a loop, without an end if the size is known at the call only, but for a constant minimum."""
     if loop.lo.is_const and loop.hi.is_const:
         return loop.lo.const, loop.hi.const - 1
     lo, hi = try_interval(loop.lo, ranges), try_interval(loop.hi, ranges)

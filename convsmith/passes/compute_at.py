@@ -64,7 +64,7 @@ class _Producer:
 
     @staticmethod
     def of(buffer: Buffer, s: Stmt) -> _Producer:
-        """The nest of `s`; ConfigError where it does more than write one element of `buffer` an iteration."""
+        """Return the nest of `s`; ConfigError where it does more than write one element of `buffer` an iteration."""
         if not isinstance(s, For):
             raise _refuse(f"{buffer} is not written by a nest of loops")
         loops, body = perfect_nest(s)
@@ -83,7 +83,7 @@ class _Producer:
         return _Producer(buffer, loops, body, tuple(by_var.pop(i, None) for i in index))
 
     def over(self, rows: Mapping[Var, tuple[Index, Index]], store: Rewriter) -> Stmt:
-        """The nest with loops cut to `rows`, (first coordinate, number), and its stores rewritten."""
+        """Return the nest with loops cut to `rows`, (first coordinate, number), and its stores rewritten."""
         shift = {var: start + var for var, (start, _) in rows.items()}
         body = substitute(store.stmt(self.body), shift)
         loops = []
@@ -163,7 +163,7 @@ class _ComputeAt(ScopedRewriter):
 
 
 def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range]) -> Stmt:
-    """The loop with the producer of what its iterations read; `outer` are the ranges around it."""
+    """Return the loop with the producer of what its iterations read; `outer` are the ranges around it."""
     old = producer.buffer
     ranges = {**outer, loop.var: loop_range(loop, outer)}
     parts = _footprint(producer, loop.body, ranges, str(loop.var), loop.var)
@@ -193,7 +193,7 @@ def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range
 
 
 def _computed_before(producer: _Producer, reader: Stmt, ranges: dict[Var, Range]) -> Stmt:
-    """The nest `reader` behind the producer of what it reads; `ranges` are those around it."""
+    """Return the nest `reader` behind the producer of what it reads; `ranges` are those around it."""
     old, parts = producer.buffer, _footprint(producer, reader, ranges, str(producer.buffer))
     shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
     new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old.blocks, shape), "cache")
@@ -206,7 +206,7 @@ def _computed_before(producer: _Producer, reader: Stmt, ranges: dict[Var, Range]
 def _footprint(
     producer: _Producer, reader: Stmt, ranges: Mapping[Var, Range], what: str, moving: Var | None = None
 ) -> dict[int, _Interval]:
-    """The coordinates that `reader` reads, for each dim of the buffer that is not computed whole.
+    """Return the coordinates that `reader` reads, for each dim of the buffer that is not computed whole.
 
     A dim is computed whole if `reader` reads all of it, and `moving` does not move what it reads. `what` names reader
     and buffer in messages.
@@ -227,7 +227,7 @@ def _footprint(
 
 
 def _rolled(parts: Mapping[int, _Interval], loop: For) -> int | None:
-    """The dim along which consecutive iterations of `loop` overlap, if there is one."""
+    """Return the dim along which consecutive iterations of `loop` overlap, if there is one."""
     moving = [dim for dim, part in parts.items() if loop.var in variables_of(part.first)]
     if len(moving) != 1 or not 0 < parts[moving[0]].step(loop.var) < parts[moving[0]].size:
         return None

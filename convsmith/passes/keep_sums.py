@@ -96,7 +96,7 @@ class _KeepSums(LoopRewriter):
         return nest if self.memory is not None else Alloc(memory, nest)
 
     def is_of_terms(self, s: Stmt) -> bool:
-        """Whether a part of a sum adds terms, in a loop of the reduction."""
+        """Return whether a part of a sum adds terms, in a loop of the reduction."""
         return isinstance(s, Loop) and s.var.name == self.outer
 
     def check(self, chain: Sequence[Loop], start: Stmt, terms: Sequence[Loop], finish: Sequence[Stmt]) -> None:

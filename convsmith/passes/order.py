@@ -2,7 +2,7 @@
 
 A rewrite that changes the order of iterations or statements gives each access a new path
 (:mod:`convsmith.passes.accesses`).  Paths are compared entry by entry: positions as numbers, loops by their iterations.
-Of every two accesses of one buffer, of which one writes, iterations that touch one element must keep their order.
+If one of two accesses of a buffer writes, iterations that touch the same element must keep their order.
 
 A sum, ``x[i] = x[i] + e``, has the same value in any order of its terms: exactly for integers, up to rounding for
 floats.  The rewrites that bring a reduction into the order of the config change the order of sums: reorder, sink,
@@ -117,8 +117,9 @@ def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
 def require_order_in_passes(what: str, loop: For, count: int, pieces: int, ranges: Ranges) -> None:
     """Raise ConfigError where a reduction cannot run around the ``count`` outermost loops of ``loop``.
 
-    These loops hold a block: a start, loops of the reduction, which are ``pieces`` of it, and statements that finish.
-    In the new order, the start runs in the first iteration of the reduction only, what finishes in the last.
+    The outermost loops hold a block: a start, loops over the ``pieces`` of the reduction, and statements that finish.
+    In the new order, the start runs in the first iteration of the reduction only, the statements that finish in the
+    last.
     """
     sites = sites_of(loop, ranges)
 

@@ -99,7 +99,7 @@ class _UseRows(Rewriter):
         return self._Alloc(a)
 
 def _has(loops: Sequence[For], names: frozenset[str]) -> bool:
-    """Whether there are names, and all of them are loops."""
+    """Return whether there are names, and all of them are loops."""
     return bool(names) and names <= {x.var.name for x in loops}
 
 

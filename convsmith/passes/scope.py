@@ -265,7 +265,7 @@ class LoopRewriter(Rewriter):
         return out
 
     def inside(self, *around: For | Let) -> Stmt:
-        """The body of the last of ``around``, rewritten within all of them."""
+        """Return the body of the last of ``around``, rewritten within all of them."""
         self.around += around
         body = self.stmt(around[-1].body)
         del self.around[-len(around) :]

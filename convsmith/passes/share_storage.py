@@ -140,7 +140,7 @@ class StoragePlan:
         return lines
 
     def __str__(self) -> str:
-        """The lines of the plan."""
+        """Return the lines of the plan."""
         return "\n".join(self.lines)
 
 

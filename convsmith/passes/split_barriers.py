@@ -134,9 +134,9 @@ class _Split(ScopedRewriter):
 def split_barriers(kernel: Kernel) -> Kernel:
     """Split a barrier of each serial loop of the threads, where statements can run between arrival and wait.
 
-    These statements touch nothing that other threads write before they arrive, or after they have waited: with three
-    slots, for example, the products of an iteration. A barrier at the start of an iteration may become one at its end;
-    the first then stands before the loop. The longest legal split is taken.
+    A statement can run there if it touches nothing that other threads write before they arrive, or after they have
+    waited: with three slots, for example, the products of an iteration. A barrier at the start of an iteration may
+    become one at its end; the first then stands before the loop. The longest legal split is taken.
 
     Before::
 

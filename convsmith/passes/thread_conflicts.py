@@ -28,8 +28,8 @@ class EarlierAccess:
     """An access that no barrier has followed yet.
 
     ``serial`` are the serial loops around the statement that it belongs to, outermost first.  ``later`` are the loops
-    that have begun further iterations since, and how many; None stands for any positive number.  Of a loop that has
-    begun since, it is the number of the iteration.  ``has_arrived`` says that the thread has arrived at a barrier
+    that have begun further iterations since, and how many; None stands for any positive number.  For a loop that has
+    begun since, the number is that of its iteration.  ``has_arrived`` says that the thread has arrived at a barrier
     since, for which others do not wait yet.
     """
 

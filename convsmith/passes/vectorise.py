@@ -168,7 +168,7 @@ def _is_zero_beyond(v: Value) -> bool:
 
 
 def _keeps_to_itself(s: Stmt, var: Var, loads: Collection[Load]) -> bool:
-    """Whether a body is one store whose lanes read, of what the store writes, only their own element.
+    """Return whether a body is one store whose lanes read, of what the store writes, only their own element.
 
     ``loads`` are those of the body.
     """

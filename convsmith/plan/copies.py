@@ -21,14 +21,14 @@ def copy_name(st: Statement) -> str:
 
 
 def is_copied(st: Statement, config: Config) -> bool:
-    """Whether A is staged through a copy, padded or of windows, that is made within the kernel."""
+    """Return whether A is staged through a copy, padded or of windows, that is made within the kernel."""
     if is_packed(st, config) or is_false(st.a.mask):
         return False
     return config.realise == "pad_copy" or has_windows(config)
 
 
 def is_packed(st: Statement, config: Config) -> bool:
-    """Whether A is packed before each call."""
+    """Return whether A is packed before each call."""
     return st.a.name in config.pack
 
 
@@ -66,7 +66,7 @@ def copied_type(st: Statement, nest: Nest) -> str:
 
 
 def has_windows(config: Config) -> bool:
-    """Whether a copy of A holds the terms of each pixel side by side."""
+    """Return whether a copy of A holds the terms of each pixel side by side."""
     return config.realise == "window_copy"
 
 

@@ -87,7 +87,7 @@ def symbolic_dims(p: Problem) -> tuple[str, ...]:
 
 
 def through_table(p: Problem) -> bool:
-    """Whether ``p`` may read pixels through a table: it is no matrix product, and its result has pixels."""
+    """Return whether ``p`` may read pixels through a table: it is no matrix product, and its result has pixels."""
     return isinstance(p, Conv) and not p.dir.startswith("BWD_W")
 
 

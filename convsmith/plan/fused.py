@@ -83,8 +83,8 @@ def scheduled_stages(
                     "then", f"config {configs[n]}: sums of entries of the source need all of them before the first "
                     "row; legal are --offsets=each and a --flip of weights that need none",
                 )  # fmt: skip
-        when = "main" if end == len(stages) - 1 else "before"
-        kernels.append(FusedStatements(stages, start, tuple(own), when, made))
+        is_last = end == len(stages) - 1
+        kernels.append(FusedStatements(stages, start, tuple(own), "main" if is_last else "before", made))
         start = end + 1
     return fused_program(problem, tuple(kernels))
 

@@ -146,8 +146,8 @@ def read_steps(
 def _is_converted(st: Statement, nest: Nest, name: str, target: Machine) -> bool:
     """Return whether the packed operand ``name`` holds factors as they are multiplied, not as they are given.
 
-    Bytes stay bytes where the machine multiplies words: LLVM sees then that a word holds each factor. Of pairs of words
-    whose second one is zero, one factor must have no sign.
+    Bytes stay bytes where the machine multiplies words: LLVM sees then that a word holds each factor. One factor of a
+    pair of words whose second one is zero must be unsigned.
     """
     plain = st.acc == "s32" and not st.shifted and target.has_word_products and any(v.dtype == "u8" for v in st.factors)
     are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.fewer or v.flipped) for v in st.factors if v.name == name)
@@ -200,7 +200,7 @@ def _border_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> li
 
 
 def _is_masked(st: Statement) -> bool:
-    """Whether some terms are absent, and some are not."""
+    """Return whether some terms are absent, and some are not."""
     return not is_true(st.a.mask) and not is_false(st.a.mask)
 
 
@@ -219,7 +219,7 @@ def _view(st: Statement, operand: str) -> View:
 
 
 def _moves(st: Statement, loops: Loops, config: Config, operand: str, of: str) -> bool:
-    """Whether loop ``of`` moves an operand; one that runs once, in one class, moves none."""
+    """Return whether loop ``of`` moves an operand; one that runs once, in one class, moves none."""
     view = _view(st, operand)
     indexes = any(Var(dim) in variables_of(x) for x in view.coords for dim in loops.dims[of])
     return indexes and (loops.extents[of] > config.size(of) or of in loops.residues)
@@ -265,7 +265,7 @@ def _stage_place(
 
 
 def _is_group(loop: Loop, config: Config) -> bool:
-    """Whether a loop steps from group to group, each of which reads its own part of A."""
+    """Return whether a loop steps from group to group, each of which reads its own part of A."""
     return loop.role == "batch" and loop.of != config.lane
 
 
@@ -305,5 +305,5 @@ def _cut_short(st: Statement, nest: Nest) -> set[Loop]:
 
 
 def _is_free(axes: str, tiled: set[str]) -> bool:
-    """Whether a reduction loop runs along axes, and no loop of the register tile along one of them."""
+    """Return whether a reduction loop runs along axes, and no loop of the register tile along one of them."""
     return bool(axes) and not tiled & set(axes)

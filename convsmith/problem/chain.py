@@ -23,7 +23,6 @@ from convsmith.problem.descriptor import STAGES
 from convsmith.problem.post_ops import SOURCE, SumPostOp
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import TYPES
 
 __all__ = ["Chain"]
 
@@ -188,12 +187,6 @@ class Chain(Problem):
     def flops_real(self) -> int:
         """Two operations per multiplication of each stage with elements that exist."""
         return sum(stage.flops_real for stage in self.stages)
-
-    @property
-    def bytes_between(self) -> int:
-        """Bytes of the results that stages pass on to the next one."""
-        passed = (stage.outputs[0] for stage in self.stages[:-1])
-        return sum(t.layout.size * TYPES[t.dtype].numpy.itemsize for t in passed)
 
     def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         return self.stages[-1]._dim_names()

@@ -47,8 +47,9 @@ class Problem(ABC):
     `dtag` are layout tags as written; `any` leaves the layout open.
 
     `acc_mode` is one of `ACC_MODES`. `any` and `f16` permit sums in f16 if both factors are f16; the kernel uses f16
-    sums only if the target has instructions for them. Such sums lose precision with their length and overflow at 65504.
-    The other modes change nothing: `relaxed` permits rounding of partial sums in memory, and kernels never round them.
+    sums only if the target has instructions for them. Sums in f16 lose precision with their length, and overflow at
+    65504. The other modes change nothing: `relaxed` permits rounding of partial sums in memory, and kernels never round
+    them.
 
     `accuracy` is one of `ACCURACIES`. `strict` permits sums of products of the given numbers only. `relaxed` admits
     transforms in f32, forward and by data, of products with sums in f32, whose expected error is at most a few times

@@ -1,6 +1,6 @@
 """Runs artifacts of PTX on a GPU of NVIDIA, through the package cuda.bindings.
 
-A call's arrays lie in the memory of the host or of the device. Those of the host are copied to the device before a
+A call's arrays lie in the memory of the host or of the device. Arrays of the host are copied to the device before a
 launch, and back after it if the entry writes them.
 """
 

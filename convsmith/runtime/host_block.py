@@ -20,7 +20,7 @@ def memory_at(address: int, nbytes: int) -> Array:
 
 
 class HostMemory(AddressMemory):
-    """Memory of this process. What it reserves lives as long as it does."""
+    """Memory of this process, which owns the arrays that it reserves."""
 
     def __init__(self) -> None:
         self._reserved: list[Array] = []

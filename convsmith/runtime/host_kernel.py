@@ -233,7 +233,7 @@ class HostKernel:
         """Return a call on memory whose addresses the caller sets; the arrays and packed operands `constants` are
         those of every call.
 
-        What a call needs besides, `scratch_bytes`, begins at the address `scratch`, a multiple of `ALIGNMENT`.
+        The call also uses `scratch_bytes` of memory from the address `scratch`, a multiple of `ALIGNMENT`.
         """
         packed = constants.get(self._border.operand)
         server = self._server(packed) if isinstance(packed, Packed) else self
@@ -418,7 +418,8 @@ class HostKernel:
             words[self._at_bias] = bias
 
     def _direct(self) -> bool:
-        """Whether a call with packed weights only writes four addresses and runs the entries after those of the source.
+        """Return whether a call with packed weights needs no more than the addresses of source, weights, bias and
+        destination; entries before the main one then read the source alone.
         """
         border = self._border
         *before, last = self.artifact.steps

@@ -19,7 +19,7 @@ from convsmith.problem.fusion import Stages, middle, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
-from convsmith.statement.statement import Statement, View
+from convsmith.statement.statement import Statement, View, When
 from convsmith.statement.views import statement
 from convsmith.statement.winograd import Winograd
 
@@ -63,7 +63,7 @@ class FusedStatements:
     stages: Stages
     start: int
     own: tuple[Statement, ...]
-    when: str = "main"
+    when: When = "main"
     winograd: Winograd | None = None
 
     @property

@@ -28,7 +28,7 @@ from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
 from convsmith.statement.epilogue import SOURCE_SUMS, WEIGHT_SUMS
 from convsmith.statement.presence import Cut, cuts, number
-from convsmith.statement.statement import Dim, Statement, View
+from convsmith.statement.statement import Dim, Statement, View, When
 
 TAP_SUMS = "wei_taps"
 """Name of the weights' sums over the channels of each tap."""
@@ -87,8 +87,8 @@ def summed(
 
 
 def _adding(
-    given: View, result: View, dims: Sequence[Dim], reduce: Sequence[Dim], when: str = "packing", shifted: bool = False,
-    order: tuple[str, ...] = (),
+    given: View, result: View, dims: Sequence[Dim], reduce: Sequence[Dim], when: When = "packing",
+    shifted: bool = False, order: tuple[str, ...] = (),
 ) -> Statement:
     """Return the statement that adds up the terms of ``given`` that are there, over ``reduce``, into ``result``.
 
@@ -97,17 +97,16 @@ def _adding(
     """
     names = order or tuple(d.name for d in reduce)
     around = tuple(replace(d, kind="m") for d in dims)
-    finish = "centred" if shifted else "sum"
     return Statement(
         (*around, *(replace(d, kind="k") for d in reduce)), (given,), result, names, "s32", name=result.name, when=when,
-        finish=finish,
+        finish="centred" if shifted else "sum",
     )  # fmt: skip
 
 
 def sums_of(problem: Problem, st: Statement) -> tuple[Statement, ...]:
     """Return the statements that make the sums of ``st.sums``, in the order in which they run.
 
-    Those of the weights run when these are packed, those of the source in each call.
+    The sums of the weights are made when the weights are packed, the sums of the source in each call.
     """
     makers = {st.b.name: _weights, st.a.name: _source}
     return tuple(s for view in st.sums for s in makers[view.adds](problem, st, view))

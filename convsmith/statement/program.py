@@ -11,7 +11,7 @@ from convsmith.statement.fused import FusedStatements
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
 from convsmith.statement.parts import sum_of_parts
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, When
 from convsmith.statement.winograd import Winograd
 
 
@@ -39,7 +39,7 @@ class Program:
         """The transforms of the kernels."""
         return tuple(kernel.winograd for kernel in self.kernels if kernel.winograd is not None)
 
-    def of(self, *when: str) -> tuple[Statement, ...]:
+    def of(self, *when: When) -> tuple[Statement, ...]:
         """Return the statements that run at these times, in order."""
         return tuple(st for st in self.statements if st.when in when)
 

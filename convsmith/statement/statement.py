@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd, lcm
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
@@ -99,11 +99,11 @@ class View:
         return conj(self.masks)
 
 
-WHEN = ("packing", "before", "loop", "main", "after")
+When = Literal["packing", "before", "loop", "main", "after"]
 """When a statement runs: while an operand is packed, or in each call, as the main statement, before or after it, or at
 a loop of it."""
 
-FINISHES = ("epilogue", "sum", "centred")
+Finish = Literal["epilogue", "sum", "centred"]
 """The last step of a statement: the problem's epilogue, a conversion to the result's type, or that after the source's
 zero point is subtracted once for each term."""
 
@@ -131,8 +131,8 @@ class Statement:
     axes: tuple[Axis, ...] = ()
     sizes: tuple[Var, ...] = ()
     name: str = "conv"
-    when: str = "main"
-    finish: str = "epilogue"
+    when: When = "main"
+    finish: Finish = "epilogue"
     whole_: Statement | None = None
 
     @property
@@ -178,7 +178,7 @@ class Statement:
         return classes
 
     def of(self, *kinds: str) -> tuple[Dim, ...]:
-        """The dims in these roles."""
+        """Return the dims in these roles."""
         found = self._by_kind.get(kinds)
         if found is None:
             found = self._by_kind[kinds] = tuple(d for d in self.dims if d.kind in kinds)

@@ -1,7 +1,7 @@
 """Layers that follow one another as one kernel: a depthwise convolution with the pointwise ones around it.
 
-Such a chain keeps rows of a large result in the cache, where the next layer reads them. It takes the place of its
-layers where it is measured to be faster.
+A chain keeps rows of a large result in the cache, where the next layer reads them. It takes the place of its layers
+where it is measured to be faster.
 """
 
 from __future__ import annotations

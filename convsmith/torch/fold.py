@@ -395,7 +395,7 @@ def _writes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
     by_name = module is None and node.op.startswith("call") and (name.endswith("_") or name in ("iadd", "setitem"))
     if not (in_place or by_name or node.kwargs.get("out") is not None):
         return False
-    # What only this node reads, and a module or function has just made, is nobody else's.
+    # A tensor that a module or function has just made, and only this node reads, may be overwritten.
     given = node.args[0] if node.args else None
     return not (isinstance(given, fx.Node) and len(given.users) == 1 and _makes(graph_module, given))
 

@@ -1,7 +1,7 @@
 """`Segment`: a run of convolutions of a network as one module, whose kernels work on memory that is laid out once.
 
-Each set of source shapes has kernels of its own. Those of the example are compiled with the network, others at the
-first call with their sizes.
+Each set of source shapes has kernels of its own. The kernels for the shapes of the example are compiled with the
+network, others at the first call with their sizes.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Segment(nn.Module):
     def forward(self, *tensors: Tensor) -> Any:
         """Return the tensors of the outputs, a tuple if there are several.
 
-        Those of convolutions are channels-last in memory.
+        Outputs of convolutions are channels-last in memory.
         """
         for x in tensors:
             if x.dtype is not self._dtype or not x.is_cpu or x.requires_grad:

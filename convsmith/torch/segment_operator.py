@@ -55,7 +55,7 @@ def _segment(name: str) -> _Runnable:
 
 
 def _computed(name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-    # What PyTorch computes for sizes without kernels may be in another order than a graph expects.
+    # PyTorch computes sizes without kernels, and its results may have another memory format than a graph expects.
     segment = _segment(name)
     return [in_order(y, last) for y, last in zip(segment.outputs(tensors), segment.output_orders)]
 

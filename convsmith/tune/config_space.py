@@ -73,7 +73,7 @@ class ConfigSpace(ABC):
 
     def census(self, config: Config) -> dict[str, tuple[int, Counter[str]]]:
         """Return, for each dimension, how many configs one step from ``config`` make kernels, and the refused ones by
-        code. Those that were refused before do not count.
+        code. Configs that were refused before do not count.
         """
         found: dict[str, tuple[int, Counter[str]]] = {}
         for dimension in self.dimensions:

@@ -24,7 +24,7 @@ from convsmith.tune.stages_space import StagesSpace
 __all__ = ["DeviceSpace", "space_of"]
 
 COPIES = (("wait", 1), ("wait", 2), ("async", 2), ("async", 3), ("async", 4))
-"""How copies to shared memory are made, and in how many slots."""
+"""Kinds of copies to shared memory, each with a number of slots."""
 PARTS = (2, 4, 8, 16)
 """Numbers of parts of a reduction that groups share."""
 LONGER = 16

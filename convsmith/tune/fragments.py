@@ -13,7 +13,7 @@ from convsmith.plan.unit import Unit
 def fragment_shapes(registers: int) -> list[tuple[int, int]]:
     """Return numbers of fragments of sums, down the pixels and along the channels, in half of the registers at most.
 
-    Those that use most registers come first, of these the squarest.
+    Shapes that use most registers come first, and the squarest among them.
     """
     most = registers // 2
     shapes = [(high, wide) for high in range(1, most + 1) for wide in range(1, most // high + 1)]

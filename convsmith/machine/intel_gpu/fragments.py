@@ -96,8 +96,8 @@ def _multiply_adds(lanes: int, factors: tuple[str, str]) -> Instruction:
     """Return the row of products in which a lane gives its elements of each row to all lanes: of bytes by dp4a, of
     other numbers by mad.
 
-    A sum beyond the limits of s32 saturates. Those of bytes without a sign are added by an instruction of their own: as
-    numbers without a sign, they would saturate where they are negative.
+    A sum beyond the limits of s32 saturates. Products of unsigned bytes are added by an instruction of their own: in an
+    unsigned sum, a negative value would saturate.
     """
     a, b = map(dtype, factors)
     group = 32 // a.bits

@@ -36,7 +36,8 @@ INSTRUCTIONS = tuple(
 
 
 def _configuration(shapes: Sequence[tuple[int, int]]) -> bytes:
-    """The 64 bytes of palette 1: from 16 on the bytes a row of each tile, in 16 bits each, from 48 on its rows."""
+    """Return the 64 bytes of palette 1: from 16 on the bytes a row of each tile, in 16 bits each, from 48 on its rows.
+    """
     out = bytearray(64)
     out[0] = 1
     for n, (rows, row_bytes) in enumerate(shapes):
