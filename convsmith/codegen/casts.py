@@ -7,8 +7,10 @@ library calls.
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
+from convsmith.codegen.bounds import Bounds
 from convsmith.codegen.scalars import ScalarEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.types import BF16, F8_E4M3, F8_E5M2, F16, F32, F64, S32, DType, Half
@@ -127,12 +129,14 @@ class CastEmitter(ScalarEmitter):
         ty = self.type(t, lanes)
         return self.put(f"select {self.type_i1(lanes)} {c}, {ty} {yes}, {ty} {no}")
 
-    def cast(self, x: str, a: DType, b: DType, lanes: int) -> str:
-        """Return the operand ``x`` of type ``a`` converted to ``b``."""
+    def cast(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None = None) -> str:
+        """Return the operand ``x`` of type ``a`` converted to ``b``; ``bounds`` are those of ``x`` where it has any."""
         if a is b:
             return x
+        if a.kind == "float" and b.kind != "float":
+            return self._float_to_int(x, a, b, lanes, bounds)
         if a.kind == "float":
-            return self._float_to_float(x, a, b, lanes) if b.kind == "float" else self._float_to_int(x, a, b, lanes)
+            return self._float_to_float(x, a, b, lanes)
         return self._int_to_float(x, a, b, lanes) if b.kind == "float" else self._int_to_int(x, a, b, lanes)
 
     # -- integers
@@ -154,13 +158,15 @@ class CastEmitter(ScalarEmitter):
         exact = F32 if a.bits <= 16 else F64
         return self.cast(self.convert("sitofp", wide, S32, exact, lanes), exact, b, lanes)
 
-    def _float_to_int(self, x: str, a: DType, b: DType, lanes: int) -> str:
+    def _float_to_int(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None) -> str:
+        """Return a float as an integer; NaN becomes 0, which a lower limit of 0 makes of it too."""
         if is_word(a):
             x, a = self.cast(x, a, F32, lanes), F32
         ty = self.type(a, lanes)
-        number = self.put(f"fcmp ord {ty} {x}, {x}")
-        x = self.choose(number, a, lanes, x, self.const(a, 0, lanes))
         low, high = b.limits
+        if bounds is None and low != 0:
+            number = self.put(f"fcmp ord {ty} {x}, {x}")
+            x = self.choose(number, a, lanes, x, self.const(a, 0, lanes))
         if a is F32 and b is S32:
             # 2**31 - 1 is not an f32, so values from 2**31 on are selected separately.
             inside = self._clamp(self.intrinsic("rint", a, lanes, x), a, lanes, low, 2**31 - 128)
@@ -169,7 +175,7 @@ class CastEmitter(ScalarEmitter):
             return self.choose(big, b, lanes, self.const(b, high, lanes), converted)
         # A sum in which units are the last place: rounding it rounds x, and its low bits are the integer.
         magic = 1.5 * 2.0 ** (23 if a is F32 else 52)
-        clamped = self._clamp(x, a, lanes, low, high)
+        clamped = self._clamp(x, a, lanes, low, high, bounds)
         rounded = self.put(f"fadd {ty} {clamped}, {self.const(a, magic, lanes)}")
         word = self.vector(f"i{a.bits}", lanes)
         bits = self.put(f"bitcast {ty} {rounded} to {word}")
@@ -177,9 +183,11 @@ class CastEmitter(ScalarEmitter):
         whole = self.put(f"sub {word} {bits}, {f'splat (i{a.bits} {base})' if lanes else base}")
         return self.put(f"trunc {word} {whole} to {self.type(b, lanes)}")
 
-    def _clamp(self, x: str, t: DType, lanes: int, low: float, high: float) -> str:
+    def _clamp(self, x: str, t: DType, lanes: int, low: float, high: float, bounds: Bounds | None = None) -> str:
+        """Return ``x`` within limits; one that its ``bounds`` keep needs no comparison, and a NaN becomes ``low``."""
         ty = self.type(t, lanes)
-        for op, bound in (("ogt", low), ("olt", high)):
+        least, greatest = (-inf, inf) if bounds is None else bounds
+        for op, bound in [("ogt", low)] * (least < low) + [("olt", high)] * (greatest > high):
             limit = self.const(t, bound, lanes)
             inside = self.put(f"fcmp {op} {ty} {x}, {limit}")
             x = self.choose(inside, t, lanes, x, limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from convsmith.codegen.bounds import bounds_of
 from convsmith.codegen.casts import CastEmitter, literal
 from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
@@ -360,7 +361,8 @@ class ValueEmitter(CastEmitter):
         if isinstance(v, Cast) and t is BF16 and is_flushed(v.a, self.flushed):
             return self.truncate_normal(self.value(v.a, lanes), lanes)
         if isinstance(v, Cast):
-            return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes)
+            bounds = bounds_of(v.a) if t.kind != "float" else None
+            return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes, bounds)
         if isinstance(v, Bits):
             n = lanes_of(v.a)
             return self.put(f"bitcast {self.type(dtype_of(v.a), n)} {self.value(v.a, n)} to {ty}")

@@ -341,7 +341,8 @@ class HostKernel:
             call = self._by_address[key] = self.addressed(tuple(arguments.addresses), arguments.packed)
         with gpu.on_stream(arguments.stream):
             call(tuple(arguments.addresses.values()), arguments.keep)
-        if self._shared or {*self._packing.entries} - {*arguments.packed}:  # the next call may run on another stream there
+        if self._shared or {*self._packing.entries} - {*arguments.packed}:
+            # The next call, which may run on another stream, uses the same memory.
             gpu.wait(arguments.stream)
         return arguments.results
 
