@@ -31,9 +31,9 @@ __all__ = [
 SAMPLE_SECONDS = 3e-3
 """Approximate duration of one sample in seconds."""
 
-WARM_UP = 3
-"""Ratio of a sample's calls to those before it. After a library's kernel, the first half a millisecond of another
-kernel took up to 10 % more time on an Intel server, which a sixteenth of a sample did not cover.
+WARM_UP = 1.0
+"""Ratio of the calls before a sample to those in it. On an Intel server with AMX, kernels take up to 10 % more time in
+the first 2 to 3 ms after another library's.
 """
 
 SETTLE_SECONDS = 0.25
@@ -105,11 +105,14 @@ class QueuedCall(Protocol):
 
 class Sampler:
     """Returns the seconds per call of one sample. The constructor warms `call` up and chooses the repetitions per
-    sample. A sample of a `QueuedCall` ends when the work of its calls has ended.
+    sample; `warm_up` times as many calls come before each sample. A sample of a `QueuedCall` ends when the work of its
+    calls has ended.
     """
 
-    def __init__(self, call: Callable[[], object], seconds: float = SAMPLE_SECONDS) -> None:
-        self._call = call
+    def __init__(
+        self, call: Callable[[], object], seconds: float = SAMPLE_SECONDS, warm_up: float = WARM_UP
+    ) -> None:
+        self._call, self._warm_up = call, warm_up
         self._wall = self._cpu = 0.0
         self.repeats = 1
         self._run(1)
@@ -119,7 +122,7 @@ class Sampler:
         self.repeats = max(1, math.ceil(self.repeats * seconds / elapsed))
 
     def __call__(self) -> float:
-        self._run(max(1, self.repeats // WARM_UP))  # refills the caches after the previous subject
+        self._run(max(1, int(self.repeats * self._warm_up)))  # refills the caches after the previous subject
         before = time.process_time()
         elapsed = self._run(self.repeats)
         self._cpu += time.process_time() - before

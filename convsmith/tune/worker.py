@@ -37,6 +37,8 @@ __all__ = ["Worker", "main"]
 
 SAMPLE_SECONDS = 2e-3
 """Approximate duration of one sample in seconds."""
+WARM_UP = 1 / 16
+"""Ratio of the calls before a sample to those in it: only kernels of this project run in a worker."""
 INEXACT = 1e-3
 """Difference of a result that is not exact from the exact one, relative to the largest element, that is no fault."""
 
@@ -114,7 +116,7 @@ class Worker:
             return {"status": "wrong", "note": "its results differ from those of the first config"}
         call, outputs = bound_call(problem, kernel, self._inputs, self._outputs)
         self._outputs = outputs
-        self._samplers[text] = sampler = Sampler(call, SAMPLE_SECONDS)
+        self._samplers[text] = sampler = Sampler(call, SAMPLE_SECONDS, WARM_UP)
         return {"status": "ok", "repeats": sampler.repeats}
 
 
