@@ -26,7 +26,7 @@ def streamed_results(kernel: Kernel) -> list[Buffer]:
         return []
     bodies = (kernel.body, *(f.body for f in kernel.functions))
     written = {s.buffer for body in bodies for s in statements_of(body) if isinstance(s, Store)}
-    return [b for b in kernel.params if b.name in kernel.streamed and b in written]
+    return [b for b in kernel.params if kernel.streamed.get(b.name) == 0 and b in written]
 
 
 def dispatch_text(kernel: Kernel, results: Sequence[Buffer], symbol: str, word: str) -> str:

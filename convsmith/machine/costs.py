@@ -116,6 +116,8 @@ class Costs:
     """Minimum bytes of packed weights whose vectors arrive sooner where loads prefetch lines; 0 if none do."""
     prefetched_pixels: int = 0
     """Minimum bytes of a source whose vectors of pixels arrive sooner where loads prefetch lines; 0 if none do."""
+    prefetched_results: int = 0
+    """Minimum bytes of a result whose vectors are added to sooner where loads prefetch lines; 0 if none are."""
     fetched: int = 128
     """Bytes that the caches fetch at once."""
 

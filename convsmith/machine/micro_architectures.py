@@ -46,6 +46,7 @@ class MicroArchitecture:
 _INTEL_SERVER = (
     ("scatter_far", 1.9), ("crossing", 1.3), ("page_turn", 6.0), ("slow", (("vdpbf16ps_512", 4.8),)), ("refill", 11.0),
     ("result_near", 32 << 20), ("prefetched", 512 << 10), ("prefetched_pixels", 3 << 19), ("exposed", 6.0),
+    ("prefetched_results", 3 << 19),
 )  # fmt: skip
 
 MICRO_ARCHITECTURES = (

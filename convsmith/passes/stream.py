@@ -1,7 +1,8 @@
 """Mark buffers as streamed: no later load finds their elements in the nearest cache.
 
 A load of a fragment from such a buffer tells the cache to replace its lines first, so that the lines of the other
-operand, which register tiles share, stay there. A load of a vector prefetches a line that a later load reads.
+operand, which register tiles share, stay there. A load of a vector prefetches a line that a later load reads; a result
+that the kernel does not load is stored past the caches.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import Alloc, Kernel
-from convsmith.ir.walk import statements_of
+from convsmith.ir.value import Load
+from convsmith.ir.walk import statements_of, walk
 
 
 def stream(kernel: Kernel, streamed: tuple[tuple[str, int], ...]) -> Kernel:
     """Mark the buffers ``streamed`` of ``kernel``, its parameters or arrays of its own, as streamed.
 
-    Each has the bytes from a vector to the line that its load prefetches, or 0 where loads prefetch none. The values
+    Each has the bytes from a vector to the line that its load prefetches, or 0 where no load prefetches. The values
     that the kernel computes do not depend on the mark.
 
     Before::
@@ -35,4 +37,7 @@ def stream(kernel: Kernel, streamed: tuple[tuple[str, int], ...]) -> Kernel:
     present |= {s.buffer.name for s in statements_of(kernel.body) if isinstance(s, Alloc)}
     if absent := sorted({name for name, _ in streamed} - present):
         raise ConfigError("stream", f"stream: {kernel.name} has no buffer {absent[0]}; it has {sorted(present)}")
-    return replace(kernel, streamed={**kernel.streamed, **dict(streamed)})
+    bodies = (kernel.body, *(f.body for f in kernel.functions))
+    loaded = {v.buffer.name for body in bodies for v in walk(body) if isinstance(v, Load)}
+    marked = {name: ahead if name in loaded else 0 for name, ahead in streamed}
+    return replace(kernel, streamed={**kernel.streamed, **marked})

@@ -62,8 +62,8 @@ class Config:
     ``near``      an operand and a loop around the register tile, each of whose iterations first packs what it reads of
                   the operand, into memory that stays in a cache
     ``stream``    operands whose elements pass through the first-level cache once: the lines of fragments are replaced
-                  first, and loads of vectors of packed weights or of pixels prefetch lines; or the result, whose
-                  vectors are stored past the caches
+                  first, and loads of vectors of packed weights, of pixels or of a result that is added to prefetch
+                  lines; or another result, whose vectors are stored past the caches
     ``hold``      operands whose part for a register tile stays in registers while loops run that do not move it
     ``join``      how the parts of ``split`` come together: each has memory of its own, which is added up in one order
                   (``ordered``), or groups of threads add them to the result in any order (``atomic``)

@@ -97,6 +97,8 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
 def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tuple[tuple[str, int], ...]:
     """Return the names under which fragments or vectors of the streamed operands are read, and the streamed result's,
     each with the bytes to the line that loads of its vectors prefetch.
+
+    A result that is added to is loaded before it is stored.
     """
     legal = {view.name: 0 for view in st.factors if target.fragments is not None}
     if not nest.rows:
@@ -104,7 +106,7 @@ def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tup
         if ahead := source_ahead(st, config, nest):
             legal[st.a.name] = ahead
         if has_full_vectors(st, config, nest.lanes) and target.fence:
-            legal[st.c.name] = 0
+            legal[st.c.name] = result_ahead(st, nest)
     if not set(config.stream) <= set(legal):
         raise ConfigError(
             "stream", f"--stream={','.join(config.stream)}: legal are operands whose fragments registers of their own "
@@ -125,6 +127,13 @@ def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
     steps = view_steps(st.a)
     moves = (x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in reversed(nest.outside) if x.extent > 1)
     return TILES_AHEAD * next((move for move in moves if move), 0) * dtype(st.a.dtype).bytes
+
+
+def result_ahead(st: Statement, nest: Nest) -> int:
+    """Return the bytes from a vector of the result to that of the next register tile of pixels; 0 if there is none."""
+    steps = view_steps(st.c)
+    moves = (x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in reversed(nest.outside) if x.role == "m")
+    return next((move for move in moves if move), 0) * dtype(st.c.dtype).bytes
 
 
 def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:

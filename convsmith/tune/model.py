@@ -22,6 +22,7 @@ from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops, fused_name
 from convsmith.plan.lower import has_full_vectors
 from convsmith.plan.registers import register_file
+from convsmith.problem.post_ops import SumPostOp
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import View, view_steps
@@ -449,11 +450,13 @@ class Model(CostModel):
 
     def streamed(self, loops: Loops, config: Config) -> tuple[str, ...]:
         """Return the operands whose fragments need no room in the nearest cache, or prefetched ones and a result beyond
-        the caches.
+        the caches, or one whose elements are added to and prefetched.
         """
         if self.unit.rows == 1:
             result = self.st.c
-            far = prod(result.layout.shape) * dtype(result.dtype).bytes > self.target.costs.result_near
+            size, cost = prod(result.layout.shape) * dtype(result.dtype).bytes, self.target.costs
+            is_added = self.adds_result and 0 < cost.prefetched_results <= size
+            far = is_added or size > cost.result_near
             passes = far and self.target.fence and has_full_vectors(self.st, config, self.lanes)
             return (*self._prefetched(loops, config), *((result.name,) if passes else ()))
         if self.target.fragments is None:
@@ -461,6 +464,11 @@ class Model(CostModel):
         panels, columns = self.panels(loops, config), config.size(config.lane) // self.lanes
         chosen = streamed_operand(panels, columns, self.target.costs.fragment_kept)
         return tuple(view.name for view, role in ((self.st.a, "source"), (self.st.b, "weights")) if role == chosen)
+
+    @cached_property
+    def adds_result(self) -> bool:
+        """Whether sums are added to what the result holds."""
+        return any(isinstance(op, SumPostOp) and not op.array for op in self.problem.post_ops)
 
     def _prefetched(self, loops: Loops, config: Config) -> tuple[str, ...]:
         """Return the packed weights and the source, if loads of their vectors prefetch lines."""

@@ -98,6 +98,19 @@ def test_vectors_of_pixels_prefetch_those_of_the_register_tile_after_the_next_on
     assert addresses and all(re.search(rf"{x} = getelementptr i8, .*, i64 {ahead}\n", text) for x in addresses)
 
 
+def test_vectors_of_a_result_that_is_added_to_prefetch_those_of_the_next_tile_of_pixels() -> None:
+    """They are not stored past the caches, in which they are."""
+    words = "--target=avx512 --lane=oc --register=ow:6,oc:32 --order=mb,oh,ow,oc --stream=dst"
+    line = "--stag=axb --dtag=axb --attr-post-ops=sum mb1ic8ih12oc64oh12kh1ph0"
+    with interning():
+        text = lower(plan(parse_problem(line), Config.parse(words), target("avx512"))).text
+        plain = lower(plan(parse_problem(line.replace("sum", "relu")), Config.parse(words), target("avx512"))).text
+    addresses = re.findall(r"@llvm\.prefetch\.p0\(ptr (%\S+),", text)
+    assert len(addresses) == 12 and "!nontemporal" not in text
+    assert all(re.search(rf"{x} = getelementptr i8, .*, i64 {6 * 64 * 4}\n", text) for x in addresses)
+    assert "@llvm.prefetch" not in plain and "!nontemporal" in plain
+
+
 @pytest.mark.parametrize(
     "words", ["--lane=oc --register=oc:16", "--lane=ow --register=ow:16 --pack=src,wei", "--lane=ow --realise=pad_copy"]
 )

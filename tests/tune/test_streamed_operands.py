@@ -69,6 +69,22 @@ def test_results_beyond_the_caches_are_stored_past_them(line: str, streamed: tup
     assert default_config(problem, AVX512).stream == ()
 
 
+@pytest.mark.parametrize(
+    ("line", "streamed"),
+    [
+        ("--attr-post-ops=sum+relu mb1ic64ih56oc256oh56kh1ph0", ("dst",)),
+        ("--attr-post-ops=sum+relu mb1ic32ih28oc256oh28kh1ph0", ()),  # 0.8 MB
+        ("--attr-post-ops=relu mb1ic64ih56oc256oh56kh1ph0", ()),
+        ("--attr-post-ops=add:f32:per_tensor:axb mb1ic64ih56oc256oh56kh1ph0", ()),
+    ],
+)
+def test_large_results_that_are_added_to_are_prefetched_where_that_pays(line: str, streamed: tuple[str, ...]) -> None:
+    intel = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(AVX512)
+    problem = parse_problem(f"{LAYOUTS} {line}")
+    assert default_config(problem, intel).stream == streamed
+    assert default_config(problem, AVX512).stream == ()
+
+
 def test_the_space_stores_large_results_past_the_caches() -> None:
     streams = {}
     with interning():
