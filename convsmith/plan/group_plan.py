@@ -17,7 +17,7 @@ class GroupPlan:
     """The plan of one statement: its loops, the nest that ``config`` gives it, and its pipeline.
 
     ``shared`` are the bytes of each operand's copy in shared memory. ``order`` are the rewrites to loops over groups
-    and threads, ``lower`` those to straight lines.
+    and threads, ``lower`` those to straight lines. ``expected`` says in words what bounds the plan's rate.
     """
 
     statement: Statement
@@ -27,6 +27,7 @@ class GroupPlan:
     shared: dict[str, int]
     order: tuple[Step, ...]
     lower: tuple[Step, ...]
+    expected: tuple[tuple[str, str], ...] = ()
 
     @property
     def pipeline(self) -> tuple[Step, ...]:
@@ -50,4 +51,5 @@ class GroupPlan:
             yield "instruction", f"{row.name}: {shape}, {tiles} fragments of sums in a warp of {nest.warp.lanes} lanes"
         for name, nbytes in self.shared.items():
             yield "shared", f"{name} {nbytes} bytes"
+        yield from self.expected
         yield "pipeline", " ".join(step.name for step in self.pipeline)

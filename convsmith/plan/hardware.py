@@ -6,7 +6,7 @@ multiply, ``register`` rows and columns each, with an instruction whose factors 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 
 from convsmith.diag.errors import ConfigError
@@ -255,4 +255,26 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     nest.residing = _residing(machine, groups, nest.fragments * row.result.layout.registers + ADDRESSES, shared)
     steps = hardware_steps(nest, copies, machine)
     cut = next(n for n, x in enumerate(steps) if x.run is flatten) - 1
-    return GroupPlan(st, config, loops, groups, shared, tuple(steps[:cut]), tuple(steps[cut:]))
+    expected = tuple(_expected(nest, groups, machine))
+    return GroupPlan(st, config, loops, groups, shared, tuple(steps[:cut]), tuple(steps[cut:]), expected)
+
+
+def _expected(nest: HardwareNest, groups: GroupNest, machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield what bounds the rate of the products, in words: the traffic of shared memory, and units without a tile.
+
+    A product reads its factors from shared memory, also those that another one of the step reads.
+    """
+    assert machine.device is not None
+    units, shared, row = machine.device.units, machine.device.shared, nest.row
+    rows, columns, terms = (nest.config.group_size(n) for n in (nest.rows, nest.columns, nest.terms))
+    nbytes, (height, width) = dtype(nest.st.a.factor).bytes, row.result.shape
+    cycles = rows * columns * terms * nbytes / 2 / units.of_fragments
+    read = nest.warps * nest.fragments * (height + width) * terms * nbytes / cycles
+    written = (rows + columns) * terms * nbytes / cycles
+    most = min(shared.banks * shared.width / (read + written), 1.0)
+    yield "rate", (
+        f"the products of a step take {cycles:.0f} cycles, in each of which shared memory gives {read:.0f} and takes "
+        f"{written:.0f} of {shared.banks * shared.width} bytes: at most {most:.0%}"
+    )
+    tiles = prod(groups.grid_sizes)
+    yield "tiles", f"{tiles} on {units.count} units: at most {tiles / (-(-tiles // units.count) * units.count):.0%}"

@@ -37,7 +37,7 @@ REFUSED = {
     f"{OF_GROUPS} g8mb1ic64ih8oc64oh8kh1": "8 iterations of oc stand beside those of another group",
     f"{OF_GROUPS} g8mb1ic64ih8oc256oh8kh1": "neighbours beyond the 8 iterations of ic, which a tile of 16",
     f"--dir=BWD_W {OF_GROUPS} g2mb1ic64ih8oc64oh8kh1": "neighbours beyond the 32 iterations of ic, which a tile of 64",
-    "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-zero-points=src:common:3 mb1ic64ih8oc16oh8kh1":
+    "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-zero-points=src:per_dim_1 mb1ic64ih8oc16oh8kh1":
         "a factor has a zero point",
     "--stag=axb --wtag=axb --dtag=axb mb1ic64ih8oc16oh8kh1": "no instruction multiplies f32:f32:f32",
 }
@@ -85,6 +85,21 @@ def test_groups_of_large_layers_have_large_tiles_and_four_slots(sizes: str, imag
     config = default(f"{LAST} mb{images}{sizes}kh3ph1")
     assert (config.group_size("mb_oh_ow"), config.group_size("oc")) == LARGE[sizes]
     assert config.buffers == 4 and config.instruction == f"wgmma_m64n{LARGE[sizes][1]}k16_bf16"
+
+
+@pytest.mark.parametrize("line, cycles, traffic, most, tiles", [
+    (f"{LAST} mb32ic256ih56oc256oh56kh3ph1", 1024, (80, 48), "100%", "784 on 132 units: at most 99%"),
+    (f"{LAST} mb32ic256ih14oc256oh14kh3ph1", 512, (96, 64), "80%", "98 on 132 units: at most 74%"),
+    (f"--dir=BWD_D {LAST} mb32ic256ih56oc256oh56kh3ph1", 1024, (128, 48), "73%", "784 on 132 units: at most 99%"),
+])  # fmt: skip
+def test_the_plan_says_what_bounds_its_rate(
+    line: str, cycles: int, traffic: tuple[int, int], most: str, tiles: str
+) -> None:
+    """A step multiplies 64 terms of its tile, 2048 in a cycle; each product of 64 rows reads both factors."""
+    text = str(device_plan(parse_problem(line), default(line), target("sm_90a")))
+    read, written = traffic
+    assert f"take {cycles} cycles" in text and f"gives {read} and takes {written} of 128 bytes: at most {most}" in text
+    assert tiles in text
 
 
 @pytest.mark.parametrize("line, split", [
