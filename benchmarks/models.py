@@ -2,8 +2,17 @@
 
 Run: python benchmarks/models.py [--models resnet50,mobilenet_v2] [--batches 1,16] [--threads 1,2]
 
-torch.compile takes half a minute for a network, so it runs those with a goal beside it. An interrupt ends a run with a
-page of what was measured. With `--keep`, the page has the rows of the day's earlier runs as well.
+torch.compile takes half a minute for a network, a batch and a number of threads. `--prepare` fills its cache and
+convsmith's, and measures nothing. An interrupt ends a run with a page of what was measured. With `--keep`, the page has
+the rows of the day's earlier runs as well. These runs make the whole page, in at most four minutes each where the
+caches are filled:
+
+    python benchmarks/models.py --keep --threads 1 --batches 1
+    python benchmarks/models.py --keep --threads 2 --batches 1
+    python benchmarks/models.py --keep --threads 1 --batches 16 --no-train --models resnet50,mobilenet_v2,mobilenet_v3
+    python benchmarks/models.py --keep --threads 1 --batches 16 --no-train --models efficientnet_b0,convnext_tiny,unet
+    python benchmarks/models.py --keep --threads 1 --batches 16 --no-train --models resnet3d_18
+    python benchmarks/models.py --keep --threads 2 --batches 16 --no-train
 """
 
 from __future__ import annotations
@@ -34,7 +43,7 @@ GOALS = {"resnet50": 1.15, "mobilenet_v2": 1.3}
 """Ratios of the best peer's time to ours that are aimed at."""
 SAMPLE_SECONDS = 0.05
 """Seconds of a sample, of several calls where these are short."""
-ROW_SECONDS, FEWEST_ROUNDS = 10.0, 3
+ROW_SECONDS, FEWEST_ROUNDS = 6.0, 3
 """Seconds after which the rounds of a network end, and rounds that are run in any case."""
 TRAINED = "resnet18"
 """The network of the training step."""
@@ -48,6 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     if options.one:
         print(json.dumps(measured(*json.loads(options.one))))
+        return
+    if options.prepare:
+        options.rounds, options.train = 0, False
+        peers = [name for name in options.peers.split(",") if find_spec(PEERS[name]) and name == "compile"]
+        for _ in _measured_rows(options, peers):
+            pass
         return
     report = Report("models", "Whole networks beside PyTorch and ONNX Runtime")
     libraries = {name: version(name) for name in {*PEERS.values()} if find_spec(name)}
@@ -96,10 +111,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batches", default="1,16", help="samples in a batch (default: 1,16)")
     parser.add_argument("--threads", default="1,2", help="thread counts (default: 1,2)")
     parser.add_argument("--peers", default=",".join(PEERS), help=f"of {', '.join(PEERS)} (default: all)")
-    goals = ",".join(GOALS)
-    parser.add_argument(
-        "--compiled", default=goals, help=f"networks for torch.compile too, half a minute each (default: {goals})"
-    )
+    parser.add_argument("--compiled", default=names, help="networks for torch.compile too (default: all)")
+    parser.add_argument("--prepare", action="store_true", help="fill the caches of compilers, and measure nothing")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each comparison at most (default: 15)")
     parser.add_argument("--train", action=argparse.BooleanOptionalAction, default=True, help="the training step too")
     parser.add_argument("--keep", action="store_true", help="keep the rows of the day's earlier runs")
@@ -114,20 +127,26 @@ def _in_a_process(*what: object) -> Row:
     if done.returncode:
         sys.exit(f"{what}: {done.stderr}")
     row: Row = json.loads(done.stdout.splitlines()[-1])
-    print(f"{what}: {row['seconds']['ours']['median'] * 1e3:.2f} ms", file=sys.stderr)
+    taken = f"{row['seconds']['ours']['median'] * 1e3:.2f} ms" if row["seconds"] else "prepared"
+    print(f"{what}: {taken}", file=sys.stderr)
     return row
 
 
 def measured(name: str, batch: int, threads: int, peers: Sequence[str], rounds: int) -> Row:
-    """Return times and ratios of a network, or of its training step, on so many threads."""
+    """Return times and ratios of a network, or of its training step, on so many threads; none if no `rounds` are run.
+    """
     import torch
 
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
     calls, facts = _training(batch) if name.startswith("train ") else _inference(name, batch, threads, peers)
+    if not rounds:
+        for call in calls.values():
+            call()
+        return {"network": name, "batch": batch, "threads": threads, "seconds": {}}
     samplers = {way: Sampler(call, SAMPLE_SECONDS) for way, call in calls.items()}
     samples = alternate(samplers, 1)
-    round_seconds = sum(2 * samples[way][0] * samplers[way].repeats for way in samplers)
+    round_seconds = sum(1.1 * samples[way][0] * samplers[way].repeats for way in samplers)
     more = alternate(samplers, min(rounds, max(FEWEST_ROUNDS, int(ROW_SECONDS / round_seconds))) - 1)
     samples = {way: values + more[way] for way, values in samples.items()}
     ratios = {way: spread([a / b for a, b in zip(samples[way], samples["ours"])]) for way in samples if way != "ours"}
@@ -151,7 +170,7 @@ def _inference(name: str, batch: int, threads: int, peers: Sequence[str]) -> tup
     fast = ct.optimize(model, x, progress=False)
     first = time.perf_counter() - start
     again = []
-    for _ in range(3):
+    for _ in range(3 if batch == 1 else 1):
         start = time.perf_counter()
         ct.optimize(model, x, progress=False)
         again.append(time.perf_counter() - start)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from convsmith.cli.models import ModelInputs, input_option, models_or_problems
+from convsmith.cli.models import ModelInputs, input_option, model_constants, models_or_problems
 from convsmith.cli.output import note
 from convsmith.cli.problems import ProblemCommand, choice_options, problem_options
 from convsmith.diag.errors import UsageError
@@ -31,29 +31,39 @@ __all__ = ["export"]
 @click.option("--name", metavar="NAME", help="Name of the library, and of its kernel where there is one.")
 @click.option("--weights", multiple=True, metavar="[TENSOR=]FILE.npy",
               help="An array to build in, packed; the weights, or the tensor named. May be repeated.")  # fmt: skip
+@click.option("--built-in", is_flag=True,
+              help="Build in what a MODEL holds for each node: weights, biases, scales, zero points.")  # fmt: skip
 def export(
     source: str, threads: int | None, target: str | None, config: str | None, layout: str, output: str, form: str,
-    name: str | None, weights: tuple[str, ...], inputs: ModelInputs, **options: str | bool | None,
+    name: str | None, weights: tuple[str, ...], built_in: bool, inputs: ModelInputs, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Write kernels for programs without Python: code, a header for C and C++, declarations for Rust, a manifest, a
     CMake file and an example. The code calls no library; threads are the program's.
 
     --target is cpu (this machine), a level, or a triple with features: aarch64-linux-gnu+dotprod, say. The lines of a
-    FILE become one library, and so do the convolutions of a model, with the names of its nodes.
+    FILE become one library, and so do the convolutions of a model, with the names of its nodes. Nodes of one size share
+    a kernel, unless their weights are --built-in.
     """
     settings.validate()
     if form not in FORMATS:
         raise UsageError(f"--format={form} is not legal; legal are {', '.join(FORMATS)}", code="bad-format")
     if name is not None:
         check_name(name)
-    listed = models_or_problems(source, options, layout, inputs)
+    if built_in:
+        if weights or any(options.values()):
+            raise UsageError("--built-in takes all from the model; legal is no --weights, nor options of problems",
+                             code="bad-weights")  # fmt: skip
+        listed, held = model_constants(source, layout, inputs)
+    else:
+        listed, held = models_or_problems(source, options, layout, inputs), []
     where = THIS_MACHINE if target is None else target
-    kernels = [kernel for p in listed.problems for kernel in kernels_for(p, where, threads, config)]
+    made = [kernels_for(p, where, threads, config) for p in listed.problems]
+    kernels = [kernel for several in made for kernel in several]
     if name is None and len(kernels) > 1:
         name = legal_name(Path(source).stem, "kernels") if source != "-" else "kernels"
-    built_in = dict(map(_array, weights)) or None
+    given = dict(map(_array, weights)) or [arrays for several, arrays in zip(made, held) for _ in several] or None
     note(listed.heading(threads, config))
-    note(_page(export_kernels(kernels, output, format=form, name=name, weights=built_in)))
+    note(_page(export_kernels(kernels, output, format=form, name=name, weights=given)))
 
 
 def _array(text: str) -> tuple[str, str]:

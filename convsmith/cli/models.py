@@ -12,11 +12,13 @@ import numpy as np
 from convsmith.cli.problems import Listed, Options, read_problems, with_layout
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import import_lock
-from convsmith.onnx.models import node_problems
+from convsmith.onnx.models import node_constants, node_problems
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
-__all__ = ["ModelInputs", "input_option", "is_model", "models_or_problems", "node_options", "one_problem"]
+__all__ = [
+    "ModelInputs", "input_option", "is_model", "model_constants", "models_or_problems", "node_options", "one_problem",
+]  # fmt: skip
 
 ModelInputs: TypeAlias = Mapping[str, Array | tuple[int, ...]]
 """Inputs of a model by name: arrays, or shapes."""
@@ -78,6 +80,17 @@ def models_or_problems(source: str, options: Options, layout: str, inputs: Model
         raise UsageError(f"{source} contains no convolution", code="no-problem")
     problems = (replace(with_layout(problem, layout), name=_printable(name)) for problem, name in found.items())
     return Listed(tuple(problems), layout, False)
+
+
+def model_constants(source: str, layout: str, inputs: ModelInputs) -> tuple[Listed, list[dict[str, Array]]]:
+    """Return the problems of all nodes of the model ``source``, and for each the arrays that the model holds for it."""
+    if not is_model(source):
+        raise UsageError(f"--built-in is legal with a model only, and {source} is none", code="bad-weights")
+    found = node_constants(source, _shapes(inputs))
+    if not found:
+        raise UsageError(f"{source} contains no convolution", code="no-problem")
+    problems = (replace(with_layout(p, layout), name=_printable(name)) for name, (p, _) in found.items())
+    return Listed(tuple(problems), layout, False), [arrays for _, arrays in found.values()]
 
 
 def one_problem(

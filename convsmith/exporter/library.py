@@ -100,9 +100,11 @@ def kernels_for(
 
 def export_kernels(
     kernels: Sequence[CompiledKernel], directory: str | os.PathLike[str], *, format: str = "static-library",
-    name: str | None = None, weights: Array | str | os.PathLike[str] | Weights | None = None,
+    name: str | None = None, weights: Array | str | os.PathLike[str] | Weights | list[dict[str, Array]] | None = None,
 ) -> ExportedLibrary:  # fmt: skip
-    """Write kernels to `directory` as one library; the arguments are those of `export`."""
+    """Write kernels to `directory` as one library; the arguments are those of `export`. A list of `weights` has the
+    arrays of each kernel.
+    """
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
         raise UsageError(f"directory={directory!r} is not legal: expected the path of a directory", code="bad-file")
     if not isinstance(format, str) or format not in FORMATS:
@@ -111,12 +113,13 @@ def export_kernels(
         raise UsageError("no kernel to export; legal are one or more", code="no-problem")
     names = _names_of(kernels, name)
     library = names[0] if len(kernels) == 1 else check_name(name) if name is not None else "kernels"
-    if weights is not None and len(kernels) > 1:
+    several = weights if isinstance(weights, list) else [] if weights is None else [weights]
+    if several and len(kernels) != len(several):
         raise UsageError(
             f"weights for {len(kernels)} kernels; legal are those of one kernel a library", code="bad-weights"
         )
-    given = {} if weights is None else weights_of(kernels[0].problem, weights)
-    built = tuple(build_kernel(k, own, given) for k, own in zip(kernels, names))
+    given = [weights_of(k.problem, arrays) for k, arrays in zip(kernels, several)] or [{}] * len(kernels)
+    built = tuple(build_kernel(k, own, arrays) for k, own, arrays in zip(kernels, names, given))
     return _written(library, Path(directory), format, built)
 
 

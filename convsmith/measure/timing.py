@@ -39,6 +39,9 @@ the first 2 to 3 ms after another library's.
 SETTLE_SECONDS = 0.25
 """Maximum wait in seconds for the previous subject's threads: OpenMP's spin for 5 ms, ONNX Runtime's for 40 ms."""
 
+REFILL_SECONDS = 0.2
+"""Seconds of a call beside which the time to refill the caches does not count."""
+
 ROUNDS = 15
 """Default number of rounds."""
 
@@ -119,10 +122,12 @@ class Sampler:
         while (elapsed := self._run(self.repeats)) < seconds / 4:
             scale = seconds / 4 / max(elapsed, 1e-9)
             self.repeats = max(self.repeats * 2, min(math.ceil(self.repeats * scale), 1 << 20))
+        self._is_long = elapsed / self.repeats > REFILL_SECONDS
         self.repeats = max(1, math.ceil(self.repeats * seconds / elapsed))
 
     def __call__(self) -> float:
-        self._run(max(1, int(self.repeats * self._warm_up)))  # refills the caches after the previous subject
+        if not self._is_long:
+            self._run(max(1, int(self.repeats * self._warm_up)))  # refills the caches after the previous subject
         before = time.process_time()
         elapsed = self._run(self.repeats)
         self._cpu += time.process_time() - before

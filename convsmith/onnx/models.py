@@ -21,7 +21,7 @@ from convsmith.onnx.calls import NODE_CALLS, KernelCall, node_call
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
-__all__ = ["EXTRA", "ModelNode", "OnnxModel", "Shapes", "node_problems", "read_model"]
+__all__ = ["EXTRA", "ModelNode", "OnnxModel", "Shapes", "node_constants", "node_problems", "read_model"]
 
 EXTRA = "pip install 'convsmith[onnx]' brings it"
 """The end of a message about missing packages: the command that installs them."""
@@ -294,9 +294,31 @@ def node_problems(source: str | os.PathLike[str], shapes: Shapes | None = None) 
     return {node.name: _problem(model, node) for node in model.nodes}
 
 
+def node_constants(
+    source: str | os.PathLike[str], shapes: Shapes | None = None
+) -> dict[str, tuple[Problem, dict[str, Array]]]:
+    """Return the problem of each node of a model, with the arrays that the model holds for it, by the node's name.
+
+    There are none where another node computes some of them. UsageError as of `node_problems`.
+    """
+    model = read_model(source, shapes, with_data=True)
+    found = {}
+    for node in model.nodes:
+        call, first = _call(model, node), NODE_CALLS[node.operator].factors[0]
+        others = [name for n, name in enumerate(node.inputs) if name and n != first]
+        held = {name: array for name, array in call.arrays.items() if name != "src"}
+        found[node.name] = call.problem, held if model.constants.keys() >= set(others) else {}
+    return found
+
+
 def _problem(model: OnnxModel, node: ModelNode) -> Problem:
+    return _call(model, node).problem
+
+
+def _call(model: OnnxModel, node: ModelNode) -> KernelCall:
+    """Return the kernel call of a node, with zeros in the place of all but constants."""
     try:
-        return node.call(model.stand_ins(node)).problem
+        return node.call(model.stand_ins(node))
     except ConvsmithError as error:
         if error.code == "shape" and str(error).startswith(model.name):
             raise
