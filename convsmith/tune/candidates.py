@@ -87,7 +87,8 @@ def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
     """Return the choices, best first; the first few are arranged to move little between memories.
 
     Of the choices for a gradient of the weights on one thread that are alike, the first is the one whose operands
-    memories deliver soonest: of all tiles as they are, and of the best tile of each lane as it is arranged.
+    memories deliver soonest: of all tiles as they are, and of the best tile of each lane as it is arranged. Choices on
+    fragments are rated again once they are arranged, because another order has other operands near.
     """
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
     alike = [c for c in found if _is_alone(c) and c.choice.cycles <= found[0].choice.cycles * ALIKE]
@@ -108,6 +109,8 @@ def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
             choices[n] = replace(choice, config=model.arranged(loops, choice.config))
             if n < len(alike):
                 rated[n] = _delivered(ranked[n]._replace(choice=choices[n]))
+            elif model.unit.rows > 1:
+                rated[n] = model.cycles(loops, choices[n].config)
         lanes.add(choice.config.lane)
     best = min(rated, key=lambda n: rated[n], default=0)
     if 0 in rated and rated[best] * CLEARLY < rated[0]:

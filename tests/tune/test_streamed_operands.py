@@ -153,3 +153,9 @@ def test_pixels_of_large_images_are_prefetched_where_that_pays(line: str, stream
     problem = parse_problem(f"--stag=abx --dtag=abx {line}")
     configs = [default_config(problem, t) for t in (server.of(level), level)]
     assert [c.stream for c in configs] == [streamed, ()]
+
+
+def test_tiles_are_rated_again_in_the_order_that_they_get() -> None:
+    """Where weights stay and pixels pass, wide tiles read weights that the first-level cache cannot hold."""
+    config = default_config(parse_problem(f"--dt=bf16 {LAYOUTS} mb1ic512ih28oc1024oh14kh1sh2ph0").canonical(), AMX)
+    assert config.order == ("mb", "oc", "oh", "ow") and dict(config.register) == {"ow": 14, "oc": 32}
