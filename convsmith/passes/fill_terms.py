@@ -31,7 +31,7 @@ class _Mask(ScopedRewriter):
         return Select(self.cond, v, const(v.buffer.dtype, 0))
 
 
-class _Fill(ScopedRewriter):
+class _FillTerms(ScopedRewriter):
     def __init__(self, name: str, count: int, packed: frozenset[Buffer]) -> None:
         super().__init__()
         self.name, self.count, self.packed = name, count, packed
@@ -100,4 +100,4 @@ def fill_terms(kernel: Kernel, loop: str, count: int, filled: Sequence[str] = ()
     require_loops(kernel, (loop,), "fill_terms")
     copies = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.name in filled)
     packed = frozenset((*(pack.params[-1] for pack in kernel.packs), *copies))
-    return with_body(kernel, _Fill(loop, count, packed).stmt(kernel.body))
+    return with_body(kernel, _FillTerms(loop, count, packed).stmt(kernel.body))

@@ -20,7 +20,7 @@ EARLY = "_e"
 """End of the names of registers that hold operands of the epilogue."""
 
 
-class _Held(Rewriter):
+class _InRegisters(Rewriter):
     """Replaces loads by registers."""
 
     def __init__(self, registers: dict[Load, Load]) -> None:
@@ -31,7 +31,7 @@ class _Held(Rewriter):
         return self.registers.get(v, v)
 
 
-class _Preload(LoopRewriter):
+class _EarlyLoads(LoopRewriter):
     def __init__(self, kernel: Kernel, operands: Collection[str], scope: str) -> None:
         super().__init__()
         self.scope = scope
@@ -69,7 +69,7 @@ class _Preload(LoopRewriter):
             nests.append(wrap(used, Store(held, registers[x].index, value)))
         if not early:
             return self._Alloc(s)
-        found: Stmt = block(*nests, *parts[:-1], _Held(registers).stmt(last))
+        found: Stmt = block(*nests, *parts[:-1], _InRegisters(registers).stmt(last))
         for y in reversed(registers.values()):
             found = Allocation(y.buffer, found)
         return Allocation(s.buffer, found)
@@ -143,7 +143,7 @@ def preload(kernel: Kernel, operands: Collection[str], scope: str = "register") 
                     if -i - t * 2 - x * 4 + 6 >= 0:
                       dst[i + t * 2 + x * 4] = acc[t, i] + bia[i + t * 2] + dst_e[t, i]
     """
-    rewriter = _Preload(kernel, operands, scope)
+    rewriter = _EarlyLoads(kernel, operands, scope)
     body = rewriter.stmt(kernel.body)
     if rewriter.missing:
         raise ConfigError(

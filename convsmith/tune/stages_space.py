@@ -85,7 +85,7 @@ class StagesSpace(ConfigSpace):
         A convolution with a fused depthwise one is computed by images or by rows.
         """
         if isinstance(self.problem, Conv):
-            yield self._by_rows(config.at != "oh")
+            yield from (near for near in map(self._by_rows, (True, False)) if near.at != config.at)
             return
         ways = _ways(config)
         for n, pair in enumerate(pairwise(self._stages.problems)):
@@ -96,9 +96,9 @@ class StagesSpace(ConfigSpace):
         """Yield configs of a chain in which fused stages compute another number of rows at once: powers of two."""
         if isinstance(self.problem, Conv):
             return
-        ways, places = _ways(config), _places(config)
+        ways, tiles = _ways(config), [link.place[1] for link in links(config)]
         ends = (n for n, fused in enumerate(ways) if fused and not any(ways[n + 1 : n + 2]))
-        lasts = {n + 1: int(places[n][0].partition(":")[2] or 1) for n in ends}
+        lasts = {n + 1: tiles[n] or 1 for n in ends}
         for last in lasts:
             rows, most = 1, self._stages.problems[last].dims["oh"]
             while rows < most:
