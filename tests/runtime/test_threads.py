@@ -265,7 +265,7 @@ FORKED = """
     for _ in range(3):
         child = os.fork()
         if not child:
-            signal.alarm(20)
+            signal.alarm(120)
             good = all((k(x, packed) == expected(x, w)).all() for _ in range(20))
             new = HostKernel(depthwise((1, 5, 4, 4), threads=2))
             y = channels_last((1, 5, 4, 4))
