@@ -83,7 +83,7 @@ def device_config(problem: Problem, machine: Machine, packs: bool = True) -> Con
         config = _of_hardware(problem, st, machine, packs)
         if config is not None:
             return config
-        found = min(_every(problem, st, machine), key=_rank, default=None)
+        found = min(_every(problem, st, machine, packs), key=_rank, default=None)
         if found is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
         return _in_parts(st, found.config, machine)
@@ -111,7 +111,7 @@ def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]
     with one_table():
         st = statement(problem, machine)
         found = {} if (config := _of_hardware(problem, st, machine)) is None else {config: 0.0}
-        ranked = sorted(_every(problem, st, machine), key=_rank)[:SEEDS]
+        ranked = sorted(_every(problem, st, machine, packs=True), key=_rank)[:SEEDS]
         found |= {_in_parts(st, x.config, machine): x.cycles for x in reversed(ranked)}
     return dict(sorted(found.items(), key=lambda x: x[1]))
 
@@ -159,13 +159,32 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
     return config
 
 
-def _every(problem: Problem, st: Statement, machine: Machine) -> Iterator[_Choice | FragmentChoice]:
-    """Yield all configs of the model; zero points are subtracted from each factor, or from the sums."""
+def _every(
+    problem: Problem, st: Statement, machine: Machine, packs: bool = False
+) -> Iterator[_Choice | FragmentChoice]:  # fmt: skip
+    """Yield all configs of the model; zero points are subtracted from each factor, or from the sums. If ``packs``,
+    fragments read packed weights where neighbours in memory are taps.
+    """
     yield from _choices(st, machine)
     sums = summed(problem, st) if st.shifted else None
     if sums is not None:
         yield from _choices(sums, machine)
-    yield from fragment_choices(sums or st, machine, _columns(st), problem.accuracy == "any")
+    columns, rounds = _columns(st), problem.accuracy == "any"
+    if not packs or sums is not None or not _has_neighbouring_taps(st):
+        yield from fragment_choices(sums or st, machine, columns, rounds)
+        return
+    plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=(st.b.name,))
+    for x in fragment_choices(packed_statement(st, plain, machine), machine, columns, rounds):
+        yield x._replace(config=replace(x.config, pack=plain.pack))
+
+
+def _has_neighbouring_taps(st: Statement) -> bool:
+    """Return whether neighbours of constant weights in memory are taps, of which fragments read one at a time."""
+    if len(st.factors) < 2 or not st.constant:
+        return False
+    nearest = min((b for b in st.b.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+    taps = {Var(d.name) for d in st.of("k") if d.sort == "taps"}
+    return nearest is not None and bool(taps & set(variables_of(st.b.coords[nearest.dim])))
 
 
 def _rank(choice: _Choice | FragmentChoice) -> tuple[float, str]:

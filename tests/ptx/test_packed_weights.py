@@ -31,6 +31,18 @@ def test_kernels_are_exact_under_four_schedules(line: str) -> None:
     check(line, "", "sm_90a")
 
 
+@pytest.mark.parametrize("line", [
+    "--dt=s8:s8:s32 --stag=axb --dtag=axb g2mb1ic64iw9oc64ow9kw3pw1",
+    pytest.param("--dir=BWD_D --dt=bf16 --stag=axb --dtag=axb mb1ic32ih8oc16oh4kh3sh2ph1", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_asynchronous_copies_bring_row_major_weights_of_fragments(line: str) -> None:
+    """Neighbours in memory are taps; packed, they are terms of a fragment."""
+    text = made(line, "", "sm_80").notes["ptx"]
+    main = text[text.index(".entry convsmith(") :].partition("\n}")[0]
+    assert "cp.async.cg.shared.global" in main and "ld.global" not in main
+    check(line, "", "sm_80")
+
+
 @pytest.mark.parametrize("line", LINES[:2])
 def test_the_kernel_for_weights_that_are_not_finite_takes_the_packed_ones(line: str) -> None:
     first, machine = made(line, "", "sm_90a"), target("sm_90a")
