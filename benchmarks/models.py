@@ -146,7 +146,7 @@ def measured(name: str, batch: int, threads: int, peers: Sequence[str], rounds: 
         return {"network": name, "batch": batch, "threads": threads, "seconds": {}}
     samplers = {way: Sampler(call, SAMPLE_SECONDS) for way, call in calls.items()}
     samples = alternate(samplers, 1)
-    round_seconds = sum(1.1 * samples[way][0] * samplers[way].repeats for way in samplers)
+    round_seconds = sum(2 * samples[way][0] * samplers[way].repeats for way in samplers)
     more = alternate(samplers, min(rounds, max(FEWEST_ROUNDS, int(ROW_SECONDS / round_seconds))) - 1)
     samples = {way: values + more[way] for way, values in samples.items()}
     ratios = {way: spread([a / b for a, b in zip(samples[way], samples["ours"])]) for way in samples if way != "ours"}

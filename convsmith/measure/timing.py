@@ -39,8 +39,8 @@ the first 2 to 3 ms after another library's.
 SETTLE_SECONDS = 0.25
 """Maximum wait in seconds for the previous subject's threads: OpenMP's spin for 5 ms, ONNX Runtime's for 40 ms."""
 
-REFILL_SECONDS = 0.2
-"""Seconds of a call beside which the time to refill the caches does not count."""
+LONG_SECONDS = 0.2
+"""Seconds of a call that needs no other call before it: the time to warm up does not count beside it."""
 
 ROUNDS = 15
 """Default number of rounds."""
@@ -108,8 +108,8 @@ class QueuedCall(Protocol):
 
 class Sampler:
     """Returns the seconds per call of one sample. The constructor warms `call` up and chooses the repetitions per
-    sample; `warm_up` times as many calls come before each sample. A sample of a `QueuedCall` ends when the work of its
-    calls has ended.
+    sample; `warm_up` times as many calls come before each sample, unless a call is long. A sample of a `QueuedCall`
+    ends when the work of its calls has ended.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Sampler:
         while (elapsed := self._run(self.repeats)) < seconds / 4:
             scale = seconds / 4 / max(elapsed, 1e-9)
             self.repeats = max(self.repeats * 2, min(math.ceil(self.repeats * scale), 1 << 20))
-        self._is_long = elapsed / self.repeats > REFILL_SECONDS
+        self._is_long = elapsed / self.repeats > LONG_SECONDS
         self.repeats = max(1, math.ceil(self.repeats * seconds / elapsed))
 
     def __call__(self) -> float:
