@@ -92,9 +92,10 @@ def is_implied(cond: Cond, by: Collection[Cond], ranges: Mapping[Var, Range]) ->
 class _Stage(ScopedRewriter):
     def __init__(
         self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int, exact: bool,
-        masked: bool, convert: bool,
+        masked: bool, convert: bool, multiple: int,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.multiple = multiple
         self.buffer, self.loop, self.innermost, self.fill = buffer, loop, innermost, fill
         self.scope, self.width, self.exact, self.masked, self.convert = scope, width, exact, masked, convert
 
@@ -123,6 +124,8 @@ class _Stage(ScopedRewriter):
             shape.append(hi - lo + 1)
         nearest = min(old.blocks, key=lambda b: b.stride).dim
         shape[nearest] = max(shape[nearest], self.width)
+        last = nearest if self.innermost is None else self.innermost
+        shape[last] = -(-shape[last] // self.multiple) * self.multiple
         blocks = dense(tuple(shape)) if self.exact else dense_blocks(old.blocks, shape, self.innermost)
         held = _read_as(old, loop.body) if self.convert else old.dtype
         new = Buffer(f"{self.buffer}_s", held, tuple(shape), blocks, self.scope)
@@ -198,7 +201,7 @@ def read_or_fill(buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill
 
 def stage(
     kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache",
-    width: int = 1, exact: bool = False, masked: bool = False, convert: bool = False,
+    width: int = 1, exact: bool = False, masked: bool = False, convert: bool = False, multiple: int = 1,
 ) -> Kernel:  # fmt: skip
     """Copy the footprint of each iteration of ``loop`` in ``buffer`` to ``<buffer>_s`` before the iteration runs.
 
@@ -207,7 +210,7 @@ def stage(
     ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its elements. An ``exact`` copy
     holds its dims in their own order, and only elements that exist; it runs before the first statement that reads it.
     With ``masked``, the loads keep their masks. With ``convert``, the copy holds elements of the type to which the nest
-    converts each of them.
+    converts each of them. The contiguous dim is filled up to a ``multiple`` of elements.
 
     Before::
 
@@ -232,7 +235,7 @@ def stage(
     require_no_effects(kernel, "stage", FENCES)
     require_one(kernel, (loop,), "stage")
     require_new_buffer(kernel, f"{buffer}_s", "stage")
-    body = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked, convert).stmt(kernel.body)
+    body = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked, convert, multiple).stmt(kernel.body)
     dims = (str(d) for b in kernel.params if b.name == buffer for d in range(len(b.shape)))
     made = [f"{buffer}_s{end}" for end in (*dims, ".l")]
     return note_copies(kernel, with_body(kernel, body), made)

@@ -82,6 +82,13 @@ def empty_terms(st: Statement, config: Config) -> int:
     return -prod(sizes[n] for n in fused_dims(config, joined)) % terms
 
 
+def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
+    """Whether the padded copy of A has zeros for the terms that the last instruction on fragments lacks."""
+    is_padded = bool(nest.rows) and is_copied(st, config) and not has_windows(config)
+    sizes = {d.name: d.size for d in st.dims}
+    return is_padded and prod(sizes[n] for n in fused_dims(config, config.terms[0][0])) % nest.unit.terms > 0
+
+
 def window_borders(st: Statement, config: Config, nest: Nest) -> tuple[str, ...]:
     """Return the names of the loops of a copy of windows that meet borders: over rows, pixels, and all but channels."""
     pixels = fused_dims(config, _row_loop(nest))

@@ -36,6 +36,7 @@ from convsmith.plan.copies import (
     is_copied,
     is_packed,
     shared_taps,
+    short_terms,
     window_borders,
     window_place,
 )
@@ -110,6 +111,8 @@ def read_steps(
         filled = (*(neighbours or (None,)), top_bit(st.a)) if st.a.flipped else neighbours
         if copied_type(st, nest) != st.a.dtype:
             filled = (None, 0, "cache", 1, False, False, True)
+        if short_terms(st, config, nest):
+            filled = (*neighbours, 0, "cache", 1, False, False, False, nest.unit.terms)
         steps.append(Step(copy_windows, st.a.name, place, *windows) if has_windows(config) else
                      Step(stage, st.a.name, place, *filled))
     if masked and config.realise == "peel":
@@ -117,8 +120,9 @@ def read_steps(
     if not nest.along_k:
         lane = (nest.lane.name, nest.filled)
         steps.append(Step(round_up, (*names(nest.vectors), nest.lane.name), (*nest.widths, lane)))
-    if nest.unit.dot and (not nest.rows or has_windows(config) or is_packed(st, config)):
-        filled = (copy_name(st),) if has_windows(config) else (f"{st.a.name}_p",) if nest.rows else ()
+    is_short = short_terms(st, config, nest)
+    if nest.unit.dot and (not nest.rows or has_windows(config) or is_packed(st, config) or is_short):
+        filled = (copy_name(st),) if has_windows(config) or is_short else (f"{st.a.name}_p",) if nest.rows else ()
         steps += [Step(fill_terms, x.name, x.extent, filled) for x in nest.terms]
     steps.append(Step(simplify))
     if indirect(st, config):

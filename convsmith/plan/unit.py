@@ -18,6 +18,9 @@ from convsmith.plan.config import Config
 from convsmith.plan.loops import fused_dims
 from convsmith.statement.statement import Statement, view_steps
 
+FILLED = 0.75
+"""Minimum part of the terms of an instruction on fragments that channels make, where a copy fills up the others."""
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -64,6 +67,8 @@ class Unit:
         Where the dot product on vectors is slow, so is the multiply-add of the type of sums.
         """
         fragments = [row for row in _fragment_rows(st, target) if not _unfit_fragments(st, row)]
+        terms = next((d.size for d in st.dims if d.name == st.reduce[-1]), 1)
+        fragments.sort(key=lambda row: (terms % row.terms > 0, -(-terms // row.terms), row.terms))
         dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row)]
         slow = bool(dots) and dots[0].name in dict(target.costs.slow)
         vectors = [*map(Unit.of_row, dots[:1]), *([Unit.plain(st, target)] if slow or not dots else [])]
@@ -140,10 +145,14 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
         return f"elements of {st.a.name} are absent that no padded copy supplies"
     if sizes[st.n] == 1:
         return "the result has one column"
-    if not (windows or packed) and (size := sizes[loop]) % row.terms:
-        return f"its {row.terms} terms do not divide loop {loop}, which runs {size} times"
     steps = view_steps(st.a)
     even = is_true(st.a.mask) and (packed or steps.get(Var(loop)) == 1)
+    size = prod(sizes[n] for n in ((loop,) if config is None else fused_dims(config, loop)))
+    # The channels of the next group would follow those that a copy fills up.
+    copied = (not even if config is None else config.realise == "pad_copy") and not st.of("batch")
+    filled = copied and size >= FILLED * row.terms
+    if not (windows or packed or filled) and size % row.terms:
+        return f"its {row.terms} terms do not divide loop {loop}, which runs {size} times"
     if config is None:
         has_images = any(d.sort == "images" for d in st.of("m"))
         return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"

@@ -150,8 +150,10 @@ def all_finite(array: Array) -> bool:
     if array.dtype.kind in "iu":
         return True
     if array.dtype.itemsize == 2:  # numpy converts 16-bit floats one by one
-        largest = (array.view(np.uint16) & 0x7FFF).max(initial=0)
-        return bool(largest < np.array(np.inf, array.dtype).view(np.uint16))
+        # Of each sign, the bits of what is not finite are the largest: two maxima need no array of their own.
+        infinity = int(np.array(np.inf, array.dtype).view(np.uint16))
+        positive, negative = (array.view(bits).max(initial=0) for bits in (np.int16, np.uint16))
+        return bool(positive < infinity and negative < infinity + (1 << 15))
     return bool(np.isfinite(array).all())
 
 

@@ -152,11 +152,13 @@ class CostModel(SharedFacts):
             read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
             packed += read * target.costs.copy / (self.lanes if loops.kinds[lane] == "m" else 2)
         copied = self.copied(config)
+        configured = target.costs.fragment_configuration if self.unit.rows > 1 else 0.0
         if terms is not None:
             for name in terms:
                 terms[name] *= zeros * around
             terms |= {"padded copy": copied, "packing": packed}
-        return cycles * around + copied + packed
+            terms["calls"] += configured
+        return cycles * around + copied + packed + configured
 
     def written(self, lane: str, tile: dict[str, int], most: int) -> float:
         """Return the cycles to write a vector of results whose lanes are not adjacent, of ``most`` in a tile."""

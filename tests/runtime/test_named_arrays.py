@@ -346,7 +346,8 @@ def test_bfloat16_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_finite_of_every_float(name: str) -> None:
     array = np.ones(3, name)
     assert all_finite(array)
-    for value in (np.inf, np.nan):
+    assert all_finite(-array) and all_finite(np.array([np.finfo(np.float16).max, -0.0], name))
+    for value in (np.inf, -np.inf, np.nan, -np.nan):
         array[1] = value
         assert not all_finite(array)
     assert all_finite(np.ones(3, np.int8))
