@@ -11,11 +11,16 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from opencl_driver import load_first
 from tiers import mark_wide_cases
 
 from convsmith.diag.settings import settings
+
+# On a loaded machine, neither an example nor its draw may fail a test by its time.
+hypothesis.settings.register_profile("any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("any-load")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tiers import sample
 
@@ -70,3 +71,9 @@ def test_one_case_in_n(n: int) -> None:
     assert len(kept) == -(-100 // n)
     more = sample(["another", *names], [frozenset()] * 101, n)
     assert len({number + 1 for number in kept} - more) <= 1
+
+
+def test_no_example_fails_by_its_time() -> None:
+    profile = hypothesis.settings.default
+    assert profile is not None and profile.deadline is None
+    assert hypothesis.HealthCheck.too_slow in profile.suppress_health_check
