@@ -66,6 +66,21 @@ def test_what_tune_measures_is_kept_and_used(path: Path, tmp_path: Path) -> None
             assert run("db", "best", "--wide").stdout.splitlines()[1] == best[1]
 
 
+def test_refused_configs_are_counted_below_their_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reasons of each problem stand below its row, and those of all at the end."""
+
+    def searched(problem: Problem, *_: object) -> Outcome:
+        return Outcome(problem, None, Counter(), Counter(cache=112, registers=300), 0.1, "budget")
+
+    monkeypatch.setattr("convsmith.cli.tune.search", searched)
+    lines = path.with_name("lines.txt")
+    lines.write_text(f"{LINE}\nmb2ic8ih6oc40oh6kh3ph1\n")
+    shown = run("tune", str(lines), "--budget=1s", "--threads=1").stdout.splitlines()
+    rows = [n for n, line in enumerate(shown) if "oc40oh6kh3ph1" in line]
+    assert [shown[n + 1] for n in rows] == ["    412 refused: 300 registers, 112 cache"] * 2
+    assert "all problems: 824 refused: 600 registers, 224 cache" in shown
+
+
 def test_a_budget_of_nothing_measures_nothing(path: Path) -> None:
     result = run("tune", "resnet50", "--budget=0")
     assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
