@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var
+from convsmith.ir.index import Var, is_true
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -83,6 +83,8 @@ def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> l
     if config.threads > 1:
         steps.append(Step(collapse))
     steps += [Step(unused_let), Step(hoist), Step(cse), Step(strength_reduce), Step(unroll)]
+    if config.realise == "peel" and not is_true(st.a.mask):
+        steps.append(Step(simplify, False))  # pieces of the taps decide which pixels of a tile have a tap
     if target.scalar_types:
         steps.append(Step(unvectorise, target.scalar_types))
     if indirect(st, config):
