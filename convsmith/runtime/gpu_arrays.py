@@ -76,13 +76,17 @@ class GpuArguments:
         self._ends: dict[str, int] = {}
         self._keep: list[object] = []
         border.check_names(arrays)
+        for packed in arrays.values():
+            if isinstance(packed, Packed) and packed.bias is not None:
+                start = self.addresses["bia"] = packed.addresses_on(memory)[1]
+                self._ends["bia"] = start + packed.bias.nbytes
         for name, spec in border.specs.items():
             given = arrays.get(name)
             if given is not None:
                 self._take(name, spec, given, names[name])
             elif spec.argument.role == "out":
                 self._reserve(name, spec, first)
-            elif name not in border.defaults:
+            elif name not in border.defaults and name not in self.addresses:
                 raise UsageError(f"{names[name]}: missing; legal is an array of {spec.form}", code="missing")
         self._check_overlaps(border, names)
 
@@ -95,7 +99,7 @@ class GpuArguments:
         is_result = spec.argument.role != "in"
         if isinstance(given, Packed):
             self.packed.append(name)
-            address, size, owner = given.address_on(self._memory), given.buffer.nbytes, cast(object, given)
+            address, size, owner = given.addresses_on(self._memory)[0], given.buffer.nbytes, cast(object, given)
         elif is_on_gpu(given):
             _check_device(called, given, self._memory.number)
             located = _located(called, given, self.stream)

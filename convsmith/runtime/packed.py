@@ -48,7 +48,7 @@ class Packed:
     def __init__(self, key: str, buffer: Array, bias: Array | None, finite: bool | None) -> None:
         self.key = key
         self._buffer, self._bias, self._finite = buffer, bias, finite
-        self._copies: dict[int, tuple[int, object]] = {}
+        self._copies: dict[int, list[tuple[int, object]]] = {}
         buffer.flags.writeable = False
         if bias is not None:
             bias.flags.writeable = False
@@ -78,13 +78,19 @@ class Packed:
             self._finite = all_finite(self._buffer)
         return self._finite
 
-    def address_on(self, memory: DeviceMemory) -> int:
-        """Return the address of the packed weights in the memory of a device, to which they are copied once."""
+    def addresses_on(self, memory: DeviceMemory) -> tuple[int, int]:
+        """Return the addresses of the packed weights and of the bias (0 if there is none) in the memory of a device, to
+        which they are copied once.
+        """
         if memory.number not in self._copies:
-            copy = memory.reserve(self._buffer.nbytes)
-            memory.write(copy[0], self._buffer.view(np.uint8))
-            self._copies[memory.number] = copy
-        return self._copies[memory.number][0]
+            copies = []
+            for part in (x for x in (self._buffer, self._bias) if x is not None):
+                address, owner = memory.reserve(part.nbytes)
+                memory.write(address, part.view(np.uint8))
+                copies.append((address, owner))
+            self._copies[memory.number] = copies
+        weights, *bias = (address for address, _ in self._copies[memory.number])
+        return weights, bias[0] if bias else 0
 
     def __repr__(self) -> str:
         return f"Packed({self.signature})"

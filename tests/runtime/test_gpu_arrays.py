@@ -219,6 +219,16 @@ def test_packed_weights_stay_on_the_gpu(driver: FakeDriver) -> None:
         k.pack(w)
 
 
+def test_a_packed_bias_stays_on_the_gpu(driver: FakeDriver) -> None:
+    k = cs.compile(f"--dir=FWD_B {LINE}", config=PACKED, threads=1)
+    x, b = OnGpu(driver, X), integers(8, seed=2)
+    packed = k.pack(W, b)
+    np.testing.assert_array_equal(k(x, packed).values(), WANT + b[:, None, None])
+    count = driver.copies
+    np.testing.assert_array_equal(k(x, packed).values(), WANT + b[:, None, None])
+    assert driver.copies == count
+
+
 def test_out_is_written_in_place(driver: FakeDriver, kernel: Any) -> None:
     k = cs.CompiledKernel(kernel.problem, kernel.target, kernel.config)
     x, w, out = (OnGpu(driver, values) for values in (X, W, np.zeros_like(WANT)))
