@@ -190,7 +190,7 @@ class Problem(ABC):
             tags["bia_dt"] = ""
         post_ops = tuple(op.canonical(len(self.product_shape)) for op in self.post_ops)
         acc_mode = "f16" if self.half_sums else "strict"
-        accuracy = self.accuracy if self.has_transforms else "relaxed"
+        accuracy = self.accuracy if self.has_transforms or self.accuracy == "any" else "relaxed"
         return replace(self, name=None, post_ops=post_ops, acc_mode=acc_mode, accuracy=accuracy, **tags)
 
     # -- derived ----------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class Problem(ABC):
 
     @property
     def has_transforms(self) -> bool:
-        """Whether `accuracy` may change the kernel: with sums in f32, except for gradients of the weights."""
+        """Whether `accuracy` admits transforms: with sums in f32, except for gradients of the weights."""
         return False
 
     @property

@@ -34,16 +34,6 @@ def path(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path / "m.db"
 
 
-def test_refused_configs_are_counted_below_their_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def searched(problem: Problem, *_: object) -> Outcome:
-        return Outcome(problem, None, refused=Counter(cache=112, registers=300), ended="budget")
-
-    monkeypatch.setattr("convsmith.cli.tune.search", searched)
-    result = run("tune", LINE, "--budget=1s", "--threads=1")
-    assert result.exit_code == 0, result.output
-    assert "\n    412 refused: 300 registers, 112 cache\n" in result.stdout
-
-
 def test_what_tune_measures_is_kept_and_used(path: Path, tmp_path: Path) -> None:
     result = run("tune", LINE, "--budget=1500ms", "--threads=1", "--wide")
     assert result.exit_code == 0, result.output
