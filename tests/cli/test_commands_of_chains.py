@@ -59,7 +59,8 @@ def test_show_and_explain_print_all_stages() -> None:
 
 
 def test_show_prints_the_kernel_of_each_stage() -> None:
-    shown = run("show", "mb1ic4ih9oc8kh1 -> mb1ic8ih9oc8kh3ph1 -> mb1ic8ih9oc4kh1", "--target", "generic")
+    chain = "mb1ic4ih9oc8kh1 -> mb1ic8ih9oc8kh3ph1 -> mb1ic8ih9oc4kh1"
+    shown = run("show", chain, "--target", "generic", "--threads", "1")
     assert shown.exit_code == 0, shown.output
     words = ("kernel ", "pack ", "before ")
     heads = [line.split("(")[0] for line in shown.output.splitlines() if line.startswith(words)]

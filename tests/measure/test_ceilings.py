@@ -12,7 +12,7 @@ import convsmith as cs
 from convsmith.compiler.cache import disk_cache
 from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import host_targets
-from convsmith.measure import ceilings, peak
+from convsmith.measure import ceilings, peak, timing
 from convsmith.measure.peak import PeakSample, ReadSample
 
 LINE = "mb1ic16ih9oc16oh9kh3ph1"
@@ -49,7 +49,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
         clock.sample()
         return ReadSample(1e-9, next(rates))
 
-    monkeypatch.setattr(ceilings, "time", clock)
+    for module in (ceilings, timing):
+        monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(ceilings, "peak_sample", peak)
     monkeypatch.setattr(ceilings, "read_sample", read)
     monkeypatch.setattr(ceilings, "_in_process", {})
