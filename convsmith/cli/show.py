@@ -35,7 +35,7 @@ _TEXTS: dict[str, tuple[str, Callable[[Inspected], str]]] = {
 @choice_options
 @problem_options
 @node_options
-@click.option("--after", metavar="PASS", help="The IR after a pass, by name or number; `naive` is before all.")
+@click.option("--after", metavar="PASS", help="The IR after a pass: name, name:run or number; `naive` is before all.")
 @click.option("--all", "every", is_flag=True, help="The IR after every pass that changed it.")
 @click.option("--llvm", is_flag=True, help="LLVM's text.")
 @click.option("--asm", is_flag=True, help="Assembly, of every target.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +66,8 @@ class Inspected:
         """Return the IR, by default of all kernels of a call as they go to LLVM. "naive" is the first IR of the main
         one; a pass on it is given by name or number.
 
-        A name denotes the last run of a pass; numbers distinguish its runs. UsageError lists the passes.
+        A name denotes the last run of a pass, "simplify:2" the second run of `simplify`, and a number the run of that
+        number among those of all passes. UsageError lists the passes.
         """
         if stage is not None:
             expect_text("stage", stage, "bad-pass")
@@ -73,8 +75,13 @@ class Inspected:
         if stage is None:
             return str(low)
         matches = [r for r in records if stage == r.name or (stage.isdecimal() and int(stage) == r.number)]
+        runs = Counter[str]()
+        for r in records:
+            runs[r.name] += 1
+            if stage == f"{r.name}:{runs[r.name]}":
+                matches = [r]
         if not matches:
-            names = ", ".join(dict.fromkeys(r.name for r in records))
+            names = ", ".join(f"{name} ({count} runs)" if count > 1 else name for name, count in runs.items())
             raise UsageError(f"no pass {stage!r}: legal are 0 to {len(records) - 1}, {names}", code="bad-pass")
         return str(matches[-1].kernel)
 

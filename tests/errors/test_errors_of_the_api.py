@@ -264,6 +264,7 @@ def test_passes_that_do_not_exist() -> None:
     k = cs.compile(LINE, threads=1)
     raises(cs.UsageError, "bad-pass", "no pass 'frobnicate'", "naive", "unroll")(lambda: k.ir("frobnicate"))
     raises(cs.UsageError, "bad-pass", "no pass '999'", "legal are 0 to")(lambda: k.ir("999"))
+    raises(cs.UsageError, "bad-pass", "no pass 'simplify:9'", "simplify (")(lambda: k.ir("simplify:9"))
 
 
 # -- surroundings

@@ -216,6 +216,8 @@ def test_ir_at_every_stage() -> None:
     k = cs.compile(LINE, threads=1)
     assert k.ir("naive").splitlines()[1].strip() == "for mb in 0 .. 1:"
     assert k.ir("0") == k.ir("naive") and k.ir() == k.ir(str(len(k.passes()) - 1))
+    runs = [r.number for r in k.passes() if r.name == "simplify"]
+    assert [k.ir(f"simplify:{n}") for n, _ in enumerate(runs, 1)] == [k.ir(str(number)) for number in runs]
     assert "oc.o" in k.ir("tile") and "oc.o" not in k.ir("fuse" if "--fuse" in str(k.config) else "1")
     for record in k.passes():
         assert k.ir(record.name)
