@@ -92,10 +92,10 @@ def is_implied(cond: Cond, by: Collection[Cond], ranges: Mapping[Var, Range]) ->
 class _Stage(ScopedRewriter):
     def __init__(
         self, buffer: str, loop: str, innermost: int | None, fill: int, scope: str, width: int, exact: bool,
-        masked: bool, convert: bool, multiple: int,
+        masked: bool, convert: bool, multiple: int, count: int | None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.multiple = multiple
+        self.multiple, self.count = multiple, count
         self.buffer, self.loop, self.innermost, self.fill = buffer, loop, innermost, fill
         self.scope, self.width, self.exact, self.masked, self.convert = scope, width, exact, masked, convert
 
@@ -137,7 +137,8 @@ class _Stage(ScopedRewriter):
             copy = _exact_copy(old, new, origin, ranges)
             body = _before_first_read(old, new, copy, Relocate(old, new, place), loop.body)
         else:
-            copy = _copy(old, new, origin, {**ranges}, self.fill)
+            sizes = [self.count if d == last and self.count is not None else n for d, n in enumerate(old.shape)]
+            copy = _copy(old, new, origin, {**ranges}, self.fill, sizes)
             to_copy = Relocate(old, new, place) if self.masked else LoadsOfCopy(old, new, place, {**ranges, **inner})
             body = Alloc(new, block(copy, to_copy.stmt(loop.body)))
         return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
@@ -167,13 +168,16 @@ def _before_first_read(old: Buffer, new: Buffer, copy: Stmt, rewriter: Rewriter,
     return block(*s.stmts[:first], Alloc(new, block(copy, *map(rewriter.stmt, s.stmts[first:]))))
 
 
-def _copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range], fill: int) -> Stmt:
+def _copy(
+    old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range], fill: int, sizes: Sequence[int]
+) -> Stmt:
+    """Return the nest that copies the elements of ``old`` from ``origin`` on, of which there are ``sizes``."""
     *outer, lanes = new.blocks
     last = lanes.dim if new.in_registers else None
     index = tuple(Var(f"{new.name}.l" if d == last else f"{new.name}{d}") for d in range(len(new.shape)))
     source = tuple(o + i for o, i in zip(origin, index))
     full = {**ranges, **{v: (0, n - 1) for v, n in zip(index, new.shape)}}
-    element = read_or_fill(old, source, full, fill)
+    element = read_or_fill(old, source, full, fill, sizes)
     body: Stmt = Store(new, index, element if new.dtype is old.dtype else Cast(new.dtype, element))
     kind = "unrolled" if new.in_registers else "serial"
     body = For(index[lanes.dim], as_index(0), as_index(lanes.size), body)
@@ -192,9 +196,12 @@ def _exact_copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: Mappi
     return body
 
 
-def read_or_fill(buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill: int) -> Value:
-    """Return the element of ``buffer`` at ``index``, or ``fill`` where that lies outside of it."""
-    inside = simplify(conj(c for i, n in zip(index, buffer.shape) for c in (i >= 0, i < n)), ranges)
+def read_or_fill(
+    buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill: int, sizes: Sequence[int] | None = None
+) -> Value:
+    """Return the element of ``buffer`` at ``index``, or ``fill`` where that lies outside of it, or of ``sizes``."""
+    within = buffer.shape if sizes is None else sizes
+    inside = simplify(conj(c for i, n in zip(index, within) for c in (i >= 0, i < n)), ranges)
     read = Load(buffer, index, None)
     return read if is_true(inside) else Select(inside, read, const(buffer.dtype, fill))
 
@@ -202,6 +209,7 @@ def read_or_fill(buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill
 def stage(
     kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache",
     width: int = 1, exact: bool = False, masked: bool = False, convert: bool = False, multiple: int = 1,
+    count: int | None = None,
 ) -> Kernel:  # fmt: skip
     """Copy the footprint of each iteration of ``loop`` in ``buffer`` to ``<buffer>_s`` before the iteration runs.
 
@@ -210,7 +218,8 @@ def stage(
     ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its elements. An ``exact`` copy
     holds its dims in their own order, and only elements that exist; it runs before the first statement that reads it.
     With ``masked``, the loads keep their masks. With ``convert``, the copy holds elements of the type to which the nest
-    converts each of them. The contiguous dim is filled up to a ``multiple`` of elements.
+    converts each of them. The contiguous dim is filled up to a ``multiple`` of elements; if ``count`` says how many of
+    them there are, those that a blocked layout adds are ``fill`` too.
 
     Before::
 
@@ -235,7 +244,8 @@ def stage(
     require_no_effects(kernel, "stage", FENCES)
     require_one(kernel, (loop,), "stage")
     require_new_buffer(kernel, f"{buffer}_s", "stage")
-    body = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked, convert, multiple).stmt(kernel.body)
+    rewriter = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked, convert, multiple, count)
+    body = rewriter.stmt(kernel.body)
     dims = (str(d) for b in kernel.params if b.name == buffer for d in range(len(b.shape)))
     made = [f"{buffer}_s{end}" for end in (*dims, ".l")]
     return note_copies(kernel, with_body(kernel, body), made)

@@ -112,7 +112,8 @@ def read_steps(
         if copied_type(st, nest) != st.a.dtype:
             filled = (None, 0, "cache", 1, False, False, True)
         if short_terms(st, config, nest):
-            filled = (*neighbours, 0, "cache", 1, False, False, False, nest.unit.terms)
+            count = st.a.layout.shape[neighbours[0]]
+            filled = (*neighbours, 0, "cache", 1, False, False, False, nest.unit.terms, count)
         steps.append(Step(copy_windows, st.a.name, place, *windows) if has_windows(config) else
                      Step(stage, st.a.name, place, *filled))
     if masked and config.realise == "peel":

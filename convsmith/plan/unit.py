@@ -9,7 +9,7 @@ from math import gcd, prod
 
 from convsmith.arith.evaluate import holds
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Eq0, Ge0, Var, is_true, parts_of
+from convsmith.ir.index import Eq0, Ge0, Mod, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -135,8 +135,9 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     # A copy has zeros beyond the borders, and there is none of nothing. A stride meets all elements of a residue class.
-    bordered = all(isinstance(part, Ge0 | Eq0) for part in parts_of(st.a.mask))
-    if not all(_meets_each_class(st, part) for part in parts_of(st.a.mask) if isinstance(part, Eq0)):
+    strides = [part for part in parts_of(st.a.mask) if isinstance(part, Eq0) and _divides(part)]
+    bordered = all(isinstance(part, Ge0) or part in strides for part in parts_of(st.a.mask))
+    if not all(_meets_each_class(st, part) for part in strides):
         return f"no tap meets some pixels of {st.c.name}, which have no product"
     # Blocks round an axis up: elements between its end and theirs lie in memory, and count as absent there.
     extents = zip(st.a.masks, st.a.layout.shape, st.a.layout.padded_shape)
@@ -167,6 +168,11 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if not even and config.realise not in ("pad_copy", "window_copy"):
         return f"{st.a.name} lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"
     return ""
+
+
+def _divides(part: Eq0) -> bool:
+    """Return whether ``part`` of a mask is that a stride divides a sum; others equate a single pixel and its tap."""
+    return any(isinstance(atom, Mod) for atom, _ in part.arg.terms)
 
 
 def _meets_each_class(st: Statement, stride: Eq0) -> bool:

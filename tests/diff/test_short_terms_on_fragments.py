@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from guarded import Compiled, check_result, expected
 
 import convsmith as cs
+from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_targets
@@ -15,6 +17,7 @@ from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
+from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import conv_reference
 from convsmith.tune.candidates import default_config
 
@@ -51,6 +54,24 @@ def test_short_terms_are_exact(line: str, config: str) -> None:
     assert kernel.config.instruction.startswith("tdp") and kernel.config.realise == "pad_copy"
     verdict = verify_kernel(kernel)
     assert verdict.ok, f"{kernel.config}: {verdict.detail}"
+
+
+@needs_amx
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dt=bf16 --stag=aBx16b --dtag=axb mb1ic50ih14oc40oh14kh3ph1",
+        "--dir=BWD_D --dt=bf16 --stag=axb --dtag=aBx16b mb1ic7ih1iw31oc17oh1ow28kh1kw5ph0pw0",
+    ],
+)
+def test_elements_that_blocks_add_fill_no_terms(line: str) -> None:
+    problem = parse_problem(line).canonical()
+    with interning():
+        config = default_config(problem, AMX)
+    assert config.instruction.startswith("tdp") and config.realise == "pad_copy"
+    arrays = random_arrays(problem, 0)
+    memory = Compiled(problem, build_artifact(problem, config, AMX))(arrays)  # NaN between the elements of the arrays
+    check_result(problem, memory, expected(problem, arrays))
 
 
 @needs_amx

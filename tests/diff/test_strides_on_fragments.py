@@ -59,3 +59,10 @@ def test_pixels_that_no_tap_meets_have_no_product(window: str) -> None:
         assert not default_config(problem, AMX).instruction.startswith("tdp")
         with pytest.raises(ConfigError, match="no tap meets some pixels of diff_src"):
             plan(problem, Config.parse(f"--target=avx512_amx {words}"), AMX)
+
+
+@needs_amx
+def test_a_pixel_with_a_single_tap_is_no_stride() -> None:
+    """Both borders of one row leave one tap, which equates the pixel and the tap as a stride does."""
+    kernel = cs.compile(f"{SOURCE} mb1ic16ih1oc16oh1kh7ph6", target="avx512_amx", threads=1)
+    assert verify_kernel(kernel).ok
