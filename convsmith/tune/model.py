@@ -443,7 +443,7 @@ class Model(CostModel):
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
         ready = single or steps.get(Var(lane)) == 1 or (inner and self.dims[lane] == (self.batch, self.n))
         inner_pixel = next((d.name for d in self.st.of("m") if d.name == self.dims[lane][-1]), "")
-        apart = inner_pixel and not self.phases and self.src.get(Var(inner_pixel)) != 1
+        apart = inner_pixel and not (self.phases or self.classes) and self.src.get(Var(inner_pixel)) != 1
         apart = apart and self.reads_once() and not self.bordered(lane) and not self.in_blocks(Var(inner_pixel))
         a = (self.st.a.name,) if self.st.a.fewer is not None or apart else ()
         return (*a, b.name) if self.st.constant or not ready else a

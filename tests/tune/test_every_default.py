@@ -27,6 +27,7 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.plan import plan
 from convsmith.problem import Conv, Problem
 from convsmith.problem.fusion import stages_of
+from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import DIRECTIONS
 from convsmith.tune.candidates import default_config
 
@@ -155,3 +156,12 @@ def test_all_draws_are_distinct_and_have_all_types() -> None:
     assert len(distinct) >= 20_000
     assert (COMMON | SHAPES) - found.keys() == set()
     assert {(d, dt) for d in DIRECTIONS for dt in types_of(d)} - types == set()
+
+
+def test_a_gradient_of_residue_classes_is_not_packed() -> None:
+    """Loops of a class end where its residue says, which no packed operand has a dim for."""
+    line = "--dir=BWD_D --dt=f64 --stag=abx --wtag=axb --dtag=axb g16mb2ic16ih8iw31oc16oh3ow34kh1kw1sh3sw1ph0pw2"
+    problem, machine = parse_problem(line).canonical(), next(t for t in LEVELS if t.name == "avx512_bf16")
+    with interning():
+        config = default_config(problem, machine, 1)
+        assert "diff_dst" not in config.pack and lower(plan(problem, config, machine)).text
