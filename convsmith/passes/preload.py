@@ -7,28 +7,17 @@ from collections.abc import Collection, Sequence
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Cond, Var, conj, is_true, parts_of
-from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import THREAD_LOOPS, Alloc, Block, For, If, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Select, Value, const
+from convsmith.ir.value import Load, Select, const
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.derive_packing import guards_of
+from convsmith.passes.lets import Name
 from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, with_body, wrap
 
 Allocation = Alloc
 """Within a rewriter, ``Alloc`` is its method."""
 EARLY = "_e"
 """End of the names of registers that hold operands of the epilogue."""
-
-
-class _InRegisters(Rewriter):
-    """Replaces loads by registers."""
-
-    def __init__(self, registers: dict[Load, Load]) -> None:
-        super().__init__()
-        self.registers = registers
-
-    def Load(self, v: Load) -> Value:
-        return self.registers.get(v, v)
 
 
 class _EarlyLoads(LoopRewriter):
@@ -69,7 +58,7 @@ class _EarlyLoads(LoopRewriter):
             nests.append(wrap(used, Store(held, registers[x].index, value)))
         if not early:
             return self._Alloc(s)
-        found: Stmt = block(*nests, *parts[:-1], _InRegisters(registers).stmt(last))
+        found: Stmt = block(*nests, *parts[:-1], Name(registers).stmt(last))
         for y in reversed(registers.values()):
             found = Allocation(y.buffer, found)
         return Allocation(s.buffer, found)

@@ -27,7 +27,7 @@ PAGE = 4096
 
 
 class SharedFacts:
-    """What all candidates of one problem that use ``unit`` share, with ``along`` as phases of its pixels."""
+    """The facts of ``problem`` that all candidates with ``unit`` share; ``along`` are the phases of its pixels."""
 
     def __init__(
         self, problem: Problem, st: Statement, target: Machine, unit: Unit, along: tuple[Phase, ...] = ()

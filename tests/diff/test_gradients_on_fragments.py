@@ -6,14 +6,13 @@ import re
 
 import numpy as np
 import pytest
+from amx import AMX, needs_amx
 
 import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
-from convsmith.machine.registry import host_targets
-from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
@@ -21,10 +20,6 @@ from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
 from convsmith.tune.candidates import candidates, default_config
 
-AMX = next(t for t in LEVELS if t.name == "avx512_amx")
-needs_amx = pytest.mark.skipif(
-    "avx512_amx" not in {t.name for t in host_targets()}, reason="this machine lacks avx512_amx"
-)
 LAST, FIRST, BLOCKS = (f"--dir=BWD_W --dt=bf16 --stag={t} --dtag={t}" for t in ("axb", "abx", "aBx16b"))
 FRAGMENTS = "--target=avx512_amx --lane=oc --register=ic:32,oc:32 --order=kh,kw,oc,ic --instruction=tdpbf16ps_16"
 

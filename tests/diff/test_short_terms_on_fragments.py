@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from amx import AMX, needs_amx
 from guarded import Compiled, check_result, expected
 
 import convsmith as cs
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
-from convsmith.machine.registry import host_targets
-from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
@@ -21,10 +20,6 @@ from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import conv_reference
 from convsmith.tune.candidates import default_config
 
-AMX = next(t for t in LEVELS if t.name == "avx512_amx")
-needs_amx = pytest.mark.skipif(
-    "avx512_amx" not in {t.name for t in host_targets()}, reason="this machine lacks avx512_amx"
-)
 FIRST, LAST = (f"--stag={t} --dtag={t}" for t in ("abx", "axb"))
 BF16, INT8 = (
     f"--target=avx512_amx --lane=oc --register=ow:13,oc:32 --realise=pad_copy --instruction={words}"

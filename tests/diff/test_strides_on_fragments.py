@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from amx import AMX, needs_amx
 
 import convsmith as cs
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
-from convsmith.machine.registry import host_targets
-from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
 
-AMX = next(t for t in LEVELS if t.name == "avx512_amx")
-needs_amx = pytest.mark.skipif(
-    "avx512_amx" not in {t.name for t in host_targets()}, reason="this machine lacks avx512_amx"
-)
 SOURCE = "--dir=BWD_D --dt=bf16 --stag=axb --dtag=axb"
 LINES = [
     f"{SOURCE} mb2ic64ih28oc64oh14kh3sh2ph1",
