@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from convsmith.codegen.casts import CastEmitter
+from convsmith.codegen.shuffles import ShuffleEmitter
 from convsmith.ir.instruction import HeadLoad
 from convsmith.ir.types import DType
 
 __all__ = ["load_head"]
 
 
-def load_head(emit: CastEmitter, head: HeadLoad, t: DType, where: str, lanes: int, active: int) -> str:
+def load_head(emit: ShuffleEmitter, head: HeadLoad, t: DType, where: str, lanes: int, active: int) -> str:
     """Return the vector of ``lanes`` at ``where`` of which the first ``active`` are in memory; the others are zero.
 
     A vector of more than a register is loaded register by register.
@@ -26,12 +26,12 @@ def load_head(emit: CastEmitter, head: HeadLoad, t: DType, where: str, lanes: in
     width = most
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [_shuffle(emit, emit.type(t, width), a, b, range(2 * width)) for a, b in pairs]
+        parts = [emit.shuffle(t, width, a, b, range(2 * width)) for a, b in pairs]
         width *= 2
-    return parts[0] if width == lanes else _shuffle(emit, emit.type(t, width), parts[0], "poison", range(lanes))
+    return parts[0] if width == lanes else emit.shuffle(t, width, parts[0], "poison", range(lanes))
 
 
-def _register(emit: CastEmitter, head: HeadLoad, t: DType, where: str, active: int) -> str:
+def _register(emit: ShuffleEmitter, head: HeadLoad, t: DType, where: str, active: int) -> str:
     """Return a register with ``active`` elements from the address ``where`` on, and zeros behind them."""
     lanes = head.bits // t.bits
     ty = emit.type(t, lanes)
@@ -45,8 +45,3 @@ def _register(emit: CastEmitter, head: HeadLoad, t: DType, where: str, active: i
         return loaded
     mask = ", ".join(f"i1 {'true' if n < active else 'false'}" for n in range(lanes))
     return emit.put(f"select <{lanes} x i1> <{mask}>, {ty} {loaded}, {ty} zeroinitializer")
-
-
-def _shuffle(emit: CastEmitter, ty: str, a: str, b: str, places: range) -> str:
-    picked = ", ".join(f"i32 {i}" for i in places)
-    return emit.put(f"shufflevector {ty} {a}, {ty} {b}, <{len(places)} x i32> <{picked}>")

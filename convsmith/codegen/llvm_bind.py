@@ -100,11 +100,11 @@ def parse(text: str, triple: str, cpu: str, features: str) -> Any:
 def _parsed(text: str, tm: Any) -> Any:
     try:
         module = llvm.parse_assembly(text)
+        module.data_layout = str(tm.target_data)  # before the check: types of some intrinsics follow from it
         if settings.check != "off":
             module.verify()
     except RuntimeError as e:
         raise ToolchainError(f"LLVM refused the generated text: {e}") from None
-    module.data_layout = str(tm.target_data)
     return module
 
 

@@ -19,7 +19,7 @@ from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect
-from convsmith.ir.instruction import FragmentFile, HeadLoad, Instruction, Operand
+from convsmith.ir.instruction import ByteLookup, FragmentFile, HeadLoad, Instruction, Operand
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
@@ -56,10 +56,10 @@ def accesses(body: Stmt) -> Iterator[Load | Store]:
 class Facts:
     """The facts of a target that code generation needs: LLVM's name for it, the attributes of every function, its
     instructions by name, what some do with f16, its registers for fragments, the bits of an address, the way in which
-    it loads leading lanes, a device's dialect of kernels of threads, and the function that orders stores past the
-    caches; besides, the debug information that a module is to have. Where vectors in aligned memory have instructions
-    of their own, the arrays ``own`` of kernels begin at multiples of ``alignment`` bytes, and so do private buffers;
-    ``places`` are those of the kernel in hand.
+    it loads leading lanes, its lookup of bytes, a device's dialect of kernels of threads, and the function that orders
+    stores past the caches; besides, the debug information that a module is to have. Where vectors in aligned memory
+    have instructions of their own, the arrays ``own`` of kernels begin at multiples of ``alignment`` bytes, and so do
+    private buffers; ``places`` are those of the kernel in hand.
     """
 
     triple: str
@@ -69,6 +69,7 @@ class Facts:
     fragments: FragmentFile | None = None
     address_bits: int = 64
     head_load: HeadLoad | None = None
+    byte_lookup: ByteLookup | None = None
     dialect: Dialect | None = None
     fence: str = ""
     debug: DebugLines | None = None
@@ -90,7 +91,7 @@ class FunctionEmitter(ValueEmitter):
         configurations: Configurations | None,
     ) -> None:  # fmt: skip
         bits = min(kernel.index_bits or facts.address_bits, facts.address_bits)
-        super().__init__(bits, written, facts.half, flushed, facts.head_load)
+        super().__init__(bits, written, facts.half, flushed, facts.head_load, facts.byte_lookup)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
@@ -222,7 +223,7 @@ class FunctionEmitter(ValueEmitter):
         _, width, distance = lanes.rows
         t, x = s.buffer.dtype, self.value(s.value, lanes.count)
         for n in range(lanes.active // width):
-            part = self.shuffle(self.type(t, lanes.count), x, "poison", range(n * width, (n + 1) * width))
+            part = self.shuffle(t, lanes.count, x, "poison", range(n * width, (n + 1) * width))
             self.store(s.buffer, (s.index[0] + n * distance,), strided(width, 1), part)
 
     def _Invoke(self, s: Invoke) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from convsmith.codegen.bounds import bounds_of
-from convsmith.codegen.casts import CastEmitter, literal
+from convsmith.codegen.casts import literal
 from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.codegen.head_load import load_head
 from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.products import LEAST, high_product
+from convsmith.codegen.shuffles import ShuffleEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
-from convsmith.ir.instruction import HeadLoad
+from convsmith.ir.instruction import ByteLookup, HeadLoad
 from convsmith.ir.types import BF16, DType, Half
 from convsmith.ir.value import (
     Binary,
@@ -57,16 +58,17 @@ LINE = 64
 """Bytes of a cache line."""
 
 
-class ValueEmitter(CastEmitter):
+class ValueEmitter(ShuffleEmitter):
     """Emits values; ``vector_of`` gives the lanes of register buffers that are kept as vectors.
 
     No element of ``flushed`` buffers is denormal.
     """
 
     def __init__(
-        self, bits: int, written: set[Buffer], half: Half, flushed: frozenset[Buffer], head: HeadLoad | None = None
-    ) -> None:
-        super().__init__(bits, half)
+        self, bits: int, written: set[Buffer], half: Half, flushed: frozenset[Buffer], head: HeadLoad | None = None,
+        lookup: ByteLookup | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(bits, half, lookup)
         self.written, self.flushed, self.head = written, flushed, head
         self.streamed: Mapping[str, int] = {}
         self.vector_of: dict[Buffer, int] = {}
@@ -144,7 +146,7 @@ class ValueEmitter(CastEmitter):
             if count == size:
                 return held
             places = [min(lane.const + i, size - 1) for i in range(count)]
-            return self.shuffle(self.slot_type(slot), held, "poison", places)
+            return self.shuffle(v.buffer.dtype, size, held, "poison", places)
         return self.put(f"extractelement {self.slot_type(slot)} {held}, {self.it} {self.index(lane)}")
 
     def write_slot(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
@@ -239,7 +241,7 @@ class ValueEmitter(CastEmitter):
                 parts.append(self.load(row) if active == width else self._load_lanes(row, strided(width, 1, active)))
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [self.shuffle(self.type(t, width), a, b, range(2 * width)) for a, b in pairs]
+            parts = [self.shuffle(t, width, a, b, range(2 * width)) for a, b in pairs]
             width *= 2
         return parts[0]
 
@@ -258,29 +260,7 @@ class ValueEmitter(CastEmitter):
         second = "zeroinitializer"
         if span > n:
             second = self.load(Load(v.buffer, (v.index[0] + away + n,), strided(n, 1, span - n)))
-        return self.shuffle(self.type(t, n), first, second, places)
-
-    def pick(self, t: DType, x: str, count: int, places: list[int]) -> str:
-        """Return the lanes at ``places`` of a vector of ``count`` lanes.
-
-        If the order within each block of 128 bits is the same, blocks are moved first: such shuffles need no index
-        register, and the moved blocks serve several of them.
-        """
-        ty, size = self.type(t, count), 128 // t.bits
-        if size and count == len(places) and not count % size:
-            groups = [places[i : i + size] for i in range(0, count, size)]
-            blocks = [g[0] // size for g in groups]
-            within = [i % size for i in groups[0]]
-            whole = all(i // size == b and i % size == w for g, b in zip(groups, blocks) for i, w in zip(g, within))
-            if whole and blocks != list(range(len(blocks))):
-                key = ("blocks", x, tuple(blocks))
-                reordered = self.known.get(key)
-                if reordered is None:
-                    reordered = self.shuffle(ty, x, "poison", [b * size + i for b in blocks for i in range(size)])
-                    reordered = self.put(f"freeze {ty} {reordered}")
-                    self.known.set(key, reordered)
-                x, places = reordered, [n * size + w for n in range(len(blocks)) for w in within]
-        return self.shuffle(ty, x, "poison", places)
+        return self.shuffle(t, n, first, second, places)
 
     def _only(self, t: DType, x: str, lanes: Lanes) -> str:
         ty = self.type(t, lanes.count)
@@ -295,7 +275,7 @@ class ValueEmitter(CastEmitter):
             n //= 2
         if n == lanes.count:
             return lanes, x
-        part = self.shuffle(self.type(t, lanes.count), x, "poison", list(range(n)))
+        part = self.shuffle(t, lanes.count, x, "poison", list(range(n)))
         return strided(n, 1, lanes.active), part
 
     def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
@@ -324,7 +304,7 @@ class ValueEmitter(CastEmitter):
         width = row_width(t, lanes)
         whole = lanes.active // width * width if width else 0
         for start in range(0, whole, width or 1):
-            row = self.shuffle(ty, x, "poison", range(start, start + width))
+            row = self.shuffle(t, n, x, "poison", range(start, start + width))
             self.store(buffer, (index[0] + lanes.offsets[start],), strided(width, 1), row)
         for lane in range(whole, lanes.active):
             one = self.put(f"extractelement {ty} {x}, i64 {lane}")
@@ -402,7 +382,7 @@ class ValueEmitter(CastEmitter):
         if not n:
             return self.splat(t, a, lanes)
         if not word:
-            return self.shuffle(self.type(t, n), a, "poison", [i % n for i in range(lanes)])
+            return self.shuffle(t, n, a, "poison", [i % n for i in range(lanes)])
         bits = n * t.bits
         wide, first = self.vector(f"i{bits}", v.times), self.vector("i32", v.times)
         one = self.put(f"insertelement {wide} poison, i{bits} {word}, i64 0")
@@ -427,13 +407,6 @@ class ValueEmitter(CastEmitter):
             return best
         return self.choose(self.compare("fcmp uno", t, lanes, b, b), t, lanes, b, best)
 
-    def shuffle(self, ty: str, a: str, b: str, places: Sequence[int]) -> str:
-        """Return the lanes at ``places`` of the concatenation of ``a`` and ``b``."""
-        if self.scalable:
-            raise InternalError("lanes of scalable vectors cannot change their places")
-        picked = ", ".join(f"i32 {i}" for i in places)
-        return self.put(f"shufflevector {ty} {a}, {ty} {b}, <{len(places)} x i32> <{picked}>")
-
     def plus(self, t: DType, lanes: int, a: str, b: str) -> str:
         return self.operation("fadd" if t.kind == "float" else "add", t, lanes, a, b)
 
@@ -441,9 +414,9 @@ class ValueEmitter(CastEmitter):
         """Add the upper half of each group of lanes to the lower half until a group has ``to`` lanes."""
         own = lanes // groups
         while own > to:
-            ty, half = self.type(t, own * groups), own // 2
+            half = own // 2
             low = [g * own + i for g in range(groups) for i in range(half)]
-            parts = [self.shuffle(ty, x, "poison", [i + up for i in low]) for up in (0, half)]
+            parts = [self.shuffle(t, own * groups, x, "poison", [i + up for i in low]) for up in (0, half)]
             x, own = self.plus(t, half * groups, *parts), half
         return x
 
@@ -467,7 +440,6 @@ class ValueEmitter(CastEmitter):
         t, n = dtype_of(v), lanes_of(v.args[0])
         width = min(n, 1 << (len(v.args) - 1).bit_length())
         parts = [self.fold(t, self.value(a, n), n, width) for a in v.args]
-        ty = self.type(t, width)
         if width < 2:
             return parts[0]
         parts += ["zeroinitializer"] * (width - len(parts))
@@ -475,10 +447,10 @@ class ValueEmitter(CastEmitter):
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [
-                self.plus(t, width, self.shuffle(ty, a, b, low), self.shuffle(ty, a, b, [i + width // 2 for i in low]))
+                self.plus(t, width, *(self.shuffle(t, width, a, b, [i + up for i in low]) for up in (0, width // 2)))
                 for a, b in zip(parts[:half], parts[half:])
             ]
-        return parts[0] if width == len(v.args) else self.shuffle(ty, parts[0], "poison", range(len(v.args)))
+        return parts[0] if width == len(v.args) else self.shuffle(t, width, parts[0], "poison", range(len(v.args)))
 
     def _select(self, v: Select, ty: str, lanes: int) -> str:
         """Emit a branch, because the operand that is not selected may not be readable."""

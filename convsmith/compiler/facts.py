@@ -10,6 +10,6 @@ def facts(target: Machine) -> Facts:
     """Return the facts of `target` for code generation."""
     return Facts(
         target.triple, dict(target.attributes), target.rows, target.half, target.fragments, target.address_bits,
-        target.head_load, target.device.dialect if target.device is not None else None, target.fence,
-        alignment=target.alignment,
+        target.head_load, target.byte_lookup,
+        target.device.dialect if target.device is not None else None, target.fence, alignment=target.alignment,
     )  # fmt: skip

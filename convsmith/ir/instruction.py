@@ -303,6 +303,23 @@ class HeadLoad:
 
 
 @dataclass(frozen=True)
+class ByteLookup:
+    """LLVM text that picks each byte of a register of ``bytes`` from a register, by an index.
+
+    The expressions ``llvm`` name the register that the bytes are picked from, ``{table}``, that of the indices,
+    ``{indices}``, and the results of expressions before them; the last one is the result, of LLVM's ``type``. ``index``
+    maps the number of a byte to its index; the index ``absent`` gives a zero.
+    """
+
+    bytes: int
+    type: str
+    llvm: tuple[str, ...]
+    declare: tuple[str, ...]
+    index: Callable[[int], int]
+    absent: int
+
+
+@dataclass(frozen=True)
 class FragmentFile(RegisterFile):
     """Registers for fragments that LLVM numbers, and the LLVM text that zeroes, loads, stores and configures them.
 

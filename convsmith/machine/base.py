@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.instruction import (
+    ByteLookup,
     FragmentFile,
     FragmentLayout,
     HeadLoad,
@@ -54,7 +55,8 @@ class Machine:
     process requests from the system before it runs code of the level. An address and a word of an argument block have
     ``address_bits``. ``matrix_loads`` load fragments from memory that threads share. By ``messages``, the lanes of a
     warp load or store elements that follow each other.
-    ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them.
+    ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves
+    shuffles that repeat lanes where LLVM's code for them is wrong.
     One instruction loads some lanes of a vector, any of them, where an element has ``masked_bytes`` at least; none does
     where that is 0. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
@@ -84,6 +86,7 @@ class Machine:
     permissions: tuple[str, ...] = ()
     address_bits: int = 64
     head_load: HeadLoad | None = None
+    byte_lookup: ByteLookup | None = None
     masked_bytes: int = 0
     has_word_products: bool = False
     scratchpad: MemoryLevel | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.ir.instruction import HeadLoad, RegisterFile
+from convsmith.ir.instruction import ByteLookup, HeadLoad, RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.hexagon.instructions import BYTES, FLOATS, SCALARS
@@ -27,6 +27,28 @@ _HEAD = HeadLoad(
 """Two aligned loads, of the blocks of the first and of the last byte, which may be one; ``valign`` takes the bytes from
 the first one on.
 """
+_LOOKUP = f"{_WORDS} @llvm.hexagon.V6.vlutvvb"
+_PARTS = range(4)
+_BYTE_LOOKUP = ByteLookup(
+    _BYTES, _WORDS,
+    (
+        f"call {_LOOKUP}i.128B({_WORDS} {{indices}}, {_WORDS} {{table}}, i32 0)",
+        *(
+            f"call {_LOOKUP}.oracci.128B({_WORDS} {{{n - 1}}}, {_WORDS} {{indices}}, {_WORDS} {{table}}, i32 {n})"
+            for n in _PARTS[1:]
+        ),
+    ),
+    (
+        f"declare {_LOOKUP}i.128B({_WORDS}, {_WORDS}, i32)",
+        f"declare {_LOOKUP}.oracci.128B({_WORDS}, {_WORDS}, {_WORDS}, i32)",
+    ),
+    index=lambda byte: byte % 2 * _BYTES // 2 + byte // 2, absent=255,
+)  # fmt: skip
+"""``vlut32`` picks bytes of one of four parts of a register: the even or the odd bytes of either half. An index counts
+all even bytes before all odd ones; those that a part does not have give zero.
+
+LLVM builds a register whose lanes repeat from its most frequent word, of which it splats the lowest byte to all bytes.
+"""
 _COSTS = Costs(multiply_add=1.0, broadcast=1.0, latency=2.0)
 """Costs of a core that starts a product of vectors in each packet. Vectors come from the second-level cache."""
 _SCALARS = MemoryLevel("L1", 32768, 64, 8, 16, share=2)
@@ -44,7 +66,8 @@ def _level(version: int, has_floats: bool = False) -> Machine:
         features=",".join(features), needs=needs, vectors=RegisterFile("vector", 32, _BITS),
         memories=(_SCALARS, MemoryLevel("L2", 1 << 20, 64, 8, _BYTES, share=4)), costs=_COSTS, attributes=(),
         instructions=(*(FLOATS if has_floats else SCALARS), *BYTES), address_bits=32, head_load=_HEAD,
-        scratchpad=MemoryLevel("VTCM", _MEBIBYTES[version] << 20, _BYTES, 1, _BYTES, share=1), alignment=_BYTES,
+        byte_lookup=_BYTE_LOOKUP, alignment=_BYTES,
+        scratchpad=MemoryLevel("VTCM", _MEBIBYTES[version] << 20, _BYTES, 1, _BYTES, share=1),
     )  # fmt: skip
 
 
