@@ -37,14 +37,26 @@ the next module by it: code generators of level 0 are not kept, and run in a pro
 """
 
 
+_ENDING = frozenset({"hexagon"})
+"""Architectures whose code generators end the process on some legal texts; they run in a process of their own.
+
+LLVM's pass that combines vectors for Hexagon asserts on products of vectors that were splatted and then extended.
+"""
+
+
 @cache
-def _level(triple: str) -> int:
-    """Return the level of optimisation of the code generator for a target. ToolchainError: LLVM has none."""
+def _architecture(triple: str) -> str:
+    """Return LLVM's name of the code generator for a target. ToolchainError: LLVM has none."""
     _initialised()
     try:
-        return _OPTIMISATION.get(llvm.Target.from_triple(triple).name, 2)
+        return str(llvm.Target.from_triple(triple).name)
     except RuntimeError as e:
         raise ToolchainError(f"LLVM has no code generator for {triple}: {e}") from None
+
+
+def _level(triple: str) -> int:
+    """Return the level of optimisation of the code generator for a target."""
+    return _OPTIMISATION.get(_architecture(triple), 2)
 
 
 def machine(triple: str, cpu: str, features: str) -> Any:
@@ -119,7 +131,8 @@ def assembly(text: str, triple: str, cpu: str, features: str) -> str:
 
 
 def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[Any, Any], bytes]) -> bytes:
-    """Return what `emit(code generator, module)` returns, in a process of its own where the generator keeps state.
+    """Return what `emit(code generator, module)` returns, in a process of its own where the generator keeps state, or
+    may end the process.
 
     The features of SPIR-V are its extensions, which are an option of the process.
     """
@@ -134,7 +147,9 @@ def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[An
         tm = machine(triple, cpu, "")
         return emit(tm, _parsed(text, tm))
 
-    return run() if _level(triple) else in_child(run_apart, triple)
+    if not _level(triple):
+        return in_child(run_apart, triple)
+    return in_child(run, triple) if _architecture(triple) in _ENDING else run()
 
 
 def joined_code(
@@ -143,17 +158,21 @@ def joined_code(
     """Return the object code, or with ``is_text`` the assembly, of modules joined to one whose only visible symbols are
     ``public``; functions and constants that these do not need are left out.
     """
-    tm = machine(triple, cpu, features)
-    first, *others = (_parsed(text, tm) for text in texts)
-    for other in others:
-        first.link_in(other)
-    for symbol in (*first.functions, *first.global_variables):
-        if not (symbol.is_declaration or symbol.name in public or symbol.linkage is llvm.Linkage.appending):
-            symbol.linkage = "internal"
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_global_dead_code_eliminate_pass()
-    passes.run(first, llvm.create_pass_builder(tm, llvm.create_pipeline_tuning_options()))
-    return tm.emit_assembly(first).encode() if is_text else tm.emit_object(first)  # type: ignore[no-any-return]
+
+    def run() -> bytes:
+        tm = machine(triple, cpu, features)
+        first, *others = (_parsed(text, tm) for text in texts)
+        for other in others:
+            first.link_in(other)
+        for symbol in (*first.functions, *first.global_variables):
+            if not (symbol.is_declaration or symbol.name in public or symbol.linkage is llvm.Linkage.appending):
+                symbol.linkage = "internal"
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_global_dead_code_eliminate_pass()
+        passes.run(first, llvm.create_pass_builder(tm, llvm.create_pipeline_tuning_options()))
+        return tm.emit_assembly(first).encode() if is_text else tm.emit_object(first)  # type: ignore[no-any-return]
+
+    return in_child(run, triple) if _architecture(triple) in _ENDING else run()
 
 
 def undefined_symbols(code: bytes) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -91,3 +93,37 @@ def test_the_head_of_a_vector_takes_two_aligned_loads() -> None:
     loads = re.findall(r"= (vmemu?)\(r", assembly)
     assert loads.count("vmem") >= 2 and "vmemu" not in loads
     assert "valign" in assembly
+
+
+ENDING = """
+import convsmith as cs
+from convsmith.diag.errors import ToolchainError
+config = (
+    "--target=hexagon+v68 --lane=oc --fuse=kw+ic --register=ow:2,oc:32 --reduce=kw_ic --instruction=vrmpy_ub_b "
+    "--terms=kw_ic:4 --realise=indirection --table=column"
+)
+problem = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic15oc1ih5kh1iw2ow2kw2sw2pw3"
+try:
+    cs.compile(problem, config=config, target="hexagon+v68", threads=1).asm()
+except ToolchainError as error:
+    print(error)
+print("goes on")
+"""
+
+
+def test_an_assertion_of_llvm_ends_no_process() -> None:
+    """The compiler raises ToolchainError where LLVM's code generator asserts, and the process goes on."""
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("goes on\n")
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_llvm_verifies_the_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The masks of pointers in the load of a head have the bits of the target's addresses."""
+    monkeypatch.setenv("CONVSMITH_CHECK", "verify")
+    lanes = TYPES[name]
+    kernel = parse_kernel(f"kernel k(a: {name}[300], dst: {name}[300])\n  dst[0]{{{lanes}}} = a[3]{{{lanes}/7}}\n")
+    text = llvm_text(kernel, LEVEL)
+    assert "ptrmask" in text
+    llvm_bind.parse(text, LEVEL.triple, LEVEL.cpu, LEVEL.features)
