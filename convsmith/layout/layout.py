@@ -131,6 +131,14 @@ class Layout:
         inner = (LayoutBlock(block.dim + 1, block.size, 0) for block in self.blocks)
         return Layout((count, *self.shape), _dense((LayoutBlock(0, count, 0), *inner)))
 
+    def spread(self, line: int) -> Layout:
+        """Return the dense layout with its outermost dim an odd number of lines of `line` elements apart, so that the
+        same element at each of its coordinates lies in another set of a cache.
+        """
+        outer, *inner = self.blocks
+        lines = -(-outer.stride // line) | 1
+        return Layout(self.shape, (LayoutBlock(outer.dim, outer.size, lines * line), *inner))
+
     def offset(self, coordinates: Sequence[int]) -> int:
         """Return the offset in elements of `coordinates`, which may lie in the padding."""
         if len(coordinates) != len(self.shape):

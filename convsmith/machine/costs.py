@@ -12,6 +12,23 @@ kernels, and each kernel of it 2.5 us beside its work.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class FarRates(NamedTuple):
+    """Rates of lines from beyond the second-level cache in a transform, relative to that of the model of products: of
+    weights that are read ``first``, of weights that are read ``again``, and of ``arrays`` between the nests of a block.
+    """
+
+    first: float
+    again: float
+    arrays: float
+
+
+WAITING = FarRates(1.0, 6.0, 2.0)
+"""Rates measured on Zen 5, which fit measurements of Zen 4 as well, where loads of weights prefetch no lines."""
+PREFETCHING = FarRates(1.5, 6.0, 4.0)
+"""Rates measured on Zen 5 where loads of weights prefetch lines."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +156,13 @@ class Costs:
     """Cycles to begin a pixel in each register tile that has some of its results, where the first-level cache holds all
     weights and the pixel comes from beyond it: else loads hide them.
     """
+
+    transform: float = 1.0
+    """Ratio of the time of a transform to that of its loads, stores and arithmetic one after the other."""
+    transform_far: FarRates = WAITING
+    """Rates of lines in a transform whose loads prefetch no weights."""
+    transform_prefetched: FarRates = PREFETCHING
+    """Rates of lines in a transform whose loads prefetch weights."""
 
     def prefetches(self, size: int) -> bool:
         """Return whether loads of vectors of packed weights of ``size`` bytes prefetch lines."""

@@ -42,8 +42,9 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
     if problem.accuracy == "strict":
         raise ConfigError("accuracy", f"{config}: --accuracy=strict permits no transforms; legal with it is relaxed")
     direct = statement(problem, machine, dynamic)
-    width = machine.width(dtype(direct.acc))
-    made = winograd(problem, direct, dict(config.winograd), dict(config.block), width, machine.registers)
+    acc = dtype(direct.acc)
+    width, line = machine.width(acc), machine.l1.line // acc.bytes
+    made = winograd(problem, direct, dict(config.winograd), dict(config.block), width, machine.registers, line)
     if problem.accuracy == "relaxed" and made.error > ERROR:
         raise ConfigError(
             "accuracy", f"{config}: the error is {made.error:.1f} times that of the direct kernel; --accuracy=relaxed "

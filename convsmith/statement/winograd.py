@@ -20,7 +20,7 @@ copy in which these lie side by side (`statement/channel_copies.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from convsmith.arith.linear_map import linear_code
@@ -157,7 +157,7 @@ class Winograd:
     """The program of ``direct``, a statement of ``problem``, under F(m, r) along ``axes``.
 
     A block has tiles of several ``images``, an axis under F(1, 1), which multiplies by one. Transforms work on
-    ``width`` channels at a time, which a vector holds; there are ``registers`` vectors.
+    ``width`` channels at a time, which one of ``registers`` vectors holds. A cache line has ``line`` elements.
     """
 
     problem: Problem
@@ -166,6 +166,7 @@ class Winograd:
     images: FilteredAxis
     width: int
     registers: int
+    line: int
 
     @property
     def tiled(self) -> tuple[FilteredAxis, ...]:
@@ -192,7 +193,8 @@ class Winograd:
     def _view(self, name: str, outer: Sequence[Dim], channel: Dim, is_constant: bool = False) -> View:
         """Return the view of an array that has a dim for each of ``outer``, and last one for channels.
 
-        Where the groups are not among ``outer``, the channels of one group follow those of another.
+        Where the groups are not among ``outer``, the channels of one group follow those of another. A transform moves
+        the same element of every frequency: those of its arrays are spread over the sets of a cache.
         """
         groups = [d for d in self.direct.of("batch") if d not in outer]
         sizes = (*(d.size for d in outer), channel.size * prod(d.size for d in groups))
@@ -201,6 +203,7 @@ class Winograd:
             last = Var(d.name) * channel.size + last
         coords: tuple[Index, ...] = (*(Var(d.name) for d in outer), last)
         layout = Layout.from_tag("any", sizes)
+        layout = layout if is_constant else layout.spread(self.line)
         return View(name, self.direct.acc, layout, coords, (true(),) * len(coords), constant=is_constant)
 
     @property
@@ -214,7 +217,7 @@ class Winograd:
         source, weights, products = (buffers[name] for name in (self.direct.a.name, WEIGHTS, self.direct.c.name))
         one = naive(self.problem, self.product)
         given = {b.name: b for b in one.params}
-        cached = {name: _cached(given[name]) for name in (SOURCE, PRODUCTS)}
+        cached = {name: replace(given[name], scope="cache") for name in (SOURCE, PRODUCTS)}
         moved = {**{given[name]: b for name, b in cached.items()}, given[WEIGHTS]: weights}
         body = block(
             self._source_nest(source, cached[SOURCE]),
@@ -427,17 +430,14 @@ class _Finished(Rewriter):
         return self.value if v.buffer is self.acc else self._Load(v)
 
 
-def _cached(b: Buffer) -> Buffer:
-    return Buffer(b.name, b.dtype, b.shape, b.blocks, "cache")
-
-
 def winograd(
-    problem: Problem, direct: Statement, sizes: Mapping[str, int], blocks: Mapping[str, int], width: int, registers: int
-) -> Winograd:
+    problem: Problem, direct: Statement, sizes: Mapping[str, int], blocks: Mapping[str, int], width: int,
+    registers: int, line: int,
+) -> Winograd:  # fmt: skip
     """Return the program of ``direct`` with F(m, r) along the pixel loops of ``sizes``, which give m.
 
     ``blocks`` gives the tiles of a block along a pixel loop, by default all, and its images, by default one.
-    Vectors of ``width`` channels lie in ``registers``.
+    Vectors of ``width`` channels lie in ``registers``. A cache line has ``line`` elements.
     ConfigError where there is no such program.
     """
     text = ",".join(f"{n}:{m}" for n, m in sizes.items())
@@ -497,4 +497,4 @@ def winograd(
     of_images = FilteredAxis(
         images.name, images.name, "", 1, 1, 1, 0, 1, 1, False, images.size, images.size, together
     )  # fmt: skip
-    return Winograd(problem, direct, tuple(axes), of_images, width, registers)
+    return Winograd(problem, direct, tuple(axes), of_images, width, registers, line)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from convsmith.arith.linear_map import linear_code
 from convsmith.diag.errors import ConfigError
@@ -45,28 +45,6 @@ WIDE = 4
 """Maximum number of vectors of channels of a register tile."""
 FIRST_TABLE = 0.5
 """Cycles of a page that the first table of addresses lacks, relative to those of a page that all tables lack."""
-OVERHEAD = 1.5
-"""Ratio of the time of a transform to that of its loads, stores and arithmetic one after the other."""
-
-
-class _Rates(NamedTuple):
-    """Ratios of the rates of lines from beyond the second-level cache to that which the model of products assumes: for
-    weights that are read ``first``, for those that are read ``again``, and for ``arrays`` of a block. The cycles are
-    those of a machine that starts one multiply-add of a vector in each.
-    """
-
-    first: float
-    again: float
-    arrays: float
-
-
-WAITING = _Rates(0.19, 0.56, 0.175)
-"""Ratios that include the wait for the first line of each panel of weights. Measured on Sapphire Rapids, without
-prefetches.
-"""
-PREFETCHING = _Rates(0.47, 3.3, 0.62)
-"""Ratios where loads of weights prefetch lines. Fitted on Sapphire Rapids to 120 configs of 23 problems: 13 % of error.
-"""
 
 
 def winograd_configs(
@@ -228,7 +206,7 @@ def _transforms(made: Winograd, target: Machine) -> float:
             moved = code.inputs * target.load(target.l1) + len(code.results) * 2 * target.load(target.l1)
             one += lines * (moved + code.operations * target.costs.multiply_add)
         cycles += one * -(-view.layout.shape[-1] // made.width)
-    return cycles * tiles * OVERHEAD
+    return cycles * tiles * target.costs.transform
 
 
 def _is_transposed(copy: ChannelCopy, made: Winograd, target: Machine) -> bool:
@@ -260,7 +238,7 @@ def _far(made: Winograd, target: Machine) -> float:
     """
     costs, weights = target.costs, _bytes_of_weights(made)
     arrays = sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4
-    rates = PREFETCHING if costs.prefetches(weights) else WAITING
+    rates = costs.transform_prefetched if costs.prefetches(weights) else costs.transform_far
     first = weights * (weights + arrays > target.l2.bytes)
     passes = 1 / rates.first + (made.tasks - 1) / rates.again
     through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks / rates.arrays

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.machine.costs import FarRates
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.registry import target
 from convsmith.machine.x86.levels import LEVELS as X86
 from convsmith.measure.verification import verify_kernel
+from convsmith.plan.config import Config
+from convsmith.plan.winograd import winograd_of
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
 
@@ -23,14 +27,15 @@ LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
         (LAYER, {"oh": 4, "ow": 4}),
         (f"--accuracy=any {LAYER}", {"oh": 4, "ow": 4}),
         (f"--dir=BWD_D {LAYER}", {"ih": 4, "iw": 4}),
-        ("--stag=aBx16b --dtag=aBx16b mb1ic256ih14oc256kh3ph1", {"oh": 2, "ow": 2}),
+        ("--stag=aBx16b --dtag=aBx16b mb1ic256ih14oc256kh3ph1", {"oh": 4, "ow": 4}),
         ("--stag=axb --dtag=axb mb1ic64ih1iw400oc64oh1ow400kh1kw3pw1", {"ow": 4}),
         (f"--accuracy=strict {LAYER}", {}),
         ("--stag=abx --dtag=abx mb1ic64ih28oc64kh3ph1", {"oh": 4, "ow": 4}),
+        ("--stag=abx --dtag=abx mb1ic384ih13oc256kh3ph1", {"oh": 4, "ow": 4}),
         ("--stag=abx --dtag=abx mb1ic3ih56oc64kh3ph1", {}),
         ("--stag=axb --dtag=axb mb1ic3ih56oc64kh3ph1", {}),
-        ("--stag=axb --dtag=axb mb1ic128ih28oc128kh3ph1sh2", {}),
-        ("--stag=abx --dtag=abx mb1ic64ih56oc64oh28kh3ph1sh2", {}),
+        ("--stag=axb --dtag=axb mb1ic128ih28oc128kh3ph1sh2", {"oh": 2, "ow": 2}),
+        ("--stag=abx --dtag=abx mb1ic64ih56oc64oh28kh3ph1sh2", {"oh": 2, "ow": 2}),
         ("--stag=axb --dtag=axb mb1ic64ih56oc64oh28kh5ph2sh2", {"oh": 4, "ow": 4}),
         ("--deconv --stag=axb --dtag=axb mb1ic256ih16oc128oh32kh5sh2ph2", {"oh": 4, "ow": 4}),
         ("--deconv --stag=abx --dtag=abx mb1ic256ih16oc128oh32kh4sh2ph1", {"oh": 4, "ow": 4}),
@@ -51,6 +56,28 @@ def test_default(line: str, sizes: dict[str, int]) -> None:
     for threads in (1, 2, 3):
         config = default_config(parse_problem(line), target("avx512"), threads)
         assert dict(config.winograd) == sizes
+
+
+@pytest.mark.parametrize("line", ["mb1ic384ih13oc256kh3ph1", "--dir=BWD_D g2mb1ic256ih14oc512kh3ph1"])
+def test_the_rate_of_far_lines_decides(line: str) -> None:
+    problem, level = parse_problem(f"--stag=abx --dtag=abx {line}"), target("avx512")
+    slow = replace(level, costs=replace(level.costs, transform_far=FarRates(0.19, 0.56, 0.175)))
+    assert default_config(problem, level).winograd and not default_config(problem, slow).winograd
+
+
+@pytest.mark.parametrize("line", ["mb1ic16ih64oc16kh3ph1", "mb1ic128ih28oc128kh3ph1", "g2mb1ic64ih28oc128kh3ph1"])
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+def test_frequencies_lie_in_different_sets(line: str, level: str) -> None:
+    problem, machine = parse_problem(f"--stag=axb --dtag=axb {line}"), target(level)
+    for block in ((), (("oh", 4),)):
+        config = Config(level, "oc", pack=("wei_w",), winograd=(("oh", 4), ("ow", 4)), block=block)
+        product = winograd_of(problem, config, machine, dynamic=False).product
+        for view in (product.a, product.c):
+            apart, frequencies = view.layout.strides[0] * 4, view.layout.shape[0]
+            assert apart % machine.l1.line == 0
+            sets = {n * apart % machine.l1.way // machine.l1.line for n in range(frequencies)}
+            assert len(sets) == frequencies
+        assert product.b.layout.is_dense
 
 
 def test_products_of_fragments_are_faster() -> None:
@@ -121,6 +148,6 @@ def test_functions_that_pack_in_each_call_transform_nothing() -> None:
 )
 def test_memory_decides_on_tiles_and_blocks(line: str, tile: int, blocks: bool) -> None:
     level = next(t for t in X86 if t.name == "avx2")
-    machine = replace(level, costs=replace(level.costs, page_turn=6.0, prefetched=512 << 10))
-    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), machine)
+    server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
+    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), server.of(level))
     assert dict(config.winograd) == {"oh": tile, "ow": tile} and bool(config.block) == blocks
