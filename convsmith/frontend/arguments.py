@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
 from convsmith.problem.types import TYPES
+from convsmith.runtime.arrays import without_mask
 
 __all__ = ["as_numbers", "data_type"]
 
@@ -28,12 +29,13 @@ def data_type(name: str, array: object, legal: Sequence[str]) -> str:
 
 
 def as_numbers(name: str, value: object) -> NDArray[Any]:
-    """Return `value`, a number or a sequence of numbers, as an array. UsageError if numpy cannot convert it.
+    """Return `value`, a number or a sequence of numbers, as an array. UsageError if numpy cannot convert it, or if it
+    has masked elements.
 
     The caller checks type and shape.
     """
     try:
-        return np.asarray(value)
+        return np.asarray(without_mask(name, value) if isinstance(value, np.ndarray) else value)
     except (TypeError, ValueError):
         raise UsageError(
             f"{name}={value!r} is not legal: expected a number, or an array of them", code="value"

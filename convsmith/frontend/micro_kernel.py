@@ -27,7 +27,7 @@ from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Table, Window, table
 from convsmith.machine import registry
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype, without_mask
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.host_block import HostBlock
 from convsmith.statement.micro_kernel import MEMORY, POINTS, WEIGHTS, sums_type
@@ -89,8 +89,7 @@ class HostMicroKernel:
         """
         m = self.kernel
         self._check_form(form)
-        if not isinstance(kernel, np.ndarray):
-            raise self._no_array("kernel", kernel)
+        self._check_array("kernel", kernel)
         if not 2 <= kernel.ndim <= 4 or 0 in kernel.shape:
             raise UsageError(
                 f"{m}: kernel has the shape {kernel.shape}; legal are (channels, taps) and (channels, *window), "
@@ -305,18 +304,20 @@ class HostMicroKernel:
         if form not in FORMS:
             raise UsageError(f"{self.kernel}: form is {form!r}; legal are {', '.join(FORMS)}", code="bad-form")
 
-    def _no_array(self, name: str, given: object) -> UsageError:
-        return UsageError(f"{self.kernel}: {name} is {type(given).__name__}; legal is a numpy array", code="bad-array")
+    def _check_array(self, name: str, given: object) -> None:
+        if not isinstance(given, np.ndarray):
+            raise UsageError(
+                f"{self.kernel}: {name} is {type(given).__name__}; legal is a numpy array", code="bad-array"
+            )
+        without_mask(name, given)
 
     def _typed(self, name: str, array: Array, dtype: np.dtype[np.generic]) -> None:
-        if not isinstance(array, np.ndarray):
-            raise self._no_array(name, array)
+        self._check_array(name, array)
         if array.dtype != dtype:
             raise UsageError(f"{self.kernel}: {name} is {array.dtype}; legal is {dtype}", code="bad-array")
 
     def _input(self, name: str, array: Array, dtype: np.dtype[np.generic], size: int) -> Array:
-        if not isinstance(array, np.ndarray):
-            raise self._no_array(name, array)
+        self._check_array(name, array)
         if array.dtype != dtype or array.size < size or not array.flags.c_contiguous:
             raise UsageError(
                 f"{self.kernel}: {name} has {array.size} elements of {array.dtype}; expected at least {size} of "

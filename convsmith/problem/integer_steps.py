@@ -40,7 +40,11 @@ class IntegerStep:
 
 
 def array_of(value: Any) -> Array:
-    """Return `value` as an array; if numpy cannot convert it (lists of different lengths), an array that holds None."""
+    """Return `value` as an array; if numpy cannot convert it (lists of different lengths), or elements of it are
+    masked, an array that holds None.
+    """
+    if np.ma.is_masked(value):
+        return np.asarray(None)
     try:
         return np.asarray(value)
     except (TypeError, ValueError):

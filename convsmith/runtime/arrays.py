@@ -24,7 +24,7 @@ from convsmith.codegen.artifact import Argument
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.layout.layout import Layout
-from convsmith.runtime.foreign import is_frozen, like, speaks, view
+from convsmith.runtime.foreign import is_frozen, is_negated, like, speaks, view
 
 __all__ = [
     "ALIGNMENT",
@@ -38,6 +38,7 @@ __all__ = [
     "numpy_dtype",
     "overlap",
     "takes_arrays",
+    "without_mask",
 ]
 
 Array = NDArray[np.generic]
@@ -54,15 +55,30 @@ _PLAIN = frozenset({np.ndarray, type(None), int, float, bool, str, list, tuple})
 
 
 def as_array(name: str, given: object) -> Array:
-    """Return the argument `name` as a numpy array on its own memory. UsageError if it is not an array on the CPU."""
+    """Return the argument `name` as a numpy array on its own memory.
+
+    UsageError if it is not an array on the CPU, or has masked elements.
+    """
     if isinstance(given, np.ndarray):
-        return given
+        return given if type(given) is np.ndarray else np.asarray(without_mask(name, given))
     if speaks(given):
         return view(name, given)
     raise UsageError(
         f"{name}: expected an array, got {type(given).__name__}; legal is one of numpy, or of a library with DLPack",
         code="not-an-array",
     )
+
+
+def without_mask(name: str, array: Array) -> Array:
+    """Return an array that has no masked elements. UsageError if it has some, whose values mean nothing."""
+    if isinstance(array, np.ma.MaskedArray) and array.dtype.names is None and np.ma.is_masked(array):
+        count = int(np.count_nonzero(np.ma.getmaskarray(array)))
+        raise UsageError(
+            f"{name}: {count} of {array.size} elements are masked; legal is an array without masked elements, such as "
+            f"{name}.filled(0)",
+            code="masked",
+        )
+    return array
 
 
 def takes_arrays(function: _Function) -> _Function:
@@ -76,8 +92,8 @@ def takes_arrays(function: _Function) -> _Function:
         if all(type(x) in _PLAIN for x in args) and all(type(x) in _PLAIN for x in options.values()):
             return function(*args, **options)
         result = function(
-            *(as_array(name, x) if speaks(x) else x for name, x in zip_longest(names[: len(args)], args)),
-            **{name: as_array(name, x) if speaks(x) else x for name, x in options.items()},
+            *(_read(name, x) for name, x in zip_longest(names[: len(args)], args)),
+            **{name: _read(name, x) for name, x in options.items()},
         )
         if not isinstance(result, np.ndarray):
             return result
@@ -88,6 +104,11 @@ def takes_arrays(function: _Function) -> _Function:
         return like(next((x for x in arrays if speaks(x) or isinstance(x, np.ndarray)), None), result)
 
     return cast(_Function, call)
+
+
+def _read(name: str, given: object) -> object:
+    """Return an array as a numpy array, and anything else as it is."""
+    return as_array(name, given) if isinstance(given, np.ndarray) or speaks(given) else given
 
 
 def _attribute_address(array: Array) -> int:
@@ -223,7 +244,8 @@ class ArraySpec:
         name = name or self.argument.name
         checked = self.check(given, name)
         if not checked.flags.writeable or is_frozen(given):
-            raise UsageError(f"{name}: is read-only; legal is a writeable array", code="read-only")
+            how = "negated when it is read" if is_negated(given) else "read-only"
+            raise UsageError(f"{name}: is {how}; legal is a writeable array", code="read-only")
         if _overlaps_itself(checked):
             raise UsageError(
                 f"{name}: has strides {checked.strides} with shape {checked.shape}: elements share "

@@ -17,7 +17,8 @@ from convsmith.diag.errors import UsageError
 from convsmith.runtime.dlpack import SMALL, DLTensor, DLVersioned, is_capsule, pointer_of
 
 __all__ = [
-    "dtype_of", "is_frozen", "like", "module_of", "namespace_of", "speaks", "tensor_of", "view", "without_gradient",
+    "check_address", "dtype_of", "is_frozen", "is_negated", "like", "module_of", "namespace_of", "speaks", "tensor_of",
+    "view", "without_gradient",
 ]  # fmt: skip
 
 Array = NDArray[np.generic]
@@ -48,12 +49,16 @@ def speaks(given: object) -> bool:
 
 
 def view(name: str, given: Any) -> Array:
-    """Return an array of another library as a numpy array on the same memory.
+    """Return an array of another library as a numpy array on the same memory; on a read-only copy, if `is_negated`.
 
     UsageError, about the argument `name`, if it is on another device, requires a gradient, or has a type that numpy
     lacks.
     """
     given = without_gradient(name, given)
+    if is_negated(given):
+        copy = view(name, given.resolve_neg())
+        copy.flags.writeable = False  # no result written to it would reach `given`
+        return copy
     if hasattr(given, "__dlpack__"):
         return _from_dlpack(name, given)
     if not hasattr(given, "__array_interface__"):
@@ -62,6 +67,19 @@ def view(name: str, given: Any) -> Array:
         return np.asarray(given)
     except Exception as error:
         raise _unreadable(name, given, error) from None
+
+
+def is_negated(given: Any) -> bool:
+    """Return whether an array's library negates what the memory holds when it reads it, as torch does for some views.
+    """
+    asked = getattr(given, "is_neg", None)
+    return callable(asked) and asked() is True
+
+
+def check_address(name: str, given: object, address: int, elements: int) -> None:
+    """Raise UsageError if an array has elements but no memory, as a tensor of torch whose storage was freed."""
+    if elements and not address:
+        raise _unreadable(name, given, "its memory was freed, or not yet allocated")
 
 
 def without_gradient(name: str, given: Any) -> Any:
@@ -116,8 +134,8 @@ def _from_dlpack(name: str, given: Any) -> Array:
     try:
         device, _ = given.__dlpack_device__()
         on_cpu = int(device) in _ON_CPU
-    except Exception:
-        on_cpu = False
+    except Exception:  # as under a transform or a trace, where an array has no memory
+        raise _elsewhere(name, given, "") from None
     if not on_cpu:
         raise _elsewhere(name, given)
     tensor, read_only, capsule = tensor_of(name, given)
@@ -127,6 +145,7 @@ def _from_dlpack(name: str, given: Any) -> Array:
         return np.empty(shape, dtype)
     strides = tuple(n * dtype.itemsize for n in tensor.strides[: tensor.ndim]) if tensor.strides else None
     # The capsule is not consumed, so its own destructor frees the tensor.
+    check_address(name, given, tensor.data or 0, 1)
     start = tensor.data + tensor.byte_offset
     interface = {"data": (start, read_only), "shape": shape, "strides": strides, "typestr": f"|V{dtype.itemsize}",
                  "version": 3}  # fmt: skip
@@ -169,9 +188,13 @@ def dtype_of(name: str, given: object, tensor: DLTensor) -> np.dtype[Any]:
     raise UsageError(f"{name}: dtype is {dtype}, which no kernel takes", code="dtype")
 
 
-def _elsewhere(name: str, given: object) -> UsageError:
-    device = str(getattr(given, "device", "another device than the CPU"))
-    if device == "cpu":
+def _elsewhere(name: str, given: object, unnamed: str = "another device than the CPU") -> UsageError:
+    """Return the error for an array on the device that it names, or else on the one that is called `unnamed`."""
+    try:
+        device = str(getattr(given, "device", unnamed))
+    except Exception:  # a tracer's attributes raise errors of its library
+        device = unnamed
+    if device in ("cpu", ""):
         return _unreadable(name, given, "its library gives no memory of it, as under a transform or a trace")
     return UsageError(f"{name}: is on {device}; legal is memory of the CPU (arrays are never moved)", code="device")
 

@@ -7,6 +7,7 @@ beside them, and are copied as in other calls.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +17,15 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.runtime.arrays import Array, ArraySpec, address_of
 from convsmith.runtime.border import Border, Given, Names
 from convsmith.runtime.dlpack import CUDA, ExportedMemory
-from convsmith.runtime.foreign import dtype_of, module_of, namespace_of, tensor_of, without_gradient
+from convsmith.runtime.foreign import (
+    check_address,
+    dtype_of,
+    is_negated,
+    module_of,
+    namespace_of,
+    tensor_of,
+    without_gradient,
+)  # fmt: skip
 from convsmith.runtime.loading import DeviceMemory
 from convsmith.runtime.packed import Packed
 
@@ -167,17 +176,21 @@ def _check_device(name: str, given: Any, number: int) -> None:
 def _located(name: str, given: Any, stream: int) -> _Located:
     """Return where an array of a GPU lies. Work on it that was put on other streams than `stream` has ended then."""
     given = without_gradient(name, given)
+    if is_negated(given):  # no result written to a copy would reach it
+        return _located(name, given.resolve_neg(), stream)._replace(read_only=True)
     if hasattr(given, "__dlpack__"):
         tensor, read_only, capsule = tensor_of(name, given, stream=stream)
         dtype = dtype_of(name, given, tensor)
         shape = tuple(tensor.shape[: tensor.ndim])
         steps = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else _dense(shape)
         strides = tuple(step * dtype.itemsize for step in steps)
+        check_address(name, given, tensor.data or 0, math.prod(shape))
         return _Located((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, read_only, (given, capsule))
     interface = given.__cuda_array_interface__
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides") or tuple(step * dtype.itemsize for step in _dense(shape))
     address, read_only = interface["data"]
+    check_address(name, given, address, math.prod(shape))
     return _Located(address, dtype, shape, tuple(strides), read_only, given)
 
 

@@ -20,6 +20,7 @@ from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, all_finite, a
 from convsmith.runtime.border import BY_NAME, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.entry_call import EntryCall
+from convsmith.runtime.foreign import is_negated
 from convsmith.runtime.gpu_arrays import GpuArguments, all_finite_on_gpu, is_on_gpu
 from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
@@ -188,6 +189,8 @@ class HostKernel:
         if not isinstance(weights, Packed):
             weights = self.pack(weights, names=names)
         inputs, results = self._border.take(self._border.positional(src, weights, None, out, names), names)
+        if is_negated(src):  # a copy of it would not follow its contents
+            return partial(self.call, src, weights, None, out, names)
         src, out = inputs["src"], results["dst"]  # type: ignore[assignment]  # only an operand comes packed
         direct = self._common[0] and not self._shared and self._server(weights) is self
         if not direct or not self._src.fits(src) or not self._dst.fits(out):
@@ -209,7 +212,7 @@ class HostKernel:
             return partial(self.run, arrays)
         inputs, results = border.take(arrays)
         given = [(name, x) for name, x in (*inputs.items(), *results.items()) if isinstance(x, _ndarray)]
-        fit = all(border.specs[name].fits(x) for name, x in given)
+        fit = all(border.specs[name].fits(x) for name, x in given) and not any(map(is_negated, arrays.values()))
         if not fit or border.empty or self.artifact.needs_finite:
             return partial(self.run, arrays)
         self._packing.check(inputs)

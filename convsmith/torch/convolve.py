@@ -17,7 +17,7 @@ from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.numpy_api import KEPT_KERNELS
 from convsmith.frontend.window import ConvWindow, Ints, window_of
 from convsmith.torch.calls import TensorKernel, forward_kernel, gradient_kernel, transposed_kernel
-from convsmith.torch.layouts import in_order, is_dense, prefers_last
+from convsmith.torch.layouts import check_memory, in_order, is_dense, prefers_last
 from convsmith.torch.weights import KeptTensors
 
 __all__ = ["check_shapes", "convolve", "deconvolve", "front_of", "result_last", "weight_gradients"]
@@ -76,6 +76,7 @@ def weight_gradients(
     """Return the gradients of the weights (OC, IC / groups, *kernel), with channels `last` in memory or not, and of the
     bias: without elements if it is not asked for.
     """
+    check_memory((("input", x), ("gradient", grad)))
     made, reached, x_last, grad_last = _gradient(
         x.shape, x.stride(), x.dtype, grad.shape, grad.stride(), kernel, window, with_bias, last,
         torch.get_num_threads(), settings.target,
@@ -138,8 +139,10 @@ def front_of(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the result of a prepared kernel on tensors of its shapes and strides."""
+    """Return the result of a prepared kernel on tensors of its shapes and strides. UsageError: one has no memory."""
     kernel = prepared.kernel
+    if not (x.data_ptr() and w.data_ptr() and (bias is None or bias.data_ptr())):
+        check_memory((("input", x), ("weight", w), ("bias", bias)))
     if prepared.copies:
         x = x if prepared.x is None else in_order(x.detach(), prepared.x)
         w = w if prepared.w is None else in_order(w.detach(), prepared.w)

@@ -1,13 +1,15 @@
-"""Memory orders of torch's tensors: channels first or last, and the layout tags of weights."""
+"""Memory of torch's tensors: whether there is any, channels first or last in it, and the layout tags of weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["activation_tag", "dense_strides", "has_one_order", "in_order", "prefers_last", "weight_tag"]
+from convsmith.diag.errors import UsageError
+
+__all__ = ["activation_tag", "check_memory", "dense_strides", "has_one_order", "in_order", "prefers_last", "weight_tag"]
 
 Ints = tuple[int, ...]
 
@@ -52,6 +54,19 @@ def in_order(tensor: Tensor, last: bool) -> Tensor:
         return tensor
     strides = dense_strides(tensor.shape, last)
     return torch.empty_strided(tuple(tensor.shape), strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def check_memory(tensors: Iterable[tuple[str, Tensor | None]]) -> None:
+    """Raise UsageError if one of the named `tensors` has elements but no memory, as after its storage was freed."""
+    for name, tensor in tensors:
+        if tensor is None or not tensor.is_cpu or tensor.layout is not torch.strided:
+            continue
+        if tensor.numel() and not tensor.data_ptr():
+            raise UsageError(
+                f"{name}: has {tensor.numel()} elements, but its memory was freed, or not yet allocated; legal is a "
+                "tensor with memory",
+                code="no-memory",
+            )
 
 
 def activation_tag(last: bool) -> str:

@@ -27,7 +27,7 @@ from convsmith.torch.between import Taken, with_layers_between
 from convsmith.torch.chains import chained
 from convsmith.torch.choice import Times, times_of
 from convsmith.torch.fold import CONVOLUTIONS, Folded, Form, Refused, convolutions, form_of, without_identities
-from convsmith.torch.layouts import has_one_order
+from convsmith.torch.layouts import check_memory, has_one_order
 from convsmith.torch.report import LayerRow, OptimizeReport
 from convsmith.torch.segment import PlacedLayer, Segment
 
@@ -63,6 +63,8 @@ def optimize(
         )
     if any(x.is_meta for x in _tensors(inputs)):
         raise UsageError("example_inputs: one is on meta, which holds no data; legal is cpu", code="device")
+    named = (("example_inputs", x) for x in _tensors(inputs))
+    check_memory((*named, *model.named_parameters(), *model.named_buffers()))
     count = torch.get_num_threads() if threads is None else threads
     report = OptimizeReport(type(model).__name__, count)
     bar = sys.stderr.isatty() if progress is None else progress

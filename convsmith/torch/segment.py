@@ -27,7 +27,7 @@ from convsmith.torch.chains import ChainOfLayers
 from convsmith.torch.channel_layers import GateLayer, MeanLayer
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
-from convsmith.torch.layouts import dense_strides, in_order
+from convsmith.torch.layouts import check_memory, dense_strides, in_order
 from convsmith.torch.report import OtherSizes
 from convsmith.torch.segment_operator import is_traced, named, seen
 
@@ -177,10 +177,13 @@ class Segment(nn.Module):
             return self._by_torch(tensors)
         addresses, keep = [], []
         for v, x, strides in zip(self._inputs, tensors, kernels.strides):
-            if x.stride() != strides:
-                x = in_order(x, self._orders[v])
+            if not (address := x.data_ptr()):
+                check_memory((("source", x),))
+            if x.stride() != strides or x.is_neg():
+                x = in_order(x.resolve_neg(), self._orders[v])
                 keep.append(x)
-            addresses.append(x.data_ptr())
+                address = x.data_ptr()
+            addresses.append(address)
         results = [torch.empty_strided(*form, dtype=self._dtype) for form in kernels.results]
         addresses += [y.data_ptr() for y in results]
         kernels.sequence(addresses)

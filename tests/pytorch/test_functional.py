@@ -272,6 +272,54 @@ def test_what_is_refused(name: str) -> None:
     assert caught.value.code == code and text in str(caught.value)
 
 
+def freed(*shape: int, **options: Any) -> Any:
+    """Return a tensor whose storage was freed, as sharded training does between two uses."""
+    tensor = torch.ones(*shape, **options)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+NO_MEMORY = {
+    "input": lambda: ct.conv2d(freed(*X.shape), W),
+    "weight": lambda: ct.conv2d(X, freed(*W.shape)),
+    "bias": lambda: ct.conv2d(X, W, freed(8)),
+    "input of a transposed one": lambda: ct.conv_transpose2d(freed(2, 8, 6, 6), W),
+    "input, recorded": lambda: ct.conv2d(freed(*X.shape, requires_grad=True), W),
+}
+
+
+@pytest.mark.parametrize("name", NO_MEMORY)
+def test_tensors_without_memory_are_refused(name: str) -> None:
+    argument = name.split()[0].rstrip(",")
+    with pytest.raises(cs.UsageError, match=rf"{argument}: has \d+ elements, but its memory was freed"):
+        NO_MEMORY[name]()
+
+
+def test_memory_may_go_after_weights_were_packed_and_before_the_gradient() -> None:
+    x, w = X.clone(), W.clone().requires_grad_()
+    with torch.no_grad():
+        for _ in range(3):
+            ct.conv2d(x, w)
+    y = ct.conv2d(x, w)
+    x.untyped_storage().resize_(0)
+    with pytest.raises(cs.UsageError, match="input: has 576 elements, but its memory was freed"):
+        y.sum().backward()
+    w.untyped_storage().resize_(0)
+    with pytest.raises(cs.UsageError, match="weight: has 288 elements, but its memory was freed"):
+        ct.conv2d(X, w)
+
+
+def test_negated_views_are_computed_with_as_they_read() -> None:
+    x, w, b = (torch._neg_view(-t).requires_grad_() for t in (X, W, B))
+    assert x.is_neg() and x.stride() == X.stride()
+    y = ct.conv2d(x, w, b, padding=1)
+    assert torch.equal(y, torch.nn.functional.conv2d(X, W, B, padding=1))
+    plain = [t.clone().requires_grad_() for t in (X, W, B)]
+    want = torch.autograd.grad(torch.nn.functional.conv2d(*plain, padding=1), plain, torch.ones_like(y))
+    got = torch.autograd.grad(y, (x, w, b), torch._neg_view(-torch.ones_like(y)))
+    assert all(torch.equal(a, b) for a, b in zip(got, want))
+
+
 def test_shapes_without_data() -> None:
     y = ct.conv2d(M, torch.empty(8, 4, 3, 3, device="meta"), padding=1)
     assert y.device.type == "meta" and y.shape == (2, 8, 9, 8)

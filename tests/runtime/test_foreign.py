@@ -76,6 +76,36 @@ class Broken(Legacy):
         raise RuntimeError("has no storage")
 
 
+class Tracer(Legacy):
+    """An array under a transform, as JAX has them: it has neither memory nor a device."""
+
+    def __init__(self) -> None:
+        super().__init__(np.ones(3))
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("device", "__dlpack_device__"):
+            raise RuntimeError(f"a tracer has no {name}")
+        return super().__getattribute__(name)
+
+
+class OnMeta(Legacy):
+    """An array that has a device, but no memory there."""
+
+    device = "meta"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        raise RuntimeError("has no storage")
+
+
+class Freed(Legacy):
+    """An exporter whose capsule has elements and no address, as torch makes of a tensor with a freed storage."""
+
+    def __dlpack__(self, stream: object = None) -> object:
+        capsule = self.array.__dlpack__()
+        ctypes.c_void_p.from_address(_pointer(capsule)).value = None
+        return capsule
+
+
 class NoCapsule(Legacy):
     def __dlpack__(self, stream: object = None) -> object:
         return 3
@@ -130,6 +160,10 @@ REFUSED = {
     "cuda": (OnGpu(), "device", "x: is on cuda:0; legal is memory of the CPU"),
     "broken": (Broken(np.ones(3)), "not-an-array", "x: no array can be read from this Broken: has no storage"),
     "no capsule": (NoCapsule(np.ones(3)), "not-an-array", "x: no array can be read from this NoCapsule"),
+    "tracer": (Tracer(), "not-an-array", "from this Tracer: its library gives no memory of it, as under a transform"),
+    "meta": (OnMeta(np.ones(3)), "device", "x: is on meta; legal is memory of the CPU"),
+    "freed": (Freed(np.ones(3)), "not-an-array", "x: no array can be read from this Freed: its memory was freed, or"),
+    "masked": (np.ma.masked_equal(np.float32([[1, 2, 2]]), 2), "masked", "x: 2 of 3 elements are masked; legal is an"),
     "list": ([1.0], "not-an-array", "x: expected an array, got list; legal is one of numpy, or of a library"),
 }  # fmt: skip
 
@@ -363,6 +397,93 @@ def test_every_function_refuses_a_gradient_that_it_would_not_record(torch: Any) 
                 function(*given)
 
 
+# -- tensors whose memory does not hold their elements ----------------------------------------------------------------
+
+
+def negated(torch: Any, dense: Any) -> Any:
+    """Return a tensor like `dense`, which torch negates as it reads it: its memory holds the opposite numbers."""
+    found = torch._neg_view(-dense)
+    assert found.is_neg() and found.stride() == dense.stride()
+    return found
+
+
+def test_torch_tensors_with_the_negative_bit(torch: Any) -> None:
+    x, w, bias = (torch.from_numpy(integers(s, n)) for n, s in enumerate([(2, 4, 6, 6), (8, 4, 3, 3), (8,)]))
+    k = cs.compile(LINE, bias=True, threads=1)
+    nx, nw, nb = (negated(torch, t) for t in (x, w, bias))
+    want = torch.nn.functional.conv2d(x, w, bias, padding=1)
+    out = torch.zeros_like(want)
+    calls = [
+        cs.conv2d(nx, nw, nb, padding=1), k(nx, nw, nb), k(nx, k.pack(nw, nb)), k.run(src=nx, wei=nw, bia=nb)["dst"],
+        cs.onnx.conv(nx, nw, nb, pads=(1, 1, 1, 1)), k(nx, k.pack(nw, nb), out=out),
+    ]  # fmt: skip
+    assert all(torch.equal(y, want) for y in calls)
+    assert torch.equal(cs.reorder(nx, "abcd", "acdb"), cs.reorder(x, "abcd", "acdb"))
+    imaginary = torch.complex(x, x).conj().imag
+    assert imaginary.is_neg() and torch.equal(cs.conv2d(imaginary, w, padding=1), cs.conv2d(-x, w, padding=1))
+    for call in (lambda out: k(x, w, bias, out=out), lambda out: cs.conv2d(x, w, bias, padding=1, out=out)):
+        with pytest.raises(cs.UsageError, match=r"out: is (negated when it is read|read-only); legal"):
+            call(negated(torch, out))
+
+
+def test_a_bound_call_follows_a_negated_tensor(torch: Any) -> None:
+    k, w = cs.compile(LINE, threads=1), torch.from_numpy(integers((8, 4, 3, 3), 1))
+    x, out = torch.ones(2, 4, 6, 6), torch.zeros(2, 8, 6, 6)
+    nx = negated(torch, x)
+    bound = k.bind(nx, k.pack(w), out), k.bind_each(src=nx, wei=w, dst=out)
+    for value in (2.0, 3.0):
+        nx.fill_(value)
+        for run in bound:
+            out.zero_()
+            run()
+            assert torch.equal(out, torch.nn.functional.conv2d(torch.full_like(x, value), w, padding=1))
+
+
+def test_torch_tensors_whose_memory_was_freed(torch: Any) -> None:
+    def freed(*shape: int) -> Any:
+        tensor = torch.ones(shape)
+        tensor.untyped_storage().resize_(0)
+        return tensor
+
+    x, w = torch.ones(2, 4, 6, 6), torch.ones(8, 4, 3, 3)
+    k = cs.compile(LINE, threads=1)
+    calls = [
+        lambda: cs.conv2d(freed(2, 4, 6, 6), w), lambda: cs.conv2d(x, freed(8, 4, 3, 3)), lambda: k(freed(*x.shape), w),
+        lambda: k(x, w, out=freed(2, 8, 6, 6)), lambda: k.pack(freed(*w.shape)),
+        lambda: cs.reorder(freed(2, 3), "ab", "ba"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(cs.UsageError, match="no array can be read from this Tensor: its memory was freed"):
+            call()
+
+
+# -- masked arrays -----------------------------------------------------------------------------------------------------
+
+
+def test_every_function_refuses_masked_elements() -> None:
+    x, w, bias = (integers(s, n) for n, s in enumerate([(1, 4, 5, 5), (4, 4, 3, 3), (4,)]))
+    lhs, rhs = integers((5, 4), dtype=np.uint8), integers((4, 6), dtype=np.int8)
+    k, out = cs.compile("mb1ic4ih5oc4kh3", bias=True, threads=1), np.zeros((1, 4, 3, 3), np.float32)
+    dynamic = cs.compile("mb1ic4ih5oc4kh3", dynamic="mb", threads=1)
+    scaled = cs.compile("--attr-scales=dst:common:2 --dt=u8:s8:u8 mb1ic4ih5oc4kh3", threads=1)
+    u, s = integers((1, 4, 5, 5), dtype=np.uint8), integers((4, 4, 3, 3), dtype=np.int8)
+    packed = k.pack(w, bias)
+    calls: list[tuple[Any, tuple[Array, ...]]] = [
+        (cs.conv2d, (x, w, bias)), (cs.conv_transpose2d, (x, w, bias)), (cs.onnx.conv, (x, w, bias)),
+        (lambda x, w, o: cs.conv2d(x, w, out=o), (x, w, out)), (k, (x, w, bias)), (k.pack, (w, bias)),
+        (lambda x, o: k(x, packed, out=o), (x, out)), (lambda x, o: k.bind(x, packed, o), (x, out)), (dynamic, (x, w)),
+        (lambda x, w, b: k.run(src=x, wei=w, bia=b), (x, w, bias)), (lambda x: cs.reorder(x, "abcd", "acdb"), (x,)),
+        (lambda d: scaled.run(src=u, wei=s, scales_dst=d), (np.ones(1, np.float32),)), (cs.gemm_lowp, (lhs, rhs)),
+        (lambda x: cs.onnx.conv_integer(u, s, x), (np.uint8([3]),)),
+    ]  # fmt: skip
+    for function, arrays in calls:
+        for at in range(len(arrays)):
+            masked = [np.ma.masked_array(a, mask=n == at) for n, a in enumerate(arrays)]
+            with pytest.raises(cs.UsageError, match=r": \d+ of \d+ elements are masked; legal is an array without"):
+                function(*masked)
+        function(*(np.ma.masked_array(a, mask=False) for a in arrays))
+
+
 # -- jax -------------------------------------------------------------------------------------------------------------
 
 
@@ -381,6 +502,9 @@ def test_arrays_of_jax(name: str) -> None:
         assert isinstance(result, jax.Array) and (result == y).all()
     with pytest.raises(cs.UsageError, match="out: is read-only"):
         k(x, w, out=y)
+    for transform in (jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())):
+        with pytest.raises(cs.UsageError, match="Tracer: its library gives no memory of it, as under a transform or"):
+            transform(lambda x: cs.conv2d(x, w))(x)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])

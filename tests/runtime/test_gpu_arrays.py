@@ -127,7 +127,8 @@ class OnGpu:
 
     __module__ = "fake_gpu.arrays"
 
-    def __init__(self, driver: FakeDriver, values: Array, device: int = 0) -> None:
+    def __init__(self, driver: FakeDriver, values: Array, device: int = 0, negated: bool = False) -> None:
+        self.negated = negated
         self.driver, self.shape, self.strides, self.number = driver, values.shape, values.strides, device
         span = sum((n - 1) * stride for n, stride in zip(values.shape, values.strides)) + 4
         _, self.address = driver.cuMemAlloc(span)
@@ -136,6 +137,12 @@ class OnGpu:
 
     def values(self) -> Array:
         return np.ndarray(self.shape, np.float32, self.driver.memory[self.address], 0, self.strides)
+
+    def is_neg(self) -> bool:
+        return self.negated
+
+    def resolve_neg(self) -> OnGpu:
+        return OnGpu(self.driver, -self.values())
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self.number
@@ -267,6 +274,21 @@ def test_weights_that_are_not_finite_run_on_another_kernel(driver: FakeDriver, k
     y = k(OnGpu(driver, X), OnGpu(driver, w)).values()
     np.testing.assert_array_equal(y[:, 1:], WANT[:, 1:])
     assert not np.isnan(y[:, 0, 0]).any(), "padding is absent"
+
+
+def test_an_array_that_its_library_negates_is_computed_first(driver: FakeDriver, kernel: Any) -> None:
+    k = cs.CompiledKernel(kernel.problem, kernel.target, kernel.config)
+    w = OnGpu(driver, W)
+    np.testing.assert_array_equal(k(OnGpu(driver, -X, negated=True), w).values(), WANT)
+    with pytest.raises(cs.UsageError, match="out: is read-only"):
+        k(OnGpu(driver, X), w, out=OnGpu(driver, WANT, negated=True))
+
+
+def test_an_array_without_memory_is_refused(driver: FakeDriver, kernel: Any) -> None:
+    x = Interface(OnGpu(driver, X))
+    x.__cuda_array_interface__["data"] = (0, False)
+    with pytest.raises(cs.UsageError, match="x: no array can be read from this Interface: its memory was freed"):
+        kernel(x, OnGpu(driver, W))
 
 
 def refusals(driver: FakeDriver) -> dict[str, tuple[Any, Any, dict[str, Any], str, str]]:
