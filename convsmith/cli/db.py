@@ -110,7 +110,7 @@ def merge(files: tuple[str, ...]) -> None:
     """Add the rows of other databases; rows that are known from more samples stay."""
     with opened() as database:
         for file in files:
-            with Database(Path(file), create=False) as other:
+            with Database(Path(file), create=False, own=False) as other:
                 note(f"{file}: {database.merge(other)} of {len(other.rows())} rows are new")
 
 

@@ -15,7 +15,6 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 from platformdirs import user_cache_dir
 
 from convsmith.codegen.artifact import ABI_VERSION
+from convsmith.diag.files import directories_above, replaceable, writable_by_others
 from convsmith.diag.forking import RenewedLock, import_lock
 from convsmith.diag.settings import settings
 from convsmith.diag.warning import ConvsmithWarning, warn
@@ -66,9 +66,7 @@ class DiskCache:
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
         self.limit = limit
-        # Parents of the path and of its resolved target: a user who may write to one of them could replace the link.
-        above = (*directory.parents, *Path(os.path.realpath(directory)).parents)
-        self._above = list(dict.fromkeys(map(str, above)))
+        self._above = directories_above(directory)
         self._warned = False
         self._stuck: set[str] = set()
         self._full = False
@@ -166,7 +164,7 @@ class DiskCache:
         usable).
         """
         try:
-            problem = _replaceable(self._above)
+            problem = replaceable(self._above)
             status = os.stat(self.directory)
         except FileNotFoundError:
             return "none", problem or _MISSING
@@ -177,10 +175,8 @@ class DiskCache:
             return mode, problem
         if not stat.S_ISDIR(status.st_mode):
             return mode, "is not a directory"
-        if status.st_uid != os.geteuid():
-            return mode, f"belongs to user {status.st_uid}, not {os.geteuid()}"
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return mode, "others can write to it"
+        if problem := writable_by_others(status):
+            return mode, problem
         # The mode is checked as well, because access() grants root everything.
         if status.st_mode & stat.S_IRWXU != stat.S_IRWXU or not os.access(self.directory, os.W_OK | os.X_OK):
             return mode, "cannot be written"
@@ -364,18 +360,6 @@ def _make_private(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
-
-
-def _replaceable(above: Iterable[str]) -> str:
-    """Return why other users can replace a directory below one in `above`; empty if they cannot."""
-    for parent in above:
-        try:
-            mode = os.stat(parent).st_mode
-        except FileNotFoundError:
-            continue
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            return f"others can replace it, because {parent} has mode {stat.S_IMODE(mode):04o} without the sticky bit"
-    return ""
 
 
 def _remove(path: Path) -> bool:

@@ -28,33 +28,27 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 
-__all__ = ["Chooser", "Recall", "compile_or_load", "faults", "line_words", "repro"]
+__all__ = ["Chooser", "compile_or_load", "faults", "line_words", "repro"]
 
 
 Chooser = Callable[[Problem, Machine, int, bool], Config]
 """Returns the default config for (problem, target, threads, whether the sizes are known only at the call)."""
-Recall = Callable[[Problem, Machine, int], Config | None]
-"""Returns the config that measurements have chosen for (canonical problem, target, threads), if there is one."""
 
 
 def compile_or_load(
-    problem: Problem, *, target: Machine, choose: Chooser, recall: Recall | None = None, config: Config | None = None,
-    threads: int = 1, requirements: Requirements = FIXED,
+    problem: Problem, *, target: Machine, choose: Chooser, config: Config | None = None, threads: int = 1,
+    requirements: Requirements = FIXED,
 ) -> Artifact:  # fmt: skip
     """Return the artifact of a problem for a target, from the cache, or compiled and stored there.
 
-    `config` makes every decision, including the number of threads. Without it, `recall` may know one for a problem of
-    fixed sizes; else `choose` returns the default for
-    `threads`, and the artifact's `config` records it. With `requirements` on the sizes of calls, the kernel
-    serves all sizes that satisfy them. ConfigError if the config makes no kernel; ToolchainError if LLVM refuses the
-    code.
+    `config` makes every decision, including the number of threads. Without it, `choose` returns the default for
+    `threads`, and the artifact's `config` records it. With `requirements` on the sizes of calls, the kernel serves all
+    sizes that satisfy them. ConfigError if the config makes no kernel; ToolchainError if LLVM refuses the code.
     """
     start = perf_counter()
     if config is not None and config.target != target.name:
         raise UsageError(f"config is for target {config.target}; the machine's is {target.name}", code="target")
     plain = _general(problem) if requirements else problem.canonical()
-    if config is None and recall is not None and not requirements:
-        config = recall(plain, target, threads)
     cache = disk_cache()
     # The default is a function of what is in the key, and takes longer to find than an artifact to load.
     source = "model" if settings.database == "off" else "table"

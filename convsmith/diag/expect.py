@@ -12,7 +12,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from convsmith.diag.errors import ConvsmithError, UsageError
 
-__all__ = ["check_fields", "conforms", "expect_text", "expect_word", "integer", "integers"]
+__all__ = ["check_fields", "conforms", "expect_text", "expect_word", "integer", "integers", "shown"]
+
+_LONGEST = 200
+"""Characters of a value in an error message."""
 
 
 def conforms(value: Any, hint: Any) -> bool:
@@ -105,3 +108,19 @@ def _text(hint: Any) -> str:
         return " or ".join(map(_text, parts))
     words = {str: "a text", int: "a whole number", float: "a number", bool: "True or False", NoneType: "None"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def shown(value: object) -> str:
+    """Return a value as an error message shows it: its representation, of at most `_LONGEST` characters.
+
+    Python refuses to print an integer of more than 4,300 digits; such a number is described.
+    """
+    if isinstance(value, int) and value.bit_length() > _LONGEST:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, str | bytes) and len(value) > _LONGEST:
+        return f"{value[:_LONGEST]!r}..., of length {len(value)}"
+    try:
+        text = repr(value)
+    except ValueError:  # a container of such numbers
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

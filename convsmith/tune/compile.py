@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_or_load
+from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.layout.requirements import FIXED, Requirements
@@ -12,9 +13,12 @@ from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
-from convsmith.tune.recall import keeps_bits, on_threads, recalled
+from convsmith.tune.recall import keeps_bits, on_threads, recalled, refuse
 
 __all__ = ["choose", "compile_problem"]
+
+ATTEMPTS = 3
+"""Rows of the database from which a kernel is tried before the model chooses the config."""
 
 
 def compile_problem(
@@ -24,12 +28,21 @@ def compile_problem(
     """Return the artifact of `problem` for `target` under `config`, by default under the one that measurements have
     chosen, or else under the one that `choose` returns.
 
-    With `requirements` on the sizes of calls, the kernel serves all sizes that keep to them. ConfigError: no
-    kernel can be made from the config; ToolchainError: LLVM refused.
+    A row of measurements from which no kernel can be made costs a warning. With `requirements` on the sizes of calls,
+    the kernel serves all sizes that keep to them. ConfigError: no kernel can be made from the config; ToolchainError:
+    LLVM refused.
     """
+    for _ in range(ATTEMPTS if config is None and not requirements else 0):
+        plain = problem.canonical()
+        measured = recalled(plain, target, threads)
+        if measured is None:
+            break
+        try:
+            return compile_or_load(problem, target=target, choose=choose, config=measured, threads=threads)
+        except ConvsmithError as error:
+            refuse(plain, measured, error)
     return compile_or_load(
-        problem, target=target, choose=choose, recall=recalled, config=config, threads=threads,
-        requirements=requirements,
+        problem, target=target, choose=choose, config=config, threads=threads, requirements=requirements
     )
 
 

@@ -5,21 +5,28 @@ so an interrupted search loses nothing. A row of another machine or of another c
 config first, and `compile` never takes it as it is.
 
 A file that is no database, is damaged, or has the layout of another version, is never changed: `tune` and `db` refuse
-it with DatabaseError, and `compile` goes on without it after one warning.
+it with DatabaseError, and `compile` goes on without it after one warning. So is one that others can change. A row with
+an illegal value is left out, with one warning for all of them. Reading ends after a bounded number of rows and steps.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, fields
+from dataclasses import MISSING, astuple, fields
 from pathlib import Path
+from typing import Any
 
 from convsmith.diag.errors import ConvsmithError
-from convsmith.tune.measured import Measured
+from convsmith.diag.expect import shown
+from convsmith.diag.files import directories_above, replaceable, writable_by_others
+from convsmith.diag.warning import warn
+from convsmith.tune.checked_rows import COLUMNS, checked, is_line
+from convsmith.tune.measured import DatabaseWarning, Measured
 
 __all__ = ["ANY", "IN_MEMORY", "Database", "DatabaseError", "check_rows"]
 
@@ -34,40 +41,60 @@ APPLICATION = 0x636F6E76
 BUSY_SECONDS = 10.0
 """Seconds to wait for another process that writes."""
 
+MOST_ROWS = 1_000_000
+"""Rows that a query returns at most."""
+STEP, MOST_STEPS = 1_000_000, 300
+"""Instructions of SQLite's machine between two calls of the handler that counts them, and calls after which a query is
+given up: reading `MOST_ROWS` rows takes 60.
+"""
+LARGEST_VALUE = 1 << 20
+"""Bytes of the largest text that is read."""
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""Endings of the files of a database."""
+
+
 class DatabaseError(ConvsmithError):
     """A database of measurements cannot be read or written."""
 
     default_code = "database"
 
 
-_COLUMNS = tuple(f.name for f in fields(Measured))
 _KEY = ("problem", "config", "machine", "compiler")
 _TYPES = {"str": "TEXT", "Status": "TEXT", "int": "INTEGER", "float": "REAL"}
-_TABLE = (
+_MEASUREMENTS = (
     "CREATE TABLE IF NOT EXISTS measurements ("
     + ", ".join(f"{f.name} {_TYPES[str(f.type)]} NOT NULL" for f in fields(Measured))
     + f", PRIMARY KEY ({', '.join(_KEY)})) WITHOUT ROWID"
 )
 _MACHINES = "CREATE TABLE IF NOT EXISTS machines (machine TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
-_PUT = f"INSERT OR REPLACE INTO measurements ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+_TABLES = {"measurements": _MEASUREMENTS, "machines": _MACHINES}
+_PUT = f"INSERT OR REPLACE INTO measurements ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+
+_told: set[tuple[Path, str]] = set()
+"""Files, and what was said of their rows in this process."""
 
 
 class Database:
     """An open database. Use it in the process and thread that opened it; close it, or use it as a context manager.
 
-    The path `IN_MEMORY` stands for one without a file.
+    The path `IN_MEMORY` stands for one without a file. Without `create`, the file is only read. An `own` database is
+    refused if another user can change it.
     """
 
-    def __init__(self, path: Path, create: bool = True) -> None:
+    def __init__(self, path: Path, create: bool = True, own: bool = True) -> None:
         self.path = path
+        self._steps = 0
         if create and path != IN_MEMORY:
             self._make_directory()
-        elif not create and not path.is_file():
+        elif not create and not path.exists():
             raise DatabaseError(f"{path}: there is no database; `convsmith tune` makes one", code="no-database")
+        if path != IN_MEMORY:
+            self._check_files(own)
         with self._errors("opened"):
-            self._connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+            name = str(path) if create else f"{path.absolute().as_uri()}?mode=ro"
+            self._connection = sqlite3.connect(name, timeout=BUSY_SECONDS, isolation_level=None, uri=not create)
             try:
-                self._prepare()
+                self._has_tables = self._prepare(create)
             except BaseException:
                 self._connection.close()
                 raise
@@ -94,20 +121,30 @@ class Database:
 
     def machines(self) -> dict[str, str]:
         """Return the description of each machine by its key."""
-        with self._errors("read"):
-            return dict(self._connection.execute("SELECT machine, text FROM machines ORDER BY machine"))
+        found = self._read("SELECT machine, text FROM machines ORDER BY machine")
+        legal = {machine: text for machine, text in found if is_line(machine) and is_line(text)}
+        if len(legal) < len(found):
+            self._warn(f"{len(found) - len(legal)} of {len(found)} descriptions of machines are no lines of text")
+        return legal
 
     def rows(self, **columns: str | int) -> list[Measured]:
         """Return the rows whose columns have the given values, by problem, the fastest config first.
 
-        The value `ANY` permits all.
+        The value `ANY` permits all. Damaged rows are left out, with a warning.
         """
         equal = {name: value for name, value in columns.items() if value != ANY}
         where = " AND ".join(f"{name} = ?" for name in equal)
-        query = f"SELECT {', '.join(_COLUMNS)} FROM measurements" + (f" WHERE {where}" if where else "")
-        with self._errors("read"):
-            found = self._connection.execute(f"{query} ORDER BY problem, status != 'ok', ratio", tuple(equal.values()))
-            return [Measured(*row) for row in found]
+        query = f"SELECT {', '.join(COLUMNS)} FROM measurements" + (f" WHERE {where}" if where else "")
+        found = self._read(f"{query} ORDER BY problem, status != 'ok', ratio", tuple(equal.values()))
+        legal, flaws = [], []
+        for values in found:
+            try:
+                legal.append(checked(values))
+            except ValueError as flaw:
+                flaws.append(f"problem {shown(values[0])}: {flaw}")
+        if flaws:
+            self._warn(f"{len(flaws)} of {len(found)} rows are damaged and not used; the first one: {flaws[0]}")
+        return legal
 
     def merge(self, other: Database) -> int:
         """Store the rows of ``other`` that this database lacks, or has from fewer rounds; return their number."""
@@ -128,32 +165,82 @@ class Database:
         except OSError as error:
             raise DatabaseError(f"{self.path.parent}: cannot be made: {error.strerror}") from None
 
-    def _prepare(self) -> None:
-        """Check the version, and create the tables in an empty file."""
+    def _check_files(self, own: bool) -> None:
+        """Refuse what is no regular file and, of an `own` database, what other users can change."""
+        problem = replaceable(directories_above(self.path)) if own else ""
+        for ending in _BESIDE:
+            try:
+                status = os.stat(f"{self.path}{ending}")
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                raise DatabaseError(f"{self.path}: cannot be reached: {error}") from None
+            if not stat.S_ISREG(status.st_mode):
+                raise DatabaseError(f"{self.path}{ending}: is no regular file")
+            problem = problem or (writable_by_others(status) if own else "")
+        if problem:
+            raise DatabaseError(
+                f"{self.path}: is not used: {problem}; set CONVSMITH_DATABASE to a file of your own with mode 0600, "
+                "or to 'off'", code="untrusted",
+            )  # fmt: skip
+
+    def _prepare(self, create: bool) -> bool:
+        """Check the version and the tables, and create them in an empty file; return whether there are any."""
         connection = self._connection
+        connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
+        connection.set_progress_handler(self._count_step, STEP)
+        connection.execute("PRAGMA trusted_schema = OFF")
         # One transaction: another process may be making the tables.
         connection.execute("BEGIN")
         try:
-            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(MOST_ROWS)
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
         finally:
             connection.execute("COMMIT")
-        if tables and application != APPLICATION:
+        if schema and application != APPLICATION:
             raise DatabaseError(f"{self.path}: is a database of another program; it stays as it is", code="foreign")
-        if tables and version != VERSION:
+        if schema and version != VERSION:
             raise DatabaseError(
                 f"{self.path}: has version {version} of the tables, and this convsmith reads version {VERSION}; "
                 "move the file away, or set CONVSMITH_DATABASE to another one", code="version",
             )  # fmt: skip
-        if not tables:
+        if schema and not _are_ours(schema):
+            raise DatabaseError(
+                f"{self.path}: is damaged (its tables are not those that `convsmith tune` makes); move it away",
+                code="damaged",
+            )
+        if not schema and create:
             self._log_ahead()
             with self._transaction():
-                connection.execute(_TABLE)
-                connection.execute(_MACHINES)
+                for table in _TABLES.values():
+                    connection.execute(table)
                 connection.execute(f"PRAGMA application_id = {APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("PRAGMA synchronous = NORMAL")
+        return bool(schema) or create
+
+    def _count_step(self) -> bool:
+        """Count `STEP` instructions of a query; return whether to give it up."""
+        self._steps += 1
+        return self._steps > MOST_STEPS
+
+    def _read(self, query: str, values: tuple[str | int, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query; a file without tables, which another process is making, has none."""
+        if not self._has_tables:
+            return []
+        with self._errors("read"):
+            found = self._connection.execute(query, values).fetchmany(MOST_ROWS + 1)
+        if len(found) > MOST_ROWS:
+            raise DatabaseError(f"{self.path}: cannot be read: it has more than {MOST_ROWS} rows", code="rows")
+        return found
+
+    def _warn(self, text: str) -> None:
+        """Warn of damaged rows, once in a process of each text."""
+        if (self.path, text) not in _told:
+            _told.add((self.path, text))
+            warn(f"{self.path}: {text}", DatabaseWarning)
 
     def _log_ahead(self) -> None:
         """Set the journal that lets others read while one writes; SQLite does not wait for a lock to do so."""
@@ -181,6 +268,7 @@ class Database:
     @contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
         """Turn SQLite's errors into one message with the file and what to do."""
+        self._steps = 0
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -201,6 +289,8 @@ def _reason(error: sqlite3.OperationalError, path: Path) -> str:
         return f"the disk is full ({free})"
     if error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE:
         return f"the system refuses to write more ({free}; the size of a file may be limited)"
+    if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+        return f"a query takes more than {MOST_STEPS} million steps"
     if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:  # the rest of the code is a detail
         return f"another process has written to it for {BUSY_SECONDS:g} seconds"
     return str(error)
@@ -210,23 +300,24 @@ def _is_better_known(row: Measured, own: Measured | None) -> bool:
     return own is None or row.rounds > own.rounds
 
 
+def _are_ours(schema: Sequence[tuple[object, ...]]) -> bool:
+    """Return whether a schema has this project's tables, and no view or trigger, whose code SQLite would run."""
+    made = {name: sql for kind, name, sql in schema if kind == "table"}
+    ours = all(made.get(name) == sql.replace("IF NOT EXISTS ", "") for name, sql in _TABLES.items())
+    return ours and not any(kind in ("view", "trigger") for kind, *_ in schema)
+
+
 def check_rows(rows: Sequence[object], source: str) -> list[Measured]:
     """Return rows read from JSON as values; DatabaseError names the first illegal one."""
     out = []
     for number, row in enumerate(rows, 1):
-        legal = isinstance(row, dict) and set(row) <= set(_COLUMNS) and set(_KEY) <= set(row)
         try:
-            if not legal:
-                raise TypeError
-            made = Measured(**row)  # type: ignore[arg-type]
-            if any(type(getattr(made, f.name)) not in _READ[str(f.type)] for f in fields(made)):
-                raise TypeError
-        except TypeError:
-            raise DatabaseError(
-                f"{source}: row {number} is no measurement; legal are objects with {', '.join(_COLUMNS)}", code="rows"
-            ) from None
-        out.append(made)
+            if not (isinstance(row, dict) and set(row) <= set(COLUMNS) and set(_KEY) <= set(row)):
+                raise ValueError(f"legal are objects with {', '.join(COLUMNS)}")
+            out.append(checked([row.get(name, default) for name, default in _DEFAULTS.items()]))
+        except ValueError as error:
+            raise DatabaseError(f"{source}: row {number} is no measurement; {error}", code="rows") from None
     return out
 
 
-_READ = {"str": (str,), "Status": (str,), "int": (int,), "float": (float, int)}
+_DEFAULTS = {f.name: None if f.default is MISSING else f.default for f in fields(Measured)}

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from convsmith.diag.warning import ConvsmithWarning
 from convsmith.plan.config import Config
 
-__all__ = ["Measured", "Status", "best_of", "sums_in_order"]
+__all__ = ["DatabaseWarning", "Measured", "Status", "best_of", "sums_in_order"]
 
 DOUBT = 1.0
 """Part of a ratio's quartiles that is doubted for one sample; for n samples, divided by the root of n."""
@@ -17,6 +18,11 @@ LEAST_SPREAD = 0.02
 """Least difference of quartiles that is assumed, relative to the ratio."""
 KEPT = 0.985
 """Bound of a ratio above which the model's first choice stays: the difference may be noise."""
+
+
+class DatabaseWarning(ConvsmithWarning):
+    """Measurements, or some of them, cannot be used. The model chooses configs."""
+
 
 Status = Literal["ok", "refused", "wrong", "crashed", "stuck"]
 

@@ -17,7 +17,7 @@ __all__ = ["WorkerDied", "WorkerProcess"]
 
 REQUEST_SECONDS = 60.0
 """Seconds after which a request has failed: LLVM takes a second at most, a slow kernel some seconds."""
-WORKER = (sys.executable, "-m", "convsmith.tune.worker")
+WORKER = (sys.executable, "-P", "-m", "convsmith.tune.worker")
 _OWN = {"CONVSMITH_CACHE": "off", "CONVSMITH_DATABASE": "off", "CONVSMITH_VERBOSE": "", "CONVSMITH_DUMP": ""}
 """Settings of a worker: candidates stay out of the cache of compiled kernels."""
 

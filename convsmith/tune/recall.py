@@ -11,21 +11,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
-from convsmith.diag.warning import ConvsmithWarning, warn
+from convsmith.diag.warning import warn
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
-from convsmith.tune.measured import Measured, best_of, sums_in_order
+from convsmith.tune.measured import DatabaseWarning, Measured, best_of, sums_in_order
 
-__all__ = ["DatabaseWarning", "chosen", "database_path", "keeps_bits", "measured_row", "on_threads", "recalled"]
+__all__ = [
+    "DatabaseWarning", "chosen", "database_path", "keeps_bits", "measured_row", "on_threads", "recalled", "refuse",
+]  # fmt: skip
 
 _unusable: set[Path] = set()
-
-
-class DatabaseWarning(ConvsmithWarning):
-    """The database of measurements cannot be used. The model chooses configs."""
+_refused: set[tuple[str, str]] = set()
+"""Problems and configs that rows have for them, but of which no kernel can be made."""
 
 
 def database_path() -> Path | None:
@@ -45,9 +46,19 @@ def recalled(problem: Problem, target: Machine, threads: int) -> Config | None:
     """Return the config that measurements on this machine, by this compiler, have chosen for a canonical problem; None
     where there are none.
     """
-    rows = _rows(str(problem), target.name)
     count = threads if target.device is None else 1
+    rows = [row for row in _rows(str(problem), target.name) if not (_refused and _is_refused(row, count))]
     return chosen(rows, count, keeps_bits(problem)) if rows else None
+
+
+def refuse(problem: Problem, config: Config, error: ConvsmithError) -> None:
+    """Warn that no kernel of a canonical problem can be made of a recalled ``config``, and recall it no more."""
+    _refused.add((str(problem), str(config)))
+    warn(f"{database_path()}: a row for {problem} is not used: {config} makes no kernel: {error}", DatabaseWarning)
+
+
+def _is_refused(row: Measured, threads: int) -> bool:
+    return (row.problem, str(on_threads(Config.parse(row.config), threads))) in _refused
 
 
 def keeps_bits(problem: Problem) -> bool:

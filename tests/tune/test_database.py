@@ -42,7 +42,7 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
         from pathlib import Path
         from convsmith.tune.database import Database
         from convsmith.tune.measured import Measured
-        row = Measured("p", "c", "m", sys.argv[1], "avx2", 1)
+        row = Measured("p", "c", "m", sys.argv[1], "avx2", 1, "ok", 1.0, 1e-5, 0.0, 9)
         with Database(Path({str(path)!r})) as database:
             for n in range(100):
                 database.put([replace(row, config=str(n))])
@@ -161,7 +161,7 @@ FILL = """if True:
             sys.exit(77)
 
     kind, directory = sys.argv[1:]
-    row, path = Measured("p", "c", "m", "c1", "avx2", 1, note="x" * 1000), Path(directory, "m.db")
+    row, path = Measured("p", "c", "m", "c1", "avx2", 1, "crashed", note="x" * 1000), Path(directory, "m.db")
     if kind == "disk":
         mount(directory)
     kept = 0

@@ -1,0 +1,84 @@
+"""Files that others may have written or may change: bounded reads, owners and modes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from convsmith.diag.errors import UsageError
+
+__all__ = ["MOST_TEXT", "directories_above", "read_bytes", "read_text", "replaceable", "writable_by_others"]
+
+MOST_TEXT = 1 << 26
+"""Bytes of the largest file of text that is read."""
+
+
+def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the content of the regular file `path`, of at most `most` bytes. Never blocks on a FIFO or device.
+
+    UsageError (code `bad-file`) names the file and why it is not read.
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device can have effects
+            raise _unfit(path, "is no regular file")
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # replaced since the first check
+                raise _unfit(path, "is no regular file")
+            return read_stream(file, str(path), most)
+    except OSError as error:
+        raise _unfit(path, f"cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL, or a character that no name of a file has
+        raise _unfit(repr(os.fspath(path)), "is no name of a file") from None
+
+
+def read_stream(file: BinaryIO, name: str, most: int) -> bytes:
+    """Return what is left of a stream; UsageError if it has more than `most` bytes."""
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise _unfit(name, f"has more than {most} bytes, the size of the largest file that is read")
+    return content
+
+
+def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
+    """Return the text of a regular file in UTF-8; UsageError as of `read_bytes`, and for other bytes."""
+    return decoded(read_bytes(path, most), str(path))
+
+
+def decoded(content: bytes, name: str) -> str:
+    """Return bytes of UTF-8 as text with line ends of one character; UsageError with the file's `name` for others."""
+    try:
+        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise _unfit(name, f"not a text file: {error}") from None
+
+
+def _unfit(path: str | os.PathLike[str], why: str) -> UsageError:
+    return UsageError(f"{os.fspath(path)}: {why}", code="bad-file")
+
+
+def directories_above(path: Path) -> list[str]:
+    """Return the directories of a path and of its resolved target; who may write to one of them can replace a link."""
+    above = (*path.parents, *Path(os.path.realpath(path)).parents)
+    return list(dict.fromkeys(map(str, above)))
+
+
+def replaceable(above: Iterable[str]) -> str:
+    """Return why other users can replace what lies below a directory in `above`; empty if they cannot."""
+    for parent in above:
+        try:
+            mode = os.stat(parent).st_mode
+        except FileNotFoundError:
+            continue
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return f"others can replace it, because {parent} has mode {stat.S_IMODE(mode):04o} without the sticky bit"
+    return ""
+
+
+def writable_by_others(status: os.stat_result) -> str:
+    """Return why a file or directory is not this user's alone to write; empty if it is."""
+    if status.st_uid != os.geteuid():
+        return f"belongs to user {status.st_uid}, not {os.geteuid()}"
+    return "others can write to it" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""

@@ -1,0 +1,104 @@
+"""Checks of rows of measurements that come from a file or from another process: types, ranges, problem and config.
+
+The config of a row of another compiler may have words that this one does not know, so only its type is checked; a
+search plans such a config before it measures it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, NamedTuple, get_args
+
+from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.expect import shown
+from convsmith.diag.settings import MOST_THREADS
+from convsmith.plan.config import Config
+from convsmith.problem.lines import parse_problem
+from convsmith.tune.measured import Measured, Status
+from convsmith.tune.origin import compiler_key
+
+__all__ = ["COLUMNS", "checked", "is_line"]
+
+COLUMNS = tuple(f.name for f in fields(Measured))
+LEAST, MOST = 1e-12, 1e18
+"""Bounds of a positive number in a row; a quotient of two such numbers and its logarithm are finite."""
+MOST_ROUNDS = 10**9
+_DATE = re.compile(r"(?:[0-9]{4}-[0-9]{2}-[0-9]{2})?", re.ASCII)
+
+
+class _Legal(NamedTuple):
+    """What a column may hold: whether a value is legal, and the legal values in words."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def is_line(value: object) -> bool:
+    """Return whether a value is one line of text that can be printed and encoded."""
+    return type(value) is str and value.isprintable()
+
+
+def _is_encodable(value: object) -> bool:
+    return type(value) is str and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and (value == 0 or LEAST <= value <= MOST)  # type: ignore[operator]
+
+
+_LINE = _Legal(lambda x: is_line(x) and x != "", "a line of text")
+_NUMBER = _Legal(_is_number, f"0, or a number from {LEAST:g} to {MOST:g}")
+_COUNT = _Legal(lambda x: type(x) is int and 0 <= x <= MOST_ROUNDS, f"a whole number from 0 to {MOST_ROUNDS}")
+_LEGAL = {
+    "problem": _LINE, "config": _LINE, "machine": _LINE, "compiler": _LINE, "target": _LINE,
+    "threads": _Legal(lambda x: type(x) is int and 1 <= x <= MOST_THREADS, f"a whole number from 1 to {MOST_THREADS}"),
+    "status": _Legal(lambda x: x in get_args(Status), " or ".join(get_args(Status))),
+    "ratio": _NUMBER, "seconds": _NUMBER, "spread": _NUMBER, "predicted": _NUMBER, "rounds": _COUNT,
+    "note": _Legal(_is_encodable, "a text"),
+    "date": _Legal(lambda x: type(x) is str and _DATE.fullmatch(x) is not None, "a day such as 2026-01-31, or nothing"),
+}  # fmt: skip
+_POSITIVE = ("ratio", "seconds", "rounds")
+"""Columns that are not 0 in a row whose status is ok."""
+
+
+def checked(values: Sequence[Any]) -> Measured:
+    """Return the row of these values, in the order of `COLUMNS`; ValueError says which is illegal, and what is legal.
+    """
+    row = dict(zip(COLUMNS, values, strict=True))
+    for name, legal in _LEGAL.items():
+        if not legal.holds(row[name]):
+            raise ValueError(f"{name}={shown(row[name])}: expected {legal.words}")
+    for name in _POSITIVE if row["status"] == "ok" else ():
+        if row[name] == 0:
+            raise ValueError(f"{name}=0 in a row that is ok")
+    if row["compiler"] == compiler_key() and (flaw := _problem_flaw(row["problem"]) or _config_flaw(row)):
+        raise ValueError(flaw)
+    return Measured(**row)
+
+
+@lru_cache(1024)
+def _problem_flaw(line: str) -> str:
+    """Return why `line` is not the canonical line of a problem; empty if it is."""
+    try:
+        canonical = str(parse_problem(line).canonical())
+    except ConvsmithError as error:
+        return f"problem={shown(line)}: {error}"
+    return "" if canonical == line else f"problem={shown(line)}: expected the canonical line, {canonical}"
+
+
+def _config_flaw(row: dict[str, Any]) -> str:
+    """Return why the config of a row of this compiler is not one of its target and threads; empty if it is."""
+    try:
+        config = _config(row["config"])
+    except ConvsmithError as error:
+        return f"config={shown(row['config'])}: {error}"
+    for name, own in (("target", config.target), ("threads", config.threads)):
+        if own != row[name]:
+            return f"{name}={shown(row[name])}: the config has --{name}={own}"
+    return "" if str(config) == row["config"] else f"config={shown(row['config'])}: it prints as {config}"
+
+
+_config = lru_cache(1024)(Config.parse)
