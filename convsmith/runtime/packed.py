@@ -6,8 +6,10 @@ A problem without weights among its inputs may pack another operand, which then 
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["Packed", "signature_of"]
 
 _FILE_FORMAT = 1
+_UNREADABLE = (
+    ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, RuntimeError, OverflowError, MemoryError,
+    zipfile.BadZipFile, zlib.error, struct.error, SyntaxError,
+)  # fmt: skip
+"""Exceptions of `zipfile` and numpy for damaged files; NotImplementedError is a RuntimeError."""
 _TYPES = {row.numpy: row.name for row in DTYPES.values()}
 
 
@@ -122,9 +129,13 @@ class Packed:
                 if parts["format"] != _FILE_FORMAT:
                     raise ValueError(f"format {parts['format']}, not {_FILE_FORMAT}")
                 bias = _typed(parts, "bias") if "bias" in parts else None
-                finite = int(parts["finite"])
-                return Packed(str(parts["key"]), _typed(parts, "buffer"), bias, None if finite < 0 else bool(finite))
-        except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+                buffer = _typed(parts, "buffer")
+                # The file says only whether to look: a forged answer would select the wrong kernel.
+                finite = None if int(parts["finite"]) < 0 else all_finite(buffer)
+                return Packed(str(parts["key"]), buffer, bias, finite)
+        except FileNotFoundError:
+            raise
+        except _UNREADABLE as error:
             raise UsageError(f"{name} is not a file of packed weights: {error}", code="bad-packed") from None
 
 

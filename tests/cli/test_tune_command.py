@@ -19,6 +19,7 @@ from commands import run
 import convsmith as cs
 from convsmith.diag.errors import UnsupportedError
 from convsmith.machine.registry import target
+from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.tune import origin
 from convsmith.tune.database import Database
@@ -163,12 +164,15 @@ def test_rows_of_devices_are_those_of_this_machine(path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(origin, "device_name", device_name)
     machine = origin.machine_key(target("sm_90a"))
-    row = Measured("near", "c", machine, origin.compiler_key(), "sm_90a", 1, "ok", 1.0, 1e-5, 0.0, 20)
+    near, far, gone, absent = (str(parse_problem(f"mb{n}ic8iw8oc8kw1").canonical()) for n in (1, 2, 3, 4))
+    config, compiler = "--target=sm_90a --lane=oc", origin.compiler_key()
+    row = Measured(near, config, machine, compiler, "sm_90a", 1, "ok", 1.0, 1e-5, 0.0, 20)
     with Database(path) as database:
-        database.put([row, replace(row, problem="far", machine="other"), replace(row, problem="gone", target="gone")])
-        database.put([replace(row, problem="absent", target="opencl")])
+        database.put([row, replace(row, problem=far, machine="other")])
+        for problem, name in ((gone, "gone"), (absent, "opencl")):
+            database.put([replace(row, problem=problem, target=name, config=f"--target={name} --lane=oc")])
     shown = run("db", "best").stdout
-    assert [line.split()[0] for line in shown.splitlines()[1:]] == ["near"]
+    assert [line.split()[0] for line in shown.splitlines()[1:]] == [near]
     listed = run("db", "list").stdout
     assert re.search(rf"^{machine} .*\(this machine\)$", listed, re.MULTILINE)
     assert re.search(r"^other .*\(another machine: hints\)$", listed, re.MULTILINE)

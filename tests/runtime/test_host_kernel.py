@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 import weakref
@@ -279,3 +280,34 @@ def test_other_python_threads_run_during_a_call() -> None:
     caller.join()
     # With the GIL held, this loop would turn about once for each of the three calls.
     assert len(steps) > 10
+
+
+def test_a_damaged_file_of_packed_weights_is_one_error(tmp_path: Path) -> None:
+    """Each byte of the headers and ends of the archive is changed in turn, in two ways."""
+    path = tmp_path / "w.npz"
+    HostKernel(depthwise(SHAPE)).pack(W).save(path)
+    content = path.read_bytes()
+    marks = [m.start() for mark in (b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06") for m in re.finditer(mark, content)]
+    for start in marks:
+        for at in range(start, min(start + 46, len(content))):
+            for change in (0x01, 0xFF):
+                path.write_bytes(content[:at] + bytes([content[at] ^ change]) + content[at + 1 :])
+                try:
+                    Packed.load(path)
+                except UsageError as error:
+                    assert error.code == "bad-packed"
+
+
+def test_the_file_of_packed_weights_is_not_believed(tmp_path: Path) -> None:
+    """A file that says that its weights are finite is examined."""
+    path, w = tmp_path / "w.npz", W.copy()
+    w[0] = np.inf
+    packed = HostKernel(depthwise(SHAPE)).pack(w)
+    with np.load(save(packed, path)) as parts:
+        np.savez(path, allow_pickle=False, **{**parts, "finite": 1})
+    assert Packed.load(path).finite is False
+
+
+def save(packed: Packed, path: Path) -> Path:
+    packed.save(path)
+    return path
