@@ -6,9 +6,9 @@ search plans such a config before it measures it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
@@ -26,7 +26,6 @@ COLUMNS = tuple(f.name for f in fields(Measured))
 LEAST, MOST = 1e-12, 1e18
 """Bounds of a positive number in a row; a quotient of two such numbers and its logarithm are finite."""
 MOST_ROUNDS = 10**9
-_DATE = re.compile(r"(?:[0-9]{4}-[0-9]{2}-[0-9]{2})?", re.ASCII)
 
 
 class _Legal(NamedTuple):
@@ -45,6 +44,13 @@ def _is_encodable(value: object) -> bool:
     return type(value) is str and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
+def _is_day(value: object) -> bool:
+    try:
+        return value == "" or (type(value) is str and date.fromisoformat(value) is not None)
+    except ValueError:
+        return False
+
+
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and (value == 0 or LEAST <= value <= MOST)  # type: ignore[operator]
 
@@ -58,7 +64,7 @@ _LEGAL = {
     "status": _Legal(lambda x: x in get_args(Status), " or ".join(get_args(Status))),
     "ratio": _NUMBER, "seconds": _NUMBER, "spread": _NUMBER, "predicted": _NUMBER, "rounds": _COUNT,
     "note": _Legal(_is_encodable, "a text"),
-    "date": _Legal(lambda x: type(x) is str and _DATE.fullmatch(x) is not None, "a day such as 2026-01-31, or nothing"),
+    "date": _Legal(_is_day, "a day such as 2026-01-31, or nothing"),
 }  # fmt: skip
 _POSITIVE = ("ratio", "seconds", "rounds")
 """Columns that are not 0 in a row whose status is ok."""
