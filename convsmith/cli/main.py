@@ -1,18 +1,20 @@
 """`convsmith`: the group of commands, and the handling of errors.
 
-Exit status: 0 success, 1 a mismatch or a fault of convsmith, 2 an illegal request, 130 interrupted. A user never sees a
-traceback.
+Exit status: 0 success, 1 a mismatch or a fault of convsmith, 2 an illegal request, 130 interrupted, 143 or 129
+ended by SIGTERM or SIGHUP. A user never sees a traceback.
 """
 
 from __future__ import annotations
 
 import errno
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from threading import current_thread, main_thread
 from typing import Any
 
 import click
@@ -45,7 +47,7 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _plain_warnings():
+            with _plain_warnings(), _orderly_end():
                 return super().invoke(ctx)
         except ConvsmithError as error:
             error_line(str(error), type(error).__name__)
@@ -65,6 +67,25 @@ class _Group(click.Group):
             fault = InternalError(f"{type(error).__name__}: {error}", repro=command)
             error_line(str(fault), "InternalError")
             ctx.exit(1)
+
+
+@contextmanager
+def _orderly_end() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the command as an error does: the terminal's cursor comes back, and workers end."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before: dict[signal.Signals, Any] = {}
+    if current_thread() is main_thread():  # Python permits no other to set handlers
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

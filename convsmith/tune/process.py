@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from convsmith.diag.errors import InternalError
@@ -76,7 +77,7 @@ class WorkerProcess:
         self.close()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, **_OWN, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, **_OWN, "PYTHONPATH": os.pathsep.join(_import_path())}
         try:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
@@ -99,6 +100,14 @@ class WorkerProcess:
             self._rest += part
         line, _, self._rest = self._rest.partition(b"\n")
         return line
+
+
+def _import_path() -> list[str]:
+    """Return where a worker looks for modules: as this process, without the current directory, whose files may have the
+    names of modules, unless this package lies there.
+    """
+    here, own = os.path.realpath(os.curdir), os.path.realpath(Path(__file__).parents[2])
+    return [place for place in sys.path if place and (os.path.realpath(place) != here or here == own)]
 
 
 def _death(code: int) -> str:

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from convsmith.codegen.artifact import Artifact
@@ -148,12 +151,26 @@ def _no_choice(*_: object) -> Config:
 
 
 def main(make: Callable[[], Worker] = Worker) -> None:
-    """Answer requests until standard input ends."""
+    """Answer requests until standard input ends: then nobody waits for an answer, and the process ends at once."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process without a traceback
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # nothing but answers goes to the pipe
+    requests: SimpleQueue[str] = SimpleQueue()
+    Thread(target=_read, args=(requests,), daemon=True).start()
     worker = make()
+    while True:
+        answer = worker.answer(json.loads(requests.get()))
+        try:
+            answers.write(json.dumps(answer) + "\n")
+        except BrokenPipeError:
+            os._exit(0)
+
+
+def _read(requests: SimpleQueue[str]) -> None:
+    """Read requests; end the process, even while a kernel runs, where the process that sends them has ended."""
     for line in sys.stdin:
-        answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
+        requests.put(line)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -53,10 +53,11 @@ class Workers:
         return list(self._threads.map(compile_one, range(len(configs))))
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes; requests that wait for one start no other."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for process in (self.timing, *self._compilers):
             process.close()
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.shutdown()
 
     def __enter__(self) -> Workers:
         return self

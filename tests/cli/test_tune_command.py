@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from convsmith.problem.problem import Problem
 from convsmith.tune import origin
 from convsmith.tune.database import Database
 from convsmith.tune.measured import Measured
+from convsmith.tune.process import WorkerProcess
 from convsmith.tune.search import Outcome
 
 LINE = "mb1ic8ih6oc40oh6kh3ph1"
@@ -208,3 +211,50 @@ def test_a_killed_tuner_leaves_what_it_measured(path: Path) -> None:
 def measured(path: Path) -> set[str]:
     with Database(path) as database:
         return {row.config for row in database.rows()}
+
+
+def workers_of(pid: int) -> set[int]:
+    """Return the child processes of a process."""
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()} | {
+        int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
+    }
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of child processes")
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_ends_the_tuner_and_its_workers(path: Path, ending: signal.Signals) -> None:
+    """The terminal's cursor is shown again where the tuner can do so, and no process prints a traceback."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "convsmith.cli.main", "tune", LINE, "--threads=1", "--budget=600s"]
+    environment = {**os.environ, "CONVSMITH_DATABASE": str(path)}
+    tuner = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=slave, env=environment)
+    os.close(slave)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (path.exists() and measured(path)):
+        time.sleep(0.05)
+    workers = workers_of(tuner.pid)
+    tuner.send_signal(ending)
+    status = tuner.wait()
+    said = b""
+    try:  # until the last process that writes to the terminal has ended
+        while part := os.read(master, 1 << 16):
+            said += part
+    except OSError:
+        pass
+    assert workers and b"Traceback" not in said
+    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in workers):
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    if ending != signal.SIGKILL:
+        assert status == 128 + ending and said.rfind(b"\x1b[?25h") > said.rfind(b"\x1b[?25l")
+
+
+def test_a_worker_runs_no_file_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file with the name of a module is not imported, however the tuner was started."""
+    for name in ("base64", "json", "numpy"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the current directory')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), "", *sys.path])
+    with WorkerProcess() as worker:
+        answer = worker.ask(op="compile", problem=LINE, target="generic", threads=1, config="nonsense")
+    assert answer["status"] == "refused"
