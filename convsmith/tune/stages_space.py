@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise, product
 
+from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
 from convsmith.plan.config import HALOS, Config
 from convsmith.plan.fused import links
@@ -73,7 +74,8 @@ class StagesSpace(ConfigSpace):
             return
         pairs = pairwise(self._stages.problems)
         choices = [(True, False) if has_rows(one) and has_rows(two) else (False,) for one, two in pairs]
-        yield from map(self._default, product(*choices))
+        for ways in product(*choices):
+            yield from self._default(ways)
 
     def _by_rows(self, by_rows: bool) -> Config:
         assert isinstance(self.problem, Conv)
@@ -90,7 +92,8 @@ class StagesSpace(ConfigSpace):
         ways = _ways(config)
         for n, pair in enumerate(pairwise(self._stages.problems)):
             if all(map(has_rows, pair)):
-                yield _with_kept(config, self._default([fused != (n == k) for k, fused in enumerate(ways)]))
+                for other in self._default([fused != (n == k) for k, fused in enumerate(ways)]):
+                    yield _with_kept(config, other)
 
     def _rows(self, config: Config) -> Iterator[Config]:
         """Yield configs of a chain in which fused stages compute another number of rows at once: powers of two."""
@@ -102,12 +105,18 @@ class StagesSpace(ConfigSpace):
         for last in lasts:
             rows, most = 1, self._stages.problems[last].dims["oh"]
             while rows < most:
-                yield _with_kept(config, self._default(ways, {**lasts, last: rows}))
+                for other in self._default(ways, {**lasts, last: rows}):
+                    yield _with_kept(config, other)
                 rows *= 2
 
-    def _default(self, ways: Sequence[bool], rows: Mapping[int, int] | None = None) -> Config:
-        """Return the default configs of the stages of a chain that are fused in these ``ways``."""
-        return config_of(self._stages, self._configs, self._threads, ways, rows)
+    def _default(self, ways: Sequence[bool], rows: Mapping[int, int] | None = None) -> Iterator[Config]:
+        """Yield the default configs of the stages of a chain that are fused in these ``ways``; none where stages cannot
+        be, which counts as refused.
+        """
+        try:
+            yield config_of(self._stages, self._configs, self._threads, ways, rows)
+        except ConfigError as error:
+            self.refused[error.code] += 1
 
     def _halos(self, config: Config) -> Iterator[Config]:
         """Yield configs in which the rows of one fused stage are kept, or computed again."""

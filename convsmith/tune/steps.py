@@ -132,7 +132,10 @@ def _is_even(st: Statement, loops: Loops, pair: tuple[str, str], is_copied: bool
     ``is_copied`` with its borders.
     """
     outer, inner = loops.dims[pair[0]][-1], loops.dims[pair[1]][0]
-    extent = {d.name: d.size for d in st.dims}[inner]
+    sizes = {d.name: d.size for d in st.dims}
+    if not {outer, inner} <= sizes.keys():
+        return False  # a loop over residue classes steps through no dim of the statement
+    extent = sizes[inner]
     if not is_copied and {Var(outer), Var(inner)} & set(variables_of(st.a.mask)):
         return False
     views = (view_steps(view) for view in (st.a, st.c))

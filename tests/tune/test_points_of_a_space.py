@@ -1,0 +1,87 @@
+"""Every config that a space accepts makes a kernel, and a step from any config raises no error."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from convsmith.codegen import llvm_bind
+from convsmith.compiler.driver import build_artifact
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
+from convsmith.problem import parse_problem
+from convsmith.tune.config_space import ConfigSpace
+from convsmith.tune.device_space import space_of
+
+LINES = {
+    "two stages of one row": "--dt=bf16 --accuracy=strict mb1_ic4oc16_ih3oh11kh1sh1ph4_iw3ow2kw1sw2pw0 -> "
+    "--dt=bf16:bf16:f32 --accuracy=strict mb1_ic16oc8_ih11oh14kh3sh1ph4_iw2ow1kw1sw3pw0",
+    "residue classes": "--dir=BWD_D mb3ic15oc64ih3oh3kh2sh3ph3",
+    "groups": "--stag=axb --dtag=axb --accuracy=strict g16mb1ic16iw3oc16ow3kw1",
+}
+LEVELS = ("avx2", "avx512")
+COUNT = 6
+"""Points of a space that are compiled."""
+
+
+@pytest.fixture(autouse=True)
+def _one_table() -> Iterator[None]:
+    with interning():
+        yield
+
+
+def walk(of: ConfigSpace, start: Config, rng: random.Random) -> Config:
+    """Return a legal config at most three steps from ``start``."""
+    config = start
+    for _ in range(3):
+        dimension = rng.choice(of.dimensions)
+        near = [c for c in of.neighbours(config, dimension)]
+        rng.shuffle(near)
+        config = next((c for c in near[:8] if not of.refusal(c)), config)
+    return config
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", LINES)
+def test_points_compile(name: str, level: str) -> None:
+    problem, machine, rng = parse_problem(LINES[name]).canonical(), target(level), random.Random(name + level)
+    of = space_of(problem, machine, 2)
+    assert of.seeds
+    for config in {walk(of, rng.choice(of.seeds), rng) for _ in range(COUNT)}:
+        build_artifact(problem, config, machine)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", LINES)
+def test_every_dimension_of_every_seed_has_steps_or_none(name: str, level: str) -> None:
+    """A census raises nothing: stages that cannot be joined, and loops that lie unevenly, count as refused."""
+    of = space_of(parse_problem(LINES[name]).canonical(), target(level), 2)
+    for seed in of.seeds[:2]:
+        found = of.census(seed)
+        assert set(found) == set(of.dimensions) and sum(legal for legal, _ in found.values()) > 0
+
+
+def test_residue_classes_along_lanes_have_steps() -> None:
+    of = space_of(parse_problem(LINES["residue classes"]).canonical(), target("avx512"), 1)
+    config = Config.parse(
+        "--target=avx512 --lane=rw --register=rw:16 --order=mb,ih,iw,rh,rw,ic --reduce=kh,kw,oc --phases=ih,iw"
+    )
+    assert of.census(config)["order"][0] > 0
+
+
+HELD = "--lane=g --register=ow:3,g:16 --pack={} --hold=wei"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_held_operands_have_lanes_along_their_last_dim(level: str) -> None:
+    """Registers hold vectors of an operand along its last dim; others are packed."""
+    problem, machine = parse_problem(LINES["groups"]).canonical(), target(level)
+    with pytest.raises(ConfigError, match=r"--hold=wei: lanes along g are not the last dim of wei.*--pack=wei"):
+        plan(problem, Config.parse(f"--target={level} {HELD.format('')}"), machine)
+    artifact = build_artifact(problem, Config.parse(f"--target={level} {HELD.format('wei')}"), machine)
+    assert llvm_bind.undefined_symbols(artifact.code) == ()
