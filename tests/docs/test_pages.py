@@ -14,6 +14,8 @@ from types import ModuleType
 
 import pytest
 
+from convsmith.cli.main import main
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -78,6 +80,17 @@ def test_the_source_map_names_what_there_is() -> None:
             for word in re.findall(r"`passes/([a-z_]+\.py)`", cells[1]):
                 text = (ROOT / "convsmith" / "passes" / word).read_text(encoding="utf-8")
                 assert "Before::" in text, f"passes/{word} has no docstring that is a test"
+
+
+def test_the_commands_of_the_source_map_exist() -> None:
+    """A command and the options that a row gives it are those of the program."""
+    page = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
+    found = re.findall(r"`convsmith ([a-z]+)([^`]*)`", page)
+    assert len(found) >= 3
+    for name, rest in found:
+        command = main.commands[name]
+        legal = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) <= legal, f"convsmith {name}{rest}"
 
 
 def test_the_readme_is_short() -> None:
