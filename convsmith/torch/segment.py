@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import _C, Tensor, nn
 
-from convsmith.diag.errors import ConvsmithError, UsageError
+from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
 from convsmith.diag.warning import ConvsmithWarning, warn
 from convsmith.frontend.kernel import CompiledKernel
@@ -38,6 +38,7 @@ MOST_SIZES = 8
 
 _Shape = tuple[int, ...]
 
+_tracer = _C._get_tracing_state
 _making = RenewedLock()
 """Held while kernels for further sizes are made."""
 
@@ -164,6 +165,8 @@ class Segment(nn.Module):
         for x in tensors:
             if x.dtype is not self._dtype or not x.is_cpu or x.requires_grad:
                 self._check(x)
+        if _tracer() is not None:
+            raise _torchscript("torch.jit.trace")
         results = seen(self._name, tensors) if is_traced() else self.outputs(tensors)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -250,6 +253,10 @@ class Segment(nn.Module):
                 code="requires-grad",
             )
 
+    def __prepare_scriptable__(self) -> None:
+        """Refuse `torch.jit.script`, which asks every module for the form to compile."""
+        raise _torchscript("torch.jit.script")
+
     def __getstate__(self) -> dict[str, Any]:
         # Memory and code of this process are made anew.
         return {name: value for name, value in self.__dict__.items() if name != "_by_sizes"}
@@ -261,3 +268,12 @@ class Segment(nn.Module):
     def extra_repr(self) -> str:
         """Return the names of the layers."""
         return ", ".join(place.layer.name for place in self._places)
+
+
+def _torchscript(function: str) -> UnsupportedError:
+    """Return the error for a graph of TorchScript, which would hold addresses of this process in place of weights."""
+    return UnsupportedError(
+        f"{function}: an optimized network runs on kernels of this process, which a graph of TorchScript cannot hold; "
+        f"available are torch.compile of the optimized network, and {function} of the network that it was made of",
+        code="torchscript",
+    )

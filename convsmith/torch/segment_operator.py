@@ -6,6 +6,7 @@ A segment is named by a text, because a graph of torch holds no Python objects; 
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Sequence
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -37,7 +38,7 @@ _modes = _C._len_torch_dispatch_stack
 
 def named(segment: _Runnable) -> str:
     """Return a new name of `segment` for `seen`, which lasts as long as the segment."""
-    name = f"segment {next(_numbers)}"
+    name = f"segment {next(_numbers)} of {uuid.uuid4()}"  # a graph saved by another process must not find this one
     _segments[name] = segment
     return name
 
