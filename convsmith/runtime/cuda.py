@@ -53,7 +53,6 @@ class _OpenedGpu:
             raise UnsupportedError(f"the driver of NVIDIA's GPUs finds no device: {self.text(status)}", code="cuda")
         self.device = self.check(driver.cuDeviceGet(_DEVICE), "the driver has no device")
         self.context = self.check(driver.cuDevicePrimaryCtxRetain(self.device), "the device has no context")
-        self.enter()
         kinds = driver.CUdevice_attribute
         self.capability = (
             self.attribute(kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
@@ -63,9 +62,14 @@ class _OpenedGpu:
         name: bytes = self.check(driver.cuDeviceGetName(128, self.device), "the device has no name")
         self.name = name.rstrip(b"\0").decode()
 
-    def enter(self) -> None:
-        """Make the context that of the calling thread."""
-        self.check(self.driver.cuCtxSetCurrent(self.context), "the context is lost")
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Make the context that of the calling thread within the block; behind it the caller's is current again."""
+        self.check(self.driver.cuCtxPushCurrent(self.context), "the context is lost")
+        try:
+            yield
+        finally:
+            self.driver.cuCtxPopCurrent()
 
     def attribute(self, kind: Any) -> int:
         """Return a number that the driver knows of the device."""
@@ -109,13 +113,13 @@ class _Reserved:
 
     def __init__(self, gpu: _OpenedGpu, nbytes: int) -> None:
         self._gpu = gpu
-        gpu.enter()
-        self.address = int(gpu.check(gpu.driver.cuMemAlloc(nbytes), f"a result of {nbytes} bytes"))
+        with gpu.entered():
+            self.address = int(gpu.check(gpu.driver.cuMemAlloc(nbytes), f"a result of {nbytes} bytes"))
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            self._gpu.enter()
-            self._gpu.driver.cuMemFree(self.address)
+            with self._gpu.entered():
+                self._gpu.driver.cuMemFree(self.address)
 
 
 class CudaMemory:
@@ -131,8 +135,8 @@ class CudaMemory:
     def write(self, address: int, array: Array) -> None:
         """Copy an array of the host, which has no gaps, to memory of the device."""
         gpu = _opened()
-        gpu.enter()
-        gpu.check(gpu.driver.cuMemcpyHtoD(address, address_of(array), array.nbytes), f"{array.nbytes} bytes")
+        with gpu.entered():
+            gpu.check(gpu.driver.cuMemcpyHtoD(address, address_of(array), array.nbytes), f"{array.nbytes} bytes")
 
     @contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
@@ -147,8 +151,8 @@ class CudaMemory:
     def wait(self, stream: int) -> None:
         """Wait for the kernels on a stream."""
         gpu = _opened()
-        gpu.enter()
-        gpu.check(gpu.driver.cuStreamSynchronize(stream), "the kernels of a stream")
+        with gpu.entered():
+            gpu.check(gpu.driver.cuStreamSynchronize(stream), "the kernels of a stream")
 
 
 def device_name() -> str:
@@ -195,8 +199,7 @@ class CudaFunction(DeviceFunction):
         words = (ctypes.c_uint64 * len(self.entry.arguments)).from_address(block)
         values = (ctypes.c_uint64 * len(words))(*words)
         launch = self.entry.launch
-        with self.launching:
-            gpu.enter()
+        with self.launching, gpu.entered():
             function = self._loaded()
             copied = []
             for n, (argument, nbytes) in enumerate(self.arrays):
@@ -294,6 +297,6 @@ class CudaLibrary(DeviceLibrary[_OpenedGpu, Any, CudaFunction]):
                     "shared",
                     f"entry {entry.symbol}: {entry.launch.shared} bytes of shared memory; {gpu.name} has {gpu.shared}",
                 )
-        gpu.enter()
         code = code_for(artifact, gpu.capability)
-        return gpu.check(gpu.driver.cuModuleLoadData(code), f"the code of {artifact.problem!r}")
+        with gpu.entered():
+            return gpu.check(gpu.driver.cuModuleLoadData(code), f"the code of {artifact.problem!r}")

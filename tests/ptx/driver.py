@@ -47,6 +47,7 @@ class InterpretedDriver:
         self.capability, self.free = capability, memory
         self.arrays: dict[int, np.ndarray] = {}
         self.calls: list[str] = []
+        self.contexts = ["the caller's"]
         names = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.CUdevice_attribute = SimpleNamespace(**{f"CU_DEVICE_ATTRIBUTE_{x}": x for x in names})
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
@@ -80,8 +81,15 @@ class InterpretedDriver:
     def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[Any, ...]:
         return Status.CUDA_SUCCESS, "context"
 
-    def cuCtxSetCurrent(self, context: str) -> tuple[Any, ...]:
+    def cuCtxPushCurrent(self, context: str) -> tuple[Any, ...]:
+        self.contexts.append(context)
         return (Status.CUDA_SUCCESS,)
+
+    def cuCtxPopCurrent(self) -> tuple[Any, ...]:
+        return Status.CUDA_SUCCESS, self.contexts.pop()
+
+    def _check_context(self) -> None:
+        assert self.contexts[-1] == "context", "another context is current"
 
     def cuStreamSynchronize(self, stream: int) -> tuple[Any, ...]:
         return (Status.CUDA_SUCCESS,)
@@ -114,12 +122,14 @@ class InterpretedDriver:
         return (Status.CUDA_SUCCESS, 2) if address in self.arrays else (1, None)
 
     def cuMemcpyHtoD(self, to: int, of: int, nbytes: int) -> tuple[Any, ...]:
+        self._check_context()
         ctypes.memmove(to, of, nbytes)
         return (Status.CUDA_SUCCESS,)
 
     cuMemcpyDtoH = cuMemcpyHtoD
 
     def cuMemFree(self, address: int) -> tuple[Any, ...]:
+        self._check_context()
         self.free += self.arrays.pop(address).nbytes
         return (Status.CUDA_SUCCESS,)
 
@@ -142,6 +152,7 @@ class InterpretedDriver:
         return Status.CUDA_SUCCESS, encoded
 
     def cuLaunchKernel(self, function: Any, *numbers: Any) -> tuple[Any, ...]:
+        self._check_context()
         *sizes, shared, _, places, _ = numbers
         text, name = function
         count = text.partition(f".entry {name}(")[2].partition(")")[0].count(".param")
