@@ -16,12 +16,15 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry, MapArgument
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.ir.types import DTYPES
-from convsmith.runtime.arrays import Array, address_of
+from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce
 
 __all__ = ["CudaFunction", "CudaLibrary", "CudaMemory", "device_name"]
 
 _DEVICE = 0
+_MAP_BYTES = 128
+"""Bytes of a tensor map of the driver."""
+
 _GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
 """By target: the compute capability that runs its code, and whether no later one does."""
 
@@ -214,9 +217,14 @@ class CudaFunction(DeviceFunction):
                     copied.append((n, nbytes))
                     gpu.check(driver.cuMemcpyHtoD(values[n], words[n], nbytes), f"argument {argument.name} of {name}")
             addresses = {argument.name: values[n] for n, argument in enumerate(self.entry.arguments)}
-            maps = [encoded_map(gpu, x, addresses[x.of]) for x in launch.maps]
+            encoded = [encoded_map(gpu, x, addresses[x.of]) for x in launch.maps]
+            # Objects of the binding are aligned to 16 bytes; the driver documents 64 for a map.
+            memory = aligned_empty(_MAP_BYTES * len(encoded))
+            maps = [address_of(memory) + _MAP_BYTES * n for n in range(len(encoded))]
+            for place, made in zip(maps, encoded):
+                ctypes.memmove(place, made.getPtr(), _MAP_BYTES)
             words_at = [ctypes.addressof(values) + 8 * n for n in range(len(values))]
-            places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *(x.getPtr() for x in maps))
+            places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *maps)
             gpu.check(
                 driver.cuLaunchKernel(
                     function, *launch.grid, *launch.group, launch.shared, _stream.number, ctypes.addressof(places), 0

@@ -26,11 +26,15 @@ class Status(IntEnum):
 _BYTES = {"BFLOAT16": 2, "FLOAT16": 2, "FLOAT32": 4, "UINT8": 1, "INT32": 4}
 
 
-class EncodedMap:
-    """A tensor map of the driver: its 128 bytes, the address of the tensor, and what it describes."""
+_FIRST_MAP = 0xA11C0DE << 32
+"""The number of the first map, which is no address."""
 
-    def __init__(self, address: int, made: TensorMap) -> None:
-        self.address, self.map, self._bytes = address, made, np.zeros(128, np.uint8)
+
+class EncodedMap:
+    """A tensor map of the driver: 128 bytes that hold its number, the address of the tensor, and what it describes."""
+
+    def __init__(self, address: int, made: TensorMap, number: int) -> None:
+        self.address, self.map, self._bytes = address, made, np.full(16, number, np.uint64)
 
     def getPtr(self) -> int:
         """Return the address of the bytes, as the binding's objects do."""
@@ -147,8 +151,8 @@ class InterpretedDriver:
         return self._encoded(address, made)
 
     def _encoded(self, address: int, made: TensorMap) -> tuple[Any, ...]:
-        encoded = EncodedMap(address, made)
-        self.maps[encoded.getPtr()] = encoded
+        number = _FIRST_MAP + len(self.maps)
+        encoded = self.maps[number] = EncodedMap(address, made, number)
         return Status.CUDA_SUCCESS, encoded
 
     def cuLaunchKernel(self, function: Any, *numbers: Any) -> tuple[Any, ...]:
@@ -157,7 +161,8 @@ class InterpretedDriver:
         text, name = function
         count = text.partition(f".entry {name}(")[2].partition(")")[0].count(".param")
         at = list((ctypes.c_void_p * count).from_address(places))
-        words = [p if p in self.maps else ctypes.c_uint64.from_address(p).value for p in at]
+        words = [ctypes.c_uint64.from_address(p).value for p in at]
+        assert not any(w in self.maps and p % 64 for p, w in zip(at, words)), "a map is aligned to 64 bytes"
         given = [
             replace(self.maps[w].map, argument=words.index(self.maps[w].address)) if w in self.maps
             else self.arrays.get(w, w) for w in words
