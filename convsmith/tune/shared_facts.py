@@ -155,6 +155,11 @@ class SharedFacts:
         """Residue classes of reduction loops: one of them meets each class of the result."""
         return prod(m for name, m in self.classes.items() if name in self.st.reduce)
 
+    def of_single_taps(self) -> int:
+        """Return the residue classes of the result along axes with one tap, of which all but one are zero."""
+        single = {d.axis for d in self.st.of("k") if d.axis and d.size == 1}
+        return prod(self.classes.get(d.name, 1) for d in self.st.of("m") if d.axis in single)
+
     def pixels_first(self) -> bool:
         """Whether all weights stay near enough to be read again for each tile of pixels, or prefetches hide that they
         come from the second-level cache.

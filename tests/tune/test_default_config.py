@@ -130,6 +130,16 @@ def test_elements_are_converted_in_a_copy_where_many_products_read_each(line: st
     assert copies == (["f32"] if realise == "pad_copy" else [])
 
 
+@pytest.mark.parametrize(
+    "line", ["--deconv mb2ic256ih28oc64oh56kh1sh2", "--dir=BWD_D mb1ic64ih56oc128oh28kh1sh2"]
+)
+def test_classes_that_a_single_tap_does_not_meet_cost_no_products(line: str) -> None:
+    """A padded copy would multiply the zeros of three classes of four."""
+    (target,) = (t for t in LEVELS if t.name == "avx512")
+    config = default_config(parse_problem(f"--stag=abx --dtag=abx {line}"), target)
+    assert (config.lane, config.realise) == ("ic" if "BWD_D" in line else "oc", "peel")
+
+
 def test_an_image_that_fits_no_cache_is_converted_where_it_is_read() -> None:
     """A copy of 12 MiB would be written to memory and read again for few products of each element."""
     (target,) = (t for t in LEVELS if t.name == "avx512")
