@@ -80,7 +80,7 @@ def _draw_nodes(made: Any, profile: ModelProfile) -> None:
     ours = [node.seconds.median * len(node.names) * 1e6 for node in slowest]
     axes.barh([x + 0.2 for x in places], [node.host_seconds * 1e6 for node in slowest], 0.38, label=profile.host)
     axes.barh([x - 0.2 for x in places], ours, 0.38, label="convsmith", hatch="//")
-    axes.set_yticks(places, [node.label for node in slowest])
+    axes.set_yticks(places, [node.label for node in slowest], parse_math=False)
     axes.set(xlabel="us of all nodes of a row")
     axes.legend(loc="lower right", framealpha=0)
 

@@ -62,6 +62,9 @@ class _Group(click.Group):
                 raise  # the reader closed the pipe; click exits silently
             error_line(str(error), type(error).__name__)
             ctx.exit(2)
+        except MemoryError as error:
+            error_line(f"the arrays do not fit into this machine's memory: {error}", "UsageError")
+            ctx.exit(2)
         except Exception as error:
             command = shlex.join(["convsmith", *sys.argv[1:]])
             fault = InternalError(f"{type(error).__name__}: {error}", repro=command)

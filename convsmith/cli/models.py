@@ -78,7 +78,7 @@ def models_or_problems(source: str, options: Options, layout: str, inputs: Model
         found.setdefault(problem, name)
     if not found:
         raise UsageError(f"{source} contains no convolution", code="no-problem")
-    problems = (replace(with_layout(problem, layout), name=_printable(name)) for problem, name in found.items())
+    problems = (replace(with_layout(problem, layout), name=_without_quotes(name)) for problem, name in found.items())
     return Listed(tuple(problems), layout, False)
 
 
@@ -89,7 +89,7 @@ def model_constants(source: str, layout: str, inputs: ModelInputs) -> tuple[List
     found = node_constants(source, _shapes(inputs))
     if not found:
         raise UsageError(f"{source} contains no convolution", code="no-problem")
-    problems = (replace(with_layout(p, layout), name=_printable(name)) for name, (p, _) in found.items())
+    problems = (replace(with_layout(p, layout), name=_without_quotes(name)) for name, (p, _) in found.items())
     return Listed(tuple(problems), layout, False), [arrays for _, arrays in found.values()]
 
 
@@ -142,6 +142,6 @@ def _shapes(inputs: ModelInputs) -> dict[str, tuple[int, ...]]:
     return {name: x if isinstance(x, tuple) else x.shape for name, x in inputs.items()}
 
 
-def _printable(name: str) -> str:
+def _without_quotes(name: str) -> str:
     """Return the name of a node as a problem may have it."""
-    return "".join(c if c.isprintable() and c != '"' else "_" for c in name)
+    return name.replace('"', "_")

@@ -1,4 +1,7 @@
-"""Messages, progress, and tables printed row by row. NO_COLOR turns colours off."""
+"""Messages, progress, and tables printed row by row. NO_COLOR turns colours off.
+
+Everything printed passes through here, where characters that a terminal would obey are escaped.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import click
 
 from convsmith.cli.table import Column, FittedTable, fitted
 from convsmith.diag.errors import ConvsmithError, InternalError, ToolchainError, UsageError
+from convsmith.diag.printable import LINES, printable
 
 __all__ = ["Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of", "write_file"]
 
@@ -35,7 +39,8 @@ class Progress(Protocol):
 
 def error_line(message: str, kind: str = "") -> None:
     """Print a message to standard error."""
-    click.secho(f"{kind}: {message}" if kind else message, err=True, fg="red", color=_colour())
+    text = printable(f"{kind}: {message}" if kind else message, LINES)
+    click.secho(text, err=True, fg="red", color=_colour())
 
 
 def exit_status(error: ConvsmithError) -> int:
@@ -45,7 +50,7 @@ def exit_status(error: ConvsmithError) -> int:
 
 def note(message: str, err: bool = False) -> None:
     """Print text to standard output, or to standard error."""
-    click.echo(message.rstrip("\n"), err=err)
+    click.echo(printable(message.rstrip("\n"), LINES), err=err)
 
 
 def write_file(name: str, text: str, option: str = "") -> None:
@@ -86,12 +91,12 @@ class Rows:
     def head(self) -> None:
         """Print the line of column titles."""
         for err, table in self._tables:
-            click.secho(table.head, err=err, bold=True, color=_colour())
+            click.secho(printable(table.head), err=err, bold=True, color=_colour())
 
     def row(self, cells: Mapping[str, str]) -> None:
         """Print a row; `cells` maps column titles to texts."""
         for err, table in self._tables:
-            note(table.line(cells), err)
+            note(table.line({title: printable(text) for title, text in cells.items()}), err)
 
     def text(self, message: str) -> None:
         """Print a line that belongs to the table."""
@@ -141,6 +146,7 @@ def progress(total: int) -> Iterator[Progress]:
 
         class Shown:
             def start(self, text: str) -> None:
+                text = printable(text)
                 bar.update(task, description=text if len(text) <= room else f"{text[: room - 1]}…", refresh=True)
 
             def advance(self) -> None:

@@ -3,10 +3,13 @@
 Every message names the wrong item (a dim, a loop, a buffer, an option) with its value, and states which values are
 legal. Every error has a `code`, a short kebab-case word that survives a rewording of the message: the tuner counts
 rejected configs by code, and tests assert on it. Errors can be pickled, because worker processes send them to their
-parent.
+parent. A message may quote names of files, models and other libraries; characters that a terminal would obey are
+escaped in it.
 """
 
 from __future__ import annotations
+
+from convsmith.diag.printable import LINES, printable
 
 __all__ = ["ConfigError", "ConvsmithError", "InternalError", "ToolchainError", "UnsupportedError", "UsageError"]
 
@@ -18,7 +21,7 @@ class ConvsmithError(Exception):
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = printable(message, LINES)
         self.code = code if code is not None else self.default_code
 
     def __str__(self) -> str:

@@ -1,4 +1,7 @@
-"""The profile of a model: its convolutions beside the kernels of the framework that runs it, and a summary."""
+"""The profile of a model: its convolutions beside the kernels of the framework that runs it, and a summary.
+
+Names of nodes come from the model. They may hold any character, so every line and label is made printable.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from convsmith.diag.printable import printable
 from convsmith.measure.timing import Spread
 from convsmith.problem.problem import Problem
 
@@ -40,7 +44,7 @@ class ProfiledNode:
     def label(self) -> str:
         """The name of the node, or of the first one of several with their number."""
         others = len(self.names) - 1
-        return f"{self.names[0]} and {others} more" if others else self.names[0]
+        return printable(f"{self.names[0]} and {others} more" if others else self.names[0])
 
     @property
     def host_seconds(self) -> float:
@@ -92,7 +96,10 @@ class ModelProfile:
         return sorted((n for n in self.nodes if n.gain), key=lambda node: -node.gain)[:count]
 
     def summary(self) -> Iterator[str]:
-        """Yield the lines below the table."""
+        """Return the lines below the table."""
+        return map(printable, self._lines())
+
+    def _lines(self) -> Iterator[str]:
         count, whole = sum(len(node.names) for node in self.nodes), self.seconds.median
         if self.nodes:
             share = f", {self.host_seconds / whole:.0%} of the model's {whole * _MILLISECONDS:.2f} ms" if whole else ""
@@ -132,7 +139,7 @@ class ModelProfile:
 
 def heading(model: str, host: str, threads: int) -> str:
     """Return one line that says what the rows of a profile are."""
-    return f"{model}, {threads} thread{'s' * (threads > 1)}; ratio is {host}'s time / ours"
+    return printable(f"{model}, {threads} thread{'s' * (threads > 1)}; ratio is {host}'s time / ours")
 
 
 def node_cells(node: ProfiledNode, host: str) -> dict[str, str]:

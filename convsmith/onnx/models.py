@@ -17,7 +17,9 @@ import numpy as np
 
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import cached_property, import_lock
+from convsmith.diag.printable import printable
 from convsmith.onnx.calls import NODE_CALLS, KernelCall, node_call
+from convsmith.onnx.checks import Connections, array_of, check_node, check_shape, element_type
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
@@ -31,8 +33,16 @@ BATCH = 1
 _EXAMPLE = 224
 """Size of an open dim in the example of a message."""
 _DOMAINS = ("", "ai.onnx")
+_CONVERSION_DOMAINS = (*_DOMAINS, "com.microsoft")
+"""Domains whose conversions between bytes and floats have one meaning."""
 _RELU = "Relu"
 _CONSTANT = "Constant"
+_FROM_BYTES, _TO_BYTES = "DequantizeLinear", "QuantizeLinear"
+_CONNECTIONS: dict[str, Connections] = {
+    **{name: (row.needed, row.inputs) for name, row in NODE_CALLS.items()},
+    _RELU: (1, 1), _CONSTANT: (0, 0), _FROM_BYTES: (2, 3), _TO_BYTES: (2, 3),
+}
+"""Numbers of inputs of the operators whose nodes are read."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of inputs, by their names."""
@@ -83,7 +93,8 @@ class ModelNode:
             if inputs[place] is None:
                 inputs[place] = np.zeros((), dtype)
         if b is not None and b.dtype.kind == "f":
-            inputs[8] = np.rint(np.divide(b, np.multiply(x_scale, w_scale))).astype(np.int32)
+            with np.errstate(all="ignore"):  # the call refuses a scale that is 0 or not finite
+                inputs[8] = np.rint(np.divide(b, np.multiply(x_scale, w_scale))).astype(np.int32)
 
 
 class OnnxModel:
@@ -100,14 +111,17 @@ class OnnxModel:
         try:
             if proto.functions:
                 proto = onnx.inliner.inline_local_functions(proto)
-            held = {tensor.name for tensor in proto.graph.initializer}
-            inputs = {v.name: v.type.tensor_type.shape.dim for v in proto.graph.input if v.name not in held}
-            _fill_in(name, inputs, shapes or {})
-            self.proto = onnx.shape_inference.infer_shapes(proto)
-        except UsageError:
-            raise
         except Exception as error:
-            raise UsageError(f"{name}: is no ONNX model: {error}", code="bad-file") from None
+            raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
+        for n, node in enumerate(proto.graph.node):
+            if _operator(node) in _CONNECTIONS:
+                check_node(name, printable(node.name) or f"number {n}", node, _CONNECTIONS[node.op_type])
+        held = {tensor.name for tensor in proto.graph.initializer}
+        _fill_in(name, {v.name: v.type for v in proto.graph.input if v.name not in held}, shapes or {})
+        try:
+            self.proto = onnx.shape_inference.infer_shapes(proto)
+        except Exception as error:
+            raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
 
     @property
     def graph(self) -> Any:
@@ -119,7 +133,7 @@ class OnnxModel:
         """The values that the model holds, by name."""
         onnx = _onnx(self.name)
         wanted = {name for node in self.nodes for name in node.inputs}
-        return {name: onnx.numpy_helper.to_array(tensor) for name, tensor in self._tensors.items() if name in wanted}
+        return {name: array_of(self.name, tensor, onnx) for name, tensor in self._tensors.items() if name in wanted}
 
     @cached_property
     def _tensors(self) -> dict[str, Any]:
@@ -132,9 +146,18 @@ class OnnxModel:
 
     @cached_property
     def free_inputs(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Type and shape of each input that a run has to give, by name."""
+        """Type and shape of each input that a run has to give, by name. UsageError if one is unknown."""
         known = {tensor.name for tensor in self.graph.initializer}
-        return {v.name: self._types[v.name] for v in self.graph.input if v.name not in known}
+        found = {}
+        for value in self.graph.input:
+            if value.name in known:
+                continue
+            if value.name not in self._types:
+                why = f"states no type and shape of {printable(value.name)}"
+                raise _input_needed(self.name, value.name, why, (BATCH, 3, _EXAMPLE, _EXAMPLE))
+            check_shape(f"{self.name}: input {printable(value.name)}", self._types[value.name][1])
+            found[value.name] = self._types[value.name]
+        return found
 
     @cached_property
     def _types(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
@@ -144,8 +167,8 @@ class OnnxModel:
         for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
             tensor = value.type.tensor_type
             if tensor.elem_type and tensor.HasField("shape"):
-                dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-                found[value.name] = np.dtype(dtype), tuple(dim.dim_value for dim in tensor.shape.dim)
+                dtype = element_type(f"{self.name}: value {printable(value.name)}", tensor.elem_type, onnx)
+                found[value.name] = dtype, tuple(dim.dim_value for dim in tensor.shape.dim)
         return found
 
     @cached_property
@@ -158,37 +181,42 @@ class OnnxModel:
         """The number of nodes of each other operator that computes something, also in bodies of loops and branches."""
         counted = {id(proto) for node in self.nodes for proto in node.protos}
         return Counter(
-            f"{node.op_type} of {node.domain}" if node.domain not in _DOMAINS else node.op_type
+            printable(f"{node.op_type} of {node.domain}" if node.domain not in _DOMAINS else node.op_type)
             for node in _every(self.graph) if id(node) not in counted and node.op_type != _CONSTANT
         )  # fmt: skip
 
     def stand_ins(self, node: ModelNode) -> dict[str, Array]:
         """Return the inputs of ``node`` without a run: zeros of the known shape for all but constants.
 
-        UsageError if a shape is unknown.
+        UsageError if a shape is unknown, or none that an array can have.
         """
         found = {}
         for name in filter(None, node.inputs):
             if name in self.constants:
                 found[name] = self.constants[name]
                 continue
+            title = f"{self.name}: node {node.name}"
             dtype, shape = self._types.get(name, (np.dtype(np.float32), (0,)))
             if name not in self._types or 0 in shape:
                 raise UsageError(
-                    f"{self.name}: node {node.name}: the shape of {name} is unknown; legal are models whose shapes "
-                    "follow from those of their inputs", code="shape",
+                    f"{title}: the shape of {printable(name)} is unknown; legal are models whose shapes follow from "
+                    "those of their inputs", code="shape",
                 )  # fmt: skip
+            check_shape(f"{title}: {printable(name)}", shape)
             found[name] = np.broadcast_to(np.zeros((), dtype), shape)
         return found
 
     def _nodes(self) -> Iterator[ModelNode]:
-        names: Counter[str] = Counter()
+        taken: set[str] = set()
         for proto in self.graph.node:
             if proto.op_type not in NODE_CALLS or proto.domain not in _DOMAINS:
                 continue
-            base = proto.name or proto.op_type
-            names[base] += 1
-            name = base if names[base] == 1 else f"{base}#{names[base]}"
+            base = name = printable(proto.name) or proto.op_type
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{base}#{number}"
+            taken.add(name)
             attributes = {a.name: a.s or tuple(a.ints) or a.i for a in proto.attribute}
             node = ModelNode(name, proto.op_type, tuple(proto.input), proto.output[0], (proto,), attributes)
             yield (self._quantised(node) or node) if proto.op_type == "Conv" else node
@@ -214,10 +242,10 @@ class OnnxModel:
             return None
         chain = [node.protos[0]]
         follower = self._only_reader(node.output)
-        if follower is not None and follower.op_type == _RELU:
+        if follower is not None and _operator(follower) == _RELU:
             chain.append(follower)
             follower = self._only_reader(follower.output[0])
-        if follower is None or follower.op_type != "QuantizeLinear":
+        if follower is None or _operator(follower) != _TO_BYTES:
             return None
         if len(chain) > 1 and not self._starts_at_zero(follower):
             return None
@@ -232,7 +260,7 @@ class OnnxModel:
     def _conversion(self, name: str) -> Any | None:
         """Return the node that makes the value ``name`` from bytes or s32, with one scale, or one per first index."""
         proto = self._makers.get(name)
-        if proto is None or proto.op_type != "DequantizeLinear":
+        if proto is None or _operator(proto) != _FROM_BYTES:
             return None
         axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
         scale = self._tensors.get(proto.input[1])
@@ -250,7 +278,7 @@ class OnnxModel:
         points = self._tensors.get(quantise.input[2])
         if points is None:
             return False
-        values = onnx.numpy_helper.to_array(points)
+        values = array_of(self.name, points, onnx)
         return values.dtype.kind in "iu" and bool((values == np.iinfo(values.dtype).min).all())
 
 
@@ -266,22 +294,23 @@ def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = Fals
             raise UsageError(message, code="bad-model")
         proto = type(source)()
         proto.CopyFrom(source)
-        return OnnxModel(proto, proto.graph.name or "model", shapes)
+        return OnnxModel(proto, printable(proto.graph.name) or "model", shapes)
     name = os.fspath(source)
     try:
         content = Path(name).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{name}: cannot be read: {error.strerror}", code="bad-file") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{name}: cannot be read: {why}", code="bad-file") from None
     onnx = _onnx(name)
     try:
         proto = onnx.load_model_from_string(content)
     except Exception as error:
-        raise UsageError(f"{name}: is no ONNX model: {error}", code="bad-file") from None
+        raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
     if with_data:
         try:
             onnx.external_data_helper.load_external_data_for_model(proto, os.path.dirname(name))
         except Exception as error:
-            raise UsageError(f"{name}: the file of its weights cannot be read: {error}", code="bad-file") from None
+            raise UsageError(f"{name}: the file of its weights cannot be read: {printable(str(error))}", code="bad-file") from None
     return OnnxModel(proto, name, shapes)
 
 
@@ -326,28 +355,52 @@ def _call(model: OnnxModel, node: ModelNode) -> KernelCall:
 
 
 def _fill_in(model: str, inputs: Mapping[str, Any], shapes: Shapes) -> None:
-    """Write sizes into the open dims of ``inputs``, by name. UsageError if one is unknown or a shape does not suit."""
+    """Write sizes into the open dims of ``inputs``, types by name. UsageError if one is unknown or a shape does not
+    suit. An input that the model states without a shape takes any, and stays without one if none is given.
+    """
     for name, shape in shapes.items():
         if name not in inputs:
-            raise UsageError(f"inputs: {model} has no {name!r}; legal are {', '.join(inputs)}", code="inputs")
-        written = [dim.dim_value or None for dim in inputs[name]]
-        if len(shape) != len(written) or any(size not in (None, given) for size, given in zip(written, shape)):
-            legal = " x ".join(str(dim.dim_value or dim.dim_param or "any") for dim in inputs[name])
-            raise UsageError(f"inputs: the shape of {name} is {shape}; legal is {legal}", code="inputs")
-    for name, dims in inputs.items():
+            legal = ", ".join(map(printable, inputs))
+            raise UsageError(f"inputs: {model} has no {name!r}; legal are {legal}", code="inputs")
+        dims = inputs[name].tensor_type.shape.dim
+        if not inputs[name].tensor_type.HasField("shape"):
+            dims.extend(inputs[name].tensor_type.shape.Dimension() for _ in shape)
+        if len(shape) != len(dims) or any(not _is_open(d) and d.dim_value != size for d, size in zip(dims, shape)):
+            raise UsageError(
+                f"inputs: the shape of {printable(name)} is {shape}; legal is {_dims_text(dims)}", code="inputs"
+            )
+    for name, value in inputs.items():
+        dims = value.tensor_type.shape.dim
         if name in shapes:
             for dim, size in zip(dims, shapes[name]):
                 dim.dim_value = size
             continue
-        if dims and not dims[0].dim_value:
+        if dims and _is_open(dims[0]):
             dims[0].dim_value = BATCH
-        if not all(dim.dim_value for dim in dims):
-            legal = " x ".join(str(dim.dim_value or dim.dim_param or "any") for dim in dims)
-            example = [dim.dim_value or _EXAMPLE for dim in dims]
-            raise UsageError(
-                f"inputs: {model} leaves sizes of {name} open, {legal}; legal is to give its shape, such as "
-                f"--input {name}={'x'.join(map(str, example))} or inputs={{{name!r}: {tuple(example)}}}", code="inputs",
-            )  # fmt: skip
+        if any(map(_is_open, dims)):
+            example = tuple(_EXAMPLE if _is_open(dim) else dim.dim_value for dim in dims)
+            raise _input_needed(model, name, f"leaves sizes of {printable(name)} open, {_dims_text(dims)}", example)
+
+
+def _is_open(dim: Any) -> bool:
+    """Return whether a dim has no size; some exporters write -1."""
+    return bool(dim.dim_value <= 0)
+
+
+def _dims_text(dims: Any) -> str:
+    return " x ".join(printable(str(dim.dim_param or "any")) if _is_open(dim) else str(dim.dim_value) for dim in dims)
+
+
+def _input_needed(model: str, name: str, why: str, example: tuple[int, ...]) -> UsageError:
+    """Return the error about an input whose shape the caller has to give."""
+    shown = f"--input {printable(name)}={'x'.join(map(str, example))} or inputs={{{name!r}: {example}}}"
+    return UsageError(f"inputs: {model} {why}; legal is to give its shape, such as {shown}", code="inputs")
+
+
+def _operator(proto: Any) -> str:
+    """Return the operator of a node if it is ONNX's, or a conversion that means the same; otherwise no text."""
+    domains = _CONVERSION_DOMAINS if proto.op_type in (_FROM_BYTES, _TO_BYTES) else _DOMAINS
+    return str(proto.op_type) if proto.domain in domains else ""
 
 
 def _three(proto: Any) -> tuple[str, str, str]:

@@ -57,6 +57,7 @@ def onnx_profiler(
     shapes = {name: x for name, x in (inputs or {}).items() if isinstance(x, tuple)}
     given = {name: as_array(name, x) for name, x in (inputs or {}).items() if name not in shapes}
     read = read_model(model, shapes | {name: x.shape for name, x in given.items()}, with_data=True)
+    held = read.constants  # a damaged tensor is refused by its name, before ONNX Runtime sees the model
     count = default_threads() if threads is None else integer("threads", threads)
     host = OnnxHost(read, _complete(read, given), count)
     nodes, left = [], list(_unserved(read))
@@ -66,7 +67,7 @@ def onnx_profiler(
         except ConvsmithError as error:
             left.append(LeftNode(node.name, node.title, str(error)))
             continue
-        is_constant = node.weights in read.constants
+        is_constant = node.weights in held
         result = host.values[node.output]
         nodes.append(HostNode(node.name, node.title, call, is_constant, result, partial(host.node_call, node)))
     shown = {x.operator for x in left}
@@ -84,7 +85,10 @@ def _complete(model: OnnxModel, given: Mapping[str, Array]) -> dict[str, Array]:
         if x.dtype != legal[name][0]:
             raise UsageError(f"inputs: {name} is {x.dtype}; legal is {legal[name][0]}", code="inputs")
     rng = np.random.default_rng(_SEED)
-    return {name: given[name] if name in given else _random(rng, name, *legal[name]) for name in legal}
+    try:
+        return {name: given[name] if name in given else _random(rng, name, *legal[name]) for name in legal}
+    except (MemoryError, ValueError) as error:  # ValueError: more bytes than addresses
+        raise UsageError(f"inputs: those of {model.name} do not fit into memory: {error}", code="inputs") from None
 
 
 def _random(rng: np.random.Generator, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.printable import LINES, printable
 
 __all__ = ["check_page", "render", "write_page"]
 
@@ -37,7 +38,14 @@ def _environment() -> Any:
         for x in (files("convsmith.page") / "templates").iterdir()
         if x.name.endswith((".html", ".css", ".js"))
     }
-    return Environment(loader=DictLoader(texts), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return Environment(
+        loader=DictLoader(texts), autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=_without_controls
+    )
+
+
+def _without_controls(value: Any) -> Any:
+    """Return a text of a page without characters that a browser or a terminal obeys; markup stays as it is."""
+    return printable(value, LINES) if type(value) is str else value
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
