@@ -45,7 +45,8 @@ def array_of(model: str, tensor: Any, package: Any) -> Array:
         ) from None
     if found.shape != shape:
         raise UsageError(
-            f"{name}: it holds {found.size} elements; legal are those of its shape {_shape_text(shape)}", code="bad-file"
+            f"{name}: it holds {found.size} elements; legal are those of its shape {_shape_text(shape)}",
+            code="bad-file",
         )
     return found
 

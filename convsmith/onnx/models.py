@@ -310,7 +310,8 @@ def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = Fals
         try:
             onnx.external_data_helper.load_external_data_for_model(proto, os.path.dirname(name))
         except Exception as error:
-            raise UsageError(f"{name}: the file of its weights cannot be read: {printable(str(error))}", code="bad-file") from None
+            why = printable(str(error))
+            raise UsageError(f"{name}: the file of its weights cannot be read: {why}", code="bad-file") from None
     return OnnxModel(proto, name, shapes)
 
 
