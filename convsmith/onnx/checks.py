@@ -54,10 +54,11 @@ def array_of(model: str, tensor: Any, package: Any) -> Array:
 def element_type(name: str, number: int, package: Any) -> np.dtype[Any]:
     """Return the type of elements that has a ``number`` in ONNX; ``name`` is the item in messages."""
     try:
-        return np.dtype(package.helper.tensor_dtype_to_np_dtype(number))
+        found: np.dtype[Any] = np.dtype(package.helper.tensor_dtype_to_np_dtype(number))
     except (KeyError, TypeError, ValueError):
         legal = f"1 (float) to {max(package.TensorProto.DataType.values())}"
         raise UsageError(f"{name}: {number} is no type of elements; legal are {legal}", code="dtype") from None
+    return found
 
 
 def check_shape(name: str, shape: Sequence[int]) -> None:

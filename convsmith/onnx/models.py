@@ -278,7 +278,7 @@ class OnnxModel:
         points = self._tensors.get(quantise.input[2])
         if points is None:
             return False
-        values = array_of(self.name, points, onnx)
+        values: Any = array_of(self.name, points, onnx)
         return values.dtype.kind in "iu" and bool((values == np.iinfo(values.dtype).min).all())
 
 
