@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 from convsmith.cli.main import main
@@ -88,7 +89,8 @@ def test_the_commands_of_the_source_map_exist() -> None:
     found = re.findall(r"`convsmith ([a-z]+)([^`]*)`", page)
     assert len(found) >= 3
     for name, rest in found:
-        command = main.commands[name]
+        command = main.get_command(click.Context(main), name)
+        assert command is not None, f"there is no convsmith {name}"
         legal = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", rest)) <= legal, f"convsmith {name}{rest}"
 
