@@ -46,6 +46,7 @@ from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row
 from convsmith.plan.group_limits import (
+    check_join,
     check_limits,
     check_names,
     check_parts,
@@ -187,6 +188,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     check_parts(st, loops, config)
     read = packed_statement(st, config, machine)
     nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+    check_join(config, nest)
     shared = shared_bytes(read, loops, config, nest)
     check_limits(machine, nest, shared)
     order, lower = group_steps(read, config, loops, nest), lower_steps(read, config, loops, nest, machine)

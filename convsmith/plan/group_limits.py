@@ -97,6 +97,15 @@ def check_parts(st: Statement, loops: Loops, config: Config) -> None:
         )  # fmt: skip
 
 
+def check_join(config: Config, nest: GroupNest) -> None:
+    """Raise ConfigError where sums that groups would add to the result lie in fragments."""
+    if config.join == "atomic" and nest.warp is not None:
+        raise ConfigError(
+            "join", f"--join=atomic: {nest.warp.row.name} keeps its sums in fragments, which are not added to the "
+            "result one by one; legal is --join=ordered, or an instruction without fragments",
+        )  # fmt: skip
+
+
 def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> None:
     """Raise ConfigError, with the numbers, where a grid or a group needs more than ``machine`` has.
 

@@ -225,3 +225,14 @@ def test_transforms_are_refused() -> None:
     config = Config.parse(f"{HEAD} --lane=oc --winograd=oh:4,ow:4")
     with interning(), pytest.raises(UnsupportedError, match="--winograd=oh:4,ow:4: opencl has kernels that sum"):
         device_plan(parse_problem("mb1ic4ih8oc4oh8kh3ph1"), config, machine())
+
+
+@pytest.mark.parametrize("level", ["sm_80", "xe_hpc"])
+def test_sums_in_fragments_are_not_joined_atomically(level: str) -> None:
+    """The default config on fragments of a gradient, with its reduction in parts that groups would add."""
+    machine = target(level)
+    problem = parse_problem("--dir=BWD_W --dt=f16:f32:f16 --stag=axb --dtag=axb mb4ic64ih8oc64kh1").canonical()
+    config = replace(device_config(problem, machine), split=(("mb", 2),), join="atomic")
+    assert any(word in config.instruction for word in ("mma", "dpas"))
+    with pytest.raises(ConfigError, match="--join=atomic: .* keeps its sums in fragments"):
+        device_plan(problem, config, machine)
