@@ -14,6 +14,8 @@ from convsmith.cli.output import Rows, note, write_file
 from convsmith.cli.table import Column
 from convsmith.cli.tune import opened, time_text
 from convsmith.diag.errors import UsageError
+from convsmith.diag.files import read_text
+from convsmith.tune.checked_rows import is_line
 from convsmith.tune.database import IN_MEMORY, Database, check_rows
 from convsmith.tune.measured import Measured, best_of
 from convsmith.tune.origin import compiler_key, is_of_this_machine
@@ -21,6 +23,8 @@ from convsmith.tune.origin import compiler_key, is_of_this_machine
 __all__ = ["db"]
 
 JSON_SCHEMA = 1
+MOST_EXPORT = 1 << 30
+"""Bytes of the largest export that is read."""
 
 
 @click.group(epilog="Example: convsmith db list")
@@ -125,12 +129,12 @@ def _question(row: Measured) -> tuple[str, ...]:
 def _read(file: str) -> tuple[dict[str, str], list[Measured]]:
     """Return the machines and rows of a file that `export` wrote."""
     try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        content = json.loads(read_text(file, MOST_EXPORT))
         schema, machines, rows = content["schema"], content["machines"], content["rows"]
         if schema != JSON_SCHEMA or not isinstance(machines, dict) or not isinstance(rows, list):
             raise ValueError(f"schema {schema}, legal is {JSON_SCHEMA}")
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}", code="bad-file") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{file}: is no export of a database: {error}", code="bad-file") from None
-    return {str(name): str(text) for name, text in machines.items()}, check_rows(rows, file)
+    if not all(is_line(text) for item in machines.items() for text in item):
+        raise UsageError(f"{file}: is no export of a database: a machine is no line of text", code="bad-file")
+    return dict(machines), check_rows(rows, file)

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import click
@@ -14,6 +13,7 @@ import click
 from convsmith.compiler.service import line_words
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
+from convsmith.diag.files import MOST_TEXT, read_text
 from convsmith.diag.forking import cached_property
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.kernel import CompiledKernel
@@ -265,14 +265,15 @@ def _batch_file(name: str, source: str | None) -> tuple[str, str]:
 
 
 def _read(source: str) -> str:
+    if source != "-":
+        return read_text(source)
     try:
-        if source == "-":
-            return sys.stdin.read()
-        return Path(source).read_text(encoding="utf-8")
+        text = sys.stdin.read(MOST_TEXT + 1)
     except UnicodeDecodeError as error:
         raise UsageError(f"{source}: not a text file: {error}", code="bad-file") from None
-    except OSError as error:
-        raise UsageError(f"{source}: cannot be read: {error.strerror}", code="bad-file") from None
+    if len(text) > MOST_TEXT:
+        raise UsageError(f"standard input has more than {MOST_TEXT} characters", code="bad-file")
+    return text
 
 
 def with_layout(problem: Problem, layout: str) -> Problem:

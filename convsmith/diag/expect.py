@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from functools import cache
@@ -12,10 +13,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from convsmith.diag.errors import ConvsmithError, UsageError
 
-__all__ = ["check_fields", "conforms", "expect_text", "expect_word", "integer", "integers", "shown"]
+__all__ = ["check_fields", "conforms", "expect_text", "expect_word", "integer", "integers", "limit_digits", "shown"]
 
 _LONGEST = 200
 """Characters of a value in an error message."""
+_MOST_BITS = 1000
+_MOST_DIGITS = 300
+"""Limits of numbers, of which each is beyond any legal size."""
+_LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 
 
 def conforms(value: Any, hint: Any) -> bool:
@@ -50,6 +55,18 @@ def expect_word(name: str, value: object, legal: Collection[str], code: str) -> 
         raise UsageError(f"{name}={value!r} is not legal: expected {' or '.join(legal)}", code=code)
 
 
+def limit_digits(text: str, code: str) -> None:
+    """Raise UsageError with `code` if a number in `text` has more than `_MOST_DIGITS` digits.
+
+    Python refuses to read and to print an integer of more than 4,300 digits.
+    """
+    if len(text) > _MOST_DIGITS and (found := _LONG_NUMBER.search(text)):
+        start = found.start()
+        raise UsageError(
+            f"a number begins with {text[start : start + 20]}: legal are at most {_MOST_DIGITS} digits", code=code
+        )
+
+
 def integer(name: str, value: object) -> int:
     """Return `value` (Python or numpy integer) as an int.
 
@@ -57,7 +74,10 @@ def integer(name: str, value: object) -> int:
     """
     try:
         if not isinstance(value, bool):
-            return operator.index(value)  # type: ignore[arg-type]
+            number = operator.index(value)  # type: ignore[arg-type]
+            if number.bit_length() > _MOST_BITS:
+                raise UsageError(f"{name} is {shown(number)}: legal are at most {_MOST_BITS}", code="bad-dim")
+            return number
     except TypeError:
         pass
     raise UsageError(f"{name}={value!r} is not a whole number", code="bad-dim")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import expect_text, integers
+from convsmith.diag.expect import expect_text, integers, limit_digits
 from convsmith.diag.forking import cached_property
 from convsmith.layout.block import LayoutBlock
 from convsmith.layout.tags import ANY, MAX_DIMS, SizedBlock, TagForm, parse_sized, parse_tag, print_strided, print_tag
@@ -167,6 +167,7 @@ def _dense(blocks: Sequence[LayoutBlock | SizedBlock]) -> tuple[LayoutBlock, ...
 def _from_tag(tag: str, shape: tuple[int, ...]) -> Layout:
     if tag == ANY:
         tag = "abcdef"[: len(shape)]
+    limit_digits(tag, "bad-tag")
     sized = parse_sized(tag, len(shape))
     return Layout._from_form(parse_tag(tag, len(shape)), shape) if sized is None else _from_sized(sized, shape)
 

@@ -24,6 +24,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import UnsupportedError, UsageError
@@ -41,6 +42,10 @@ _LOOPS = ("dir", "dt", "bia-dt", "bia-mask", "stag", "wtag", "dtag", "strides", 
 
 _DEEPEST = 16
 """Maximum nesting depth of files included by `--batch`."""
+_MOST_FILES = 1000
+"""Maximum number of files that a list includes, each as often as it is named."""
+_MOST_PROBLEMS = 100_000
+"""Maximum number of problems of one descriptor, whose options multiply, and of a list."""
 
 Reader = Callable[[str, str | None], tuple[str, str]]
 """Takes a file name and the source that includes it; returns the file's own source and its text."""
@@ -51,6 +56,26 @@ class _StageLine(NamedTuple):
 
     options: Mapping[str, str]
     descriptor: str
+
+
+class _Bounds:
+    """Counts the files and problems of a list. UsageError where a list has more than it may."""
+
+    def __init__(self) -> None:
+        self._files = 0
+        self._problems = 0
+
+    def count_file(self) -> None:
+        """Count a file that is included."""
+        self._files += 1
+        if self._files > _MOST_FILES:
+            raise UsageError(f"the list includes more than {_MOST_FILES} files", code="bad-file")
+
+    def count_problems(self, stages: Sequence[_StageLine]) -> None:
+        """Count the problems of a descriptor or of the stages of a chain, before any of them is parsed."""
+        self._problems += prod(text.count(",") + 1 for options, _ in stages for text in options.values())
+        if self._problems > _MOST_PROBLEMS:
+            raise UsageError(f"the list stands for more than {_MOST_PROBLEMS} problems", code="bad-file")
 
 
 class Item(NamedTuple):
@@ -66,13 +91,15 @@ def parse_problems(text: str, source: str) -> list[Problem]:
 
 
 def read_batch(
-    text: str, source: str | None, given: Mapping[str, str] | None = None, reader: Reader | None = None, depth: int = 0
+    text: str, source: str | None, given: Mapping[str, str] | None = None, reader: Reader | None = None, depth: int = 0,
+    bounds: _Bounds | None = None,
 ) -> Iterator[Item]:
     """Yield the problems listed in `text`, starting from the options `given` (name without dashes -> text).
 
     The message of an error starts with `source` (unless None) and the line's number. `reader` loads the files that
-    `--batch` includes; `depth` is the number of files around this one.
+    `--batch` includes; `depth` is the number of files around this one, and `bounds` count what the list holds.
     """
+    bounds = bounds or _Bounds()
     start = dict(given or {})
     options, last = start, None
     for number, line in enumerate(text.splitlines(), start=1):
@@ -88,6 +115,7 @@ def read_batch(
                 last, later = None, start
                 if following != STAGES:
                     with _at(place):
+                        bounds.count_problems(stages)
                         items = list(_items(stages))
                     yield from items
                     stages = []
@@ -101,8 +129,9 @@ def read_batch(
                 options, last = start, None
             elif word.startswith("--batch="):
                 with _at(place):
+                    bounds.count_file()
                     inner_source, inner = _inner(word, source, reader, depth)
-                yield from read_batch(inner, inner_source, start, reader, depth + 1)
+                yield from read_batch(inner, inner_source, start, reader, depth + 1, bounds)
             else:
                 with _at(place):
                     options = _with_option(options, word)

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import expect_text
+from convsmith.diag.expect import expect_text, limit_digits
 
 __all__ = [
     "AXES",
@@ -140,6 +140,7 @@ def split_line(line: str) -> OptionLine:
 
     Blanks inside the quotes of a problem's name belong to the name.
     """
+    limit_digits(line, "bad-number")
     expect_text("line", line, "bad-descriptor")
     rest = line.strip()
     options: dict[str, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shlex
 import subprocess
 import sys
@@ -153,7 +154,7 @@ def test_errors_in_batch_files_name_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "batch").write_text("--batch=nothing\n")
     result = run("verify", str(tmp_path / "batch"))
     assert result.exit_code == 2 and "batch:1: nothing: cannot be read" in result.stderr
-    assert "Is a directory" in run("verify", str(tmp_path)).stderr
+    assert "is no regular file" in run("verify", str(tmp_path)).stderr
 
 
 # -- one problem
@@ -240,3 +241,20 @@ def test_a_process_of_its_own_says_a_wrong_setting_once() -> None:
         capture_output=True, text=True, check=False, env={"CONVSMITH_CHECK": "maybe", "PATH": "/usr/bin"},
     )  # fmt: skip
     assert done.returncode == 2 and done.stderr.count("CONVSMITH_CHECK") == 1 and not done.stdout
+
+
+def test_a_list_is_bounded(tmp_path: Path) -> None:
+    """Files that include each other, options that multiply, and files that are none."""
+    for n in range(13):
+        (tmp_path / f"{n}.txt").write_text(f"--batch={n + 1}.txt\n" * 10)
+    (tmp_path / "13.txt").write_text("mb1ic8iw8oc8kw1\n")
+    many = ",".join(f"{n}" for n in range(1, 61))
+    (tmp_path / "many.txt").write_text("".join(f"--{name}={many}\n" for name in ("mb", "stag", "wtag", "dtag")) + "ic8")
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in {
+        "0.txt": "the list includes more than 1000 files", "many.txt": "stands for more than 100000 problems",
+        "pipe": "is no regular file",
+    }.items():  # fmt: skip
+        result = run("verify", str(tmp_path / name))
+        assert result.exit_code == 2 and message in result.stderr
+    assert "/dev/zero: is no regular file" in run("verify", "/dev/zero").stderr

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.ir.parse import parse_kernel
 
 X = np.ones((1, 4, 6, 6), np.float32)
 W = np.ones((8, 4, 3, 3), np.float32)
@@ -89,6 +90,30 @@ def bad_calls(function: Callable[..., Any], legal: dict[str, Any]) -> Iterator[t
         if name not in ("self", "dynamic"):
             for kind, value in VALUES.items():
                 yield name, kind, {**legal, name: value}
+
+
+DIGITS = "9" * 5000
+LONG_NUMBERS: dict[str, Callable[[], object]] = {
+    "descriptor": lambda: cs.compile(f"mb{DIGITS}ic8iw8oc8kw1"),
+    "product": lambda: cs.compile(f"--matmul {DIGITS}x8:8x8"),
+    "tag": lambda: cs.compile(f"--stag=aBcd{DIGITS}b mb1ic8ih8oc8kh1"),
+    "blocks": lambda: cs.compile(f"--stag=4n{DIGITS}c mb1ic8ih8oc8kh1"),
+    "strides": lambda: cs.compile(f"--strides={DIGITS}x1x320x32:: mb1ic8ih8oc8kh1"),
+    "batch": lambda: cs.compile(f"--mb={DIGITS} mb1ic8ih8oc8kh1"),
+    "bits": lambda: cs.compile(f"--matmul --dt=u8:s8:s32 --bits={DIGITS}:5 8x8:8x8"),
+    "mask": lambda: cs.compile(f"--matmul --bia-dt=f32 --bia-mask={DIGITS} 8x8:8x8"),
+    "layout": lambda: cs.Layout.from_tag(f"aBcd{DIGITS}b", (1, 2, 3, 4)),
+    "config": lambda: cs.Config.parse(f"--target=generic --lane=oc --register=oc:{DIGITS}"),
+    "threads": lambda: cs.compile(LINE, threads=10**5000),
+    "stride": lambda: cs.conv2d(X, W, stride=10**5000),
+    "kernel": lambda: parse_kernel(f"kernel k(a: f32[{DIGITS}])\n  a[0] = 1.0\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG_NUMBERS)
+def test_a_number_that_python_does_not_read_is_an_error_of_ours(name: str) -> None:
+    with pytest.raises((cs.UsageError, cs.ConfigError)):
+        LONG_NUMBERS[name]()
 
 
 NAMES = [
