@@ -140,8 +140,8 @@ def split_line(line: str) -> OptionLine:
 
     Blanks inside the quotes of a problem's name belong to the name.
     """
-    limit_digits(line, "bad-number")
     expect_text("line", line, "bad-descriptor")
+    limit_digits(line, "bad-number")
     rest = line.strip()
     options: dict[str, str] = {}
     while rest.startswith("-"):
