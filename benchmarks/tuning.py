@@ -23,8 +23,7 @@ from pathlib import Path
 from report import Report
 
 from convsmith.cli.tune import opened
-from convsmith.machine.host import cpu, cpu_features
-from convsmith.machine.micro_architectures import micro_architecture
+from convsmith.machine.micro_architectures import preferred
 from convsmith.machine.registry import host_target
 from convsmith.plan.config import Config
 from convsmith.problem.lines import parse_problem
@@ -99,8 +98,7 @@ def write_table(rows: Sequence[Measured]) -> None:
     content = {"schema": shipped.SCHEMA, "machine": machine_text(), "date": max(row.date for row in best)}
     lines = ",\n".join(json.dumps(row) for _, row in sorted(worth.items()))
     head = json.dumps(content | {"measured": len(best)})[:-1]
-    name = micro_architecture(cpu(), cpu_features()).name
-    path = Path(shipped.__file__).parent / "tables" / f"{name}.json"
+    path = Path(shipped.__file__).parent / "tables" / f"{preferred().name}.json"
     path.write_text(f'{head}, "rows": [\n{lines}\n]}}\n', encoding="utf-8")
     print(f"{path.name}: {len(worth)} of {len(best)} problems")
 

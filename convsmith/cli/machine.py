@@ -14,6 +14,7 @@ from convsmith.cli.output import Progress, Rows, error_line, note, progress, wid
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.host import Cache, caches
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.registry import device_targets, host_target
 from convsmith.measure.ceilings import Ceiling, Figure, known_ceilings
 from convsmith.measure.description import describe
@@ -55,6 +56,7 @@ def machine(threads: str | None, target: str | None, measure: str | None, as_jso
             if name == "levels":
                 value = "; ".join(f"{level} tiles in {held}" if held else level for level, held in value.items())
             _fact(name, ", ".join(value) if isinstance(value, list) else str(value))
+        _fact("micro_architectures", ", ".join(row.name for row in MICRO_ARCHITECTURES))
         _fact("device targets", ", ".join(t.name for t in device_targets()))
     found: dict[str, Any] = {}
     with progress(len(chosen) if measure is not None else 0) as bar:

@@ -23,6 +23,7 @@ from convsmith.diag.settings import settings
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.layout.tags import ANY
 from convsmith.machine.base import Machine
+from convsmith.machine.micro_architectures import preferred
 from convsmith.plan.config import Config
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -51,7 +52,7 @@ def compile_or_load(
     plain = _general(problem) if requirements else problem.canonical()
     cache = disk_cache()
     # The default is a function of what is in the key, and takes longer to find than an artifact to load.
-    source = "model" if settings.database == "off" else "table"
+    source = "model" if settings.database == "off" else f"{preferred().name} table"
     wanted = str(config) if config is not None else f"default of {source} --threads={threads}"
     key = cache_key(str(plain), wanted, str(requirements), target.key)
     watched = settings.dump is not None or settings.check != "off"

@@ -88,6 +88,14 @@ def _parse_target(text: str) -> str | None:
     return text
 
 
+def _parse_micro_architecture(text: str) -> str | None:
+    if text == "":
+        return None
+    if not _NAME.fullmatch(text):
+        raise ValueError
+    return text
+
+
 def _parse_program(text: str) -> str | None:
     return os.path.expanduser(text) or None
 
@@ -174,6 +182,13 @@ VARIABLES: tuple[Variable, ...] = (
         "native",
     ),
     Variable(
+        "CONVSMITH_MICRO_ARCHITECTURE",
+        "micro_architecture",
+        _parse_micro_architecture,
+        "the name of a micro-architecture (see `convsmith machine`), or empty for that of this CPU",
+        "Micro-architecture for which configs are chosen, whatever this machine is.",
+    ),
+    Variable(
         "CONVSMITH_BOCHS",
         "bochs",
         _parse_program,
@@ -241,6 +256,16 @@ class Settings:
     def target(self) -> str | None:
         """Default instruction-set level; None uses the best level of this machine."""
         return self._value("target")  # type: ignore[no-any-return]
+
+    @property
+    def micro_architecture(self) -> str | None:
+        """Name of the micro-architecture for which configs are chosen; None is that of this machine's CPU."""
+        return self._value("micro_architecture")  # type: ignore[no-any-return]
+
+    @property
+    def choice(self) -> tuple[str | None, str | None]:
+        """The settings that decide which kernel a problem has by default, for the keys of caches in the process."""
+        return self.target, self.micro_architecture
 
     @property
     def bochs(self) -> str | None:

@@ -144,7 +144,7 @@ def _conv(
         rank, x.shape, x.dtype, src_tag, w.shape, w.dtype, _tag(w), dst_tag,
         None if bias is None else as_array("bias", bias).dtype,
         *(_frozen(name, option) for name, option in zip(names, options)),
-        None if threads is None else integer("threads", threads), settings.threads, settings.target,
+        None if threads is None else integer("threads", threads), settings.threads, settings.choice,
     )  # fmt: skip
     make = _kernel_of if len(options) == 5 else _transposed_of
     kernel, sizes = (make.__wrapped__ if watched() else make)(*key)

@@ -171,7 +171,7 @@ def _key(
         place = None if out is None else (type(out), out.shape, out.flags.f_contiguous, out.flags.c_contiguous)
         matrices = (lhs.shape, lhs.dtype, _tag(lhs), rhs.shape, rhs.dtype, _tag(rhs))
         given = (_value(lhs_offset), _value(rhs_offset), numbers, tuple(map(_value, bits)), *map(_value, words))
-        key = (matrices, given, place, settings.target)
+        key = (matrices, given, place, settings.choice)
         hash(key)
     except (TypeError, AttributeError):
         return None

@@ -98,10 +98,10 @@ def compile(
     count = chosen.threads if chosen is not None else thread_count(threads)
     level = registry.target(chosen.target if chosen is not None else target or settings.target, conv.types)
     if dynamic is not None:
-        return _dynamic(conv, dynamic_names(dynamic), level.name, chosen, count)
+        return _dynamic(conv, dynamic_names(dynamic), level.name, chosen, count, settings.choice)
     if watched():
         return CompiledKernel(conv, level, chosen, count)
-    return _kernel(conv, level.name, chosen, count)
+    return _kernel(conv, level.name, chosen, count, settings.choice)
 
 
 @takes_arrays
@@ -123,12 +123,14 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 
 # -- compile
 @lru_cache(KEPT_KERNELS)
-def _kernel(problem: Problem, target: str, config: Config | None, threads: int) -> CompiledKernel:
+def _kernel(problem: Problem, target: str, config: Config | None, threads: int, _: object) -> CompiledKernel:
     return CompiledKernel(problem, registry.target(target), config, threads)
 
 
 @lru_cache(KEPT_KERNELS)
-def _dynamic(problem: Problem, dims: str, target: str, config: Config | None, threads: int) -> DynamicKernel:
+def _dynamic(
+    problem: Problem, dims: str, target: str, config: Config | None, threads: int, _: object
+) -> DynamicKernel:
     level = registry.target(target)
     kernels = DynamicKernel if level.device is None else SizedKernels
     return kernels(problem, dims, level, config, threads)

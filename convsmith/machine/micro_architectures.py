@@ -1,33 +1,39 @@
 """Micro-architectures: the CPUs on which costs differ from the reference costs of a level.
 
-A level has reference facts, which hold on the smaller machines that have it; kernels for other machines are compiled
-with them. On the host, the costs are those of its micro-architecture, which the system's description of the CPU
-determines. The host's caches are detected for measurements and pages only; configs use the reference caches. Measured
-on an Intel server, cache tiles for its second-level cache of 2 MiB made kernels 19 % slower in the mean of 22 problems
-and one of them 4 times slower; tiles for its first-level cache of 48 KiB made 40 problems 2 % slower.
+A level has reference facts, which hold on the smaller machines that have it. A micro-architecture replaces costs of the
+levels of its instruction set: by default that of the host, which the system's description of the CPU determines. With
+CONVSMITH_MICRO_ARCHITECTURE the compiler chooses as on another one, whatever the host is. The host's caches are
+detected for measurements and pages only; configs use the reference caches. Measured on an Intel server, cache tiles for
+its second-level cache of 2 MiB made kernels 19 % slower in the mean of 22 problems and one of them 4 times slower;
+tiles for its first-level cache of 48 KiB made 40 problems 2 % slower.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
+from convsmith.diag.errors import UsageError
+from convsmith.diag.settings import settings
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import FarRates
 from convsmith.machine.host import Cpu, cpu, cpu_features
 
-__all__ = ["MICRO_ARCHITECTURES", "MicroArchitecture", "micro_architecture", "on_host"]
+__all__ = ["MICRO_ARCHITECTURES", "MicroArchitecture", "micro_architecture", "named", "of_host", "preferred"]
 
 
 @dataclass(frozen=True)
 class MicroArchitecture:
     """CPUs on which the same work has the same costs.
 
-    ``vendor`` and ``families`` are the system's names; empty matches all. ``needs`` are features that distinguish the
-    CPUs from older ones of a family. ``costs`` are those that differ from a level's reference costs, by name.
+    ``architecture`` is the first word of LLVM's triple of the levels that have the costs; empty matches all. ``vendor``
+    and ``families`` are the system's names; empty matches all. ``needs`` are features that distinguish the CPUs from
+    older ones of a family. ``costs`` are those that differ from a level's reference costs, by name.
     """
 
     name: str
+    architecture: str = ""
     vendor: str = ""
     families: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -39,9 +45,11 @@ class MicroArchitecture:
         return named and set(self.needs) <= features
 
     def of(self, level: Machine) -> Machine:
-        """Return the level with the costs of the micro-architecture."""
+        """Return the level with the costs of the micro-architecture, if the level is one of its architecture."""
         changes: dict[str, Any] = dict(self.costs)
-        return replace(level, costs=replace(level.costs, **changes)) if changes else level
+        if not changes or self.architecture not in ("", level.triple.partition("-")[0]):
+            return level
+        return replace(level, costs=replace(level.costs, **changes))
 
 
 _INTEL_SERVER = (
@@ -52,8 +60,8 @@ _INTEL_SERVER = (
 )  # fmt: skip
 
 MICRO_ARCHITECTURES = (
-    MicroArchitecture("zen4", "AuthenticAMD", ("25",), ("avx512f",)),
-    MicroArchitecture("intel-server", "GenuineIntel", ("6",), ("avx512f",), _INTEL_SERVER),
+    MicroArchitecture("znver4", "x86_64", "AuthenticAMD", ("25",), ("avx512f",)),
+    MicroArchitecture("intel-server", "x86_64", "GenuineIntel", ("6",), ("avx512f",), _INTEL_SERVER),
     MicroArchitecture("generic"),
 )
 """The first that a CPU belongs to is its own; every CPU belongs to the last.
@@ -70,6 +78,25 @@ def micro_architecture(cpu: Cpu, features: frozenset[str]) -> MicroArchitecture:
     return next(row for row in MICRO_ARCHITECTURES if row.has(cpu, features))
 
 
-def on_host(level: Machine) -> Machine:
-    """Return the level with the costs of the CPU that this process runs on."""
-    return micro_architecture(cpu(), cpu_features()).of(level)
+@cache
+def of_host() -> MicroArchitecture:
+    """Return the micro-architecture of the CPU that this process runs on."""
+    return micro_architecture(cpu(), cpu_features())
+
+
+def named(name: str) -> MicroArchitecture:
+    """Return the micro-architecture `name`. UsageError for an unknown name."""
+    for row in MICRO_ARCHITECTURES:
+        if row.name == name:
+            return row
+    known = ", ".join(row.name for row in MICRO_ARCHITECTURES)
+    raise UsageError(
+        f"CONVSMITH_MICRO_ARCHITECTURE={name!r}: the micro-architecture is unknown; known are {known}",
+        code="bad-setting",
+    )
+
+
+def preferred() -> MicroArchitecture:
+    """Return the micro-architecture that the compiler chooses for: that of the setting, else that of the host."""
+    name = settings.micro_architecture
+    return of_host() if name is None else named(name)

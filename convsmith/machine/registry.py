@@ -15,7 +15,7 @@ from convsmith.machine.generic.level import level
 from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
 from convsmith.machine.host import cpu_features
 from convsmith.machine.intel_gpu.levels import LEVELS as INTEL_GPU
-from convsmith.machine.micro_architectures import on_host
+from convsmith.machine.micro_architectures import named, preferred
 from convsmith.machine.nvidia.host import level_here
 from convsmith.machine.nvidia.levels import LEVELS as NVIDIA
 from convsmith.machine.x86.levels import LEVELS as X86
@@ -30,20 +30,30 @@ _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 """Alternative names of architectures, as systems report them."""
 
 
-@cache
 def host_targets() -> tuple[Machine, ...]:
     """Return the levels that run on this machine, fastest first; the last is always ``generic``."""
-    machine = platform.machine().lower()
-    tuned = _FAMILIES.get(_SPELLINGS.get(machine, machine), ())
-    return (*(on_host(t) for t in tuned if set(t.needs) <= cpu_features()), level())
+    return _host_targets(preferred().name)
+
+
+def known_targets() -> tuple[Machine, ...]:
+    """Return every level of CPUs, family by family, with the costs of the preferred micro-architecture; the last is
+    ``generic``.
+    """
+    return _known_targets(preferred().name)
 
 
 @cache
-def known_targets() -> tuple[Machine, ...]:
-    """Return every level of CPUs, family by family, those of this machine with its own facts; the last is ``generic``.
-    """
-    levels = {t.name: t for family in _FAMILIES.values() for t in family}
-    return tuple((levels | {t.name: t for t in host_targets()}).values())
+def _host_targets(micro_architecture: str) -> tuple[Machine, ...]:
+    machine = platform.machine().lower()
+    tuned = {t.name for t in _FAMILIES.get(_SPELLINGS.get(machine, machine), ()) if set(t.needs) <= cpu_features()}
+    *levels, portable = _known_targets(micro_architecture)
+    return (*(t for t in levels if t.name in tuned), portable)
+
+
+@cache
+def _known_targets(micro_architecture: str) -> tuple[Machine, ...]:
+    costs = named(micro_architecture)
+    return (*(costs.of(t) for family in _FAMILIES.values() for t in family), level())
 
 
 def device_targets() -> tuple[Machine, ...]:
@@ -61,11 +71,12 @@ def _rows(t: Machine, types: tuple[str, str, str]) -> tuple[Instruction | None, 
 
 
 @cache
-def _lowest(names: tuple[str, ...], types: tuple[str, str, str]) -> Machine:
+def _lowest(names: tuple[str, ...], types: tuple[str, str, str]) -> str:
     """Return the lowest of the levels `names` of this machine that is as fast for `types` as the first of them."""
     have = [t for t in host_targets() if t.name in names]
     best = have[0]
-    return [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)][-1]
+    alike = [t for t in have if t.vector_bits == best.vector_bits and _rows(t, types) == _rows(best, types)]
+    return alike[-1].name
 
 
 def target(name: str | None = None, types: tuple[str, str, str] | None = None) -> Machine:
@@ -77,8 +88,8 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
     UsageError for an unknown name.
     """
     if name is None:
-        have = [t for t in host_targets() if not t.vectors.scalable]
-        return have[0] if types is None else _lowest(tuple(t.name for t in have), types)
+        have = {t.name: t for t in host_targets() if not t.vectors.scalable}
+        return have[_lowest(tuple(have), types)] if types is not None else next(iter(have.values()))
     if name in _OF_THIS_MACHINE:
         return _OF_THIS_MACHINE[name]()
     level = next((t for t in (*known_targets(), *device_targets()) if t.name == name), None)

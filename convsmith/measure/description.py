@@ -11,7 +11,7 @@ import numpy as np
 
 from convsmith.diag.forking import import_lock
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
-from convsmith.machine.micro_architectures import micro_architecture
+from convsmith.machine.micro_architectures import of_host, preferred
 from convsmith.machine.registry import host_targets
 from convsmith.runtime import threads
 
@@ -25,7 +25,8 @@ def describe() -> dict[str, object]:
 
     return {
         "cpu": cpu().model,
-        "micro_architecture": micro_architecture(cpu(), cpu_features()).name,
+        "micro_architecture": of_host().name,
+        "chosen_for": preferred().name,
         "llvm_cpu": llvm.get_host_cpu_name(),
         "cpus": os.cpu_count() or 1,
         "threads": threads.default_threads(),

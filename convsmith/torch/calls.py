@@ -221,11 +221,11 @@ def gradient_kernel(
 
 def _kept(problem: Problem, threads: int) -> TensorKernel:
     """Return the kernel of `problem` that earlier calls made, or a new one."""
-    return TensorKernel(problem, threads) if watched() else _made(problem, threads, settings.target)
+    return TensorKernel(problem, threads) if watched() else _made(problem, threads, settings.choice)
 
 
 @lru_cache(KEPT_KERNELS)
-def _made(problem: Problem, threads: int, _: str | None) -> TensorKernel:
+def _made(problem: Problem, threads: int, _: object) -> TensorKernel:
     return TensorKernel(problem, threads)
 
 

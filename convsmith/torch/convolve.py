@@ -47,7 +47,7 @@ def convolve(
     prepared = _forward(
         x.shape, x.stride(), x.dtype, w.shape, w.stride(), w.dtype,
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
-        stride, padding, dilation, groups, torch.get_num_threads(), settings.target,
+        stride, padding, dilation, groups, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
     return _run(prepared, x, w, bias)
 
@@ -57,7 +57,7 @@ def deconvolve(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Ints, window: C
     prepared = _transposed(
         x.shape, x.stride(), x.dtype, w.shape, w.stride(), w.dtype,
         None if bias is None else (bias.shape, bias.stride(), bias.dtype), sizes, window, torch.get_num_threads(),
-        settings.target,
+        settings.choice,
     )  # fmt: skip
     result = _run(prepared, x, w, bias)
     if result.shape[2:] == sizes:
@@ -79,7 +79,7 @@ def weight_gradients(
     check_memory((("input", x), ("gradient", grad)))
     made, reached, x_last, grad_last = _gradient(
         x.shape, x.stride(), x.dtype, grad.shape, grad.stride(), kernel, window, with_bias, last,
-        torch.get_num_threads(), settings.target,
+        torch.get_num_threads(), settings.choice,
     )  # fmt: skip
     x = front_of(x.detach(), reached)
     results = [made.new(n) for n in range(len(made.outputs))]

@@ -10,7 +10,7 @@ from convsmith.compiler.cache import compiler_source_hash
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.base import Machine
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
-from convsmith.machine.micro_architectures import micro_architecture
+from convsmith.machine.micro_architectures import preferred
 from convsmith.machine.registry import target as known_target
 from convsmith.runtime.loading import device_name
 
@@ -22,19 +22,19 @@ HASH_LETTERS = 12
 def machine_key(target: Machine | None = None) -> str:
     """Return the name of this machine in rows of measurements of ``target``: that of its CPU, or that of the device.
 
+    It begins with the preferred micro-architecture, so that rows that were measured under another one are not used.
     UnsupportedError where there is no such device.
     """
     if target is None or target.device is None:
-        return _cpu_key()
+        return f"{preferred().name}-{_cpu_hash()}"
     name = device_name(target.device.runtime)
     return f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}-{_hash(name)}"
 
 
 @cache
-def _cpu_key() -> str:
-    """Return the micro-architecture of the CPU, and a hash of its facts."""
-    facts = (cpu().model, *sorted(cpu_features()), repr(cache_sizes()))
-    return f"{micro_architecture(cpu(), cpu_features()).name}-{_hash(*facts)}"
+def _cpu_hash() -> str:
+    """Return a hash of the facts of the CPU."""
+    return _hash(cpu().model, *sorted(cpu_features()), repr(cache_sizes()))
 
 
 def machine_text(target: Machine | None = None) -> str:

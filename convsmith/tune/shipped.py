@@ -11,8 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-from convsmith.machine.host import cpu, cpu_features
-from convsmith.machine.micro_architectures import micro_architecture
+from convsmith.machine.micro_architectures import preferred
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 
@@ -60,5 +59,5 @@ def faster(problem: Problem, first: Config) -> Config:
 
 
 def own_table() -> MeasuredTable | None:
-    """Return the table of this machine's micro-architecture; None if there is none."""
-    return table(micro_architecture(cpu(), cpu_features()).name)
+    """Return the table of the preferred micro-architecture; None if there is none."""
+    return table(preferred().name)

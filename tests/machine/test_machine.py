@@ -9,12 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import convsmith as cs
+from convsmith.diag.errors import UsageError
+from convsmith.diag.settings import settings
 from convsmith.machine import host
+from convsmith.machine.aarch64.levels import LEVELS as AARCH64
 from convsmith.machine.costs import Costs
-from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArchitecture, micro_architecture
-from convsmith.machine.registry import host_targets
+from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
+from convsmith.machine.micro_architectures import (
+    MICRO_ARCHITECTURES,
+    MicroArchitecture,
+    micro_architecture,
+    preferred,
+)
+from convsmith.machine.registry import host_targets, known_targets
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.description import describe
+from convsmith.problem import parse_problem
+from convsmith.tune.candidates import default_config
+from convsmith.tune.origin import machine_key
+from convsmith.tune.shipped import own_table, table
 
 
 def test_description_is_json_and_names_what_matters() -> None:
@@ -57,7 +71,7 @@ ARM = "CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 @pytest.mark.parametrize(
     ("text", "features", "name"),
     [
-        (XEON, {"avx2", "avx512f"}, "intel-server"), (XEON, {"avx2"}, "generic"), (ZEN4, {"avx512f"}, "zen4"),
+        (XEON, {"avx2", "avx512f"}, "intel-server"), (XEON, {"avx2"}, "generic"), (ZEN4, {"avx512f"}, "znver4"),
         (ZEN4, {"avx2"}, "generic"), (ARM, {"neon"}, "generic"), ("", set(), "generic"),
     ],
 )  # fmt: skip
@@ -86,6 +100,42 @@ def test_costs_of_a_micro_architecture_replace_those_of_the_level() -> None:
 
 
 def test_every_level_of_the_host_has_its_costs() -> None:
-    mine = micro_architecture(host.cpu(), host.cpu_features())
+    mine = preferred()
     for target in host_targets()[:-1]:
         assert target == mine.of(next(t for t in LEVELS if t.name == target.name))
+
+
+@pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
+def test_the_setting_replaces_the_micro_architecture_of_the_host(row: MicroArchitecture) -> None:
+    """Levels of its instruction set have its costs, also those that this machine lacks; other levels keep theirs."""
+    with settings.scope(micro_architecture=row.name):
+        assert preferred() is row and describe()["chosen_for"] == row.name
+        assert describe()["micro_architecture"] == micro_architecture(host.cpu(), host.cpu_features()).name
+        assert known_targets()[: len(LEVELS)] == tuple(map(row.of, LEVELS))
+        foreign = [t for t in known_targets() if not t.triple.startswith("x86_64")]
+        assert foreign == [t for t in (*AARCH64, *HEXAGON) if t in foreign] and len(foreign) > 3
+        assert set(host_targets()) <= set(known_targets())
+        assert machine_key().startswith(f"{row.name}-")
+        assert own_table() is table(row.name)
+
+
+def test_an_unknown_micro_architecture_is_refused_with_those_that_are_known() -> None:
+    with settings.scope(micro_architecture="znver9"), pytest.raises(UsageError) as error:
+        cs.compile("mb1ic8iw8oc8kw1")
+    assert error.value.code == "bad-setting"
+    assert "CONVSMITH_MICRO_ARCHITECTURE='znver9'" in str(error.value)
+    assert "known are znver4, intel-server, generic" in str(error.value)
+
+
+def test_a_kernel_of_another_micro_architecture_is_another_kernel(tmp_path: Path) -> None:
+    """Neither the kernels that the process keeps nor the files of the cache answer for it."""
+    line = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
+    configs = {}
+    with settings.scope(cache=tmp_path):
+        for name in ("znver4", "intel-server", "znver4", "intel-server"):
+            with settings.scope(micro_architecture=name):
+                level = next(t for t in known_targets() if t.name == "avx512")
+                config = cs.compile(line, threads=1, target="avx512").config
+                assert config == default_config(parse_problem(line).canonical(), level)
+                assert configs.setdefault(name, config) == config
+    assert configs["znver4"] != configs["intel-server"]

@@ -15,7 +15,7 @@ import pytest
 from convsmith.tune.database import Database, DatabaseError
 from convsmith.tune.measured import Measured, best_of
 
-ROW = Measured("mb1ic8iw8oc8kw1", "--target=avx2 --lane=oc", "zen4-1", "c1", "avx2", 1, "ok", 1.0, 1e-5, 0.01, 9)
+ROW = Measured("mb1ic8iw8oc8kw1", "--target=avx2 --lane=oc", "znver4-1", "c1", "avx2", 1, "ok", 1.0, 1e-5, 0.01, 9)
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_row_replaces_the_older_one_of_its_config_and_origin(tmp_path: Path) -> None:
     with Database(tmp_path / "m.db") as database:
-        database.put([ROW, replace(ROW, compiler="c2"), replace(ROW, machine="zen4-2"), replace(ROW, ratio=0.5)])
+        database.put([ROW, replace(ROW, compiler="c2"), replace(ROW, machine="znver4-2"), replace(ROW, ratio=0.5)])
         assert sorted(row.ratio for row in database.rows()) == [0.5, 1.0, 1.0]
 
 
@@ -78,10 +78,10 @@ def test_merging_keeps_the_row_of_more_samples(tmp_path: Path) -> None:
     with Database(tmp_path / "a.db") as a, Database(tmp_path / "b.db") as b:
         a.put([ROW, replace(ROW, config="both", rounds=9, ratio=0.9)])
         b.put([replace(ROW, config="both", rounds=5, ratio=0.1), replace(ROW, config="new")])
-        b.name_machine("zen4-1", "a Zen 4")
+        b.name_machine("znver4-1", "a Zen 4")
         assert a.merge(b) == 1
         assert {row.config: row.ratio for row in a.rows()} == {ROW.config: 1.0, "both": 0.9, "new": 1.0}
-        assert a.machines() == {"zen4-1": "a Zen 4"}
+        assert a.machines() == {"znver4-1": "a Zen 4"}
 
 
 def _fill(path: Path) -> None:

@@ -71,7 +71,7 @@ def test_rows_of_another_machine_are_hints(tmp_path: Path) -> None:
     problem, other = (parse_problem(f"--accuracy=strict mb1ic{ic}ih28oc128oh28kh3ph1").canonical() for ic in (64, 96))
     first, second = (str(c.config) for c in candidates(problem, AVX2, 1)[3:5])
     with Database(tmp_path / "m.db") as database:
-        for p, config, machine in ((other, second, recall_machine()), (problem, first, "zen4-0")):
+        for p, config, machine in ((other, second, recall_machine()), (problem, first, "znver4-0")):
             database.put([Measured(str(p), config, machine, "c", "avx2", 1, "ok", 0.5, 1e-3, 0.01, 9)])
         assert [str(config) for config in hints(problem, AVX2, 1, database)][:2] == [first, second]
 

@@ -65,7 +65,7 @@ def test_a_kernel_has_the_config_that_was_measured_best(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"machine": "zen4-0"}, {"compiler": "other"}, {"status": "crashed"}, {"target": "x"}]
+    "changes", [{"machine": "znver4-0"}, {"compiler": "other"}, {"status": "crashed"}, {"target": "x"}]
 )
 def test_rows_of_another_machine_or_compiler_decide_nothing(path: Path, changes: dict[str, object]) -> None:
     default = compiled()
