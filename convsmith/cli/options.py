@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeAlias
+
 import click
 
 __all__ = ["Duration"]
@@ -10,7 +12,13 @@ _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 """Units of a duration, in seconds."""
 
 
-class Duration(click.ParamType[float]):
+if TYPE_CHECKING:
+    _Seconds: TypeAlias = click.ParamType[float]
+else:
+    _Seconds = click.ParamType  # older versions of click cannot subscript it
+
+
+class Duration(_Seconds):
     """A time such as 30s, 500ms, 2m or 0, in seconds."""
 
     name = "TIME"
