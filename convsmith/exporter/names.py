@@ -16,15 +16,17 @@ _FUNCTION = re.compile(r"_(pack|pack_\w+|check|message)$", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(
     """
-    alignas alignof and and_eq as asm async auto await bitand bitor bool break case catch char class compl concept const
-    constexpr continue crate decltype default delete do double dyn else enum explicit export extern false float fn for
-    friend goto if impl in inline int let long loop main match mod module move mut mutable namespace new noexcept not
-    nullptr operator or private protected pub public ref register requires restrict return self short signed sizeof
-    static struct super switch template this throw trait true try type typedef typeid typename union unsafe unsigned use
-    using virtual void volatile where while xor yield
+    abstract alignas alignof and and_eq as asm async auto await become bitand bitor bool box break case catch char
+    char16_t char32_t char8_t class co_await co_return co_yield compl concept const const_cast consteval constexpr
+    constinit continue crate decltype default delete do double dyn dynamic_cast else enum explicit export extern false
+    final float fn for friend gen goto if impl in inline int let long loop macro main match mod module move mut mutable
+    namespace new noexcept not not_eq nullptr operator or or_eq override priv private protected pub public ref register
+    reinterpret_cast requires restrict return Self self short signed sizeof static static_assert static_cast struct
+    super switch template this thread_local throw trait true try type typedef typeid typename typeof_unqual union unsafe
+    unsigned unsized use using virtual void volatile wchar_t where while xor xor_eq yield
     """.split()
 )
-"""Words that a C, C++ or Rust program cannot use as the name of a function, in lower case."""
+"""Words that a C, C++ or Rust program cannot use as the name of a function."""
 _RESERVED = frozenset({"main", *PROVIDED})
 """Names of functions that programs or exported code define."""
 _PREFIX = "convsmith"

@@ -187,3 +187,10 @@ def test_the_command_refuses_with_status_2(arguments: tuple[str, ...], message: 
 def test_help_ends_with_an_example() -> None:
     text = " ".join(run("--help").stdout.split())
     assert "Example: convsmith export mb1ic64ih56oc64kh3ph1 --name layer --weights w.npy -o layer" in text
+
+
+@pytest.mark.parametrize("word", ["Self", "abstract", "char8_t", "static_assert", "co_await", "typeof_unqual"])
+def test_words_of_c_of_cpp_and_of_rust_are_no_names(word: str) -> None:
+    assert legal_name(word) == f"conv_{word}"
+    with pytest.raises(cs.UsageError, match=f"name '{word}' is a word of C, C"):
+        check_name(word)
