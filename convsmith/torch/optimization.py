@@ -115,24 +115,55 @@ def _optimized(traced: fx.GraphModule, inputs: Sequence[Any], work: _Work, prefi
 def _by_parts(made: nn.Module, inputs: Sequence[Any], work: _Work, error: Exception) -> tuple[nn.Module, Any]:
     """Optimize the largest traceable parts of a network that cannot be traced; return it, and its result before."""
     parts = dict(_parts(made))
-    seen: dict[str, tuple[Any, ...]] = {}
+    seen: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
     hooks = [
-        part.register_forward_pre_hook(lambda _, given, name=name: seen.setdefault(name, given) and None)
+        part.register_forward_pre_hook(
+            lambda _, given, named, name=name: seen.setdefault(name, (given, named)) and None, with_kwargs=True
+        )
         for name, part in parts.items()
     ]
     expected = made(*inputs)
     for hook in hooks:
         hook.remove()
-    for name, given in seen.items():
-        # A convolution that is a part of its own stays a module in the trace.
-        part, _ = _optimized(fx.symbolic_trace(nn.Sequential(parts[name])), given, work, f"{name}/")
-        parent, _, child = name.rpartition(".")
-        setattr(made.get_submodule(parent), child, part)
+    failed: list[str] = []
+    for name, (given, named) in seen.items():
+        rows, chains = len(work.report.rows), len(work.report.chains)
+        try:
+            if named or len(given) != 1 or parts[name]._forward_hooks or parts[name]._forward_pre_hooks:
+                raise UsageError("it has hooks, or its call has other arguments than one tensor", code="part")
+            # A convolution that is a part of its own stays a module in the trace.
+            part, result = _optimized(fx.symbolic_trace(nn.Sequential(parts[name])), given, work, f"{name}/")
+            _difference(part(*given), result)
+        except Exception as why:  # the part's own code, on symbols or on the example
+            del work.report.rows[rows:], work.report.chains[chains:]
+            reason = f"{type(why).__name__}: {str(why).partition(chr(10))[0]}"
+            stay = [n for n, m in parts[name].named_modules() if type(m) in CONVOLUTIONS]
+            names = tuple(".".join(filter(None, (name, n))) for n in stay)
+            work.report.rows.append(LayerRow(names, "", "", 0, 0, "torch", reason))
+            failed.append(name)
+            continue
+        if any(isinstance(m, Segment) for m in part.modules()):
+            parts[name].forward = _PartForward(parts[name], part)
     work.report.note = (
-        f"torch.fx cannot trace the network ({type(error).__name__}: {str(error).splitlines()[0]}): {len(seen)} parts "
-        "are optimized one by one."
+        f"torch.fx cannot trace the network ({type(error).__name__}: {str(error).partition(chr(10))[0]}): "
+        f"{len(seen) - len(failed)} parts are optimized one by one."
     )
     return made, expected
+
+
+class _PartForward:
+    """Calls of the module `own`: `part` computes those with one tensor, and the module's own code all others.
+
+    The module keeps its class, its attributes and its hooks.
+    """
+
+    def __init__(self, own: nn.Module, part: nn.Module) -> None:
+        self._own, self._part = own, part
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs and len(args) == 1 and isinstance(args[0], Tensor):
+            return self._part(args[0])
+        return type(self._own).forward(self._own, *args, **kwargs)
 
 
 def _parts(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
