@@ -150,6 +150,15 @@ class Distances:
         lo, hi = self._signed(signs)
         return all(x <= y for x, y in zip(lo, hi)) and self._narrow(lo, hi)
 
+    def occur(self, signs: Signs) -> bool:
+        """Return whether iterations at distances of these signs touch one element, or the search for them ends without
+        an answer.
+        """
+        try:
+            return self.may(signs) and self.example(signs) is not None
+        except Unsettled:
+            return True
+
     def _signed(self, signs: Signs) -> tuple[list[int], list[int]]:
         """Return the bounds of the unknowns under the signs."""
         lo, hi = list(self._lo), list(self._hi)

@@ -2,11 +2,13 @@
 
 The rewrite relies on no iteration of the old loops reading what an added iteration writes.  It asks the dependence
 test, except for two accesses of which one is before the old end of a loop that is its coordinate, and the other is not.
+A loop whose added iterations write what is read keeps its end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from convsmith.arith.dependence import Access, Distances
@@ -18,17 +20,18 @@ from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
-from convsmith.passes.order import require_no_dependence
 from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, require_no_effects, with_body
 
 
-def _legal(loop: For, n: int, outer: Mapping[Var, Range]) -> bool:
-    """Return whether the added iterations write only private memory and registers, and read only existing elements."""
+def _legal(loop: For, n: int, outer: Mapping[Var, Range], shared: AbstractSet[Buffer]) -> bool:
+    """Return whether the added iterations write only private memory and registers, none of them a ``shared`` buffer,
+    and read only existing elements.
+    """
     ranges = {**outer, loop.var: (0, n - 1)}
     for s in statements_of(loop.body):
         if isinstance(s, For):
             ranges[s.var] = loop_range(s, ranges)
-        if isinstance(s, Store) and not _private(s, ranges):
+        if isinstance(s, Store) and (s.buffer in shared or not _private(s, ranges)):
             return False
     for x in walk(loop.body):
         if isinstance(x, (At, Load)) and any(loop.var in variables_of(i) for i in x.index):
@@ -53,9 +56,9 @@ Loop = For
 
 
 class _RoundUp(ScopedRewriter):
-    def __init__(self, names: tuple[str, ...], widths: Mapping[str, int]) -> None:
+    def __init__(self, names: tuple[str, ...], widths: Mapping[str, int], shared: AbstractSet[Buffer]) -> None:
         super().__init__()
-        self.names, self.widths = names, widths
+        self.names, self.widths, self.shared = names, widths, shared
         self.short: set[Buffer] = set()
         """Register arrays that loops write which are not rounded up."""
 
@@ -69,7 +72,7 @@ class _RoundUp(ScopedRewriter):
         n = max(extent(loop, self.ranges), self.widths.get(loop.var.name, 0))
         if loop.hi is as_index(n):
             return self._For(loop)
-        if loop.lo is as_index(0) and _legal(loop, n, self.ranges) and not self.keeps_short(loop):
+        if loop.lo is as_index(0) and _legal(loop, n, self.ranges, self.shared) and not self.keeps_short(loop):
             return self._For(For(loop.var, loop.lo, as_index(n), loop.body, loop.kind, loop.carried))
         self.short |= {s.buffer for s in statements_of(loop.body) if isinstance(s, Store)}
         return self._For(loop)
@@ -99,28 +102,30 @@ class _Rounded:
         return replace(self.site.access, conds=(*self.site.access.conds, *conds))
 
 
-def _require_unread(old: Stmt, new: Stmt) -> None:
-    """Raise ConfigError where an iteration of ``old`` reads an element that an iteration added in ``new`` writes."""
+def _written_and_read(old: Stmt, new: Stmt) -> set[Buffer]:
+    """Return the buffers of which an iteration of ``old`` reads an element that an iteration added in ``new`` writes.
+    """
     rounded = []
     for before, after in zip(sites_of(old, {}, True), sites_of(new, {}, True)):
         pairs = list(zip(before.access.loops, after.access.loops))
         longer = [x.var for x, y in pairs if x.hi is not y.hi]
         rounded.append(_Rounded(after, {x.var: x.hi for x, _ in pairs}, longer))
     reads = [x for x in rounded if not x.site.access.is_write]
-    for w in rounded:
-        if not (w.site.access.is_write and w.longer):
-            continue
-        for r in reads:
-            if r.site.storage is not w.site.storage:
-                continue
-            kept = conj(var < r.ends[var] for var in r.longer)
-            for var in w.longer:
-                if _are_apart(w, r, var):
-                    continue
-                distances = Distances(w.access(var >= w.ends[var]), r.access(*parts_of(kept)), {}, w.site.private)
-                if distances.may({}):
-                    sites = [replace(x.site, access=a) for x, a in ((w, distances.a), (r, distances.b))]
-                    require_no_dependence(f"round_up: an added iteration of {var}", sites, distances, {})
+    return {
+        w.site.access.buffer for w in rounded if w.site.access.is_write
+        if any(w.site.storage is r.site.storage and _may_meet(w, r) for r in reads)
+    }  # fmt: skip
+
+
+def _may_meet(w: _Rounded, r: _Rounded) -> bool:
+    """Return whether ``r`` may read, in an old iteration, an element that an added iteration writes in ``w``."""
+    kept = parts_of(conj(var < r.ends[var] for var in r.longer))
+    for var in w.longer:
+        if not _are_apart(w, r, var):
+            distances = Distances(w.access(var >= w.ends[var]), r.access(*kept), {}, w.site.private)
+            if distances.occur({}):
+                return True
+    return False
 
 
 def _are_apart(w: _Rounded, r: _Rounded, var: Var) -> bool:
@@ -161,7 +166,10 @@ def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str,
     """
     require_no_effects(kernel, "round_up")
     require_loops(kernel, loops, "round_up")
-    body = _RoundUp(tuple(loops), dict(widths)).stmt(kernel.body)
-    if body is not kernel.body:
-        _require_unread(kernel.body, body)
-    return with_body(kernel, body)
+    shared: set[Buffer] = set()
+    while True:
+        body = _RoundUp(tuple(loops), dict(widths), shared).stmt(kernel.body)
+        found = _written_and_read(kernel.body, body) if body is not kernel.body else set()
+        if not found:
+            return with_body(kernel, body)
+        shared |= found

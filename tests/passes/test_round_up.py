@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from oracles import assert_same_results
 
-from convsmith.diag.errors import ConfigError
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.passes.round_up import round_up
@@ -43,7 +42,7 @@ def test_these_are_left(kernel: Kernel) -> None:
     assert round_up(kernel, ("l",)) is kernel
 
 
-def test_a_loop_whose_new_iterations_write_what_is_read_is_refused() -> None:
+def test_a_loop_whose_new_iterations_write_what_is_read_keeps_its_end() -> None:
     kernel = parse_kernel("""kernel k(a: f32[8], d: f32[1])
   alloc acc: f32[4] @register:
     for m in 0 .. 4:
@@ -52,8 +51,25 @@ def test_a_loop_whose_new_iterations_write_what_is_read_is_refused() -> None:
       acc[l] = a[l]
     d[0] = acc[3]
 """)
-    with pytest.raises(ConfigError, match=r"added iteration of l: acc\[l\] = ... and ... acc\[3\]: the second reads"):
-        round_up(kernel, ("l",), (("l", 4),))
+    assert round_up(kernel, ("l",), (("l", 4),)) is kernel
+
+
+def test_one_channel_of_own_memory_is_written_by_no_added_lane() -> None:
+    """A result of one channel has no coordinate that tells lanes apart: each added lane would write the channel."""
+    kernel = parse_kernel("""kernel k(a: f32[5, 4], d: f32[5])
+  alloc kept: f32[5, 1] @cache:
+    for i in 0 .. 5:
+      alloc acc: f32[4] @register:
+        for l in 0 .. 1:
+          acc[l] = a[i, l]
+        for l in 0 .. 1:
+          kept[i, 0] = acc[l]
+    for i in 0 .. 5:
+      d[i] = kept[i, 0]
+""")
+    made = round_up(kernel, ("l",), (("l", 4),))
+    assert str(made).count("for l in 0 .. 4:") == str(made).count("for l in 0 .. 1:") == 1
+    assert_same_results(kernel, made)
 
 
 @pytest.mark.parametrize(("read", "whole"), [("a[k, l]", True), ("a[k, l + 1]", False)], ids=["padded", "row-ends"])
