@@ -147,13 +147,16 @@ class _ComputeAt(ScopedRewriter):
             raise _refuse(f"what {loop.var} reads of {self.producer.buffer} depends on {unknown.args[0]}") from None
 
     def Block(self, s: Block) -> Stmt:
-        if not any(isinstance(x, For) and x.var.name == self.loop for x in s.stmts):
-            return self._Block(s)
-        return block(*map(self._before, s.stmts))
+        return block(*map(self._before, s.stmts)) if self._has_loop(s) else self._Block(s)
+
+    def _has_loop(self, s: Stmt) -> bool:
+        return any(isinstance(x, For) and x.var.name == self.loop for x in statements_of(s))
 
     def _before(self, s: Stmt) -> Stmt:
-        """Return a statement beside the loop: one that reads the buffer has what it reads computed before it."""
-        if (isinstance(s, For) and s.var.name == self.loop) or self.producer.buffer not in _read(s):
+        """Return a statement that has the loop in it, or beside it: one beside it that reads the buffer has what it
+        reads computed before it.
+        """
+        if self._has_loop(s) or self.producer.buffer not in _read(s):
             return self.stmt(s)
         self._note(s)
         return _computed_before(self.producer, s, self.ranges)

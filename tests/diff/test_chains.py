@@ -51,6 +51,10 @@ CHAINS = {
     "three-windows": (
         "--stag=axb mb2ic3ih9oc8kh3ph1 -> --attr-post-ops=relu mb2ic8ih9oc5kh3ph1 -> --dtag=axb mb2ic5ih9oc8kh3ph1"
     ),
+    "four-windows": (
+        "--stag=axb mb1ic3ih9oc8kh3ph1 -> --attr-post-ops=relu mb1ic8ih9oc5kh3ph1 -> mb1ic5ih9oc4kh3ph1 -> "
+        "--dtag=axb mb1ic4ih9oc8kh5ph2"
+    ),
     "dilated-and-strided": (
         "--stag=axb mb1ic4ih16iw9oc16oh14ow7kh3kw3 -> mb1ic16ih14iw7oc17oh14ow7kh3kw3ph2pw2dh1dw1 -> "
         "g17mb1ic17ih14iw7oc17oh5ow7kh5kw1sh3sw1ph2pw0"
