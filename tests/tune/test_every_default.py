@@ -15,21 +15,25 @@ from collections.abc import Iterator
 from math import prod
 
 import pytest
+from layers import ON_X86, random_chain, random_layer, random_machine
 from legal import legal_problem, types_of
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.diag.errors import UnsupportedError
-from convsmith.ir.intern import interning
+from convsmith.frontend.nothing import has_empty_tensor
+from convsmith.ir.intern import interning, one_table
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.plan import plan
+from convsmith.plan.planned import plan_for
 from convsmith.problem import Conv, Problem
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import DIRECTIONS
 from convsmith.tune.candidates import default_config
+from convsmith.tune.compile import choose
 
 TARGETS = (*LEVELS, level())
 FEW, CHUNK = 500, 25
@@ -102,6 +106,70 @@ def test_a_default_config_makes_a_kernel(chunk: int) -> None:
 @pytest.mark.parametrize("chunk", range(ALL // LONG_CHUNK))
 def test_a_default_config_makes_a_kernel_at_length(chunk: int) -> None:
     check(range(chunk * LONG_CHUNK, (chunk + 1) * LONG_CHUNK))
+
+
+# -- layers and chains, whole, under the costs of every micro-architecture
+KINDS = {"layers": random_layer, "chains": random_chain}
+
+
+def refusals_of(kind: str, numbers: range) -> tuple[list[str], Counter[str]]:
+    """Choose and lower the default of each draw of ``kind``; return those that are refused, and counts of the others'
+    traits.
+    """
+    failures, found = [], Counter[str]()
+    for number in numbers:
+        rng = random.Random(f"{kind}{number}")
+        problem, (costs, target), threads = KINDS[kind](rng), random_machine(rng), rng.choice((1, 2))
+        if has_empty_tensor(problem):
+            continue
+        try:
+            with llvm_bind.no_collection():
+                config = choose(problem.canonical(), target, threads, dynamic=False)
+                with one_table():
+                    lower(plan_for(problem.canonical(), config, target))
+        except Exception as error:
+            words = f"--target {target.name} (costs of {costs}) --threads {threads} {problem}"
+            failures.append(f"{kind} {number}: {type(error).__name__}: {str(error)[:300]}\n    {words}")
+            continue
+        found["transform"] += config.has_transform
+        found["fused"] += "--at=" in str(config)
+    return failures, found
+
+
+@pytest.mark.parametrize("kind, count, trait", [("layers", 200, "transform"), ("chains", 80, "fused")])
+def test_the_default_of_a_layer_or_chain_makes_a_kernel(kind: str, count: int, trait: str) -> None:
+    failures, found = refusals_of(kind, range(count))
+    assert not failures, "\n".join(failures)
+    assert found[trait] >= count // 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(20))
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_default_of_a_layer_or_chain_makes_a_kernel_at_length(kind: str, chunk: int) -> None:
+    failures, _ = refusals_of(kind, range(chunk * 250, (chunk + 1) * 250))
+    assert not failures, "\n".join(failures)
+
+
+LISTED = (
+    "--stag=aBcd16b --dtag=aBcd16b mb1ic64ih56oc1kh3ph1",
+    "--deconv --stag=aBcd16b --dtag=aBcd16b mb1ic32ih28oh56oc1kh4sh2ph1",
+    "--stag=aBc16b --dtag=aBc16b mb8ic128iw1000oc1kw3pw1", "--stag=aBcd16b --dtag=aBcd16b g3mb1ic51oc3ih17kh3ph1",
+    "--dir=BWD_D --stag=aBcd16b --dtag=aBcd16b mb4ic1ih28oc128kh5ph2",
+    "--dir=BWD_D mb2_ic1oc64_ih17oh8kh3sh2ph1_iw2ow2kw3sw1pw2",
+    "--deconv --stag=axb --dtag=axb g3mb3_ic9oc3_ih8oh14kh7sh1ph0_iw3ow4kw4pw1",
+    "g4mb1ic16ih7oc4oh3kh3sh3ph1 -> g2mb1ic4ih3oc4oh3kh1",
+)  # fmt: skip
+"""Results of one channel, whose lanes have no places of their own in memory between the nests of a kernel."""
+
+
+@pytest.mark.parametrize("line", LISTED)
+def test_one_channel_of_a_result_within_a_kernel(line: str) -> None:
+    problem = parse_problem(line).canonical()
+    for _, target in ON_X86:
+        config = choose(problem, target, 2, dynamic=False)
+        with interning():
+            assert lower(plan_for(problem, config, target)).text
 
 
 # -- the draws
