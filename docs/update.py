@@ -26,6 +26,8 @@ PAGES = ("README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for
 
 _BLOCK = re.compile(r"^```(?P<kind>[a-z]+(?: measured)?)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _END = "--- end of output ---"
+CHOSEN = "intel-server"
+"""The micro-architecture for which the commands of the pages choose configs, on any machine."""
 
 
 def code_blocks(page: str, kind: str) -> Iterator[str]:
@@ -56,7 +58,7 @@ def _run(commands: Sequence[str]) -> list[str]:
     parts = [f"{{ {command}\n}} 2>&1\necho '{_END}' $?\n" for command in commands]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVSMITH_")}
     programs = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
-    environment |= {"CONVSMITH_CACHE": "off", "CONVSMITH_DATABASE": "off"}
+    environment |= {"CONVSMITH_CACHE": "off", "CONVSMITH_DATABASE": "off", "CONVSMITH_MICRO_ARCHITECTURE": CHOSEN}
     environment |= {"PATH": programs, "COLUMNS": "120", "NO_COLOR": "1"}
     shell = ["bash", "-o", "pipefail", "-c", "".join(parts)]
     done = subprocess.run(shell, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)

@@ -1,5 +1,6 @@
 """All tests share one cache of compiled kernels, made for the run, and see no measurements: the user's own stay as they
-are.
+are. The compiler chooses as on one micro-architecture, whatever the host is: that which the environment names, or the
+default below.
 
 Tests marked ``wide`` or ``slow`` run where `-m` selects them; ``--update-golden`` rewrites the texts of tests/golden.
 """
@@ -23,10 +24,15 @@ hypothesis.settings.register_profile("any-load", deadline=None, suppress_health_
 hypothesis.settings.load_profile("any-load")
 
 
+MICRO_ARCHITECTURE = "intel-server"
+"""That of the machine whose choices the expected texts and the outputs of the pages show."""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache() -> Iterator[None]:
     directory = tempfile.mkdtemp(prefix="convsmith-tests-")
-    own = {"CONVSMITH_CACHE": directory, "CONVSMITH_DATABASE": "off"}
+    chosen = os.environ.get("CONVSMITH_MICRO_ARCHITECTURE") or MICRO_ARCHITECTURE
+    own = {"CONVSMITH_CACHE": directory, "CONVSMITH_DATABASE": "off", "CONVSMITH_MICRO_ARCHITECTURE": chosen}
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     settings.reload()

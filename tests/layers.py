@@ -75,7 +75,8 @@ def _layer(rng: random.Random) -> Conv:
     tags = ("abx", "axb", *BLOCKS[rank])
     stag = rng.choice(tags)
     return Conv(
-        mb=rng.choice((1, 1, 2, 3, 8)), ic=g * ic, oc=g * oc, i=coarse if deconv else fine, o=fine if deconv else coarse,
+        mb=rng.choice((1, 1, 2, 3, 8)), ic=g * ic, oc=g * oc,
+        i=coarse if deconv else fine, o=fine if deconv else coarse,
         k=k, s=s, d=d, p=p, g=g, has_groups=g > 1, dir=direction, deconv=deconv,
         dt=_types(rng.choice(FORWARD if is_forward else BACKWARD)), stag=stag,
         dtag=stag if rng.random() < 0.7 else rng.choice(tags), accuracy=rng.choice(ACCURACIES),
@@ -112,7 +113,8 @@ def _chain(rng: random.Random) -> Chain:
         p = tuple(rng.choice((0, (x - 1) // 2, (x - 1) // 2, x - 1, x)) for x in k)
         o = tuple(output_size(*axis) for axis in zip(sizes, k, s, d, p, p))
         ends = ("axb", "axb", "abx", *BLOCKS[rank])
-        tags: dict[str, Any] = {"stag": rng.choice(ends) if n == 0 else "any", "dtag": rng.choice(ends) if is_last else "any"}
+        tags: dict[str, Any] = {"stag": rng.choice(ends) if n == 0 else "any"}
+        tags["dtag"] = rng.choice(ends) if is_last else "any"
         found.append(
             Conv(mb=mb, ic=channels, oc=oc, i=sizes, o=o, k=k, s=s, d=d, p=p, g=g, has_groups=g > 1,
                  dir=rng.choice(("FWD_D", "FWD_B")), dt=_types(kind), post_ops=parse_post_ops(rng.choice(POST_OPS)),

@@ -54,15 +54,17 @@ LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"
 )
 def test_default(line: str, sizes: dict[str, int]) -> None:
     for threads in (1, 2, 3):
-        config = default_config(parse_problem(line), target("avx512"), threads)
+        with cs.settings.scope(micro_architecture="generic"):
+            config = default_config(parse_problem(line), target("avx512"), threads)
         assert dict(config.winograd) == sizes
 
 
 @pytest.mark.parametrize("line", ["mb1ic384ih13oc256kh3ph1", "--dir=BWD_D g2mb1ic256ih14oc512kh3ph1"])
 def test_the_rate_of_far_lines_decides(line: str) -> None:
-    problem, level = parse_problem(f"--stag=abx --dtag=abx {line}"), target("avx512")
-    slow = replace(level, costs=replace(level.costs, transform_far=FarRates(0.19, 0.56, 0.175)))
-    assert default_config(problem, level).winograd and not default_config(problem, slow).winograd
+    with cs.settings.scope(micro_architecture="generic"):
+        problem, level = parse_problem(f"--stag=abx --dtag=abx {line}"), target("avx512")
+        slow = replace(level, costs=replace(level.costs, transform_far=FarRates(0.19, 0.56, 0.175)))
+        assert default_config(problem, level).winograd and not default_config(problem, slow).winograd
 
 
 @pytest.mark.parametrize("line", ["mb1ic16ih64oc16kh3ph1", "mb1ic128ih28oc128kh3ph1", "g2mb1ic64ih28oc128kh3ph1"])
