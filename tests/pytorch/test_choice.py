@@ -11,6 +11,9 @@ import pytest
 
 import convsmith as cs
 from convsmith.machine.x86.levels import LEVELS
+
+pytest.importorskip("torch")
+
 from convsmith.torch import choice
 from convsmith.torch.choice import ALIKE, LEFT, MOST_ROUNDS, ROUNDS, LeastTimes, Times, kept_times, least_seconds
 
