@@ -14,34 +14,42 @@ _TYPES = {
     "f32": "f32", "f64": "f64", "f16": "u16", "bf16": "u16", "f8_e4m3": "u8", "f8_e5m2": "u8", "s32": "i32",
     "s16": "i16", "s8": "i8", "u8": "u8",
 }  # fmt: skip
-_TASK = 'pub type ConvsmithTask = extern "C" fn(data: *mut c_void, part: usize, parts: usize);'
+_VOID, _INT, _CHAR = "::core::ffi::c_void", "::core::ffi::c_int", "::core::ffi::c_char"
+_UNUSED = "#[allow(dead_code)]"
+_TASK = f'pub type ConvsmithTask = extern "C" fn(data: *mut {_VOID}, part: usize, parts: usize);'
 _PARALLEL = (
-    "pub type ConvsmithParallel =\n"
-    '    Option<extern "C" fn(pool: *mut c_void, task: ConvsmithTask, data: *mut c_void, parts: usize)>;'
+    "pub type ConvsmithParallel = Option<\n"
+    f'    extern "C" fn(pool: *mut {_VOID}, task: ConvsmithTask, data: *mut {_VOID}, parts: usize),\n'
+    ">;"
 )
 
 
 def rust_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
-    """Return the module of the library ``name``, which a program includes and links."""
+    """Return the declarations of the library ``name``, which a program that links it takes by ``mod`` or ``include!``.
+
+    The text imports no name and has no inner attribute: ``include!`` refuses those, and a name that the program imports
+    too would be defined twice.
+    """
     return "\n".join(_lines(name, kernels))
 
 
 def _lines(name: str, kernels: Sequence[BuiltKernel]) -> Iterator[str]:
-    yield f"//! {name}: kernels compiled by convsmith; {name}.h describes them."
-    yield "#![allow(dead_code, non_snake_case)]"
-    yield "use core::ffi::{c_char, c_int, c_void};"
+    yield f"// {name}: kernels compiled by convsmith, for Rust 1.82 or newer; {name}.h describes them."
     yield ""
     if any(k.interface.threads > 1 for k in kernels):
-        yield from (_TASK, _PARALLEL, "")
+        yield from (_UNUSED, _TASK, _UNUSED, _PARALLEL, "")
     for kernel in kernels:
         for p in kernel.interface.parameters:
             yield f"/// {tensor_text(p)}"
+            yield _UNUSED
             yield f"pub const {macro(kernel.name)}_{macro(p.name)}_BYTES: usize = {p.nbytes};"
         for packing in kernel.interface.packings:
             if packing.workspace:
+                yield _UNUSED
                 yield f"pub const {macro(packing.symbol)}_{macro(WORKSPACE)}_BYTES: usize = {packing.workspace};"
     yield ""
-    yield 'extern "C" {'
+    yield "#[allow(dead_code, non_snake_case)]"
+    yield 'unsafe extern "C" {'
     for kernel in kernels:
         yield from _functions(kernel)
     yield "}"
@@ -52,12 +60,12 @@ def _functions(kernel: BuiltKernel) -> Iterator[str]:
     interface = kernel.interface
     for packing in interface.packings:
         yield f"    pub fn {packing.symbol}({', '.join(map(_declared, packing.parameters))});"
-    threads = ["parallel: ConvsmithParallel", "pool: *mut c_void"] if interface.threads > 1 else []
+    threads = ["parallel: ConvsmithParallel", f"pool: *mut {_VOID}"] if interface.threads > 1 else []
     yield f"    pub fn {interface.name}({', '.join([*map(_declared, interface.parameters), *threads])});"
-    pairs = ", ".join(f"{p.name}: *const c_void, {p.name}_bytes: usize" for p in interface.parameters)
-    yield f"    pub fn {interface.check}({pairs}) -> c_int;"
-    yield f"    pub fn {interface.message}(code: c_int) -> *const c_char;"
+    pairs = ", ".join(f"{p.name}: *const {_VOID}, {p.name}_bytes: usize" for p in interface.parameters)
+    yield f"    pub fn {interface.check}({pairs}) -> {_INT};"
+    yield f"    pub fn {interface.message}(code: {_INT}) -> *const {_CHAR};"
 
 
 def _declared(p: Parameter) -> str:
-    return f"{p.name}: *{'mut' if p.is_written else 'const'} {_TYPES.get(p.type, 'c_void')}"
+    return f"{p.name}: *{'mut' if p.is_written else 'const'} {_TYPES.get(p.type, _VOID)}"

@@ -88,6 +88,31 @@ def test_the_program_in_rust(tmp_path: Path) -> None:
     assert f"sum {sum_of_layer():g}" in run(tmp_path / "program")
 
 
+RUST = {
+    "a module": "mod net;\n",
+    "the program's own module": 'include!("net.rs");\n',
+    "beside the same imports": 'use core::ffi::{c_char, c_int, c_void};\ninclude!("net.rs");\n'
+    "pub fn types(_: c_char, _: c_int, _: *const c_void) {}\n",
+    "modules for two libraries": 'mod one { include!("net.rs"); }\nmod two { include!("other.rs"); }\n',
+}
+"""Ways in which a program takes the declarations."""
+
+
+@pytest.mark.parametrize("edition", ["2018", "2021", "2024"])
+def test_rust_takes_the_declarations_in_every_way(edition: str, tmp_path: Path) -> None:
+    lines = [
+        'mb1ic8ih6oc16kh3ph1n"one"', '--dt=bf16 mb1ic8ih6oc16kh3ph1n"Two"',
+        '--attr-scales=src:common:2 mb1ic8ih6oc16kh3n"a"',
+    ]  # fmt: skip
+    for name in ("net", "other"):
+        cs.export(lines, tmp_path, name=name, threads=2, target="generic", format="source")
+    for n, (way, text) in enumerate(RUST.items()):
+        source = tmp_path / f"way{n}.rs"
+        source.write_text(f"{text}fn main() {{}}\n", encoding="utf-8")
+        options = (f"--edition={edition}", "-D", "warnings", "--emit=metadata", "-o", tmp_path / "way.rmeta")
+        assert run(tool("rustc"), *options, source) == "", way
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the program is for Linux on x86-64")
 @pytest.mark.parametrize("level", ("", "+avx2"))
 def test_the_program_without_a_c_library(level: str, tmp_path: Path) -> None:
