@@ -19,7 +19,7 @@ from convsmith.cli.bench_page import Page, Row
 from convsmith.cli.distribution import check_picture, distribution, draw
 from convsmith.cli.models import ModelInputs, input_option, is_model
 from convsmith.cli.options import Duration
-from convsmith.cli.output import error_line, exit_status, note, progress, write_file
+from convsmith.cli.output import STATUS, error_line, exit_status, note, progress, write_file
 from convsmith.cli.problems import (
     ProblemCommand,
     build,
@@ -131,6 +131,7 @@ def bench(
                     break
                 bar.start(listed.text(problem))
                 rows.append(_row(problem, threads, target, config, here, rounds))
+                click.get_current_context().meta[STATUS] = _status(rows)
                 with bar.aside():
                     page.row(rows[-1])
                 bar.advance()

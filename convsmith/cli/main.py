@@ -1,26 +1,28 @@
 """`convsmith`: the group of commands, and the handling of errors.
 
 Exit status: 0 success, 1 a mismatch or a fault of convsmith, 2 an illegal request, 130 interrupted, 143 or 129
-ended by SIGTERM or SIGHUP. A user never sees a traceback.
+ended by SIGTERM or SIGHUP. A reader that closes the output ends a command; its status is that of the rows so far. A
+user never sees a traceback.
 """
 
 from __future__ import annotations
 
-import errno
+import os
+import select
 import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from threading import current_thread, main_thread
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from convsmith import __version__
-from convsmith.cli.output import error_line, exit_status
+from convsmith.cli.output import STATUS, error_line, exit_status
 from convsmith.diag.errors import ConvsmithError, InternalError
 from convsmith.diag.settings import VARIABLES
 from convsmith.diag.warning import ConvsmithWarning
@@ -45,9 +47,13 @@ class _Group(click.Group):
         command: click.Command = getattr(import_module(f"convsmith.cli.{name}"), name)
         return command
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _until_reader_leaves({}):  # --help and --version print here
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _plain_warnings(), _orderly_end():
+            with _plain_warnings(), _orderly_end(), _until_reader_leaves(ctx.meta):
                 return super().invoke(ctx)
         except ConvsmithError as error:
             error_line(str(error), type(error).__name__)
@@ -58,8 +64,6 @@ class _Group(click.Group):
             error_line("interrupted")
             ctx.exit(130)
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader closed the pipe; click exits silently
             error_line(str(error), type(error).__name__)
             ctx.exit(2)
         except MemoryError as error:
@@ -70,6 +74,33 @@ class _Group(click.Group):
             fault = InternalError(f"{type(error).__name__}: {error}", repro=command)
             error_line(str(fault), "InternalError")
             ctx.exit(1)
+
+
+@contextmanager
+def _until_reader_leaves(meta: Mapping[str, Any]) -> Iterator[None]:
+    """End the command when the reader of an output has closed it, as `head` does after its lines.
+
+    The status is 0, or that of the rows before, where the command has noted it in `meta`.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed_pipe(stream)]
+        if not closed:
+            raise  # a pipe to a worker
+        for stream in closed:  # what is buffered goes nowhere when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise SystemExit(meta.get(STATUS, 0)) from None
+
+
+def _is_closed_pipe(stream: TextIO) -> bool:
+    """Return whether `stream` is a pipe, or a socket, whose other end is closed."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)  # errors alone
+        return bool(poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # closed, or no file of the system
+        return False
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol, TextIO
 
@@ -18,8 +18,10 @@ from convsmith.cli.table import Column, FittedTable, fitted
 from convsmith.diag.errors import ConvsmithError, InternalError, ToolchainError, UsageError
 from convsmith.diag.printable import LINES, printable
 
-__all__ = ["Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of", "write_file"]
+__all__ = ["STATUS", "Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of", "write_file"]
 
+STATUS = "convsmith.status"
+"""Key of click's `Context.meta`: the exit status of a command by the rows that it has computed so far."""
 _BAR = 20
 """Width of the progress bar in characters."""
 
@@ -38,9 +40,10 @@ class Progress(Protocol):
 
 
 def error_line(message: str, kind: str = "") -> None:
-    """Print a message to standard error."""
+    """Print a message to standard error; it is lost if that is a pipe whose reader has left."""
     text = printable(f"{kind}: {message}" if kind else message, LINES)
-    click.secho(text, err=True, fg="red", color=_colour())
+    with suppress(BrokenPipeError):
+        click.secho(text, err=True, fg="red", color=_colour())
 
 
 def exit_status(error: ConvsmithError) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from convsmith.cli.models import ModelInputs, input_option, models_or_problems
-from convsmith.cli.output import error_line, exit_status, note, progress
+from convsmith.cli.output import STATUS, error_line, exit_status, note, progress
 from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_options, command, problem_options
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError
@@ -39,6 +39,7 @@ def verify(
     problems = listed.problems
     note(listed.heading(threads, config))
     status, right, tried = 0, 0, 0
+    meta = click.get_current_context().meta
     with progress(len(problems)) as bar:
         try:
             for problem in problems:
@@ -46,7 +47,7 @@ def verify(
                 line, failed = _check(problem, threads, target, config, seed, real)
                 tried += 1
                 right += not failed
-                status = max(status, failed) if 1 not in (status, failed) else 1
+                status = meta[STATUS] = max(status, failed) if 1 not in (status, failed) else 1
                 with bar.aside():
                     (error_line if failed else note)(line)
                 bar.advance()
