@@ -12,7 +12,7 @@ from convsmith.cli.problems import ProblemCommand, choice_options, problem_optio
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.exporter.library import FORMATS, ExportedLibrary, export_kernels, kernels_for
-from convsmith.exporter.names import check_name, legal_name
+from convsmith.exporter.names import check_name, check_prefix, legal_name
 from convsmith.exporter.target import THIS_MACHINE
 
 __all__ = ["export"]
@@ -29,26 +29,31 @@ __all__ = ["export"]
 @click.option("--format", "form", default="static-library", show_default=True, metavar="FORMAT",
               help=f"{', '.join(FORMATS)}; source is assembly, which gcc -c and clang -c take.")  # fmt: skip
 @click.option("--name", metavar="NAME", help="Name of the library, and of its kernel where there is one.")
+@click.option("--prefix", metavar="PREFIX",
+              help="Beginning of kernels' names; the library's name by default if there are several.")  # fmt: skip
 @click.option("--weights", multiple=True, metavar="[TENSOR=]FILE.npy",
               help="An array to build in, packed; the weights, or the tensor named. May be repeated.")  # fmt: skip
 @click.option("--built-in", is_flag=True,
               help="Build in what a MODEL holds for each node: weights, biases, scales, zero points.")  # fmt: skip
 def export(
     source: str, threads: int | None, target: str | None, config: str | None, layout: str, output: str, form: str,
-    name: str | None, weights: tuple[str, ...], built_in: bool, inputs: ModelInputs, **options: str | bool | None,
+    name: str | None, prefix: str | None, weights: tuple[str, ...], built_in: bool, inputs: ModelInputs,
+    **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Write kernels for programs without Python: code, a header for C and C++, declarations for Rust, a manifest, a
     CMake file and an example. The code calls no library; threads are the program's.
 
     --target is cpu (this machine), a level, or a triple with features: aarch64-linux-gnu+dotprod, say. The lines of a
-    FILE become one library, and so do the convolutions of a model, with the names of its nodes. Nodes of one size share
-    a kernel, unless their weights are --built-in.
+    FILE become one library, and so do the convolutions of a model: their names are --prefix and the names of its nodes.
+    Nodes of one size share a kernel, unless their weights are --built-in; the manifest lists the nodes of each.
     """
     settings.validate()
     if form not in FORMATS:
         raise UsageError(f"--format={form} is not legal; legal are {', '.join(FORMATS)}", code="bad-format")
     if name is not None:
         check_name(name)
+    if prefix is not None:
+        check_prefix(prefix)
     if built_in:
         if weights or any(options.values()):
             raise UsageError("--built-in takes all from the model; legal is no --weights, nor options of problems",
@@ -57,13 +62,15 @@ def export(
     else:
         listed, held = models_or_problems(source, options, layout, inputs), []
     where = THIS_MACHINE if target is None else target
-    made = [kernels_for(p, where, threads, config) for p in listed.problems]
-    kernels = [kernel for several in made for kernel in several]
+    kernels = [kernel for p in listed.problems for kernel in kernels_for(p, where, threads, config)]
     if name is None and len(kernels) > 1:
         name = legal_name(Path(source).stem, "kernels") if source != "-" else "kernels"
-    given = dict(map(_array, weights)) or [arrays for several, arrays in zip(made, held) for _ in several] or None
+    given = dict(map(_array, weights)) or held or None
     note(listed.heading(threads, config))
-    note(_page(export_kernels(kernels, output, format=form, name=name, weights=given)))
+    library = export_kernels(
+        kernels, output, format=form, name=name, prefix=prefix, weights=given, nodes=listed.nodes
+    )
+    note(_page(library))
 
 
 def _array(text: str) -> tuple[str, str]:

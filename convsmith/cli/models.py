@@ -73,13 +73,10 @@ def models_or_problems(source: str, options: Options, layout: str, inputs: Model
             raise UsageError(f"--input is legal with a model only, and {source} is none", code="inputs")
         return read_problems(source, options, layout, verb)
     _refuse_options(source, options)
-    found: dict[Problem, str] = {}
+    found: dict[Problem, list[str]] = {}
     for name, problem in node_problems(source, _shapes(inputs)).items():
-        found.setdefault(problem, name)
-    if not found:
-        raise UsageError(f"{source} contains no convolution", code="no-problem")
-    problems = (replace(with_layout(problem, layout), name=_without_quotes(name)) for problem, name in found.items())
-    return Listed(tuple(problems), layout, False)
+        found.setdefault(problem, []).append(name)
+    return _of_nodes(source, [(problem, tuple(names)) for problem, names in found.items()], layout)
 
 
 def model_constants(source: str, layout: str, inputs: ModelInputs) -> tuple[Listed, list[dict[str, Array]]]:
@@ -87,10 +84,16 @@ def model_constants(source: str, layout: str, inputs: ModelInputs) -> tuple[List
     if not is_model(source):
         raise UsageError(f"--built-in is legal with a model only, and {source} is none", code="bad-weights")
     found = node_constants(source, _shapes(inputs))
+    listed = _of_nodes(source, [(problem, (name,)) for name, (problem, _) in found.items()], layout)
+    return listed, [arrays for _, arrays in found.values()]
+
+
+def _of_nodes(source: str, found: Sequence[tuple[Problem, tuple[str, ...]]], layout: str) -> Listed:
+    """Return problems with their nodes, each with the name of its first node."""
     if not found:
         raise UsageError(f"{source} contains no convolution", code="no-problem")
-    problems = (replace(with_layout(p, layout), name=_without_quotes(name)) for name, (p, _) in found.items())
-    return Listed(tuple(problems), layout, False), [arrays for _, arrays in found.values()]
+    problems = (replace(with_layout(p, layout), name=_without_quotes(first)) for p, (first, *_) in found)
+    return Listed(tuple(problems), layout, False, tuple(names for _, names in found))
 
 
 def one_problem(

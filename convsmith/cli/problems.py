@@ -132,11 +132,13 @@ class Listed:
     """The problems given to a command, and the defaults that their lines rely on.
 
     `layout` is the command's layout, None if every line sets its own; `batch_assumed` is true if a line gives no batch.
+    `nodes` are the names of the nodes of a model, for each problem; without a model it is empty.
     """
 
     problems: tuple[Problem, ...]
     layout: str | None
     batch_assumed: bool
+    nodes: tuple[tuple[str, ...], ...] = ()
 
     @cached_property
     def shared(self) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ _OF_COMPILER = "__"
 class BuiltKernel:
     """A kernel as object code and as assembly, with its interface.
 
-    ``needs`` are functions of the compiler's library that the code calls; ``problem`` describes what it computes.
+    ``needs`` are functions of the compiler's library that the code calls; ``problem`` describes what it computes, and
+    ``nodes`` are the names of the nodes of a model that it computes.
     """
 
     interface: Interface
@@ -38,6 +39,7 @@ class BuiltKernel:
     object: bytes = field(repr=False)
     texts: tuple[str, ...] = field(repr=False)
     needs: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -50,8 +52,11 @@ class BuiltKernel:
         return llvm_bind.joined_code(self.texts, self.interface.symbols, m.triple, m.cpu, m.features, is_text=True)
 
 
-def build_kernel(kernel: CompiledKernel, name: str, weights: Mapping[str, Array]) -> BuiltKernel:
-    """Return the code of ``kernel`` under ``name``, with the arrays ``weights`` built in.
+def build_kernel(
+    kernel: CompiledKernel, name: str, weights: Mapping[str, Array], nodes: tuple[str, ...] = ()
+) -> BuiltKernel:
+    """Return the code of ``kernel`` under ``name``, with the arrays ``weights`` built in; it computes the ``nodes`` of
+    a model.
 
     UnsupportedError if the kernel has no code for a CPU.
     """
@@ -73,7 +78,7 @@ def build_kernel(kernel: CompiledKernel, name: str, weights: Mapping[str, Array]
             "levels with instructions for these",
             code="library",
         )
-    return BuiltKernel(interface, machine, str(kernel.problem), str(kernel.config), code, texts, missing)
+    return BuiltKernel(interface, machine, str(kernel.problem), str(kernel.config), code, texts, missing, nodes)
 
 
 def _exportable(kernel: object) -> Artifact:

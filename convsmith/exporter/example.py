@@ -66,7 +66,7 @@ def example_text(name: str, command: str, kernels: Sequence[BuiltKernel]) -> str
     text += _AMX if has_tiles else ""
     for kernel in kernels:
         text += "\n" + "\n".join(_run(kernel)) + "\n"
-    body = [f"    run_{kernel.name}();" for kernel in kernels]
+    body = [f"    {kernel.name}_run();" for kernel in kernels]
     if has_tiles:
         body[:0] = ["    if (!tiles_are_granted())", "        return 1;"]
     return text + "\n" + "\n".join(("int main(void)", "{", *body, "    return 0;", "}", ""))
@@ -77,7 +77,7 @@ def _run(kernel: BuiltKernel) -> Iterator[str]:
     interface = kernel.interface
     memory = {p.name: p for packing in interface.packings for p in packing.parameters if p.of or p.tensor}
     memory |= {p.name: p for p in interface.parameters}
-    yield f"static void run_{kernel.name}(void)"
+    yield f"static void {kernel.name}_run(void)"
     yield "{"
     for p in memory.values():
         if not p.is_optional:

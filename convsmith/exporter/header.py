@@ -93,6 +93,7 @@ def _kernel_lines(kernel: BuiltKernel) -> Iterator[str]:
     interface, m = kernel.interface, kernel.machine
     of_kernel = [f"{p.name}: {tensor_text(p)}." for p in interface.parameters]
     about = [f"{kernel.problem}.", f"For {m.name} ({m.triple}), with {kernel.config}."]
+    about += [f"Of the nodes {', '.join(kernel.nodes)}."] if len(kernel.nodes) > 1 else []
     about += [f"Built in: {', '.join(sorted(interface.built_in))}."] if interface.built_in else []
     about += [_PERMISSIONS[name] for name in m.permissions]
     about += [f"Calls {', '.join(kernel.needs)} of the compiler's library."] if kernel.needs else []

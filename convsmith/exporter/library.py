@@ -16,7 +16,7 @@ from convsmith.exporter.build import BuiltKernel, build_kernel
 from convsmith.exporter.example import example_text
 from convsmith.exporter.header import header_text
 from convsmith.exporter.manifest import cmake_text, manifest_text
-from convsmith.exporter.names import check_name, legal_name, unique_names
+from convsmith.exporter.names import check_name, check_prefix, legal_name, unique_names
 from convsmith.exporter.rust import rust_text
 from convsmith.exporter.target import THIS_MACHINE, export_machine
 from convsmith.frontend.kernel import CompiledKernel
@@ -60,15 +60,17 @@ class ExportedLibrary:
 def export(
     problem: str | Problem | CompiledKernel | Sequence[str | Problem | CompiledKernel],
     directory: str | os.PathLike[str], *, target: str = THIS_MACHINE, format: str = "static-library",
-    name: str | None = None, threads: int | None = None, config: str | None = None,
+    name: str | None = None, prefix: str | None = None, threads: int | None = None, config: str | None = None,
     weights: Array | str | os.PathLike[str] | Weights | None = None,
 ) -> ExportedLibrary:  # fmt: skip
     """Write the kernels of one problem or several to `directory`, which is made: code, header, manifest, example.
 
     `target` is ``cpu`` (this machine), a level, or a triple with features, such as "aarch64-linux-gnu+dotprod"; a
     kernel that is compiled already has its own. `format` is "object", "source" (assembly) or "static-library". `name`
-    is the library's, by default the problem's. `weights`, an array or a file of `numpy.save`, is packed and built in;
-    a dict builds in several arrays of one kernel, by name. `threads` and `config` are those of `compile`.
+    is the library's, by default the problem's; a single kernel has the same name. The names of several kernels begin
+    with `prefix`, by default the library's name; an empty prefix adds nothing. `weights`, an array or a file of
+    `numpy.save`, is packed and built in; a dict builds in several arrays of one kernel, by name. `threads` and `config`
+    are those of `compile`.
 
     UsageError for an unknown target, format or name, for weights that do not fit, and for a directory that cannot be
     written; UnsupportedError for a kernel without code of a CPU.
@@ -77,7 +79,7 @@ def export(
         problem = [problem]
     given = list(problem)
     kernels = [k for p in given for k in kernels_for(p, target, threads, config)]
-    return export_kernels(kernels, directory, format=format, name=name, weights=weights)
+    return export_kernels(kernels, directory, format=format, name=name, prefix=prefix, weights=weights)
 
 
 def kernels_for(
@@ -100,10 +102,12 @@ def kernels_for(
 
 def export_kernels(
     kernels: Sequence[CompiledKernel], directory: str | os.PathLike[str], *, format: str = "static-library",
-    name: str | None = None, weights: Array | str | os.PathLike[str] | Weights | list[dict[str, Array]] | None = None,
+    name: str | None = None, prefix: str | None = None,
+    weights: Array | str | os.PathLike[str] | Weights | list[dict[str, Array]] | None = None,
+    nodes: Sequence[Sequence[str]] = (),
 ) -> ExportedLibrary:  # fmt: skip
     """Write kernels to `directory` as one library; the arguments are those of `export`. A list of `weights` has the
-    arrays of each kernel.
+    arrays of each kernel. ``nodes`` are the names of the nodes of a model that each kernel computes.
     """
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
         raise UsageError(f"directory={directory!r} is not legal: expected the path of a directory", code="bad-file")
@@ -111,31 +115,41 @@ def export_kernels(
         raise UsageError(f"format {format!r} is not legal; legal are {', '.join(FORMATS)}", code="bad-format")
     if not kernels:
         raise UsageError("no kernel to export; legal are one or more", code="no-problem")
-    names = _names_of(kernels, name)
-    library = names[0] if len(kernels) == 1 else check_name(name) if name is not None else "kernels"
+    library = check_name(name) if name is not None else None if len(kernels) == 1 else "kernels"
+    names = _names_of(kernels, library, prefix)
     several = weights if isinstance(weights, list) else [] if weights is None else [weights]
     if several and len(kernels) != len(several):
         raise UsageError(
             f"weights for {len(kernels)} kernels; legal are those of one kernel a library", code="bad-weights"
         )
     given = [weights_of(k.problem, arrays) for k, arrays in zip(kernels, several)] or [{}] * len(kernels)
-    built = tuple(build_kernel(k, own, arrays) for k, own, arrays in zip(kernels, names, given))
-    return _written(library, Path(directory), format, built)
+    rows = zip(kernels, names, given, nodes or [()] * len(kernels))
+    built = tuple(build_kernel(k, own, arrays, tuple(of)) for k, own, arrays, of in rows)
+    return _written(library or names[0], Path(directory), format, built)
 
 
-def _names_of(kernels: Sequence[CompiledKernel], name: str | None) -> list[str]:
-    """Return the names of the kernels: ``name`` for a single kernel, otherwise names made from their problems."""
-    if len(kernels) == 1 and name is not None:
-        return [check_name(name)]
-    return unique_names(_name_of(k.problem) if isinstance(k, CompiledKernel) else "kernel" for k in kernels)
+def _names_of(kernels: Sequence[CompiledKernel], library: str | None, prefix: str | None) -> list[str]:
+    """Return the names of the kernels: that of the ``library`` for a single kernel without a prefix, otherwise the
+    ``prefix``, by default the library's name, and names made from their problems.
+    """
+    if len(kernels) == 1 and prefix is None:
+        return [library or _name_of(kernels[0], "")]
+    before = check_prefix(prefix) if prefix is not None else library or ""
+    if len(kernels) == 1 and library is not None:
+        return [legal_name(library, prefix=before)]
+    return unique_names(_name_of(k, before) for k in kernels)
 
 
-def _name_of(problem: Problem) -> str:
-    """Return an identifier for a problem: its name, or its sizes."""
+def _name_of(kernel: CompiledKernel, prefix: str) -> str:
+    """Return an identifier for a kernel: the ``prefix``, and the name or the sizes of its problem."""
+    if not isinstance(kernel, CompiledKernel):  # building it says why it cannot be exported
+        return "kernel"
+    problem = kernel.problem
     if problem.name:
-        return legal_name(problem.name)
+        return legal_name(problem.name, prefix=prefix)
     kind = type(problem).__name__.lower()
-    return kind if isinstance(problem, Chain) else legal_name(problem.descriptor(), kind)
+    own = kind if isinstance(problem, Chain) else legal_name(problem.descriptor(), kind)
+    return legal_name(own, kind, prefix)
 
 
 def weights_of(problem: Problem, weights: Array | str | os.PathLike[str] | Weights) -> dict[str, Array]:

@@ -31,7 +31,7 @@ def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequen
 def _kernel(kernel: BuiltKernel) -> dict[str, Any]:
     interface, m = kernel.interface, kernel.machine
     return {
-        "name": kernel.name, "problem": kernel.problem, "config": kernel.config,
+        "name": kernel.name, "problem": kernel.problem, "nodes": list(kernel.nodes), "config": kernel.config,
         "target": {
             "level": m.name, "triple": m.triple, "cpu": m.cpu, "features": m.features, "needs": list(m.needs),
             "permissions": list(m.permissions),

@@ -1,18 +1,25 @@
-"""Names of exported kernels: identifiers of C, C++ and Rust."""
+"""Names of exported kernels: identifiers of C, C++ and Rust that no C library, header or build uses."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
+from importlib import resources
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.exporter.library_functions import PROVIDED
 
-__all__ = ["check_name", "legal_name", "unique_names"]
+__all__ = ["check_name", "check_prefix", "legal_name", "unique_names"]
 
-_FUNCTION = re.compile(r"_(pack|pack_\w+|check|message)$", re.IGNORECASE)
-"""Suffixes of the functions beside a kernel, with which the name of a kernel must not end."""
+_SUFFIX = re.compile(
+    r"_(pack|pack_\w+|check|message|run|diff|(packed|scales|zero_points|rounding)(_post_op_\d+)?(_diff)?)$",
+    re.IGNORECASE,
+)
+"""Suffixes that, behind the name of a kernel, begin another of its identifiers: a function of the library or of the
+example, or the macro of an array.
+"""
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(
     """
@@ -21,42 +28,87 @@ _KEYWORDS = frozenset(
     constinit continue crate decltype default delete do double dyn dynamic_cast else enum explicit export extern false
     final float fn for friend gen goto if impl in inline int let long loop macro main match mod module move mut mutable
     namespace new noexcept not not_eq nullptr operator or or_eq override priv private protected pub public ref register
-    reinterpret_cast requires restrict return Self self short signed sizeof static static_assert static_cast struct
+    reinterpret_cast requires restrict return Self self short signed sizeof static static_assert std static_cast struct
     super switch template this thread_local throw trait true try type typedef typeid typename typeof_unqual union unsafe
     unsigned unsized use using virtual void volatile wchar_t where while xor xor_eq yield
     """.split()
 )
 """Words that a C, C++ or Rust program cannot use as the name of a function."""
-_RESERVED = frozenset({"main", *PROVIDED})
-"""Names of functions that programs or exported code define."""
-_PREFIX = "convsmith"
-"""Prefix of the names of entries."""
+_FILES = frozenset(
+    """
+    aio all assert c clean complex cpio crypt ctype dirent dl dlfcn edit_cache errno fcntl fenv float fmtmsg fnmatch ftw
+    gcc gcc_s glob grp help iconv install inttypes iso646 langinfo libgen limits link locale m malloc math memory
+    monetary mqueue ndbm netdb nl_types poll preinstall pthread pwd rebuild_cache regex resolv rt sched search semaphore
+    setjmp signal spawn stdalign stdarg stdatomic stdbit stdbool stdckdint stddef stdint stdio stdlib stdnoreturn string
+    strings stropts supc syslog tar termios tgmath threads time trace uchar ulimit unistd util utime utmpx wchar wctype
+    wordexp
+    """.split()
+)
+"""Names of standard headers, of libraries that linkers search, and of targets of CMake: a library has files so called.
+"""
+_RESERVED = frozenset(
+    {"calls", "code", "end", "i", "main", "one_after_the_other", "seconds", "start", "tiles_are_granted", *PROVIDED}
+)
+"""Names of functions that programs or exported code define, and of variables of the example."""
+_ARRAY = re.compile(
+    r"(sum_of_|packed_|diff_|scales_|zero_points_|rounding_)*(src|wei|bia|dst|post_op_\d\w*|workspace)(_\d+)?"
+)
+"""Names of arrays, which the example declares beside the kernel."""
+_OWN = "convsmith"
+"""Prefix of the names of entries, and of the types of the header."""
+
+
+@cache
+def _c_library() -> frozenset[str]:
+    """Return the identifiers that C libraries and their headers define."""
+    text = resources.files(__package__).joinpath("c_library.txt").read_text(encoding="ascii")
+    return frozenset(word for line in text.splitlines() if not line.startswith("#") for word in line.split())
 
 
 def check_name(name: str) -> str:
-    """Return ``name``. UsageError unless it is an identifier of C, C++ and Rust."""
+    """Return ``name``. UsageError unless it is an identifier of C, C++ and Rust that no C library uses."""
     expect_text("name", name, "bad-name")
-    if not _is_legal(name):
-        kind = "no identifier of C" if _IDENTIFIER.fullmatch(name) is None else "a word of C, C++, Rust or convsmith"
+    if why := _fault(name):
         raise UsageError(
-            f"name {name!r} is {kind}; legal are letters, digits and _ that begin with a letter, such as "
+            f"name {name!r} is {why}; legal are letters, digits and _ that begin with a letter, such as "
             f"{legal_name(name)}",
             code="bad-name",
         )
     return name
 
 
-def legal_name(text: str, kind: str = "conv") -> str:
-    """Return an identifier that resembles ``text``: other characters become _, and ``kind`` precedes a reserved word.
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` without underscores at its end. UsageError unless identifiers may begin with it."""
+    expect_text("prefix", prefix, "bad-name")
+    own = prefix.rstrip("_")
+    if prefix and (_IDENTIFIER.fullmatch(own) is None or own.startswith(_OWN)):
+        raise UsageError(
+            f"prefix {prefix!r} is not legal; legal are letters, digits and _ that begin with a letter but not with "
+            f"{_OWN}, such as {legal_name(prefix, 'net')}",
+            code="bad-name",
+        )
+    return own
+
+
+def legal_name(text: str, kind: str = "conv", prefix: str = "") -> str:
+    """Return an identifier that resembles ``text``: other characters become _, ``prefix`` precedes it, and ``kind``
+    precedes a reserved word.
     """
-    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "kernel"
-    name = name if _is_legal(name) else f"{kind}_{name}"
-    return f"{name}_kernel" if _FUNCTION.search(name) else name
+    own = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_") or "kernel"
+    name = "_".join(filter(None, (prefix, own)))
+    name = "_".join(filter(None, (prefix, kind, own))) if _fault(name) else name
+    return f"{name}_kernel" if _SUFFIX.search(name) else name
 
 
-def _is_legal(name: str) -> bool:
-    taken = name in _KEYWORDS or name in _RESERVED or name.startswith(_PREFIX)
-    return _IDENTIFIER.fullmatch(name) is not None and not taken
+def _fault(name: str) -> str:
+    """Return what ``name`` is instead of the name of a kernel; empty if it is legal."""
+    if _IDENTIFIER.fullmatch(name) is None:
+        return "no identifier of C"
+    if name in _KEYWORDS or name in _RESERVED or name.startswith(_OWN) or _ARRAY.fullmatch(name):
+        return "a word of C, C++, Rust or convsmith"
+    if name in _c_library():
+        return "a name of the C library"
+    return "the name of a system's header or library, or of a target of CMake" if name in _FILES else ""
 
 
 def unique_names(names: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
 /* A kernel exported as `layer`, with its weights built in, in a program without a C library:
  *
- *   convsmith export mb1ic8ih6oc16kh3ph1 --dir FWD_B --attr-post-ops relu --name layer --threads 1 --weights w.npy \
- *       --target x86_64-none-elf+avx2 -o layer
+ *   convsmith export mb1ic8ih6oc16kh3ph1 --dir FWD_B --attr-post-ops relu --accuracy strict --name layer \
+ *       --threads 1 --weights w.npy --target x86_64-none-elf+avx2 -o layer
  *   gcc -O2 -ffreestanding -nostdlib -static -Ilayer bare.c layer/liblayer.a -o bare
  *
  * It ends with the status 0 where the sum of the results is EXPECTED. */

@@ -1,6 +1,7 @@
-"""A kernel exported as `layer`, called from Python without convsmith: numpy and ctypes read the manifest.
+r"""A kernel exported as `layer`, called from Python without convsmith: numpy and ctypes read the manifest.
 
-    convsmith export mb1ic8ih6oc16kh3ph1 --dir FWD_B --attr-post-ops relu --name layer --threads 1 -o layer
+    convsmith export mb1ic8ih6oc16kh3ph1 --dir FWD_B --attr-post-ops relu --accuracy strict --name layer \
+        --threads 1 -o layer
     gcc -shared -o layer/liblayer.so -Wl,--whole-archive layer/liblayer.a -Wl,--no-whole-archive
     python call.py layer
 """

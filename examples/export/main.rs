@@ -1,7 +1,7 @@
 // A kernel exported as `layer`, with its weights built in:
 //
-//   convsmith export mb1ic8ih6oc16kh3ph1 --dir FWD_B --attr-post-ops relu --name layer --threads 1 \
-//       --weights w.npy -o layer
+//   convsmith export mb1ic8ih6oc16kh3ph1 --dir FWD_B --attr-post-ops relu --accuracy strict --name layer \
+//       --threads 1 --weights w.npy -o layer
 //   cp main.rs layer && rustc --edition 2021 -O -L native=layer -l static=layer layer/main.rs
 mod layer;
 

@@ -1,7 +1,8 @@
-// A kernel exported as `layer`, run on threads of this program:
-//
-//   convsmith export mb1ic8ih6oc16kh3ph1 --dir FWD_B --attr-post-ops relu --name layer --threads 2 -o layer
-//   g++ -std=c++17 -pthread -Ilayer threads.cpp layer/liblayer.a -o threads
+/* A kernel exported as `layer`, run on threads of this program:
+ *
+ *   convsmith export mb1ic8ih6oc16kh3ph1 --dir FWD_B --attr-post-ops relu --accuracy strict --name layer \
+ *       --threads 2 -o layer
+ *   g++ -std=c++17 -pthread -Ilayer threads.cpp layer/liblayer.a -o threads */
 #include "layer.h"
 
 #include <cstdint>

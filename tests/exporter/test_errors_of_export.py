@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import convsmith as cs
 from convsmith.cli.main import main
-from convsmith.exporter.names import check_name, legal_name, unique_names
+from convsmith.exporter.names import check_name, check_prefix, legal_name, unique_names
 from convsmith.exporter.target import export_machine
 from convsmith.machine.registry import known_targets
 
@@ -34,6 +34,11 @@ WEIGHTS = np.ones((16, 8, 3, 3), np.float32)
         ({"name": "3x3"}, "bad-name", "name '3x3' is no identifier of C; legal are letters, .* such as conv_3x3"),
         ({"name": "class"}, "bad-name", "name 'class' is a word of C, C\\+\\+, Rust or convsmith"),
         ({"name": "memcpy"}, "bad-name", "is a word of"),
+        ({"name": "exp"}, "bad-name", "name 'exp' is a name of the C library; legal are .* such as conv_exp"),
+        ({"name": "math"}, "bad-name", "name 'math' is the name of a system's header or library"),
+        ({"prefix": "3x3"}, "bad-name", "prefix '3x3' is not legal; .* such as net_3x3"),
+        ({"prefix": "convsmith_net"}, "bad-name", "prefix 'convsmith_net' is not legal; .* not with convsmith"),
+        ({"prefix": 3}, "bad-name", "prefix"),
         ({"weights": WEIGHTS[:1]}, "shape", r"wei: dim 0 \(oc\) is 1, .* legal is 16"),
         ({"weights": WEIGHTS.astype(np.float64)}, "dtype", "wei: dtype is float64; legal is float32"),
         ({"weights": {"bia": WEIGHTS}}, "bad-weights", "reads no array 'bia'; it reads src, wei"),
@@ -106,10 +111,22 @@ def test_a_file_of_bf16_keeps_its_values(tmp_path: Path) -> None:
     ("text", "name"),
     [("conv:1", "conv_1"), ("3x3", "conv_3x3"), ("int", "conv_int"), ("a b-c", "a_b_c"), ("é", "kernel"),
      ("convsmith_chunk", "conv_convsmith_chunk"), ("main", "conv_main"), ("", "kernel"),
+     ("malloc", "conv_malloc"), ("errno", "conv_errno"), ("all", "conv_all"), ("a_packed", "a_packed_kernel"),
      ("a_check", "a_check_kernel"), ("a_pack_wei", "a_pack_wei_kernel"), ("unpack", "unpack")],
 )  # fmt: skip
 def test_texts_become_names(text: str, name: str) -> None:
     assert legal_name(text) == name == check_name(name)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text", "name"),
+    [("net", "conv:1", "net_conv_1"), ("net", "3x3", "net_3x3"), ("net", "malloc", "net_malloc"),
+     ("net", "int", "net_int"), ("pthread", "create", "pthread_conv_create"), ("net", "pack", "net_pack_kernel"),
+     ("int", "x", "int_x"), ("net", "", "net_kernel")],
+)  # fmt: skip
+def test_a_prefix_precedes_texts(prefix: str, text: str, name: str) -> None:
+    assert legal_name(text, prefix=check_prefix(prefix)) == name == check_name(name)
+    assert check_prefix(f"{prefix}_") == prefix
 
 
 def test_equal_names_get_numbers() -> None:
@@ -164,7 +181,7 @@ def test_a_file_of_lines_names_the_library(tmp_path: Path) -> None:
     (tmp_path / "my-net.txt").write_text(f'{LINE}n"stem:1"\n{LINE}\n')
     result = run(str(tmp_path / "my-net.txt"), "--threads", "1", "--format", "object", "-o", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
-    assert {"my_net.h", "stem_1.o"} <= set(os.listdir(tmp_path / "out"))
+    assert {"my_net.h", "my_net_stem_1.o"} <= set(os.listdir(tmp_path / "out"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from convsmith.machine.registry import host_targets
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "export"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
-LAYER = "--dir=FWD_B --stag=axb --dtag=axb --attr-post-ops=relu mb1ic8ih6oc16kh3ph1"
+LAYER = "--dir=FWD_B --accuracy=strict --stag=axb --dtag=axb --attr-post-ops=relu mb1ic8ih6oc16kh3ph1"
 
 
 def numbers(shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
@@ -60,12 +60,12 @@ def test_a_project_adds_the_library_to_its_build(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     (tmp_path / "p.cpp").write_text(
-        '#include "layers.h"\n#include <cstdio>\nint main() { std::puts(matmul_4x5_5x6_message(0)); }\n',
+        '#include "layers.h"\n#include <cstdio>\nint main() { std::puts(layers_matmul_4x5_5x6_message(0)); }\n',
         encoding="utf-8",
     )
     run(tool("cmake"), "-S", tmp_path, "-B", tmp_path / "b")
     run(tool("cmake"), "--build", tmp_path / "b")
-    assert run(tmp_path / "b" / "p") == "matmul_4x5_5x6: every array fits the kernel\n"
+    assert run(tmp_path / "b" / "p") == "layers_matmul_4x5_5x6: every array fits the kernel\n"
 
 
 def test_the_program_in_c_plus_plus_with_threads(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_header_is_legal_for_every_type(tmp_path: Path) -> None:
         "mb1ic4ih6oc8kh1 -> g8mb1ic8ih6oc8kh3ph1", '--dt=s8:s8:s8 mb1ic8ih6oc16kh3ph1n"*/ a name"',
     ]  # fmt: skip
     library = cs.export(lines, tmp_path, name="types", threads=2)
-    assert library.kernels[-1].name == "a_name"
+    assert library.kernels[-1].name == "types_a_name"
     run(tool("gcc"), "-std=c11", *STRICT, tmp_path / "example.c", *library.code, "-o", tmp_path / "example")
     assert run(tmp_path / "example").count("us a call") == len(lines)
     run(tool("g++"), "-std=c++11", *STRICT, "-fsyntax-only", "-x", "c++", library.header)

@@ -58,7 +58,8 @@ def test_each_node_has_its_own_weights(model: Path, tmp_path: Path, monkeypatch:
     (library,) = made
     loaded = shared_library(library)
     held = {"stem": {"wei": "a", "bia": "b"}, "left": {"wei": "c"}, "right": {"wei": "d"}, "product": {}}
-    assert [kernel.name for kernel in library.kernels] == list(held)
+    assert [kernel.name for kernel in library.kernels] == [f"net_{name}" for name in held]
+    assert [kernel.nodes for kernel in library.kernels] == [(name,) for name in held]
     for kernel, names in zip(library.kernels, held.values()):
         parameters = {p.of or p.tensor.name for p in kernel.interface.parameters if p.of or p.tensor is not None}
         assert not parameters & names.keys() and ("wei" in parameters) == (not names)
