@@ -180,6 +180,10 @@ KINDS = {
         "--deconv --stag=axb mb1ic3iw4oc1ow13kw5sw4pw2",
         "--lane=rw --phases=ow --register=rw:4,ow:2 --realise=pad_copy --cache=ow:4,ic:2",
     ),
+    "phases-without-taps-in-cache-tiles": (
+        "--deconv mb1ic4iw3oc2ow11kw3sw4pw1",
+        "--lane=oc --phases=ow --register=ow:2,oc:4 --reduce=kw,ic --cache=ow:4,ic:2",
+    ),
     "phases-of-bytes": (
         "--deconv --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic4iw3oc2ow11kw5sw4pw1",
         "--lane=rw --phases=ow --register=rw:4,ow:2 --offsets=sums",
@@ -376,10 +380,6 @@ KINDS = {
     "weights-held-drained-of-a-deconvolution": (
         "--deconv --stag=axb --dtag=axb --attr-post-ops=square g5mb1ic5iw7oc5ow7kw3pw1",
         "--lane=g --register=g:8,ow:3,kw:3 --order=mb,g,ow --hold=wei --drain=yes",
-    ),
-    "weights-held-not-packed": (
-        "--wtag=bcda --stag=axb --dtag=axb g8mb1ic8iw7oc8ow7kw3pw1",
-        "--lane=g --register=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei --pack=",
     ),
     "fragments": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",

@@ -98,10 +98,10 @@ def compile(
     count = chosen.threads if chosen is not None else thread_count(threads)
     level = registry.target(chosen.target if chosen is not None else target or settings.target, conv.types)
     if dynamic is not None:
-        return _dynamic(conv, dynamic_names(dynamic), level.name, chosen, count, settings.choice)
+        return _dynamic(conv, dynamic_names(dynamic), level.name, chosen, count, settings.micro_architecture)
     if watched():
         return CompiledKernel(conv, level, chosen, count)
-    return _kernel(conv, level.name, chosen, count, settings.choice)
+    return _kernel(conv, level.name, chosen, count, settings.micro_architecture)
 
 
 @takes_arrays

@@ -56,6 +56,8 @@ class _KeepSums(LoopRewriter):
         parts = body.stmts if isinstance(body, Block) else ()
         terms = [x for x in takewhile(self.is_of_terms, parts[1:]) if isinstance(x, Loop)]
         start, finish = parts[:1], parts[1 + len(terms) :]
+        if names == self.moved and Var(self.outer) not in bound_in(body):
+            return self._For(loop)
         if names != self.moved or not terms or not finish or not allocs:
             wanted = ", ".join(self.moved)
             raise ConfigError(
@@ -171,8 +173,9 @@ def keep_sums(
 
     The first part initialises the sums, the others load partial sums from memory, and the last finishes them. Where
     several loops ``outer`` follow each other, the first and the last of them run at least once, any number of times
-    those between. ``memory``, if given, becomes a parameter of the kernel, and keeps each sum at its ``place``, an
-    index over the loops ``moved`` and those of the accumulator; by default these loops are its dims.
+    those between. A copy of the loops ``moved`` without a loop ``outer`` adds nothing up, as that of a residue class
+    without taps, and stays as it is. ``memory``, if given, becomes a parameter of the kernel, and keeps each sum at its
+    ``place``, an index over the loops ``moved`` and those of the accumulator; by default these loops are its dims.
 
     Before::
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.passes.cut import cut
@@ -372,11 +371,6 @@ def register_steps(config: Config, nest: Nest, sums: Buffer | None = None) -> li
             # The vectors of a pixel lie side by side in memory.
             steps.append(Step(reorder, tuple(written_name(x.name) for x in (*nest.rows, *nest.vectors))))
     if nest.depth is not None and nest.within:
-        if config.phases:
-            raise ConfigError(
-                "cache", f"--cache={nest.depth.of}: a tile of a reduction loop keeps the sums of all pixels, and "
-                f"residue classes have sums of their own; legal is no --phases={','.join(config.phases)}",
-            )  # fmt: skip
         place = (_position(nest, config.lane),) if sums is not None else ()
         steps.append(Step(keep_sums, nest.depth.name, names(nest.within), sums, place))
     return steps

@@ -11,6 +11,14 @@
 #define EXPECTED 0
 #endif
 
+/* A kernel that needs scratch memory takes it as its last argument. */
+#ifdef LAYER_WORKSPACE_BYTES
+static _Alignas(128) unsigned char scratch[LAYER_WORKSPACE_BYTES];
+#define WORKSPACE , scratch
+#else
+#define WORKSPACE
+#endif
+
 static float src[LAYER_SRC_BYTES / 4], bia[LAYER_BIA_BYTES / 4], dst[LAYER_DST_BYTES / 4];
 
 static void numbers(float *array, size_t count)
@@ -29,7 +37,7 @@ __attribute__((force_align_arg_pointer, noreturn)) void _start(void)
 {
     numbers(src, LAYER_SRC_BYTES / 4);
     numbers(bia, LAYER_BIA_BYTES / 4);
-    layer(src, bia, dst);
+    layer(src, bia, dst WORKSPACE);
     double sum = 0;
     for (size_t i = 0; i < LAYER_DST_BYTES / 4; i++)
         sum += dst[i];

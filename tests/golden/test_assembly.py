@@ -16,6 +16,7 @@ from convsmith.tune.candidates import default_config
 
 TARGETS = {t.name: t for t in LEVELS}
 LAYER = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh3kw3ph1pw1"
+POINTWISE = "--stag=axb --dtag=axb mb1ic64ih14iw14oc64oh14ow14kh1kw1"
 PRODUCT = "64x128:128x96"
 SOURCE = "--attr-zero-points=src:common:3+dst:common:5"
 WEIGHTS = "--attr-zero-points=src:common:3+wei:common:2"
@@ -37,8 +38,8 @@ CASES = {
     "words": (f"--dt=u8:s8:s32 {LAYER}", "avx512", "vpmaddwd"),
     "words-256": (f"--dt=u8:s8:s32 {LAYER}", "avx2", "vpmaddwd"),
     "words-signed-256": (f"--dt=s8:s8:s32 {LAYER}", "avx2", "vpmaddwd"),
-    "bf16": (f"--dt=bf16:bf16:f32 {LAYER}", "avx512_bf16", "vdpbf16ps"),
-    "bf16-backward": (f"--dir=BWD_D --dt=f32:bf16:bf16 {LAYER}", "avx512_bf16", "vdpbf16ps"),
+    "bf16": (f"--dt=bf16:bf16:f32 {POINTWISE}", "avx512_bf16", "vdpbf16ps"),
+    "bf16-backward": (f"--dir=BWD_D --dt=f32:bf16:bf16 {POINTWISE}", "avx512_bf16", "vdpbf16ps"),
     "bf16-converted": (f"--dt=bf16 {LAYER}", "avx512", "vfmadd"),
     "f16": (f"--dt=f16 {LAYER}", "avx2", "vfmadd"),
     "f16-sums": (f"--dt=f16 --attr-acc-mode=f16 {LAYER}", "avx512_fp16", "vfmadd231ph"),
