@@ -52,6 +52,7 @@ def test_bench_prints_rows_and_a_summary(path: str, tmp_path: Path) -> None:
     data = json.loads((tmp_path / "rows.json").read_text())
     assert data["complete"] and [row["names"] for row in data["nodes"]] == [["first"], ["second"]]
     assert data["threads"] == 1 and data["machine"]["cpu"]
+    assert all(0 < row["cpu_share"] < 1.2 for row in data["nodes"])
 
 
 def test_a_pipe_prints_the_columns_that_the_documentation_shows(path: str) -> None:

@@ -12,8 +12,9 @@ from commands import documented_titles, on_terminal, run, visible_lines
 
 import convsmith as cs
 from convsmith.cli import bench as bench_module
-from convsmith.cli.bench_page import STARVED, Row
+from convsmith.cli.bench_page import Row
 from convsmith.machine.registry import target
+from convsmith.measure.doubts import STARVED
 from convsmith.measure.peak import peak_types
 from convsmith.measure.timing import Measurement, PeerTime, Spread
 from convsmith.measure.verification import Verdict
