@@ -172,7 +172,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             if model.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = replace(config, terms=())
             held = model.holding(loops, config)
-            wide = lane == model.batch and tile[lane] > model.lanes and not model.slides
+            wide = lane == model.batch and tile[lane] > model.lanes and model.st.constant
             others = (model.nearby(loops, config), model.with_converted(loops, config))
             for c in (config if not wide else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):

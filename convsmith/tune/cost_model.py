@@ -318,7 +318,7 @@ class CostModel(SharedFacts):
         l1, cost = self.target.l1, self.target.costs
         if self.footprint() <= l1.bytes:
             return 0.0
-        tile, inner = dict(config.register), self.st.of("m")[-1].name
+        tile, inner = dict(config.register), [n for n in loops.of("m") if loops.axes[n]][-1]
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
         jumps = (bool(config.hold) or not self.st.constant) and run < apart

@@ -252,7 +252,7 @@ class Model(CostModel):
             return
         if lane == self.batch:
             yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
-            if self.slides:
+            if not self.st.constant:
                 yield from tap_tiles(loops, lane, self.lanes, self.target.registers)
         if self.gathers(lane):
             yield from gathered_tiles(loops, lane, self.filled(lane))
@@ -284,11 +284,6 @@ class Model(CostModel):
                             yield {pixels[-2]: r, **tile}
                     if along_k and len(pixels) > 2 and m * rows * loops.extents[pixels[-3]] <= widest:
                         yield {pixels[-3]: loops.extents[pixels[-3]], pixels[-2]: rows, **tile}
-
-    @cached_property
-    def slides(self) -> bool:
-        """Whether tiles of all taps of a gradient of the weights slide over pixels that caches hold."""
-        return not self.st.constant and self.footprint() <= self.target.costs.images_near
 
     def joined(self) -> str:
         """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.

@@ -136,7 +136,7 @@ def slid(
     The previous pixel of the sum has read the shared columns. The row of pixels above has read the shared rows, which
     are still cached if rows of an ``image`` of that many bytes fit in ``near`` bytes.
     """
-    *_, column = loops.of("m")
+    *_, column = [n for n in loops.of("m") if loops.axes[n]]
     new, again, high = 1.0, 1.0, 1.0
     for tap, taps in tile.items():
         pixel = next((n for n in loops.of("k") if loops.axes[n] == loops.axes[tap]), "")

@@ -77,7 +77,7 @@ def test_threads_share_blocks_of_the_result_around_those_of_pixels(line: str, th
     assert most < 1.25 / threads
 
 
-@pytest.mark.parametrize("line", ["g144mb1ic144ih128oc144oh128kh3ph1", "mb1ic256ih56oc256oh56kh3ph1"])
+@pytest.mark.parametrize("line", ["mb1ic128ih112oc128oh112kh3ph1", "mb1ic256ih56oc256oh56kh3ph1"])
 def test_taps_read_the_same_rows_before_the_next_ones(line: str) -> None:
     (block,) = config_of(f"{LAST} {line}", "avx512").cache
     assert block[0] == "oh"

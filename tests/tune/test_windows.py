@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from convsmith.ir.index import Index, Var
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArchitecture
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.loops import Loops
 from convsmith.problem import parse_problem
@@ -87,9 +88,13 @@ def test_taps_may_step_back_and_may_share_nothing(by: int, elements: int) -> Non
 
 
 def gradient_loops(taps: int) -> Loops:
-    """Loops of a gradient of the weights: taps are those of its result, and pixels those of its sums."""
-    kinds = {"mb": "k", "g": "batch", "oh": "k", "ow": "k", "kh": "m", "kw": "m"}
-    return replace(LOOPS, extents={**LOOPS.extents, "kh": taps, "kw": taps}, kinds=kinds)
+    """Loops of a gradient of the weights: taps are those of its result, and pixels those of its sums.
+
+    The channel of a group is the innermost loop of the result.
+    """
+    kinds = {"mb": "k", "g": "batch", "oh": "k", "ow": "k", "kh": "m", "kw": "m", "ic": "m"}
+    extents, axes = {**LOOPS.extents, "kh": taps, "kw": taps, "ic": 1}, {**LOOPS.axes, "ic": ""}
+    return replace(LOOPS, extents=extents, kinds=kinds, axes=axes)
 
 
 @pytest.mark.parametrize(("taps", "vectors"), [(3, [1, 2]), (5, [1]), (7, [])])
@@ -103,6 +108,18 @@ def test_a_window_that_slides_reads_new_columns(stride: int, new: int, again: in
     loops, tile = gradient_loops(3), {"kh": 3, "kw": 3, "g": 16}
     assert slid(loops, tile, steps(stride), 1e9, 1) == pytest.approx((new / 9, (again - new) / 9))
     assert slid(loops, tile, steps(stride), 1, 1) == pytest.approx((new / 9, 0))
+
+
+@pytest.mark.parametrize("images", [1, 4, 16])
+@pytest.mark.parametrize("size", ["g1056mb{}ic1056ih30oc1056", "g144mb{}ic144ih104oc144", "g32mb{}ic32ih112oc32"])
+@pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
+def test_gradients_of_a_window_read_large_images_once_for_all_taps(
+    row: MicroArchitecture, size: str, images: int
+) -> None:
+    """Vectors of two lines of a pixel have all taps, whatever memory holds the images."""
+    line = f"--dir=BWD_W --stag=axb --wtag=axb --dtag=axb {size.format(images)}kh3ph1"
+    config = default_config(parse_problem(line), row.of(AVX512))
+    assert (config.size("kh"), config.size("kw")) == (3, 3) and config.size("g") in (16, 32)
 
 
 @pytest.mark.parametrize(
