@@ -29,10 +29,10 @@ from convsmith.cli.problems import (
     problem_options,
     read_problems,
     read_suite,
+    target_of,
 )
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
-from convsmith.diag.settings import settings
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.host import cpu
 from convsmith.machine.registry import target as known_target
@@ -42,7 +42,6 @@ from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, measure
 from convsmith.measure.verification import computed, real_arrays, verify_kernel
 from convsmith.page.document import check_page, write_page
-from convsmith.plan.config import Config
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES
@@ -160,7 +159,7 @@ def bench(
 
 def _where(target: str | None, config: str | None) -> str:
     """Return the name of the CPU, or of the device, that runs the kernels of a target."""
-    name = Config.parse(config).target if config is not None else target or settings.target
+    name = target_of(target, config)
     device = known_target(name).device
     if device is None:
         return cpu().model

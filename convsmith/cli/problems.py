@@ -21,7 +21,7 @@ from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
 from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
-from convsmith.plan.config import Config
+from convsmith.plan.wish import Wish, read_decisions
 from convsmith.problem.batch import Item, read_batch, split_words
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -42,6 +42,7 @@ __all__ = [
     "read_problems",
     "read_suite",
     "short_config",
+    "target_of",
     "with_layout",
 ]
 
@@ -121,7 +122,8 @@ def choice_options(command: F) -> F:
     """Add --threads, --target, --config and --layout."""
     text = "Layout of source and destination where a line leaves it open: axb has channels last, abx first."
     command = click.option("--layout", default="axb", show_default=True, help=text)(command)
-    command = click.option("--config", metavar="CONFIG", help="Every decision, as `explain` prints them.")(command)
+    text_of_config = "Every decision, as `explain` prints them; or some, such as --realise=mask."
+    command = click.option("--config", metavar="CONFIG", help=text_of_config)(command)
     command = click.option("--target", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
     threads = click.IntRange(1, MOST_THREADS)
     return click.option("--threads", type=threads, metavar="N", help="Threads; by default all CPUs.")(command)
@@ -154,7 +156,8 @@ class Listed:
 
     def heading(self, threads: int | None, config: str | None) -> str:
         """Return one line with the properties that all problems share: threads, layout, batch, options."""
-        count = Config.parse(config).threads if config is not None else threads or default_threads()
+        decided = None if config is None else read_decisions(config).threads
+        count = threads or decided or default_threads()
         words = [f"{count} thread{'s' * (count > 1)}"]
         if self.layout is not None:
             meaning = _LAYOUTS.get(self.layout)
@@ -213,9 +216,13 @@ def check_choices(target: str | None, config: str | None, runs: bool) -> None:
     `runs` says whether the command runs kernels: then the machine must have the level.
     """
     settings.validate()
-    if config is not None:
-        target = Config.parse(config).target
-    (host_target if runs else known_target)(target or settings.target)
+    (host_target if runs else known_target)(target_of(target, config))
+
+
+def target_of(target: str | None, config: str | None) -> str | None:
+    """Return the name of the level that the options choose; None for the host's default one."""
+    decided = "" if config is None else read_decisions(config).target
+    return decided or target or settings.target
 
 
 def build(problem: Problem, threads: int | None, target: str | None, config: str | None) -> CompiledKernel:
@@ -227,7 +234,7 @@ def command(
     verb: str, problem: Problem, threads: int | None, target: str | None, config: str | None, **options: object
 ) -> str:
     """Return the shell command that runs `verb` on `problem` alone, with further `options`."""
-    if config is None:
+    if config is None or isinstance(read_decisions(config), Wish):
         threads, target = threads or settings.threads, target or settings.target
     return trace.command(verb, *line_words(problem), threads=threads, target=target, config=config, **options)
 

@@ -22,7 +22,7 @@ from convsmith.exporter.target import THIS_MACHINE, export_machine
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.frontend.numpy_api import thread_count
-from convsmith.plan.config import Config
+from convsmith.plan.wish import read_decisions
 from convsmith.problem.chain import Chain
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
@@ -93,7 +93,7 @@ def kernels_for(
         return [compile_kernel(problem, threads=threads, config=config)]
     own = parse_problem(problem) if isinstance(problem, str) else problem
     machine = export_machine(target)
-    chosen = None if config is None else Config.parse(config)
+    chosen = None if config is None else read_decisions(config)
     count = thread_count(chosen.threads if chosen is not None and threads is None else threads)
     if chosen is not None:
         chosen = replace(chosen, threads=count)

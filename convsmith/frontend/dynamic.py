@@ -25,6 +25,7 @@ from convsmith.frontend.nothing import NothingKernel, has_empty_tensor
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import check_dynamic, general, symbolic_dims
+from convsmith.plan.wish import Decisions
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -90,7 +91,7 @@ class DynamicKernel(Inspected):
     artifact: Artifact
 
     def __init__(
-        self, problem: Problem, dims: str, target: Machine, config: Config | None = None, threads: int = 1
+        self, problem: Problem, dims: str, target: Machine, config: Decisions | None = None, threads: int = 1
     ) -> None:
         if isinstance(problem, Conv | Chain):
             axb = {tag: "axb" for tag in ("stag", "dtag") if getattr(problem, tag) == "any"}
@@ -106,7 +107,7 @@ class DynamicKernel(Inspected):
         self._bound = lru_cache(self.KEPT)(self._bind)
         self._packing = HostKernel(self.artifact, library=self._library)
 
-    def _compiled(self, config: Config | None, threads: int) -> Artifact:
+    def _compiled(self, config: Decisions | None, threads: int) -> Artifact:
         """Return the code that all calls share."""
         sizes = requirements(self.problem, self.dynamic)
         return compile_problem(self.problem, target=self.target, config=config, threads=threads, requirements=sizes)

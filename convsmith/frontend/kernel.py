@@ -22,6 +22,7 @@ from convsmith.frontend.public import public
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as known_target
 from convsmith.plan.config import Config
+from convsmith.plan.wish import Decisions
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.addressed import AddressedKernel
@@ -57,17 +58,17 @@ class CompiledKernel(Inspected):
     shape (OC, IC/G, *kernel). A pickle holds problem, config and target, from which the kernel is compiled again.
     """
 
-    def __init__(self, problem: Problem, target: Machine, config: Config | None = None, threads: int = 1) -> None:
+    def __init__(self, problem: Problem, target: Machine, config: Decisions | None = None, threads: int = 1) -> None:
         self.problem = problem
         self.target = target
         self.artifact: Artifact | None = None
         host: HostKernel | NothingKernel
         if has_empty_tensor(problem):
             host = NothingKernel(problem)
-            self.config = config or Config(target.name, "oc", threads=threads)
+            self.config = config if isinstance(config, Config) else Config(target.name, "oc", threads=threads)
         else:
             self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
-            self.config = config or Config.parse(self.artifact.config)
+            self.config = config if isinstance(config, Config) else Config.parse(self.artifact.config)
             host = HostKernel(self.artifact, self._fallback)
         self._host = host
         self._call: Callable[..., Array] = host.call

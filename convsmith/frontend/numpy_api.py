@@ -23,6 +23,7 @@ from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
 from convsmith.machine import registry
 from convsmith.plan.config import Config
+from convsmith.plan.wish import Decisions, read_decisions
 from convsmith.problem.activations import Activation, activation_post_ops
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import split_line, split_stages
@@ -74,9 +75,11 @@ def compile(
     `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `target` defaults to CONVSMITH_TARGET,
     else to the lowest level that is as fast for the problem's types as the machine's highest one; a level of another
     machine gives a kernel that answers every question, and raises UnsupportedError when it is called. `config` makes
-    every decision; `target` must not contradict it, and `threads` overrides its thread count. `dynamic` names dims
-    whose sizes are those of each call: "mb,ih,iw" or a list for a convolution, which then takes pads too, "m" for a
-    product. A device has a kernel for each size, which the first call with the size compiles.
+    every decision; a text without a target or a lane, such as "--realise=indirection", decides only what it names, and
+    the best expected config that can have these values is used. `target` must not contradict it, and `threads`
+    overrides its thread count. `dynamic` names dims whose sizes are those of each call: "mb,ih,iw" or a list for a
+    convolution, which then takes pads too, "m" for a product. A device has a kernel for each size, which the first call
+    with the size compiles.
 
     UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """
@@ -89,14 +92,15 @@ def compile(
     if not isinstance(config, str | Config | None):
         raise UsageError(f"config={config!r} is not legal: expected a Config, or its text", code="config")
     conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, accuracy, bias, activation)
-    chosen = Config.parse(config) if isinstance(config, str) else config
+    chosen = read_decisions(config) if isinstance(config, str) else config
+    named = chosen.target if chosen is not None else ""
+    if target is not None and named and target != named:
+        message = f"target={target!r}, but the config says --target={named}; legal is one of them"
+        raise UsageError(message, code="target")
+    count = thread_count(chosen.threads if chosen is not None and threads is None else threads)
     if chosen is not None:
-        if target is not None and target != chosen.target:
-            message = f"target={target!r}, but the config says --target={chosen.target}; legal is one of them"
-            raise UsageError(message, code="target")
-        chosen = replace(chosen, threads=thread_count(chosen.threads if threads is None else threads))
-    count = chosen.threads if chosen is not None else thread_count(threads)
-    level = registry.target(chosen.target if chosen is not None else target or settings.target, conv.types)
+        chosen = replace(chosen, threads=count)
+    level = registry.target(named or target or settings.target, conv.types)
     if dynamic is not None:
         return _dynamic(conv, dynamic_names(dynamic), level.name, chosen, count, settings.micro_architecture)
     if watched():
@@ -123,13 +127,13 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 
 # -- compile
 @lru_cache(KEPT_KERNELS)
-def _kernel(problem: Problem, target: str, config: Config | None, threads: int, _: object) -> CompiledKernel:
+def _kernel(problem: Problem, target: str, config: Decisions | None, threads: int, _: object) -> CompiledKernel:
     return CompiledKernel(problem, registry.target(target), config, threads)
 
 
 @lru_cache(KEPT_KERNELS)
 def _dynamic(
-    problem: Problem, dims: str, target: str, config: Config | None, threads: int, _: object
+    problem: Problem, dims: str, target: str, config: Decisions | None, threads: int, _: object
 ) -> DynamicKernel:
     level = registry.target(target)
     kernels = DynamicKernel if level.device is None else SizedKernels

@@ -10,6 +10,7 @@ from convsmith.diag.forking import import_lock
 from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.plan.config import Config
+from convsmith.plan.wish import Decisions, Wish
 from convsmith.problem.problem import Problem
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.tune.compile import compile_problem
@@ -30,7 +31,9 @@ class SizedKernels(DynamicKernel):
 
     KEPT = 64
 
-    def _compiled(self, config: Config | None, threads: int) -> Artifact:
+    def _compiled(self, config: Decisions | None, threads: int) -> Artifact:
+        if isinstance(config, Wish):
+            config = CompiledKernel(self.problem, self.target, config, threads).config
         self._given, self.sizes = config, requirements(self.problem, self.dynamic)
         return compile_problem(self.problem, target=self.target, config=self._config(self.problem), threads=threads)
 

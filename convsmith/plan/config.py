@@ -24,6 +24,11 @@ JOINS = ("ordered", "atomic")
 COPIES = ("wait", "async")
 BARRIERS = ("whole", "split")
 HALOS = ("keep", "recompute")
+WORDS = {
+    "realise": REALISATIONS, "table": TABLES, "offsets": OFFSETS, "join": JOINS, "copies": COPIES, "barriers": BARRIERS,
+    "halo": HALOS,
+}  # fmt: skip
+"""The legal words of each field that has one of several."""
 
 
 @dataclass(frozen=True)
@@ -144,14 +149,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_fields(self, lambda message: ConfigError("syntax", f"config: {message}"))
-        if self.realise not in REALISATIONS:
-            raise ConfigError("realise", f"--realise={self.realise} is unknown; legal are {', '.join(REALISATIONS)}")
-        if self.offsets not in OFFSETS:
-            raise ConfigError("offsets", f"--offsets={self.offsets} is unknown; legal are {', '.join(OFFSETS)}")
+        check_words(vars(self))
         if self.flip and self.offsets != "sums":
             raise ConfigError("offsets", f"--flip={','.join(self.flip)} needs --offsets=sums")
-        if self.table not in TABLES:
-            raise ConfigError("table", f"--table={self.table} is unknown; legal are {', '.join(TABLES)}")
         for name, size in self.register:
             if size < 1:
                 raise ConfigError("tile-size", f"--register={name}:{size}: a tile has at least one iteration")
@@ -180,12 +180,6 @@ class Config:
                 )
         if not 1 <= self.buffers <= MOST_BUFFERS:
             raise ConfigError("buffers", f"--buffers={self.buffers}: expected 1 to {MOST_BUFFERS}")
-        if self.copies not in COPIES:
-            raise ConfigError("copies", f"--copies={self.copies} is unknown; legal are {', '.join(COPIES)}")
-        if self.barriers not in BARRIERS:
-            raise ConfigError("barriers", f"--barriers={self.barriers} is unknown; legal are {', '.join(BARRIERS)}")
-        if self.join not in JOINS:
-            raise ConfigError("join", f"--join={self.join} is unknown; legal are {', '.join(JOINS)}")
         for _, parts in self.split:
             if parts < 1 or len(self.split) > 1:
                 raise ConfigError(
@@ -208,8 +202,6 @@ class Config:
             raise ConfigError("threads", f"--threads={self.threads}: expected 1 to {MOST_THREADS}")
         if self.pieces < 1:
             raise ConfigError("pieces", f"--pieces={self.pieces}: a loop has at least one piece")
-        if self.halo not in HALOS:
-            raise ConfigError("halo", f"--halo={self.halo} is unknown; legal are {', '.join(HALOS)}")
         if self.halo != "keep" and not self.at:
             raise ConfigError("halo", f"--halo={self.halo} needs --at=")
         if ":" in self.at and not self.at.partition(":")[2].isdecimal():
@@ -234,8 +226,8 @@ class Config:
         for f in (f for f in fields(self) if f.name in _PRINT):
             value = getattr(self, f.name)
             if f.name in ("target", "lane") or value != f.default:
-                words.append(f"--{f.name}={_PRINT[f.name](value)}")
-        return " ".join(words) + (f"{_THEN}{self.then}" if self.then is not None else "")
+                words.append(field_text(f.name, value))
+        return " ".join(words) + (f"{THEN}{self.then}" if self.then is not None else "")
 
     def group_size(self, loop: str) -> int:
         """Return the tile of a thread group along a loop: that of one thread if none is given."""
@@ -287,22 +279,42 @@ class Config:
         """Return the config that prints as ``text``. ConfigError names the illegal word."""
         if not isinstance(text, str):
             raise ConfigError("syntax", f"config: expected a text, got {text!r}")
-        text, separator, rest = text.partition(_THEN)
-        values: dict[str, Any] = {"then": Config.parse(rest)} if separator else {}
-        for word in text.split():
-            key, eq, value = word.removeprefix("--").partition("=")
-            if not word.startswith("--") or not eq or key not in _READ:
-                legal = ", ".join(f"--{k}=" for k in _READ)
-                raise ConfigError("syntax", f"config: {word!r} is not one of {legal}")
-            try:
-                values[key] = _READ[key](value)
-            except ValueError:
-                message = f"config: {word!r} does not read as {key}; for example {_EXAMPLE[key]}"
-                raise ConfigError("syntax", message) from None
+        text, separator, rest = text.partition(THEN)
+        values = read_fields(text)
+        if separator:
+            values["then"] = Config.parse(rest)
         for key in ("target", "lane"):
             if key not in values:
                 raise ConfigError("syntax", f"config: --{key}= is missing in {text!r}")
         return Config(**values)
+
+
+def read_fields(text: str) -> dict[str, Any]:
+    """Return the values in the text of one statement's config, by field. ConfigError names the illegal word."""
+    values: dict[str, Any] = {}
+    for word in text.split():
+        key, eq, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not eq or key not in _READ:
+            legal = ", ".join(f"--{k}=" for k in _READ)
+            raise ConfigError("syntax", f"config: {word!r} is not one of {legal}")
+        try:
+            values[key] = _READ[key](value)
+        except ValueError:
+            message = f"config: {word!r} does not read as {key}; for example {_EXAMPLE[key]}"
+            raise ConfigError("syntax", message) from None
+    return values
+
+
+def field_text(name: str, value: Any) -> str:
+    """Return the word of a config's text that gives the field ``name`` its ``value``."""
+    return f"--{name}={_PRINT[name](value)}"
+
+
+def check_words(values: Mapping[str, Any]) -> None:
+    """Raise ConfigError where ``values``, by field, give one of the fields with several words another word."""
+    for name, legal in WORDS.items():
+        if name in values and values[name] not in legal:
+            raise ConfigError(name, f"--{name}={values[name]} is unknown; legal are {', '.join(legal)}")
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -341,7 +353,8 @@ def _flag(value: str) -> bool:
     return value == "yes"
 
 
-_THEN = " / "
+THEN = " / "
+"""Text between the configs of two statements."""
 _PRINT: dict[str, Callable[[Any], str]] = {
     "target": str, "lane": str, "instruction": str, "realise": str, "table": str, "offsets": str, "pieces": str,
     "threads": str, "at": str, "halo": str, "join": str, "buffers": str, "copies": str, "barriers": str,

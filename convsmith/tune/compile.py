@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import compile_or_load
-from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.errors import ConfigError, ConvsmithError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
+from convsmith.plan.wish import Decisions, Wish
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.tune.recall import keeps_bits, on_threads, recalled, refuse
@@ -22,16 +23,23 @@ ATTEMPTS = 3
 
 
 def compile_problem(
-    problem: Problem, *, target: Machine, config: Config | None = None, threads: int = 1,
+    problem: Problem, *, target: Machine, config: Decisions | None = None, threads: int = 1,
     requirements: Requirements = FIXED,
 ) -> Artifact:
     """Return the artifact of `problem` for `target` under `config`, by default under the one that measurements have
-    chosen, or else under the one that `choose` returns.
+    chosen, or else under the one that `choose` returns. Of the configs with the values of a wish, the first is taken
+    from which a kernel can be made.
 
     A row of measurements from which no kernel can be made costs a warning. With `requirements` on the sizes of calls,
     the kernel serves all sizes that keep to them. ConfigError: no kernel can be made from the config; ToolchainError:
     LLVM refused.
     """
+    if isinstance(config, Wish):
+        if config.target not in ("", target.name):
+            raise UsageError(f"config is for target {config.target}; the machine's is {target.name}", code="target")
+        if not config.is_empty:
+            return _compile_wished(problem, target, config, threads, requirements)
+        config = None
     for _ in range(ATTEMPTS if config is None and not requirements else 0):
         plain = problem.canonical()
         measured = recalled(plain, target, threads)
@@ -44,6 +52,29 @@ def compile_problem(
     return compile_or_load(
         problem, target=target, choose=choose, config=config, threads=threads, requirements=requirements
     )
+
+
+def _compile_wished(
+    problem: Problem, target: Machine, wish: Wish, threads: int, requirements: Requirements
+) -> Artifact:
+    """Return the artifact under the first config with the values of `wish` that makes a kernel. ConfigError: none does.
+    """
+    with import_lock:
+        from convsmith.ir.intern import interning
+        from convsmith.tune.wishes import refusal, wished
+
+    plain = problem.canonical()
+    measured = None if requirements else recalled(plain, target, threads)
+    with interning():
+        default = measured or choose(plain, target, threads, bool(requirements))
+        tries = list(wished(plain, wish, default, target, bool(requirements)))
+    refused: dict[Config, ConfigError] = {}
+    for config in tries:
+        try:
+            return compile_or_load(problem, target=target, choose=choose, config=config, requirements=requirements)
+        except ConfigError as error:
+            refused[config] = error
+    raise refusal(problem, wish, target, refused)
 
 
 def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Config:

@@ -327,7 +327,9 @@ def test_show_prints_the_nest_of_a_chain() -> None:
         (["bench", LINE, "--threads", "0"], "0 is not in the range"),
         (["bench", LINE, "--json", "/no/such/dir/x.json"], "there is no such directory"),
         (["verify", LINE, "--target", "sse9"], "target 'sse9' is unknown"),
-        (["verify", LINE, "--config", "--target=generic"], "--lane= is missing"),
+        (["verify", LINE, "--config", "--target=generic --lane=oc / --lane=oc"], "--target= is missing"),
+        (["verify", LINE, "--config", "--realise=guess"], "--realise=guess is unknown; legal are mask, peel"),
+        (["verify", LINE, "--config", "--target=guess"], "guess"),
         (
             ["explain", LINE, "--config", "--target=generic --lane=oc --register=oc:64"],
             "vector registers, target has 16",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from callers import on_threads
@@ -15,8 +13,7 @@ LINE = "--stag=axb --dtag=axb g24mb2ic24ih9iw7oc24oh9ow7kh3kw3ph1pw1"
 
 
 def kernel(line: str = LINE, table: str = "sections", threads: int = 1) -> cs.CompiledKernel:
-    config = cs.compile(line, threads=threads).config
-    return cs.compile(line, config=str(replace(config, realise="indirection", table=table, split=())))
+    return cs.compile(line, threads=threads, config=f"--realise=indirection --table={table} --split=")
 
 
 def operands(k: cs.CompiledKernel, seed: int) -> list[np.ndarray]:

@@ -1,0 +1,115 @@
+"""Configs of a problem in the order in which a wish tries them.
+
+Candidates that have the wished values come first, the best expected ahead. Others follow, whose values are to be
+replaced, by the number of values that they lack. So a value that the model gives some config is found where it makes a
+kernel, and one that it gives none replaces that of the best config which allows it. Configs of each lane without tiles
+and orders come last: names of loops that the values change stand in these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Machine
+from convsmith.plan.config import Config
+from convsmith.plan.loops import fused_dims
+from convsmith.plan.planned import plan_for
+from convsmith.plan.wish import Wish
+from convsmith.problem.chain import Chain
+from convsmith.problem.fusion import stages_of
+from convsmith.problem.problem import Problem
+from convsmith.tune.candidates import candidates
+from convsmith.tune.device import device_candidates
+from convsmith.tune.stages_space import StagesSpace
+
+__all__ = ["refusal", "wished"]
+
+
+def wished(problem: Problem, wish: Wish, default: Config, target: Machine, dynamic: bool = False) -> Iterator[Config]:
+    """Yield configs of ``problem`` with the values of ``wish``, for the threads of ``default``, in the order in which
+    they are worth a try; a plan or a pass may refuse any of them. The ``default`` comes first if it has all values.
+
+    ConfigError if no config can hold the values.
+    """
+    found: dict[Config, None] = {}
+    refused: dict[Config, ConfigError] = {}
+    for config in _ranked(problem, wish, default, target, dynamic):
+        try:
+            changed = wish.applied(config)
+        except ConfigError as error:
+            refused[config] = error
+            continue
+        if changed not in found:
+            found[changed] = None
+            yield changed
+    if not found:
+        raise refusal(problem, wish, target, refused)
+
+
+def refusal(problem: Problem, wish: Wish, target: Machine, refused: Mapping[Config, ConfigError]) -> ConfigError:
+    """Return the error of a ``wish`` that no config can have, with the reason for which the shortest was ``refused``.
+    """
+    why = refused[min(refused, key=lambda config: len(str(config)))]
+    return ConfigError(why.code, f"no config of {problem} for {target.name} can have {wish}: {why}")
+
+
+def _ranked(problem: Problem, wish: Wish, default: Config, target: Machine, dynamic: bool) -> Iterator[Config]:
+    """Yield the configs that may get the values of ``wish``."""
+    if not wish.missing(default):
+        yield default
+    every = [default, *(() if dynamic else _candidates(problem, target, default.threads))]
+    yield from sorted(every, key=wish.missing)
+    if isinstance(problem, Chain) and not dynamic and not wish.is_of_joints:
+        yield from _of_stages(problem, wish, default, target)
+    if default.then is None and target.device is None:
+        yield from _plain(every, default.realise if dynamic else Config.realise)
+
+
+def _plain(every: Sequence[Config], realise: str) -> Iterator[Config]:
+    """Yield, for each lane of sums of products, the config of its best candidate without tiles and orders, then for
+    each one that decides nothing else but how the source is read.
+    """
+    of_lane: dict[str, Config] = {}
+    for config in every:
+        if not config.winograd:
+            of_lane.setdefault(config.lane, config)
+    for config in of_lane.values():
+        yield replace(config, register=(), order=(), reduce=(), cache=(), split=(), near=(), stream=(), hold=())
+    for config in of_lane.values():
+        lane = fused_dims(config, config.lane)[-1]
+        yield Config(config.target, lane, realise=realise, pack=(), threads=config.threads)
+
+
+def _candidates(problem: Problem, target: Machine, threads: int) -> Sequence[Config]:
+    """Return the configs of ``problem`` that the model ranks, best first."""
+    if target.device is not None:
+        return list(device_candidates(problem, target))
+    if stages_of(problem) is not None:
+        return StagesSpace(problem, target, threads).seeds
+    return [choice.config for choice in candidates(problem, target, threads)]
+
+
+def _of_stages(problem: Chain, wish: Wish, default: Config, target: Machine) -> Iterator[Config]:
+    """Yield the config of a chain in which no stages are fused and each has the values as if it were alone."""
+    stages = stages_of(problem)
+    assert stages is not None
+    whole: Config | None = None
+    for n, own in reversed(list(enumerate(stages.problems))):
+        tries = wished(own, wish.of_statement(n), _candidates(own, target, default.threads)[0], target)
+        try:
+            best = next(config for config in tries if _is_legal(own, config, target))
+        except (ConfigError, StopIteration):
+            return
+        whole = replace(best, split=(), then=whole)
+    assert whole is not None
+    yield whole
+
+
+def _is_legal(problem: Problem, config: Config, target: Machine) -> bool:
+    try:
+        plan_for(problem, config, target)
+    except ConfigError:
+        return False
+    return True
