@@ -35,10 +35,11 @@ def test_a_text_names_the_target(verb: str) -> None:
 
 
 def test_a_bench_row_has_the_values() -> None:
-    result = run("bench", LINE, "--threads", "1", "--rounds", "1", "--config", "--realise=mask --pieces=3", "--json", "-")
+    config = "--realise=mask --pieces=3"
+    result = run("bench", LINE, "--threads", "1", "--rounds", "1", "--config", config, "--json", "-")
     (row,) = json.loads(result.stdout)["rows"]
-    config = cs.Config.parse(row["config"])
-    assert (config.realise, config.pieces) == ("mask", 3)
+    made = cs.Config.parse(row["config"])
+    assert (made.realise, made.pieces) == ("mask", 3)
 
 
 def test_a_library_for_another_machine_has_the_values(tmp_path: Path) -> None:

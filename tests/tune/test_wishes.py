@@ -118,8 +118,16 @@ def test_transforms_give_way_to_the_best_sum_of_products() -> None:
     assert _default(problem, target, 1, False).winograd
     best = next(config for config in _candidates(problem, target, 1) if not config.winograd)
     assert granted(problem, "--winograd=", target) == best
+    smaller = next(config for config in _candidates(problem, target, 1) if dict(config.winograd) == {"oh": 2, "ow": 2})
+    assert granted(problem, "--winograd=oh:2,ow:2", target) == smaller
     tabled = granted(problem, "--realise=indirection", target)
     assert tabled.lane == best.lane and not tabled.winograd
+
+
+def test_loops_of_other_names_need_a_config_without_tiles() -> None:
+    problem, target = parse_problem(LAYER).canonical(), level("znver4")
+    assert not any(config.fuse == (("oh", "ow"),) for config in _candidates(problem, target, 1))
+    assert granted(problem, "--fuse=oh+ow", target).order == ()
 
 
 def test_a_chain_has_the_values_in_its_stages() -> None:
