@@ -155,6 +155,8 @@ class Instruction:
     of which all sums have the same terms: its operand has these terms once. The lanes of a warp execute a row with an
     ``exchange`` together: each gives an address, ``{a}``, of elements that follow each other in memory, and receives
     those of other lanes. The layout's coordinates are the lane that gives an element and the element's number there.
+    `widens` is the type of the last factor in arrays where that is narrower than the operand's: packing converts it.
+    `temporaries` counts the registers that a call needs besides its operands.
     """
 
     name: str
@@ -171,6 +173,8 @@ class Instruction:
     repeated: Instruction | None = None
     exchange: FragmentLayout | None = None
     rounds: Literal["", "factors", "sums"] = ""
+    widens: str = ""
+    temporaries: int = 0
 
     @property
     def spec(self) -> str:
@@ -193,8 +197,9 @@ class Instruction:
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Names of the data types of the operands that are read, and of `c`."""
-        return tuple(x.dtype for x in (*self.operands[1:], self.result))
+        """Names of the data types of the factors in arrays, and of `c`."""
+        read = [x.dtype for x in self.operands[1:]]
+        return (*read[:-1], self.widens or read[-1], self.result.dtype)
 
     @property
     def is_scalable(self) -> bool:

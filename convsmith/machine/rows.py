@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import dot, multiply_add
 
-__all__ = ["LLVM_TYPES", "dot_call", "fused_multiply_add", "pairs_of_bytes", "scalar_multiply_add"]
+__all__ = ["LLVM_TYPES", "dot_call", "fused_multiply_add", "pairs_of_bytes", "pairs_of_words", "scalar_multiply_add"]
 
 LLVM_TYPES = {
     "f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat",
@@ -60,21 +62,31 @@ def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: in
 
 
 def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: int, intrinsic: str,
-                   needs: tuple[str, ...], adds: bool, products: bool = False) -> Instruction:  # fmt: skip
-    """Return the row of products of pairs of bytes, computed on 16-bit words, so that nothing saturates in between.
+                   needs: tuple[str, ...]) -> Instruction:  # fmt: skip
+    """Return the row of an intrinsic that adds pairs of 16-bit products of bytes to sums; nothing saturates in between.
 
-    The row is called ``mnemonic_variant``. ``adds``: the intrinsic adds to the sums; otherwise a further instruction
-    does. ``products``: the intrinsic takes the products; otherwise it takes the factors.
+    The row is called ``mnemonic_variant``.
     """
     words, sums, small = f"<{2 * lanes} x i16>", f"<{lanes} x i32>", f"<{2 * lanes} x i8>"
     steps = [f"{'zext' if t == 'u8' else 'sext'} {small} {{{x}}} to {words}" for x, t in zip("ab", types)]
-    given = [f"{words} {{0}}", f"{words} {{1}}"]
-    if products:
-        steps.append(f"mul {words} {{0}}, {{1}}")
-        given = [f"{words} {{2}}"]
-    types_taken = [sums] * adds + [words] * len(given)
-    steps.append(f"call {sums} @{intrinsic}({', '.join([f'{sums} {{c}}'] * adds + given)})")
-    if not adds:
-        steps.append(f"add {sums} {{c}}, {{{len(steps) - 1}}}")
-    declare = f"declare {sums} @{intrinsic}({', '.join(types_taken)})"
+    steps += [f"mul {words} {{0}}, {{1}}", f"call {sums} @{intrinsic}({words} {{2}})", f"add {sums} {{c}}, {{3}}"]
+    declare = f"declare {sums} @{intrinsic}({words})"
     return dot(f"{mnemonic}_{variant}", lanes, 2, (*types, "s32"), "\n".join(steps), declare, needs, mnemonic)
+
+
+def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic: str, needs: tuple[str, ...],
+                   adds: bool) -> Instruction:  # fmt: skip
+    """Return the row of an intrinsic that sums pairs of products of 16-bit words, which bytes of the source become as
+    they are loaded and s8 weights when they are packed.
+
+    The row is called ``mnemonic_variant``. The intrinsic adds to the sums if ``adds``; otherwise a further instruction
+    does, from a register of its own.
+    """
+    words, sums = f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
+    steps = [f"{'zext' if byte == 'u8' else 'sext'} <{2 * lanes} x i8> {{a}} to {words}"]
+    steps.append(f"call {sums} @{intrinsic}({', '.join([f'{sums} {{c}}'] * adds + [f'{words} {{0}}, {words} {{b}}'])})")
+    if not adds:
+        steps.append(f"add {sums} {{c}}, {{1}}")
+    declare = f"declare {sums} @{intrinsic}({', '.join([sums] * adds + [words] * 2)})"
+    row = dot(f"{mnemonic}_{variant}", lanes, 2, (byte, "s16", "s32"), "\n".join(steps), declare, needs, mnemonic)
+    return replace(row, widens="s8", temporaries=0 if adds else 1)

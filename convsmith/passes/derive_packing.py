@@ -22,8 +22,8 @@ from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of, product
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Let, Stmt, Store, block
-from convsmith.ir.types import U8
-from convsmith.ir.value import Bits, Const, Load, Select, Value, const, dtype_of, lanes_of, strided
+from convsmith.ir.types import U8, dtype
+from convsmith.ir.value import Bits, Cast, Const, Load, Select, Value, const, dtype_of, lanes_of, strided
 from convsmith.ir.walk import bound_in, children, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.packed_sums import PackedElement, add_packed
@@ -31,18 +31,35 @@ from convsmith.passes.scope import extent, loop_range
 
 
 class _Elements(Rewriter):
-    """Replaces the largest subexpressions that use only the operands, by the result of ``read``."""
+    """Replaces the largest subexpressions that use only the operands, by the result of ``read``.
 
-    def __init__(self, names: frozenset[str], convert: bool, read: Callable[[Value], Value]) -> None:
+    ``convert`` is whether a conversion to a wider type is part of such a subexpression; the name of a type makes an
+    exact conversion to that type part of it, where the nest converts the subexpression to a still wider one.
+    """
+
+    def __init__(self, names: frozenset[str], convert: bool | str, read: Callable[[Value], Value]) -> None:
         super().__init__()
         self.names, self.convert, self.read = names, convert, read
         self.known: dict[Value, set[Load] | None] = {}
 
     def expr(self, e: Any) -> Any:
         if isinstance(e, Value) and e not in self._memo and (loads := self.loads(e)):
-            if self.convert or dtype_of(e).bits <= max(x.buffer.dtype.bits for x in loads):
+            if (widened := self.widened(e)) is not None:
+                self._memo[e] = widened
+            elif self.convert is True or dtype_of(e).bits <= max(x.buffer.dtype.bits for x in loads):
                 self._memo[e] = self.read(e)
         return super().expr(e)
+
+    def widened(self, e: Value) -> Value | None:
+        """Return a conversion of narrow elements as one of packed elements of the type `convert`, or None."""
+        if not isinstance(self.convert, str) or not isinstance(e, Cast):
+            return None
+        held, given = dtype(self.convert), e.a
+        if not dtype_of(given).bits < held.bits < e.dtype.bits:
+            return None
+        if isinstance(given, Select):
+            return Cast(e.dtype, self.read(Select(given.cond, Cast(held, given.yes), Cast(held, given.no))))
+        return Cast(e.dtype, self.read(Cast(held, given)))
 
     def loads(self, v: Value) -> set[Load] | None:
         """Return the loads of operands on which ``v`` depends; None if it also depends on other loads."""
@@ -94,7 +111,7 @@ class Packing:
     """Walks the nest; a position counts elements of the stream, a buffer of ``scope``."""
 
     def __init__(
-        self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool,
+        self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool | str,
         adjacent: tuple[str, ...] = (), filled: bool = False, scope: str = "global", order: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.kernel, self.operands, self.name, self.widths, self.convert = kernel, operands, name, widths, convert
@@ -312,17 +329,18 @@ def packing_name(kernel: str, operands: Sequence[str]) -> str:
 
 
 def derive_packing(
-    kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (), convert: bool = False,
-    adjacent: tuple[str, ...] = (), filled: bool = False, order: tuple[str, ...] = (),
+    kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (),
+    convert: bool | str = False, adjacent: tuple[str, ...] = (), filled: bool = False, order: tuple[str, ...] = (),
 ) -> Kernel:  # fmt: skip
     """Let the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
     Operands that are never read (every term absent) stay unpacked. ``widths`` gives loops with room for more elements
-    than their iterations; ``convert`` also packs converted elements that are wider than the original. ``adjacent`` are
-    two loops, the outer one first, whose dims are neighbours in the packed operand; ``order`` are all loops that index
-    the operand, in another order of its dims than that of the nest. With ``filled``, the kernel
-    multiplies the zeros that a packed operand holds in the place of absent elements, and tests nothing. If a kernel
-    ``before`` this one only adds up entries, the packing kernel adds them up (:mod:`convsmith.passes.packed_sums`).
+    than their iterations; ``convert`` also packs converted elements that are wider than the original: those of the
+    nest or, if it is the name of a type, elements of that type, which the nest converts further. ``adjacent`` are two
+    loops, the outer one first, whose dims are neighbours in the packed operand; ``order`` are all loops that index the
+    operand, in another order of its dims than that of the nest. With ``filled``, the kernel multiplies the zeros that a
+    packed operand holds in the place of absent elements, and tests nothing. If a kernel ``before`` this one only adds
+    up entries, the packing kernel adds them up (:mod:`convsmith.passes.packed_sums`).
 
     Before::
 

@@ -64,7 +64,7 @@ def read_steps(
     steps = []
     for name in config.pack:
         options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
-        operands, converted = (name, *_added(st, name), *_beside(st, name)), _is_converted(st, nest, name, target)
+        operands, converted = (name, *_added(st, name), *_beside(st, name)), _conversion(st, nest, name, target)
         steps.append(Step(derive_packing, operands, f"{name}_p", nest.widths, converted, *options))
     steps += [Step(share_taps, f"{st.a.name}_p", *pair) for pair in shared_taps(st, config)]
     masked = _is_masked(st)
@@ -153,12 +153,15 @@ def read_steps(
     return steps, cutting
 
 
-def _is_converted(st: Statement, nest: Nest, name: str, target: Machine) -> bool:
-    """Return whether the packed operand ``name`` holds factors as they are multiplied, not as they are given.
+def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool | str:
+    """Return whether the packed operand ``name`` holds factors as they are multiplied, not as they are given; or the
+    type to which the instruction has packing widen them.
 
     Bytes stay bytes where the machine multiplies words: LLVM sees then that a word holds each factor. One factor of a
     pair of words whose second one is zero must be unsigned.
     """
+    if nest.unit.widens and name == st.b.name:
+        return nest.unit.widens
     plain = st.acc == "s32" and not st.shifted and target.has_word_products and any(v.dtype == "u8" for v in st.factors)
     are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.fewer or v.flipped) for v in st.factors if v.name == name)
     return not (nest.unit.dot or _beside(st, name) or (plain and are_bytes))

@@ -28,7 +28,8 @@ class Unit:
 
     ``name`` is the row's that a config names. An instruction that the config does not name multiplies and adds elements
     of the type of sums: ``dot`` is false then. One with several ``rows`` works on fragments of so many rows of
-    ``lanes`` sums, and ``group`` terms lie side by side in its packed operand.
+    ``lanes`` sums, and ``group`` terms lie side by side in its packed operand, whose elements packing ``widens`` to a
+    type, if it is not empty. It needs ``temporaries`` registers besides those of its operands.
     """
 
     lanes: int
@@ -37,6 +38,8 @@ class Unit:
     rows: int = 1
     group: int = 1
     name: str = ""
+    widens: str = ""
+    temporaries: int = 0
 
     @staticmethod
     def of(st: Statement, target: Machine, config: Config) -> Unit:
@@ -77,7 +80,9 @@ class Unit:
     @staticmethod
     def of_row(row: Instruction) -> Unit:
         """Return the unit of an instruction that multiplies factors of their own types."""
-        return Unit(row.lanes, row.terms, True, row.rows, row.group if row.rows > 1 else 1, row.name)
+        group = row.group if row.rows > 1 else 1
+        widens = row.operands[-1].dtype if row.widens else ""
+        return Unit(row.lanes, row.terms, True, row.rows, group, row.name, widens, row.temporaries)
 
     @staticmethod
     def plain(st: Statement, target: Machine) -> Unit:

@@ -110,6 +110,14 @@ def test_no_sum_of_words_saturates(types: str, isa: str) -> None:
     assert "vpmaddubsw" not in text and "vpdpbusds" not in text and "vpdpwssds" not in text
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("words")])
+def test_weights_are_words_before_the_hot_loop(name: str) -> None:
+    """One pixel's bytes are broadcast and extended for several vectors of weights, which are loaded as words."""
+    line, isa, mnemonic = CASES[name]
+    hot = max(inner_loops(assembly_of(line, isa)), key=lambda loop: loop.count(f"\t{mnemonic}"))
+    assert hot.count("\tvpmov") * 2 <= hot.count(f"\t{mnemonic}"), hot
+
+
 @pytest.mark.parametrize("isa", ["avx512_vnni", "avx512", "avx2"])
 @pytest.mark.parametrize("line", ["g64mb1ic64ih14oc64oh14kh3ph1", "g64mb1ic64ih28oc64oh14kh3sh2ph1"])
 def test_bytes_of_single_channels_are_multiplied_as_words(line: str, isa: str) -> None:

@@ -73,7 +73,29 @@ def exact_numbers(operand: Buffer) -> np.ndarray:
     return given
 
 
-@pytest.mark.sampled(3, "line", "isa")
+WORDS = [
+    "--dt=u8:s8:s32 ic20ih5oc40oh5kh3ph1", "--dt=s8:s8:f32 --wtag=ABcd4b4a ic9ih5oc33oh5kh5ph2",
+    "--dir=BWD_D --dt=s32:s8:s8 ic20ih5oc40oh3kh3sh2ph1", "--deconv --dt=u8:s8:s32 ic20ih5oc40oh9kh3sh2ph1",
+    "--dt=u8:s8:s32 --attr-zero-points=src:common:3 ic6ih5oc40kh3", "--matmul --dt=s8:s8:s32 37x83:83x65",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", WORDS)
+def test_bytes_whose_words_are_multiplied_are_packed_as_words(line: str) -> None:
+    """The packing kernel extends signs, so that no iteration of the main kernel does."""
+    problem, level = parse_problem(line).canonical(), target("avx2")
+    config = default_config(problem, level)
+    assert "vpmaddwd" in config.instruction
+    with interning():
+        made = plan(problem, config, level)
+        kernel = run_steps(made.program.naive(), made.pipeline)
+    (planned,) = (x for x in made.main.buffers if x.name.endswith("_p") and x.name != "src_p")
+    (pack,) = (k for k in kernel.packs if planned.name in {b.name for b in k.written})
+    types = {b.name: b.dtype.name for b in pack.params}
+    assert planned.dtype == types[planned.name] == "s16"
+    assert types[planned.name.removesuffix("_p")] == "s8"
+
+
 @pytest.mark.parametrize("isa", LEVELS)
 @pytest.mark.parametrize("line", LINES)
 def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
+from convsmith.plan.plan import plan
 from convsmith.plan.unit import Unit
 from convsmith.problem import parse_problem
 from convsmith.statement.offsets import summed
@@ -48,7 +49,22 @@ def test_unit(name: str) -> None:
     line, isa, (lanes, terms, dot) = UNITS[name]
     with interning():
         st = statement(parse_problem(line), TARGETS[isa])
-        assert replace(Unit.choices(st, TARGETS[isa])[0], name="") == Unit(lanes, terms, dot)
+        unit = Unit.choices(st, TARGETS[isa])[0]
+    assert (unit.lanes, unit.terms, unit.dot, unit.rows, unit.group) == (lanes, terms, dot, 1, 1)
+
+
+@pytest.mark.parametrize("tile, isa, fits", [(13, "avx2", True), (14, "avx2", False), (14, "avx2_vnni", True)])
+def test_a_sum_that_a_further_instruction_adds_takes_a_register(tile: int, isa: str, fits: bool) -> None:
+    """vpmaddwd leaves its sums in a register of their own, vpdpwssd adds them."""
+    problem, target = parse_problem("--dt=s8:s8:s32 mb1ic8iw28oc32kw3pw1"), TARGETS[isa]
+    row = next(row for row in target.instructions if row.types == ("s8", "s8", "s32"))
+    words = f"--target={isa} --lane=oc --register=ow:{tile},oc:8 --terms=ic:2 --instruction={row.name}"
+    with interning():
+        if fits:
+            assert plan(problem, Config.parse(words), target).main.registers.needed <= 16
+        else:
+            with pytest.raises(ConfigError, match=r"14 accumulators \+ 1 weights \+ 1 source \+ 1 temporary"):
+                plan(problem, Config.parse(words), target)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +131,9 @@ def test_unit_where_zero_points_are_taken_off_the_sums(name: str) -> None:
         target = TARGETS["avx512_vnni"]
         st = summed(problem, statement(problem, target), tuple(flip.split(",")) if flip else ())
         assert (st is None) == (unit is None)
-        assert st is None or unit is None or replace(Unit.choices(st, target)[0], name="") == Unit(*unit)
+        if st is not None and unit is not None:
+            found = Unit.choices(st, target)[0]
+            assert (found.lanes, found.terms, found.dot, found.rows, found.group) == (*unit, 1, 1)
 
 
 @pytest.mark.parametrize(

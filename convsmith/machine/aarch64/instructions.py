@@ -16,9 +16,9 @@ INSTRUCTIONS = (
     dot_call("udot", "4s", ("u8", "u8", "s32"), 4, 4, f"{_NEON}.udot{_DOT}", ("dotprod",)),
     dot_call("usdot", "4s_us", ("u8", "s8", "s32"), 4, 4, f"{_NEON}.usdot{_DOT}", ("i8mm",)),
     dot_call("usdot", "4s_su", ("s8", "u8", "s32"), 4, 4, f"{_NEON}.usdot{_DOT}", ("i8mm",), swapped=True),
-    pairs_of_bytes("sadalp", "4s_ss", ("s8", "s8"), 4, f"{_NEON}.s{_PAIRS}", ("neon",), adds=False, products=True),
-    pairs_of_bytes("uadalp", "4s_uu", ("u8", "u8"), 4, f"{_NEON}.u{_PAIRS}", ("neon",), adds=False, products=True),
-    pairs_of_bytes("sadalp", "4s_us", ("u8", "s8"), 4, f"{_NEON}.s{_PAIRS}", ("neon",), adds=False, products=True),
-    pairs_of_bytes("sadalp", "4s_su", ("s8", "u8"), 4, f"{_NEON}.s{_PAIRS}", ("neon",), adds=False, products=True),
+    pairs_of_bytes("sadalp", "4s_ss", ("s8", "s8"), 4, f"{_NEON}.s{_PAIRS}", ("neon",)),
+    pairs_of_bytes("uadalp", "4s_uu", ("u8", "u8"), 4, f"{_NEON}.u{_PAIRS}", ("neon",)),
+    pairs_of_bytes("sadalp", "4s_us", ("u8", "s8"), 4, f"{_NEON}.s{_PAIRS}", ("neon",)),
+    pairs_of_bytes("sadalp", "4s_su", ("s8", "u8"), 4, f"{_NEON}.s{_PAIRS}", ("neon",)),
 )
 """Among rows that compute the same, the faster one comes first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.machine.rows import dot_call, fused_multiply_add, pairs_of_bytes
+from convsmith.machine.rows import dot_call, fused_multiply_add, pairs_of_words
 
 _U8, _S8, _BF16 = ("u8", "s8", "s32"), ("s8", "s8", "s32"), ("bf16", "bf16", "f32")
 
@@ -13,14 +13,14 @@ INSTRUCTIONS = (
     fused_multiply_add("vfmadd_ps_256", "f32", 8, ("avx2", "fma"), "vfmadd"),
     fused_multiply_add("vfmadd_pd_256", "f64", 4, ("avx2", "fma"), "vfmadd"),
     dot_call("vpdpbusd", "512", _U8, 16, 4, "llvm.x86.avx512.vpdpbusd.512", ("avx512vnni",)),
-    pairs_of_bytes("vpdpwssd", "512", ("s8", "s8"), 16, "llvm.x86.avx512.vpdpwssd.512", ("avx512vnni",), adds=True),
+    pairs_of_words("vpdpwssd", "512", "s8", 16, "llvm.x86.avx512.vpdpwssd.512", ("avx512vnni",), adds=True),
     dot_call("vdpbf16ps", "512", _BF16, 16, 2, "llvm.x86.avx512bf16.dpbf16ps.512", ("avx512bf16",)),
     dot_call("vpdpbusd", "256", _U8, 8, 4, "llvm.x86.avx512.vpdpbusd.256", ("avxvnni",)),
     dot_call("vpdpbssd", "256", _S8, 8, 4, "llvm.x86.avx2.vpdpbssd.256", ("avxvnniint8",)),
-    pairs_of_bytes("vpdpwssd", "256", ("s8", "s8"), 8, "llvm.x86.avx512.vpdpwssd.256", ("avxvnni",), adds=True),
-    pairs_of_bytes("vpmaddwd", "512_u8", ("u8", "s8"), 16, "llvm.x86.avx512.pmaddw.d.512", ("avx512bw",), adds=False),
-    pairs_of_bytes("vpmaddwd", "512_s8", ("s8", "s8"), 16, "llvm.x86.avx512.pmaddw.d.512", ("avx512bw",), adds=False),
-    pairs_of_bytes("vpmaddwd", "256_u8", ("u8", "s8"), 8, "llvm.x86.avx2.pmadd.wd", ("avx2",), adds=False),
-    pairs_of_bytes("vpmaddwd", "256_s8", ("s8", "s8"), 8, "llvm.x86.avx2.pmadd.wd", ("avx2",), adds=False),
+    pairs_of_words("vpdpwssd", "256", "s8", 8, "llvm.x86.avx512.vpdpwssd.256", ("avxvnni",), adds=True),
+    pairs_of_words("vpmaddwd", "512_u8", "u8", 16, "llvm.x86.avx512.pmaddw.d.512", ("avx512bw",), adds=False),
+    pairs_of_words("vpmaddwd", "512_s8", "s8", 16, "llvm.x86.avx512.pmaddw.d.512", ("avx512bw",), adds=False),
+    pairs_of_words("vpmaddwd", "256_u8", "u8", 8, "llvm.x86.avx2.pmadd.wd", ("avx2",), adds=False),
+    pairs_of_words("vpmaddwd", "256_s8", "s8", 8, "llvm.x86.avx2.pmadd.wd", ("avx2",), adds=False),
 )
 """Among rows that compute the same, the faster one comes first."""
