@@ -55,10 +55,8 @@ class FittedTable:
         return line if self.limit is None else _cut(line, self.limit)
 
 
-def fitted(columns: Sequence[Column], limit: int | None, cut: bool = True) -> FittedTable:
-    """Return the table of the columns that fit into `limit` characters; texts that are too long are truncated, unless
-    `cut` is false.
-    """
+def fitted(columns: Sequence[Column], limit: int | None) -> FittedTable:
+    """Return the table of the columns that fit into `limit` characters; the first column is truncated if necessary."""
     kept = list(columns)
     natural = columns[0].width
     if limit is not None:
@@ -67,10 +65,9 @@ def fitted(columns: Sequence[Column], limit: int | None, cut: bool = True) -> Fi
             if first + _rest(kept) <= limit:
                 break
             kept.remove(column)
-        if cut:
-            kept[0] = kept[0]._replace(width=max(min(natural, limit - _rest(kept)), 1))
+        kept[0] = kept[0]._replace(width=max(min(natural, limit - _rest(kept)), 1))
     left_out = tuple(column.title for column in columns if column.title not in {c.title for c in kept})
-    return FittedTable(tuple(kept), left_out, limit if cut else None)
+    return FittedTable(tuple(kept), left_out, limit)
 
 
 def _rest(columns: Sequence[Column]) -> int:

@@ -23,6 +23,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -32,6 +33,17 @@ SECONDS = 300
 
 _FAILED = re.compile(r"^FAILED (.+)", re.MULTILINE)
 _PASSED = re.compile(r"^\d+ passed", re.MULTILINE)
+
+
+class Change(Protocol):
+    """A change of one file of the package."""
+
+    @property
+    def file(self) -> str: ...
+
+    def planted(self) -> str:
+        """The file's text with the change."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ def faults() -> list[Fault]:
     return found
 
 
-def copy_of_the_package(directory: Path, fault: Fault | None) -> None:
+def copy_of_the_package(directory: Path, fault: Change | None) -> None:
     """Put the package into a directory, with a fault."""
     copy = directory / PACKAGE.name
     shutil.copytree(PACKAGE, copy)  # bytecode and times too: only the changed file is compiled again
@@ -74,11 +86,13 @@ def copy_of_the_package(directory: Path, fault: Fault | None) -> None:
             stale.unlink()
 
 
-def run_tests(directory: Path, tests: Iterable[str], seconds: int = SECONDS) -> subprocess.CompletedProcess[str]:
-    """Run tests against the copy of the package in a directory, for so many seconds at most."""
+def run_tests(
+    directory: Path, tests: Iterable[str], seconds: int = SECONDS, tier: str = "not slow"
+) -> subprocess.CompletedProcess[str]:
+    """Run the tests of a tier against the copy of the package in a directory, for so many seconds at most."""
     own = {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
     own["HYPOTHESIS_STORAGE_DIRECTORY"] = str(directory / "examples")  # what fails here is no example for other runs
-    options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--color=no"]
+    options = ["-x", "-q", "-m", tier, "-p", "no:cacheprovider", "--hypothesis-seed=0", "--color=no"]
     return subprocess.run(
         [sys.executable, "-P", "-m", "pytest", *options, *tests],
         cwd=ROOT, env={**os.environ, **own}, timeout=seconds, capture_output=True, text=True,

@@ -1,0 +1,128 @@
+"""The mutants: every operator makes each change of its table, in code alone, and the tests of every file are known."""
+
+from __future__ import annotations
+
+import ast
+import os
+
+import pytest
+from mutants import FOLDERS, NUMBER, RATE, drawn, equivalent, files_of_tests, mutants_of, outcomes, summary
+from mutations import CALLED, COMPARED, COMPUTED, OPERATORS, sites
+from planted import HERE, PACKAGE, ROOT
+
+EXAMPLES = {
+    "comparison": ("a = b < c <= d", {"(b <= c <= d)", "(b >= c <= d)", "(b < c < d)", "(b < c > d)"}),
+    "arithmetic": ("a = -b * 2", {"(-b + 2)", "(-b // 2)", "(b)"}),
+    "boolean": ("a = b and not c", {"(b or not c)", "(c)"}),
+    "condition": (
+        "if a:\n    b = [x if c else d for x in y if x if z]\n",
+        {"True", "False", "(x if True else d)", "(x if False else d)"}
+        | {"([x if c else d for x in y if z])", "([x if c else d for x in y if x])"},
+    ),
+    "constant": ("a = f(2, x=True)", {"(3)", "(1)", "(False)"}),
+    "function": ("a = min(b, key=c) + any(d)", {"(max(b, key=c))", "(all(d))"}),
+    "arguments": ("a = f(b, c, *d)", {"(f(c, b, *d))"}),
+    "statement": (
+        "for a in b:\n    f(a)\n    c[a] = a\n    d += a\n    if a:\n        break\n    raise E", {"pass", "continue"},
+    ),
+}  # fmt: skip
+
+TEXT = '''
+"""If 1 < 2: a and b."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from a import b
+
+
+@cached(256)
+def f(a: Literal[1], b: tuple[int, 2] | None) -> Literal[3]:
+    """Return a + b * 3."""
+    c: Literal[4]
+    warn("a" * 5, stacklevel=6)
+    "a text" + f"{a + 7:{8}}"
+    raise E(f"of {a - 1} < {b}", 9)
+
+
+class C:
+    def __repr__(self) -> str:
+        return self.a + self.b[10]
+'''
+
+
+def test_every_operator_makes_its_changes() -> None:
+    assert EXAMPLES.keys() == OPERATORS.keys()
+    for name, (text, changes) in EXAMPLES.items():
+        found = [site for site in sites(text) if site.operator == name]
+        assert {site.new for site in found} == changes, name
+        for site in found:
+            ast.parse(text[: site.start] + site.new + text[site.end :])
+
+
+def test_every_comparison_and_operation_has_others() -> None:
+    assert COMPARED.keys() == set(ast.cmpop.__subclasses__())
+    assert COMPUTED.keys() == set(ast.operator.__subclasses__()) - {ast.MatMult}
+    for table in (COMPARED, COMPUTED, {name: (other,) for name, other in CALLED.items()}):
+        assert all(others and kind not in others for kind, others in table.items())  # type: ignore[attr-defined]
+
+
+def test_text_that_computes_nothing_has_no_mutants() -> None:
+    assert {(site.old, site.new) for site in sites(TEXT)} == {('raise E(f"of {a - 1} < {b}", 9)', "pass")}
+
+
+def test_places_count_letters_before_them() -> None:
+    text = 'a = "äöü×"; b = c < d'
+    assert {text[site.start : site.end] for site in sites(text)} == {"c < d"}
+
+
+def test_a_mutant_changes_its_line_alone_and_is_legal() -> None:
+    for file in ("arith/ranges.py", "passes/restrict.py", "plan/registers.py"):
+        text = (PACKAGE / file).read_text()
+        found = mutants_of(file)
+        assert len(found) > 50
+        for mutant in found[:: len(found) // 50]:
+            changed = mutant.planted()
+            ast.parse(changed)
+            assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text)), mutant
+            assert changed.startswith("".join(text.splitlines(keepends=True)[: mutant.site.line - 1]))
+
+
+def test_a_seed_draws_the_same_mutants() -> None:
+    some = ["layout", "interp"]
+    first, again, other = drawn(3, some), drawn(3, some), drawn(4, some)
+    assert first == again != other and set(first) == set(other)
+    assert {mutant.file.partition("/")[0] for mutant in first} == set(some)
+    assert not {mutant.key for mutant in first} & equivalent().keys()
+
+
+def test_every_equivalent_mutant_can_be_planted() -> None:
+    for row, why in equivalent().items():
+        keys = {mutant.key for mutant in mutants_of(row[0])}
+        assert row in keys, f"{row} is no mutant of {row[0]}: has the line changed?"
+        assert why.endswith("."), row
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_every_file_has_tests(package: str) -> None:
+    folders = {f"tests/{folder}" for folder in FOLDERS[package]}
+    assert all((ROOT / folder).is_dir() for folder in folders)
+    for path in (PACKAGE / package).glob("*.py"):
+        files = files_of_tests(str(path.relative_to(PACKAGE)))
+        assert folders <= {file.rpartition("/")[0] for file in files} and len(files) == len(set(files))
+        assert not any(file.startswith(f"tests/{HERE.name}/") for file in files)
+
+
+def test_tests_that_import_the_module_come_first() -> None:
+    files = files_of_tests("passes/restrict.py")
+    assert files[0] == "tests/passes/test_restrict.py" and "tests/passes/test_bind.py" not in files[:3]
+
+
+@pytest.mark.slow
+def test_of_fresh_mutants_few_survive() -> None:
+    seed = int.from_bytes(os.urandom(2))
+    found = outcomes(drawn(seed)[:NUMBER], os.cpu_count() or 1)
+    survivors = [str(x.mutant) for x in found if not x.test]
+    assert len(survivors) <= (1 - RATE) * NUMBER, "\n".join([f"seed {seed}", summary(found), *survivors])
