@@ -33,6 +33,10 @@ FORWARD = (
 BACKWARD = ("f32", "f32", "f32", "f32", "bf16", "f16", "f32:bf16:f32")
 POST_OPS = ("", "", "relu", "add:f32:per_oc+relu", "clip:0:6")
 ACCURACIES = ("relaxed", "relaxed", "relaxed", "any", "strict")
+LONG = {1: (64, 192, 1000, 4097, 16384, 100003), 2: (32, 64, 192, 500, 1024), 3: (16, 32, 64, 192, 256)}
+"""Sizes of long images, by their rank."""
+LONG_CHANNELS = ((1, 1, 1), (1, 3, 8), (1, 32, 1), (1, 1, 32), (1, 16, 16), (1, 192, 32), (4, 4, 4), (32, 1, 1))
+"""Groups, and channels of one group, beside long images."""
 PRODUCTS = 1 << 28
 """Maximum number of multiplications: larger problems differ in the trip counts of their outer loops."""
 
@@ -92,6 +96,36 @@ def _axis(rng: random.Random) -> tuple[int, ...]:
     p = rng.choice((0, reach // 2, reach // 2, reach - 1, reach))
     back = rng.choice((p, p, 0, 1))
     return size, max((size + p + back - reach) // s + 1, 1), k, s, d, p
+
+
+def random_long_layer(rng: random.Random) -> Conv:
+    """A layer with few channels whose kernels and strides are about as long as its images."""
+    while True:
+        rank = rng.choice((1, 2, 3))
+        axes = [_long_axis(rng, LONG[rank]) for _ in range(rank)]
+        fine, coarse, k, s, d, p = zip(*(axes[:1] * rank if rng.random() < 0.6 else axes))
+        g, ic, oc = rng.choice(LONG_CHANNELS)
+        deconv, direction = rng.random() < 0.3, rng.choice(("FWD_D", "BWD_D", "BWD_W"))
+        stag, dtag = rng.choice(("abx", "axb")), rng.choice(("abx", "axb"))
+        try:
+            return Conv(
+                mb=rng.choice((1, 2)), ic=g * ic, oc=g * oc, i=coarse if deconv else fine, o=fine if deconv else coarse,
+                k=k, s=s, d=d, p=p, g=g, has_groups=g > 1, dir=direction, deconv=deconv,
+                dt=_types(rng.choice(("f32", "f32", "bf16"))), stag=stag, dtag=dtag,
+            )  # fmt: skip
+        except (UsageError, UnsupportedError):
+            continue
+
+
+def _long_axis(rng: random.Random, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """What `_axis` returns, of an image of one of ``sizes`` and a kernel about as long."""
+    n = rng.choice(sizes if rng.random() < 0.75 else (1, 3, 8))
+    k = rng.choice((n, n, n, max(n // 2, 1), max(n - 1, 1), 3, 1))
+    s, d = rng.choice((1, 1, k, k, n, max(n // 2, 1), 2)), rng.choice((0, 0, 0, 0, 1, n - 1, 3))
+    reach = (k - 1) * (d + 1) + 1
+    p = rng.choice((0, 0, reach // 2, reach - 1, n, 1))
+    back = rng.choice((p, p, 0, reach - 1))
+    return n, max((n + p + back - reach) // s + 1, 1), k, s, d, p
 
 
 def _types(text: str) -> tuple[str, str, str]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from math import gcd, prod
 
-from convsmith.arith.evaluate import holds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Eq0, Ge0, Mod, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
-from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import fused_dims
-from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.statement import Dim, Statement, view_steps
 
 FILLED = 0.75
 """Minimum part of the terms of an instruction on fragments that channels make, where a copy fills up the others."""
@@ -181,13 +178,25 @@ def _divides(part: Eq0) -> bool:
 
 
 def _meets_each_class(st: Statement, stride: Eq0) -> bool:
-    """Return whether some tap fulfils ``stride`` for each residue class of the pixels that it divides; not where sizes
-    are known at the call only.
+    """Return whether some tap fulfils ``stride`` for each residue class of the pixels that it divides, in each part of
+    the sums; not where sizes are known at the call only.
     """
-    used, residues = variables_of(stride), st.residues
-    pixels = {Var(d.name): range(min(residues.get(d.name, d.size), d.size)) for d in st.of("m") if Var(d.name) in used}
-    taps = {Var(d.name): range(d.size) for d in st.of("k") if Var(d.name) in used}
-    every = (dict(zip(pixels, at)) for at in product(*pixels.values()))
-    return not st.sizes and all(
-        any(holds(stride, {**at, **dict(zip(taps, tap))}) for tap in product(*taps.values())) for at in every
-    )
+    if st.sizes:
+        return False
+    (divided,) = (atom for atom, _ in stride.arg.terms if isinstance(atom, Mod))
+    s, steps = divided.den, dict(divided.num.terms)
+    classes = {d: min(d.size, st.residues.get(d.name, 1)) for d in st.dims if Var(d.name) in steps}
+    taps = {d: n for d, n in classes.items() if d.kind == "k"}
+    every = {d: n for d, n in classes.items() if d.kind != "k"}
+    if s in taps.values():
+        return True
+    if max(every.values(), default=1) > prod(taps.values()):
+        return False
+
+    def sums(dims: dict[Dim, int], start: int) -> set[int]:
+        found = {start % s}
+        for d, n in dims.items():
+            found = {(x + steps[Var(d.name)] * i) % s for x in found for i in range(n)}
+        return found
+
+    return {-x % s for x in sums(every, divided.num.const)} <= sums(taps, 0)

@@ -22,6 +22,7 @@ from convsmith.diag.forking import cached_property
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import AXES, Descriptor, output_size, parse_descriptor, print_descriptor, split_line
 from convsmith.problem.options import read_options, strided
+from convsmith.problem.pairs import pairs_below
 from convsmith.problem.post_ops import Depthwise
 from convsmith.problem.problem import DIRECTIONS, Problem
 
@@ -176,9 +177,14 @@ class Conv(Problem):
     @property
     def flops_real(self) -> int:
         """Two operations per multiplication with an element that exists, taps on padding excluded."""
-        taps = math.prod(self._real_taps(axis) for axis in range(self.rank))
+        taps = math.prod(self.real_taps(axis) for axis in range(self.rank))
         fused = 0 if self.depthwise is None else self.fused.flops_real
         return 2 * self.mb * self.oc * (self.ic // self.g) * taps + fused
+
+    def real_taps(self, axis: int) -> int:
+        """Return the number of pairs (coarse coordinate, tap) along `axis` that read inside the fine side."""
+        p, box = self.p[axis], ((self.coarse[axis], self.s[axis]), (self.k[axis], self.d[axis] + 1))
+        return pairs_below(p + self.fine[axis], *box) - pairs_below(p, *box)
 
     def tap_range(self, axis: int, tap: int) -> tuple[int, int]:
         """Return the half-open range of coarse coordinates along `axis` at which `tap` reads inside the fine side.
@@ -296,9 +302,6 @@ class Conv(Problem):
             "bad-output-size",
         )
 
-    def _real_taps(self, axis: int) -> int:
-        """Return the number of pairs (coarse coordinate, tap) along `axis` that read inside the fine side."""
-        return sum(high - low for low, high in (self.tap_range(axis, tap) for tap in range(self.k[axis])))
 
     def _fail(self, why: str, code: str) -> UsageError:
         return UsageError(f"{why} (in {self.descriptor()})", code=code)

@@ -169,19 +169,8 @@ class _Relation:
             moved = Var(image.name) + self.pads[n] - Var(self.taps[n].name) * (self.p.d[n] + 1)
             coords.append(floordiv(moved, s))
             there = conj((self._in_range(coords[-1], d), eq(mod(moved, s), 0)))
-            masks.append(there if self.symbolic or self._meets(n, image.size, d.size, s) else false())
+            masks.append(there if self.symbolic or self.p.real_taps(n) else false())
         return self._view(side, coords, masks)
-
-    def _meets(self, n: int, image: int, grid: int, s: int) -> bool:
-        """Return whether any pixel of the image meets any pixel of the grid at a tap, along axis ``n`` with stride
-        ``s``.
-        """
-        for tap in range(self.taps[n].size):
-            start = tap * (self.p.d[n] + 1) - self.p.p[n]
-            first = max(0, -(start // s))
-            if first < grid and start + first * s < image:
-                return True
-        return False
 
     def window(self, source: _Side, output: _Side) -> tuple[Axis, ...]:
         """Return the axes of the window between two sides; in the other direction it is read from the grid."""

@@ -57,6 +57,10 @@ FREQUENCY = "f"
 """The loop over frequencies."""
 FACTORS = ("f32", "bf16", "f16")
 """Types of factors that are transformed in f32."""
+REACH = 32
+"""Maximum number of pixels that a tile covers along an axis, of the finer array: it bounds the rows and columns of the
+matrices. A transform is straight-line code on such a line, and the search for sums that its rows share takes the cube.
+"""
 ERROR = 4.0
 """Maximum of the expected error relative to the direct statement's for which `--accuracy=relaxed` admits a transform.
 """
@@ -480,6 +484,11 @@ def winograd(
         of_class = m if pad is None else m // step
         if of_class > 1 and (points := points_of(of_class, tap.size, step)) > len(POINTS):
             raise refuse(f"F({m}, {tap.size}) needs {points} points; there are {len(POINTS)}")
+        if (reach := max(m, (of_class - 1) * step + tap.size)) > REACH:
+            raise refuse(
+                f"a tile of F({m}, {tap.size}) with stride {step} covers {reach} pixels along axis {letter}; legal are "
+                f"at most {REACH}"
+            )
         tiles = -(-pixel.size // m)
         block = min(blocks.get(pixel.name, tiles), tiles)
         if pad is None:

@@ -255,7 +255,7 @@ class Model(CostModel):
             if not self.st.constant:
                 yield from tap_tiles(loops, lane, self.lanes, self.target.registers)
         if self.gathers(lane):
-            yield from gathered_tiles(loops, lane, self.filled(lane))
+            yield from gathered_tiles(loops, lane, self.filled(lane), self.k)
         if loops.kinds[lane] == "m" and self.along_rows(lane):
             yield from row_tiles(loops, lane, self.n, self.lanes, self.target.registers)
         along_k = lane == self.k

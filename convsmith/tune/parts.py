@@ -41,7 +41,9 @@ def parts_of_sums(
     tapped = {by_pixel[pixel].tap for pixel in config.phases}  # cut by their phases already
     ways = [(1, st.reduce[-1])]
     for n in (n for n in st.reduce if n not in tapped):
-        whole = sizes[n] if n in fused else max(config.size(n), 1)
+        # A fragment has no product for a residue class that no tap of a part meets.
+        classes = st.residues.get(n, 1) if unit.rows > 1 else 1
+        whole = sizes[n] if n in fused else max(config.size(n), classes)
         even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)
         ways.append((max(even, default=1), n))
     parts, loop = max(ways, key=lambda way: (way[0] > 1 and way[1] != config.lane, way))

@@ -107,10 +107,10 @@ def window_tiles(
                 yield tile | {t: loops.extents[t] for _, t in pairs if loops.extents[t] > 1}
 
 
-def gathered_tiles(loops: Loops, lane: str, filled: int) -> Iterator[dict[str, int]]:
-    """Yield tiles of all taps whose pixels share the gathered channels of ``filled`` lanes along groups."""
+def gathered_tiles(loops: Loops, lane: str, filled: int, gathered: str) -> Iterator[dict[str, int]]:
+    """Yield tiles of all taps whose pixels share the elements along ``gathered`` of ``filled`` lanes along groups."""
     *_, column = loops.of("m")
-    taps = {n: loops.extents[n] for n in loops.of("k") if loops.axes[n] and loops.extents[n] > 1}
+    taps = {n: loops.extents[n] for n in loops.of("k") if n != gathered and loops.axes[n] and loops.extents[n] > 1}
     if not 1 < prod(taps.values()) <= FEW_TAPS or loops.extents[column] < GATHERED or loops.residues:
         return
     for vectors in VECTORS:

@@ -119,6 +119,10 @@ def test_accuracy_is_a_part_of_the_problem() -> None:
     ("line", "words", "error", "text"),
     [
         (LAYER, "--winograd=oh:6,ow:6", cs.ConfigError, "the error is 6.9 times .* --accuracy=relaxed admits 4"),
+        ("--stag=axb --dtag=axb mb1ic8iw99oc8kw3sw20", "--winograd=ow:3", cs.ConfigError,
+         r"a tile of F\(3, 3\) with stride 20 covers 43 pixels along axis w; legal are at most 32"),
+        ("--dir=BWD_D --stag=axb --dtag=axb mb1ic8iw99oc8kw33sw33", "--winograd=iw:33", cs.ConfigError,
+         r"a tile of F\(33, 33\) with stride 33 covers 33 pixels along axis w; legal are at most 32"),
         (f"--accuracy=strict {LAYER}", "--winograd=oh:2,ow:2", cs.ConfigError, "strict permits no transforms"),
         (f"--accuracy=low {LAYER}", "", cs.UsageError, "--accuracy: 'low' is unknown; legal: strict, relaxed, any"),
     ],
