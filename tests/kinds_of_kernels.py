@@ -381,6 +381,10 @@ KINDS = {
         "--deconv --stag=axb --dtag=axb --attr-post-ops=square g5mb1ic5iw7oc5ow7kw3pw1",
         "--lane=g --register=g:8,ow:3,kw:3 --order=mb,g,ow --hold=wei --drain=yes",
     ),
+    "weights-held-not-packed": (
+        "--wtag=bcda --stag=axb --dtag=axb g8mb1ic8iw7oc8ow7kw3pw1",
+        "--lane=g --register=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei --pack=",
+    ),
     "fragments": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",
         "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:6 --terms=ic:8",

@@ -119,7 +119,10 @@ class ValueEmitter(ShuffleEmitter):
 
     def _slot(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[Slot, Index | None]:
         lanes = self.vector_of.get(buffer)
-        lead, lane = (index[:-1], index[-1]) if lanes else (index, None)
+        lead, lane = index, None
+        if lanes:
+            innermost = buffer.blocks[-1].dim
+            lead, lane = (*index[:innermost], *index[innermost + 1 :]), index[innermost]
         if any(not i.is_const for i in lead):
             raise InternalError(f"register array {buffer.name}[{', '.join(map(str, index))}] has no constant index")
         return (buffer, tuple(i.const for i in lead)), lane

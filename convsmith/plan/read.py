@@ -93,10 +93,11 @@ def read_steps(
                 "hold", f"--hold={operand}: all lanes along {config.lane} read one element of {operand}; legal is a "
                 "lane loop that moves it",
             )  # fmt: skip
-        if operand not in config.pack and not lanes & variables_of(_view(st, operand).coords[-1]):
+        view = _view(st, operand)
+        if operand not in config.pack and not lanes & variables_of(view.coords[view.layout.blocks[-1].dim]):
             raise ConfigError(
-                "hold", f"--hold={operand}: lanes along {config.lane} are not the last dim of {operand}, along which "
-                f"registers hold its vectors; legal is to pack it: --pack={operand}",
+                "hold", f"--hold={operand}: lanes along {config.lane} are not innermost in the memory of {operand}, "
+                f"along which registers hold its vectors; legal is to pack it: --pack={operand}",
             )  # fmt: skip
         if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
             raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")

@@ -45,6 +45,10 @@ FOUND = {
         "--stag=axb --dtag=axb --attr-post-ops=square+linear:2:1 g32mb2ic32iw9oc32ow9kw3pw1",
         "--lane=g --register=ow:3,kw:3 --order=mb,g,oc,ow --hold=wei --drain=yes --threads=2",
     ),
+    "weights-held-in-a-layout-of-their-own": (
+        "--wtag=bcda --stag=axb --dtag=axb g16mb1ic16iw7oc16ow7kw3pw1",
+        "--lane=g --register=ow:3,kw:3 --order=mb,g,oc,ow --hold=wei --pack=",
+    ),
     "fragments-of-rows-in-blocks": (
         "--dir=FWD_B --dt=bf16 --stag=aBCd4b2c --dtag=axb mb1ic64ih15oc8oh17kh1ph1", "",
     ),

@@ -78,10 +78,10 @@ HELD = "--lane=g --register=ow:3,g:16 --pack={} --hold=wei"
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_held_operands_have_lanes_along_their_last_dim(level: str) -> None:
-    """Registers hold vectors of an operand along its last dim; others are packed."""
+def test_held_operands_have_lanes_along_their_innermost_dim(level: str) -> None:
+    """Registers hold vectors of an operand along the innermost dim of its memory; others are packed."""
     problem, machine = parse_problem(LINES["groups"]).canonical(), target(level)
-    with pytest.raises(ConfigError, match=r"--hold=wei: lanes along g are not the last dim of wei.*--pack=wei"):
+    with pytest.raises(ConfigError, match=r"lanes along g are not innermost in the memory of wei.*--pack=wei"):
         plan(problem, Config.parse(f"--target={level} {HELD.format('')}"), machine)
     artifact = build_artifact(problem, Config.parse(f"--target={level} {HELD.format('wei')}"), machine)
     assert llvm_bind.undefined_symbols(artifact.code) == ()

@@ -1,0 +1,29 @@
+"""The kernels of every kind that the oracle interprets, as machine code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from guarded import Compiled, check_result, expected
+from kinds_of_kernels import KINDS
+
+from convsmith.compiler.driver import build_artifact
+from convsmith.machine.registry import target
+from convsmith.plan.config import Config
+from convsmith.problem import parse_problem
+from convsmith.problem.data import random_arrays
+
+LEVEL = target("generic")
+MACHINE = replace(LEVEL, vectors=replace(LEVEL.vectors, count=64))
+"""Vectors of four lanes, as the oracle has them; what does not fit into registers is on the stack."""
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_kind(kind: str) -> None:
+    line, words = KINDS[kind]
+    problem = parse_problem(line)
+    artifact = build_artifact(problem, Config.parse(f"--target={MACHINE.name} {words}"), MACHINE)
+    arrays = random_arrays(problem)
+    check_result(problem, Compiled(problem, artifact)(arrays), expected(problem, arrays))
