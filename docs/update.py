@@ -59,7 +59,7 @@ def _run(commands: Sequence[str]) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CONVSMITH_")}
     programs = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
     environment |= {"CONVSMITH_CACHE": "off", "CONVSMITH_DATABASE": "off", "CONVSMITH_MICRO_ARCHITECTURE": CHOSEN}
-    environment |= {"PATH": programs, "COLUMNS": "120", "NO_COLOR": "1"}
+    environment |= {"PATH": programs, "NO_COLOR": "1"}
     shell = ["bash", "-o", "pipefail", "-c", "".join(parts)]
     done = subprocess.run(shell, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     found = re.findall(rf"(.*?){_END} (\d+)\n", done.stdout, re.DOTALL)

@@ -65,7 +65,7 @@ __all__ = ["bench", "bench_kernel"]
 @click.option("--resume", is_flag=True, help="With --suite and --json: add to the rows of the file, if it exists.")
 @click.option("--png", "picture", metavar="FILE", help="Draw the roofline with all problems, and their ratios.")
 @click.option("--html", metavar="FILE", help="Write a page for a browser: a table that sorts, and pictures.")
-@click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
+@click.option("--wide", is_flag=True, help="All columns and names, whatever the width.")
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
     source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from convsmith import __version__
 from convsmith.cli.bench_json import RowData
 from convsmith.cli.distribution import SuiteResult, draw_all
-from convsmith.measure.profile import TEXTS, ModelProfile, ProfiledNode, heading, node_cells
+from convsmith.measure.profile import DOUBTFUL, TEXTS, ModelProfile, ProfiledNode, heading, node_cells
 from convsmith.page.document import render
 from convsmith.page.figures import figure
 
@@ -64,7 +64,8 @@ def profile_html(profile: ModelProfile) -> str:
     rows = []
     for node in profile.nodes:
         texts = node_cells(node, profile.host) | {"node": ", ".join(node.names), "config": node.config}
-        rows.append([HtmlCell(text, text if title in _TEXTS else float(text)) for title, text in texts.items()])
+        values = {title: text if title in _TEXTS else float(text.rstrip(DOUBTFUL)) for title, text in texts.items()}
+        rows.append([HtmlCell(text, values[title]) for title, text in texts.items()])
     return _page(
         f"convsmith bench {profile.model}", heading(profile.model, profile.host, profile.threads),
         [*profile.summary(), _SORTS], picture, f"Nodes that take most time: {profile.host} and convsmith", "Nodes",

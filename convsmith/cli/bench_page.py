@@ -11,6 +11,7 @@ from convsmith.cli.problems import Listed, short_config
 from convsmith.cli.table import GIVES_WAY, Column
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.kernel import CompiledKernel
+from convsmith.measure.doubts import Figures, doubts
 from convsmith.measure.peak import Types
 from convsmith.measure.roofline import rate_unit
 from convsmith.measure.timing import Measurement
@@ -19,11 +20,6 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.types import is_integer, print_types
 
 __all__ = ["Page", "Row"]
-
-UNSTEADY = 0.1
-"""Half the interquartile range, relative to the median, above which a row counts as unsteady."""
-STARVED = 0.8
-"""Ratio of the threads' CPU time to the wall time of the samples, below which a row counts as starved."""
 
 _PROBLEM, _NAME, _CONFIG, _VERIFIED = "problem", "name", "config", "verified"
 _TIME, _RATE, _PEAK, _SPREAD = "time us", "rate", "% peak", "+-"
@@ -78,7 +74,8 @@ class Page:
                 error_line(f"{self._listed.text(row.problem)}: {row.verdict.detail}", "mismatch")
         if self._data_only:
             return
-        for remark in (*_peaks(rows), *self._left_out(), *_doubts(rows), *self._libraries(rows, here)):
+        noise = doubts([figures for row in rows for figures in _figures(row)], len(rows), _SPREAD)
+        for remark in (*_peaks(rows), *self._left_out(), *noise, *self._libraries(rows, here)):
             note(remark)
 
     def _columns(self) -> list[Column]:
@@ -154,21 +151,8 @@ def _peaks(rows: Sequence[Row]) -> Iterator[str]:
         yield f"peak{'s' * (len(texts) > 1)}: {', '.join(texts)}"
 
 
-def _doubts(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield reasons to distrust figures."""
-    times = [row.times for row in rows if row.times]
-    unsteady = sum(_is_unsteady(t) for t in times)
-    if unsteady:
-        yield f"{unsteady} of {len(rows)} rows vary by more than {UNSTEADY:.0%} (+-): is something else running?"
-    on_cpus = [row.times for row in rows if row.times and (row.kernel is None or row.kernel.target.device is None)]
-    starved = [t.cpu_share for t in on_cpus if t.cpu_share < STARVED]
-    if starved:
-        yield (
-            f"{len(starved)} of {len(rows)} rows had less than {STARVED:.0%} of the CPU time of their threads (the "
-            f"least {min(starved):.0%}): something else took it, or threads waited for each other"
-        )
-
-
-def _is_unsteady(times: Measurement) -> bool:
-    figures = times.of_peak or times.gflops
-    return figures.high - figures.low > 2 * UNSTEADY * figures.median
+def _figures(row: Row) -> Iterator[Figures]:
+    """Yield the figures that may give a reason to distrust the row; nothing for a row without times."""
+    if row.times is not None:
+        on_cpu = row.kernel is None or row.kernel.target.device is None
+        yield Figures((row.times.of_peak or row.times.gflops,), row.times.cpu_share if on_cpu else None)

@@ -52,7 +52,7 @@ def list_() -> None:
 @db.command(epilog="Example: convsmith db best kh3")
 @click.argument("text", required=False, default="")
 @click.option("--all", "everywhere", is_flag=True, help="Rows of other machines and compilers too.")
-@click.option("--wide", is_flag=True, help="All columns, however wide the terminal is.")
+@click.option("--wide", is_flag=True, help="All columns, whatever the width.")
 def best(text: str, everywhere: bool, wide: bool) -> None:
     """The best config of each problem whose line contains TEXT, on this machine and its devices, by this compiler.
     """

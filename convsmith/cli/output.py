@@ -18,10 +18,14 @@ from convsmith.cli.table import Column, FittedTable, fitted
 from convsmith.diag.errors import ConvsmithError, InternalError, ToolchainError, UsageError
 from convsmith.diag.printable import LINES, printable
 
-__all__ = ["STATUS", "Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of", "write_file"]
+__all__ = [
+    "PIPED", "STATUS", "Progress", "Rows", "error_line", "exit_status", "note", "progress", "width_of", "write_file",
+]  # fmt: skip
 
 STATUS = "convsmith.status"
 """Key of click's `Context.meta`: the exit status of a command by the rows that it has computed so far."""
+PIPED = 120
+"""Width in characters that chooses the columns of a table in a pipe or a file; its texts are not truncated."""
 _BAR = 20
 """Width of the progress bar in characters."""
 
@@ -112,8 +116,9 @@ class Rows:
         return self._tables[0][1].left_out
 
     def _add(self, columns: Sequence[Column], err: bool, wide: bool) -> None:
-        limit = None if wide else width_of(sys.stderr if err else sys.stdout)
-        self._tables.append((err, fitted(columns, limit)))
+        width = width_of(sys.stderr if err else sys.stdout)
+        limit = None if wide else width or PIPED
+        self._tables.append((err, fitted(columns, limit, cut=width is not None)))
 
 
 class _Silent:

@@ -55,8 +55,10 @@ class FittedTable:
         return line if self.limit is None else _cut(line, self.limit)
 
 
-def fitted(columns: Sequence[Column], limit: int | None) -> FittedTable:
-    """Return the table of the columns that fit into `limit` characters; the first column is truncated if necessary."""
+def fitted(columns: Sequence[Column], limit: int | None, cut: bool = True) -> FittedTable:
+    """Return the table of the columns that fit into `limit` characters; texts that are too long are truncated, unless
+    `cut` is false.
+    """
     kept = list(columns)
     natural = columns[0].width
     if limit is not None:
@@ -65,9 +67,10 @@ def fitted(columns: Sequence[Column], limit: int | None) -> FittedTable:
             if first + _rest(kept) <= limit:
                 break
             kept.remove(column)
-        kept[0] = kept[0]._replace(width=max(min(natural, limit - _rest(kept)), 1))
+        if cut:
+            kept[0] = kept[0]._replace(width=max(min(natural, limit - _rest(kept)), 1))
     left_out = tuple(column.title for column in columns if column.title not in {c.title for c in kept})
-    return FittedTable(tuple(kept), left_out, limit)
+    return FittedTable(tuple(kept), left_out, limit if cut else None)
 
 
 def _rest(columns: Sequence[Column]) -> int:

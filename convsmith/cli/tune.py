@@ -43,7 +43,7 @@ __all__ = ["opened", "time_text", "tune"]
 @click.option("--cluster", metavar="ADDRESS", help="Search on the machines of a Dask cluster.")
 @click.option("--report", is_flag=True, help="Print the model's error against all measurements, and measure nothing.")
 @click.option("--space", is_flag=True, help="Print the space around the model's choice, and measure nothing.")
-@click.option("--wide", is_flag=True, help="All columns and names, however wide the terminal is.")
+@click.option("--wide", is_flag=True, help="All columns and names, whatever the width.")
 @problem_options
 @input_option
 def tune(

@@ -10,13 +10,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convsmith.diag.printable import printable
+from convsmith.measure.doubts import Figures, contradicts, doubts, half_range, is_unsteady
 from convsmith.measure.timing import Spread
 from convsmith.problem.problem import Problem
 
-__all__ = ["TEXTS", "LeftNode", "ModelProfile", "ProfiledNode", "heading", "node_cells"]
+__all__ = ["DOUBTFUL", "TEXTS", "LeftNode", "ModelProfile", "ProfiledNode", "heading", "node_cells"]
 
 TEXTS = ("node", "operator", "problem")
 """Columns of texts; the others hold numbers."""
+DOUBTFUL = "?"
+"""Mark behind the ratio of a row whose samples vary, or contradict each other."""
 WORST = 3
 """Number of nodes that a summary names."""
 _MILLISECONDS, _MICROSECONDS = 1e3, 1e6
@@ -27,7 +30,8 @@ class ProfiledNode:
     """Nodes of a model with one problem: the time of our kernel, and that of the `host` framework's.
 
     ``speedup`` is the host's time divided by ours. ``error`` is the greatest difference of the results, as a part of
-    the greatest result; ``agrees`` says whether it is that of rounding.
+    the greatest result; ``agrees`` says whether it is that of rounding. ``cpu_share`` is the ratio of CPU time to wall
+    time of our samples, per thread; None on a device.
     """
 
     names: tuple[str, ...]
@@ -39,12 +43,23 @@ class ProfiledNode:
     speedup: Spread
     error: float
     agrees: bool
+    cpu_share: float | None = None
 
     @property
     def label(self) -> str:
         """The name of the node, or of the first one of several with their number."""
         others = len(self.names) - 1
         return printable(f"{self.names[0]} and {others} more" if others else self.names[0])
+
+    @property
+    def figures(self) -> Figures:
+        """The figures that may give a reason to distrust the row."""
+        return Figures((self.seconds, self.host, self.speedup), self.cpu_share)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a series varies, or the ratio of the rounds is not that of the times."""
+        return self.figures.is_unsteady or contradicts(self.speedup, self.host, self.seconds)
 
     @property
     def host_seconds(self) -> float:
@@ -102,12 +117,13 @@ class ModelProfile:
     def _lines(self) -> Iterator[str]:
         count, whole = sum(len(node.names) for node in self.nodes), self.seconds.median
         if self.nodes:
-            share = f", {self.host_seconds / whole:.0%} of the model's {whole * _MILLISECONDS:.2f} ms" if whole else ""
             subject = f"{count} convolutions and products take" if count > 1 else "1 convolution or product takes"
-            yield f"{subject} {self.host} {self.host_seconds * _MILLISECONDS:.2f} ms, each on its own{share}"
+            alone = f"{subject} {self.host} {self.host_seconds * _MILLISECONDS:.2f} ms, each on its own"
+            yield alone + (f", {self._share}" if whole else "")
             yield f"could be won: {self.gain * _MILLISECONDS:.2f} ms, {self.gain / self.host_seconds:.0%} of that"
         elif not self.left:
             yield f"{self.model} has no convolution and no product of bytes"
+        yield from self._doubts()
         for node in self.worst():
             yield f"    {node.gain * _MILLISECONDS:.2f} ms at {', '.join(node.names)}: {node.problem}"
         for left in self.left:
@@ -116,13 +132,36 @@ class ModelProfile:
             listed = ", ".join(f"{name} {count}" for name, count in sorted(self.others.items()))
             yield f"other operators stay with {self.host}: {listed}"
 
+    @property
+    def _share(self) -> str:
+        """The share of the nodes in the time of the model, where they take no longer than all of it."""
+        whole = f"the model's {self.seconds.median * _MILLISECONDS:.2f} ms"
+        share = self.host_seconds / self.seconds.median
+        if share <= 1:
+            return f"{share:.0%} of {whole}"
+        return f"more than {whole}: how much of it they are is not known"
+
+    def _doubts(self) -> Iterator[str]:
+        """Yield reasons to distrust the figures, those of `bench` and those of a model."""
+        yield from doubts([node.figures for node in self.nodes], len(self.nodes), f"{DOUBTFUL} behind the ratio")
+        odd = [node for node in self.nodes if contradicts(node.speedup, node.host, node.seconds)]
+        if odd:
+            node, of_times = odd[0], odd[0].host.median / odd[0].seconds.median
+            yield (
+                f"{len(odd)} of {len(self.nodes)} rows have a ratio that is not that of their times ({node.label}: "
+                f"{node.speedup.median:.2f} is the median of the rounds, {of_times:.2f} the ratio of the medians): the "
+                "machine was busy in some rounds"
+            )
+        if is_unsteady(self.seconds):
+            yield f"the whole model's time varies by {half_range(self.seconds):.0%}: is something else running?"
+
     def as_data(self) -> dict[str, Any]:
         """Return everything as values that JSON can hold."""
         rows = [
             {
                 "names": list(n.names), "operator": n.operator, "problem": str(n.problem), "config": n.config,
                 "seconds": asdict(n.seconds), "host": asdict(n.host), "speedup": asdict(n.speedup), "error": n.error,
-                "agrees": n.agrees, "gain": n.gain,
+                "agrees": n.agrees, "gain": n.gain, "cpu_share": n.cpu_share,
             }
             for n in self.nodes
         ]  # fmt: skip
@@ -147,7 +186,7 @@ def node_cells(node: ProfiledNode, host: str) -> dict[str, str]:
     return {
         "node": node.label, "operator": node.operator, "problem": str(node.problem),
         "time us": _time(node.seconds.median), f"{host} us": _time(node.host.median),
-        "ratio": f"{node.speedup.median:.2f}", "could win us": _time(node.gain),
+        "ratio": f"{node.speedup.median:.2f}{DOUBTFUL * node.is_doubtful}", "could win us": _time(node.gain),
         "agrees": "yes" if node.agrees else f"NO: {node.error:.0e}",
     }  # fmt: skip
 

@@ -17,6 +17,7 @@ from convsmith.onnx.calls import KernelCall
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, aligned_copy
+from convsmith.runtime.threads import available_cpus
 
 __all__ = ["LAYOUT", "HostNode", "NodeProfiler"]
 
@@ -112,11 +113,13 @@ class NodeProfiler:
         ours()
         found = node.call.finish(from_layout(results["dst"], problem.tensor("dst").layout))
         error, agrees = _difference(found, node.result)
-        samples = alternate({"ours": Sampler(ours), "host": Sampler(node.host_call())}, self.rounds)
+        sampler = Sampler(ours)
+        samples = alternate({"ours": sampler, "host": Sampler(node.host_call())}, self.rounds)
         pairs = zip(samples["host"], samples["ours"], strict=True)
         return ProfiledNode(
             tuple(n.name for n in nodes), node.title, problem, str(kernel.config), spread(samples["ours"]),
             spread(samples["host"]), spread([a / b for a, b in pairs]), error, agrees,
+            None if kernel.target.device else sampler.busy_cpus / min(self.threads, available_cpus()),
         )  # fmt: skip
 
 

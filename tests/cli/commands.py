@@ -10,12 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 from click.testing import CliRunner, Result
 
 from convsmith.cli.main import main
 
-__all__ = ["on_terminal", "run", "visible_lines"]
+__all__ = ["documented_titles", "on_terminal", "run", "visible_lines"]
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -44,6 +45,14 @@ def on_terminal(width: int, *arguments: str, **environment: str) -> tuple[int, s
 def visible_lines(output: str) -> list[str]:
     """Everything that stood on a line at some time, without escape sequences."""
     return [part for part in re.split(r"[\r\n]+", _ESCAPES.sub("", output)) if part.strip()]
+
+
+def documented_titles(first: str) -> set[str]:
+    """The lines of the documentation that are titles of a table, whose first column is `first`."""
+    root = Path(__file__).parents[2]
+    pages = (root / "README.md", *(root / "docs").rglob("*.md"))
+    lines = (line for page in pages for line in page.read_text(encoding="utf-8").splitlines())
+    return {line for line in lines if line.startswith(f"{first}  ") and "time us" in line}
 
 
 def _read(terminal: int) -> bytes:

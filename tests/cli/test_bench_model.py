@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from commands import documented_titles
 
 from convsmith.cli.main import main
 
@@ -51,6 +52,12 @@ def test_bench_prints_rows_and_a_summary(path: str, tmp_path: Path) -> None:
     data = json.loads((tmp_path / "rows.json").read_text())
     assert data["complete"] and [row["names"] for row in data["nodes"]] == [["first"], ["second"]]
     assert data["threads"] == 1 and data["machine"]["cpu"]
+    assert all(0 < row["cpu_share"] < 1.2 for row in data["nodes"])
+
+
+def test_a_pipe_prints_the_columns_that_the_documentation_shows(path: str) -> None:
+    lines = run("bench", path, "--threads", "1", "--rounds", "1").output.splitlines()
+    assert documented_titles("node") == {line for line in lines if line.startswith("node ")}
 
 
 def test_a_narrow_terminal_keeps_nodes_and_times(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

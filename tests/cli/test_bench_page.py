@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import on_terminal, run, visible_lines
+from commands import documented_titles, on_terminal, run, visible_lines
 
 import convsmith as cs
 from convsmith.cli import bench as bench_module
-from convsmith.cli.bench_page import STARVED, Row
+from convsmith.cli.bench_page import Row
 from convsmith.machine.registry import target
+from convsmith.measure.doubts import STARVED
 from convsmith.measure.peak import peak_types
 from convsmith.measure.timing import Measurement, PeerTime, Spread
 from convsmith.measure.verification import Verdict
@@ -73,6 +74,12 @@ def test_a_row_is_one_line_at_every_width(measured: list[Problem], width: int, n
         assert {"verified", "GFLOP/s", "% peak", "+-"} <= set(shown)
     if (width >= 120 and network == "resnet50") or width >= 160:
         assert "config" in shown
+
+
+def test_a_pipe_prints_the_columns_that_the_documentation_shows(measured: list[Problem]) -> None:
+    result = run("bench", "resnet50", *FAST, "--vs", OTHERS)
+    assert documented_titles("problem") == {result.stdout.splitlines()[1]}
+    assert "left out, for the width: " not in result.stdout
 
 
 def test_wide_has_all_columns_and_names(measured: list[Problem]) -> None:

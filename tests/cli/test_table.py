@@ -57,6 +57,12 @@ def test_a_wide_cell_takes_the_blanks_of_the_next_column_only() -> None:
     assert len(table.line({"a": "x", "b": "1", "c": "7"})) == len(table.line({"a": "x", "b": "12345", "c": "7"}))
 
 
+def test_a_pipe_has_the_columns_of_its_width_and_whole_texts() -> None:
+    table = fitted(COLUMNS, 94, cut=False)
+    assert table.left_out == ("name",) and table.columns[0].width == COLUMNS[0].width
+    assert all(cell in table.line(LONG) for title, cell in LONG.items() if title != "name")
+
+
 @pytest.mark.parametrize("data_only", [False, True])
 @pytest.mark.parametrize("wide", [False, True])
 def test_rows_without_a_terminal_go_to_both_streams(

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.cli.bench_html import profile_html
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.measure.profile import LeftNode, ModelProfile, ProfiledNode
+from convsmith.measure.profile import LeftNode, ModelProfile, ProfiledNode, node_cells
 from convsmith.measure.timing import Spread
 from convsmith.onnx import host as host_module
 from convsmith.onnx.host import OnnxHost
@@ -299,6 +300,49 @@ def test_a_summary_names_what_could_be_won() -> None:
     assert lines[0] == "5 convolutions and products take host 17.50 ms, each on its own, 88% of the model's 20.00 ms"
     assert lines[1] == "could be won: 12.50 ms, 71% of that" and lines[3].startswith("    4.00 ms at a0, a1: ")
     assert lines[-2:] == ["left to host: e (Odd): why", "other operators stay with host: Relu 2"]
+
+
+def noisy(factor: float, ratio: float = 1.0, share: float | None = None) -> ProfiledNode:
+    """A node whose times vary by a factor, and whose ratio is one of other rounds."""
+    steady = node("a", 1e-3, 2e-3)
+    host, speedup = (Spread(x.median, x.median / factor, x.median * factor) for x in (steady.host, steady.speedup))
+    return replace(steady, host=host, speedup=speedup.scaled(ratio), cpu_share=share)
+
+
+@pytest.mark.parametrize(
+    ("row", "mark", "said"),
+    [
+        (noisy(1.05), "", []), (noisy(1.05, share=0.9), "", []), (noisy(1.05, ratio=1.05), "", []),
+        (noisy(1.3), "?", ["2 of 4 rows vary by more than 10% (? behind the ratio): is something else running?"]),
+        (noisy(1.05, ratio=0.4), "?",
+         ["2 of 4 rows have a ratio that is not that of their times (a0: 0.80 is the median of the rounds, 2.00 the "
+          "ratio of the medians): the machine was busy in some rounds"]),
+        (noisy(1.05, share=0.5), "",
+         ["2 of 4 rows had less than 80% of the CPU time of their threads (the least 50%)"]),
+    ],
+)  # fmt: skip
+def test_a_profile_says_which_figures_are_doubtful(row: ProfiledNode, mark: str, said: list[str]) -> None:
+    rows = (row, node("b", 1e-3, 2e-3), row, node("c", 1e-3, 2e-3))
+    found = ModelProfile("m", "host", 1, Spread(20e-3, 20e-3, 20e-3), rows)
+    lines = [line for line in found.summary() if " rows " in line]
+    assert [line[: len(text)] for line, text in zip(lines, said, strict=True)] == said
+    assert node_cells(row, "host")["ratio"] == f"{row.speedup.median:.2f}{mark}"
+    assert f"{row.speedup.median:.2f}{mark}<" in profile_html(found)  # and the column sorts
+
+
+@pytest.mark.parametrize(("whole", "share"), [(20e-3, "20% of the model's 20.00 ms"), (4e-3, "100% of"), (1e-3, "")])
+def test_a_share_of_the_model_is_at_most_all_of_it(whole: float, share: str) -> None:
+    found = ModelProfile("m", "host", 1, Spread(whole, whole, whole), (node("a", 1e-3, 2e-3, 2),))
+    line = next(found.summary())
+    if share:
+        assert f"each on its own, {share}" in line
+    else:
+        assert line.endswith("each on its own, more than the model's 1.00 ms: how much of it they are is not known")
+
+
+def test_a_whole_model_that_varies_is_said() -> None:
+    found = ModelProfile("m", "host", 1, Spread(20e-3, 10e-3, 40e-3), (node("a", 1e-3, 2e-3),))
+    assert "the whole model's time varies by 75%: is something else running?" in found.summary()
 
 
 def test_models_and_profiles_have_the_same_problems(tmp_path: Path) -> None:
