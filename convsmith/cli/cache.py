@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from convsmith.cli.group import CommandGroup
 from convsmith.cli.output import note
 from convsmith.compiler.cache import disk_cache
 from convsmith.compiler.instruments import remove_dumps
@@ -11,7 +12,7 @@ from convsmith.compiler.instruments import remove_dumps
 __all__ = ["cache"]
 
 
-@click.group(epilog="Example: convsmith cache info")
+@click.group(cls=CommandGroup, epilog="Example: convsmith cache info")
 def cache() -> None:
     """Look at the cache of compiled kernels, or empty it."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from convsmith.cli.group import CommandGroup
 from convsmith.cli.output import Rows, note, write_file
 from convsmith.cli.table import Column
 from convsmith.cli.tune import opened, time_text
@@ -27,7 +28,7 @@ MOST_EXPORT = 1 << 30
 """Bytes of the largest export that is read."""
 
 
-@click.group(epilog="Example: convsmith db list")
+@click.group(cls=CommandGroup, epilog="Example: convsmith db list")
 def db() -> None:
     """Look at the database of measurements, or move rows in and out of it."""
 
@@ -71,7 +72,7 @@ def best(text: str, everywhere: bool, wide: bool) -> None:
         [
             Column("problem", max(len(row.problem) for row in known), left=True), Column("threads", 7, 3),
             Column("time", 9), Column("of first", 8), Column("spread", 6, 4), Column("samples", 7, 4),
-            Column("config", 40, 5, left=True),
+            Column("config", 38, 5, left=True),
         ], wide=wide,
     )  # fmt: skip
     table.head()

@@ -9,6 +9,7 @@ import click
 from convsmith.cli.models import ModelInputs, input_option, model_constants, models_or_problems
 from convsmith.cli.output import note
 from convsmith.cli.problems import ProblemCommand, choice_options, problem_options
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.exporter.library import FORMATS, ExportedLibrary, export_kernels, kernels_for
@@ -49,7 +50,7 @@ def export(
     """
     settings.validate()
     if form not in FORMATS:
-        raise UsageError(f"--format={form} is not legal; legal are {', '.join(FORMATS)}", code="bad-format")
+        raise UsageError(f"--format={form} is not legal; legal are {choices(form, FORMATS)}", code="bad-format")
     if name is not None:
         check_name(name)
     if prefix is not None:

@@ -22,6 +22,7 @@ from typing import Any, TextIO
 import click
 
 from convsmith import __version__
+from convsmith.cli.group import CommandGroup, named_options
 from convsmith.cli.output import STATUS, error_line, exit_status
 from convsmith.diag.errors import ConvsmithError, InternalError
 from convsmith.diag.settings import VARIABLES
@@ -35,7 +36,7 @@ _EPILOG = "\n\n".join(
 )
 
 
-class _Group(click.Group):
+class _Group(CommandGroup):
     """Imports a command's module when the command is called, and turns errors into one message and an exit status."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -48,12 +49,12 @@ class _Group(click.Group):
         return command
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _until_reader_leaves({}):  # --help and --version print here
+        with _until_reader_leaves({}), named_options():  # --help and --version print here
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _plain_warnings(), _orderly_end(), _until_reader_leaves(ctx.meta):
+            with _plain_warnings(), _orderly_end(), _until_reader_leaves(ctx.meta), named_options():
                 return super().invoke(ctx)
         except ConvsmithError as error:
             error_line(str(error), type(error).__name__)

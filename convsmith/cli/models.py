@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from convsmith.cli.problems import Listed, Options, read_problems, with_layout
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.onnx.models import node_constants, node_problems
@@ -128,7 +129,7 @@ def _torch_problems(source: str) -> Mapping[str, Problem]:
 
 def _one_node(source: str, problems: Mapping[str, Problem], layout: str, node: str | None) -> Listed:
     if node is None or node not in problems:
-        legal = ", ".join(problems) or "none: it has no convolution"
+        legal = choices(node, problems) or "none: it has no convolution"
         wrong = "the name of a node is missing" if node is None else f"it has no convolution {node!r}"
         raise UsageError(f"{source}: {wrong}; legal are {legal}", code="unknown-node")
     return Listed((with_layout(problems[node], layout),), layout, False)

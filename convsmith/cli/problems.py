@@ -12,6 +12,7 @@ import click
 
 from convsmith.compiler.service import line_words
 from convsmith.diag import trace
+from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UsageError
 from convsmith.diag.files import MOST_TEXT, read_text
 from convsmith.diag.forking import cached_property
@@ -261,7 +262,8 @@ def _descriptor(text: str, given: Mapping[str, str], one: bool) -> list[Item]:
         example = "64x256:256x32" if "matmul" in given else "mb1ic64ih56oc64oh56kh3ph1"
         networks = [] if one or "matmul" in given else SUITES
         legal = f"{', '.join([*networks, 'a file'])}, - and descriptors such as {example}"
-        raise UsageError(f"{error}; legal are {legal}", code=error.code) from None
+        meant = suggestion(text, networks)
+        raise UsageError(f"{error}; legal are {legal}{meant}", code=error.code) from None
 
 
 def _batch_file(name: str, source: str | None) -> tuple[str, str]:

@@ -57,13 +57,13 @@ class FittedTable:
 
 def fitted(columns: Sequence[Column], limit: int | None, cut: bool = True) -> FittedTable:
     """Return the table of the columns that fit into `limit` characters; texts that are too long are truncated, unless
-    `cut` is false.
+    `cut` is false: then no column is dropped for a long text of the first one.
     """
     kept = list(columns)
     natural = columns[0].width
     if limit is not None:
         for column in sorted((c for c in columns if c.rank), key=lambda c: -c.rank):
-            first = natural if column.rank >= GIVES_WAY else min(natural, _SHORTEST)
+            first = natural if cut and column.rank >= GIVES_WAY else min(natural, _SHORTEST)
             if first + _rest(kept) <= limit:
                 break
             kept.remove(column)

@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import ConvsmithError, UsageError
 
 __all__ = ["check_fields", "conforms", "expect_text", "expect_word", "integer", "integers", "limit_digits", "shown"]
@@ -52,7 +53,8 @@ def expect_text(name: str, value: object, code: str) -> None:
 def expect_word(name: str, value: object, legal: Collection[str], code: str) -> None:
     """Raise UsageError with `code` if `value`, the argument `name`, is not one of the strings in `legal`."""
     if not isinstance(value, str) or value not in legal:
-        raise UsageError(f"{name}={value!r} is not legal: expected {' or '.join(legal)}", code=code)
+        expected = f"{' or '.join(legal)}{suggestion(value, legal)}"
+        raise UsageError(f"{name}={value!r} is not legal: expected {expected}", code=code)
 
 
 def limit_digits(text: str, code: str) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 
 __all__ = ["EVENTS", "MOST_THREADS", "VARIABLES", "FileChoice", "Settings", "Variable", "settings"]
@@ -291,7 +292,7 @@ class Settings:
         typed: dict[str, Any] = {}
         for key, value in values.items():
             if key not in _BY_KEY:
-                raise UsageError(f"unknown setting {key!r}: legal are {', '.join(_BY_KEY)}", code="bad-setting")
+                raise UsageError(f"unknown setting {key!r}: legal are {choices(key, _BY_KEY)}", code="bad-setting")
             variable = _BY_KEY[key]
             typed[key] = variable.value(_text(value) or variable.default)
         token = self._overrides.set({**self._overrides.get(), **typed})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.exporter.archive import archive
@@ -112,7 +113,7 @@ def export_kernels(
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
         raise UsageError(f"directory={directory!r} is not legal: expected the path of a directory", code="bad-file")
     if not isinstance(format, str) or format not in FORMATS:
-        raise UsageError(f"format {format!r} is not legal; legal are {', '.join(FORMATS)}", code="bad-format")
+        raise UsageError(f"format {format!r} is not legal; legal are {choices(format, FORMATS)}", code="bad-format")
     if not kernels:
         raise UsageError("no kernel to export; legal are one or more", code="no-problem")
     library = check_name(name) if name is not None else None if len(kernels) == 1 else "kernels"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.machine.base import Machine
@@ -42,7 +43,8 @@ def export_machine(text: str) -> Machine:
         triples = ", ".join(f"{name}-linux-gnu" for name in _ARCHITECTURES)
         raise UsageError(
             f"target {text!r} is unknown; known are {THIS_MACHINE}, the triples {triples} (also with "
-            f"{', '.join(_SYSTEMS[1:])} at the end) with features such as +avx2, and the levels {', '.join(levels)}",
+            f"{', '.join(_SYSTEMS[1:])} at the end) with features such as +avx2, and the levels "
+            f"{choices(text, levels)}",
             code="bad-target",
         )
     family = [t for t in levels.values() if t.triple.partition("-")[0] == architecture and t.needs]
@@ -63,7 +65,7 @@ def _level(text: str, family: Iterable[Machine], base: Machine, features: Iterab
         else:
             words = dict.fromkeys(t.name.partition("+")[2] or t.name for t in family if t is not base)
             raise UsageError(
-                f"target {text!r}: no level has the feature {feature!r}; legal are {', '.join(words)}",
+                f"target {text!r}: no level has the feature {feature!r}; legal are {choices(feature, words)}",
                 code="bad-target",
             )
     found = next(t for t in family if set(t.needs) <= given)

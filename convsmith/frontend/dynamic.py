@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.dynamic import at_call, given_tensor, requirements
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.call_sizes import Pads, deciding, pad_pairs, problem_of_call
@@ -52,7 +53,7 @@ def dynamic_dims(problem: Problem, names: str) -> frozenset[str]:
     dims = [name.strip() for name in names.split(",") if name.strip()]
     for name in dims:
         if name not in legal:
-            raise UsageError(f"dynamic={names!r}: {name!r} is fixed; legal are {', '.join(legal)}", code="dynamic")
+            raise UsageError(f"dynamic={names!r}: {name!r} is fixed; legal are {choices(name, legal)}", code="dynamic")
     if not dims:
         raise UsageError(f"dynamic={names!r} names no dim; legal are {', '.join(legal)}", code="dynamic")
     return frozenset(dims)

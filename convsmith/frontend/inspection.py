@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import faults, repro
+from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
 from convsmith.diag.forking import import_lock
@@ -82,7 +83,8 @@ class Inspected:
                 matches = [r]
         if not matches:
             names = ", ".join(f"{name} ({count} runs)" if count > 1 else name for name, count in runs.items())
-            raise UsageError(f"no pass {stage!r}: legal are 0 to {len(records) - 1}, {names}", code="bad-pass")
+            meant = suggestion(stage, runs)
+            raise UsageError(f"no pass {stage!r}: legal are 0 to {len(records) - 1}, {names}{meant}", code="bad-pass")
         return str(matches[-1].kernel)
 
     def llvm(self) -> str:

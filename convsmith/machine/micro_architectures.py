@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.machine.base import Machine
@@ -89,7 +90,7 @@ def named(name: str) -> MicroArchitecture:
     for row in MICRO_ARCHITECTURES:
         if row.name == name:
             return row
-    known = ", ".join(row.name for row in MICRO_ARCHITECTURES)
+    known = choices(name, [row.name for row in MICRO_ARCHITECTURES])
     raise UsageError(
         f"CONVSMITH_MICRO_ARCHITECTURE={name!r}: the micro-architecture is unknown; known are {known}",
         code="bad-setting",

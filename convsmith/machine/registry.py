@@ -7,6 +7,7 @@ from __future__ import annotations
 import platform
 from functools import cache
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.aarch64.levels import LEVELS as AARCH64
@@ -94,7 +95,7 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
         return _OF_THIS_MACHINE[name]()
     level = next((t for t in (*known_targets(), *device_targets()) if t.name == name), None)
     if level is None:
-        known = ", ".join((*target_names(), *_OF_THIS_MACHINE))
+        known = choices(name, (*target_names(), *_OF_THIS_MACHINE))
         raise UsageError(f"target {name!r} is unknown; known are {known}")
     return level
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.measure.ncnn import ncnn
 from convsmith.measure.onednn import PACKAGE, onednn
@@ -60,7 +61,7 @@ class Library:
 def installed(name: str) -> bool:
     """Return whether the library `name` is installed. UsageError if `PEERS` has no such name."""
     if name not in PEERS:
-        raise UsageError(f"unknown library {name!r}: legal are {', '.join(PEERS)}", code="bad-library")
+        raise UsageError(f"unknown library {name!r}: legal are {choices(name, PEERS)}", code="bad-library")
     library = PEERS[name]
     return library.version is not None and all(util.find_spec(module) is not None for module in library.modules)
 

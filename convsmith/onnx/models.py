@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import cached_property, import_lock
 from convsmith.diag.printable import printable
@@ -361,7 +362,7 @@ def _fill_in(model: str, inputs: Mapping[str, Any], shapes: Shapes) -> None:
     """
     for name, shape in shapes.items():
         if name not in inputs:
-            legal = ", ".join(map(printable, inputs))
+            legal = choices(name, inputs, map(printable, inputs))
             raise UsageError(f"inputs: {model} has no {name!r}; legal are {legal}", code="inputs")
         dims = inputs[name].tensor_type.shape.dim
         if not inputs[name].tensor_type.HasField("shape"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.expect import check_fields
 from convsmith.diag.settings import MOST_THREADS
@@ -295,7 +296,7 @@ def read_fields(text: str) -> dict[str, Any]:
     for word in text.split():
         key, eq, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not eq or key not in _READ:
-            legal = ", ".join(f"--{k}=" for k in _READ)
+            legal = choices(key, _READ, (f"--{k}=" for k in _READ))
             raise ConfigError("syntax", f"config: {word!r} is not one of {legal}")
         try:
             values[key] = _READ[key](value)
@@ -314,7 +315,7 @@ def check_words(values: Mapping[str, Any]) -> None:
     """Raise ConfigError where ``values``, by field, give one of the fields with several words another word."""
     for name, legal in WORDS.items():
         if name in values and values[name] not in legal:
-            raise ConfigError(name, f"--{name}={values[name]} is unknown; legal are {', '.join(legal)}")
+            raise ConfigError(name, f"--{name}={values[name]} is unknown; legal are {choices(values[name], legal)}")
 
 
 def _names(value: str) -> tuple[str, ...]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from convsmith.diag.choices import nearest, suggestion
 from convsmith.diag.errors import UsageError
 from convsmith.problem.descriptor import split_items
+from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.post_ops import Eltwise, PostOp, parse_post_ops
 
 __all__ = ["ACTIVATIONS", "Activation", "activation_post_ops"]
@@ -70,7 +72,9 @@ def _of_text(item: str) -> tuple[PostOp, ...]:
         try:
             return parse_post_ops(item)
         except UsageError as error:
-            raise UsageError(f"{error}; activations have {', '.join(ACTIVATIONS)} too", code=error.code) from None
+            own = ", ".join(ACTIVATIONS)
+            meant = "" if nearest(name, ALGORITHMS) else suggestion(name, ACTIVATIONS)
+            raise UsageError(f"{error}; activations have {own} too{meant}", code=error.code) from None
     try:
         return _of_row(name, tuple(map(float, words)))
     except ValueError:

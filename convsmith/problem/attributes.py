@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.types import array_type, is_integer, print_f32
@@ -121,9 +122,10 @@ def _parse_one(kind: Kind, item: str) -> Quantity:
     policy, *numbers = words or ["common"]
     dtype = numbers.pop() if numbers and re.fullmatch("[a-z][a-z0-9_]*", numbers[-1]) else kind.dtype
     if argument not in ARGUMENTS or policy not in _POLICIES:
+        wrong, legal = (argument, ARGUMENTS) if argument not in ARGUMENTS else (policy, _POLICIES)
         raise _bad(
             kind, item, f"expected argument:policy[:value[:type]], the argument one of {', '.join(ARGUMENTS)}, the "
-            f"policy one of {', '.join(_POLICIES)}",
+            f"policy one of {', '.join(_POLICIES)}{suggestion(wrong, legal)}",
         )  # fmt: skip
     if dtype in ("nan", "inf"):
         numbers, dtype = [*numbers, dtype], kind.dtype

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY
@@ -55,7 +56,8 @@ def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int
         elif option in _OTHER_OPTIONS:
             raise UnsupportedError(f"--{option} is not available; available: {legal}", code="unsupported-option")
         elif option not in own and option != "strides":
-            raise UsageError(f"--{option} is unknown; legal: {legal}", code="bad-option")
+            meant = suggestion(option, (*own, *_COMMON_OPTIONS))
+            raise UsageError(f"--{option} is unknown; legal: {legal}{meant}", code="bad-option")
     return values
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, array_of
 
@@ -151,7 +152,7 @@ def _check(what: str, values: Array, low: int, high: int) -> None:
 def _name(stage: Stage) -> str:
     name = stage[0] if isinstance(stage, tuple | list) and stage else stage
     if not isinstance(name, str) or name not in STAGES:
-        raise _bad(f"output stage {stage!r} is unknown; legal are {', '.join(map(_form, STAGES))}")
+        raise _bad(f"output stage {stage!r} is unknown; legal are {choices(name, STAGES, map(_form, STAGES))}")
     return name
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.eltwise import ALGORITHMS
@@ -390,7 +391,8 @@ def _bad(message: str) -> UsageError:
 def _unknown(alg: str) -> UsageError | UnsupportedError:
     kind = UnsupportedError if alg in _OTHERS else UsageError
     nearest = f", the nearest is {alg.removesuffix('_dst')}" if alg.endswith("_dst") else ""
-    return kind(f"post-op {alg!r} is not available{nearest}; available are {_usage()}", code="bad-post-op")
+    meant = "" if nearest else suggestion(alg, (*ALGORITHMS, "sum", "prelu", "dw", *INTEGER_STEPS, *OPERATORS))
+    return kind(f"post-op {alg!r} is not available{nearest}; available are {_usage()}{meant}", code="bad-post-op")
 
 
 def _form(alg: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import check_fields
 from convsmith.diag.forking import cached_property
@@ -380,7 +381,7 @@ class Problem(ABC):
         for option, legal in (("dir", tuple(DIRECTIONS)), ("acc_mode", ACC_MODES), ("accuracy", ACCURACIES)):
             if (word := getattr(self, option)) not in legal:
                 name = "attr-acc-mode" if option == "acc_mode" else option
-                raise UsageError(f"--{name}: {word!r} is unknown; legal: {', '.join(legal)}", code="bad-option")
+                raise UsageError(f"--{name}: {word!r} is unknown; legal: {choices(word, legal)}", code="bad-option")
         check_types(self.dt, self.dir)
         check_acc_mode(self)
         object.__setattr__(self, "bia_dt", checked_bias_type(self.bia_dt, self.dt, self.acc))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.problem import products
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind
@@ -286,7 +287,8 @@ def _checked(problem: Problem, arrays: Mapping[str, Array]) -> dict[str, Array]:
     tensors = {tensor.name: tensor for tensor in problem.inputs}
     for name in arrays:
         if name not in tensors:
-            raise UsageError(f"{name} is not an input of {problem}; legal are {', '.join(tensors)}", code="bad-array")
+            legal = choices(name, tensors)
+            raise UsageError(f"{name} is not an input of {problem}; legal are {legal}", code="bad-array")
     checked = {}
     for name, tensor in tensors.items():
         if name in arrays:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import conforms
 
@@ -68,7 +69,9 @@ def array_type(name: str, option: str) -> ArrayType:
         raise UnsupportedError(
             f"--{option}: {name} is not available; available: {', '.join(TYPES)}", code="unsupported-option"
         )
-    raise UsageError(f"--{option}: {name!r} is unknown; legal: {', '.join(TYPES)}", code="bad-option")
+    others = {str(other): row.name for row in TYPES.values() for other in (row.name, row.numpy)}
+    meant = suggestion(name, others, others)
+    raise UsageError(f"--{option}: {name!r} is unknown; legal: {', '.join(TYPES)}{meant}", code="bad-option")
 
 
 def is_integer(name: str) -> bool:

@@ -5,7 +5,6 @@ If a check fails, nothing has been written.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -13,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact
+from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.runtime.arrays import Array, ArraySpec, address_of, overlap
@@ -236,9 +236,7 @@ class Border:
         return start + a.extent <= second_start or second_start + b.extent <= start
 
     def _unknown(self, name: str) -> UsageError:
-        similar = difflib.get_close_matches(name, self.specs, 1, 0.5)
-        nearest = f" (nearest is {similar[0]})" if similar else ""
-        return UsageError(f"{name} is unknown: legal are {', '.join(self.specs)}{nearest}", code="unknown-argument")
+        return UsageError(f"{name} is unknown: legal are {choices(name, self.specs)}", code="unknown-argument")
 
     def _run(self) -> str:
         needed = [name for name in self.inputs if name not in self.defaults]

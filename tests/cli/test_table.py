@@ -60,6 +60,8 @@ def test_a_wide_cell_takes_the_blanks_of_the_next_column_only() -> None:
 def test_a_pipe_has_the_columns_of_its_width_and_whole_texts() -> None:
     table = fitted(COLUMNS, 94, cut=False)
     assert table.left_out == ("name",) and table.columns[0].width == COLUMNS[0].width
+    long = [COLUMNS[0]._replace(width=200), *COLUMNS[1:]]  # the other columns stay
+    assert fitted(long, 94, cut=False).left_out == ("name",) and fitted(long, 94).left_out == ("name", "config", "+-")
     assert all(cell in table.line(LONG) for title, cell in LONG.items() if title != "name")
 
 

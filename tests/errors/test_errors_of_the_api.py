@@ -233,7 +233,7 @@ def test_weights_packed_for_another_kernel() -> None:
 
 def test_arrays_by_name() -> None:
     k = cs.compile(LINE, bias=True, threads=1)
-    raises(cs.UsageError, "unknown-argument", "bias is unknown: legal are src, wei, bia, dst (nearest is bia)")(
+    raises(cs.UsageError, "unknown-argument", "bias is unknown: legal are src, wei, bia, dst; did you mean 'bia'?")(
         lambda: k.run(src=X, wei=W, bias=B)
     )
     raises(cs.UsageError, "missing", "wei: missing; legal is an array of rank 4", "(4, 3, 3, 3) = (oc, ic, kh, kw)")(

@@ -243,10 +243,10 @@ REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
     "no weights": ({"wei": ...}, "missing", "wei: missing; legal is an array of rank 3, shape (1, 1, 1)"),
     "unknown": (
         {"weights": ONE}, "unknown-argument",
-        "weights is unknown: legal are src, wei, scales_src, scales_wei, zero_points_dst, dst (nearest is wei)",
+        "weights is unknown: legal are src, wei, scales_src, scales_wei, zero_points_dst, dst; did you mean 'wei'?",
     ),
     "close": ({"scale_src": f32(1)}, "unknown-argument", "scale_src is unknown: legal are src, wei, scales_src, "
-              "scales_wei, zero_points_dst, dst (nearest is scales_src)"),
+              "scales_wei, zero_points_dst, dst; did you mean 'scales_src'?"),
     "far": ({"qqq": f32(1)}, "unknown-argument", "qqq is unknown: legal are src, wei, scales_src, scales_wei, "
             "zero_points_dst, dst"),
     "bias": ({"bia": B}, "unknown-argument", "bia is unknown"),
