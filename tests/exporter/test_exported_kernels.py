@@ -14,6 +14,7 @@ from exported import check_called, check_emulated_calls, run, shared_library, to
 
 import convsmith as cs
 from convsmith.codegen import llvm_bind
+from convsmith.codegen.binder import element_type
 from convsmith.exporter.library import ExportedLibrary, kernels_for
 from convsmith.exporter.library_functions import PROVIDED, library_text
 from convsmith.machine.registry import target as known_target
@@ -83,6 +84,14 @@ def test_transforms_give_the_bits_that_the_kernel_gives_here(built_in: bool, tmp
     kernel = cs.compile(problem, threads=4)
     roles = {a.role for use in library.kernels[0].interface.uses for a in use.entry.arguments}
     assert kernel.transforms and "scratch" in roles and library.kernels[0].interface.threads > 1
+    for use in library.kernels[0].interface.uses:  # each thread has scratch memory of its own
+        places = sorted(use.places.items(), key=lambda item: item[1])
+        ends = [*(place for _, place in places[1:]), library.kernels[0].interface.workspace]
+        memory = {a.name: a for a in use.entry.arguments}
+        for (name, place), end in zip(places, ends):
+            a = memory[name]
+            count = use.entry.launch.threads if a.role == "scratch" else 1
+            assert place + a.size * element_type(a).itemsize * count <= end, name
     truths = kernel.run(**{name: np.array(x) for name, x in arrays.items()})
     check_called(library.kernels[0], shared_library(library), problem, arrays, True, truths)
 
