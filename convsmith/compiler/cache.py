@@ -15,9 +15,11 @@ import os
 import re
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from platformdirs import user_cache_dir
 
@@ -42,6 +44,7 @@ _KEPT = 0.9
 _LARGEST_ENTRY = 1 << 26
 """Bytes of the largest entry that is read or written."""
 _counting = RenewedLock()
+T = TypeVar("T")
 
 
 class CacheWarning(ConvsmithWarning):
@@ -96,6 +99,18 @@ class DiskCache:
             pass  # another process removed it, or times cannot be set, which only affects the order of removal
         return data[_HEAD:]
 
+    def decoded(self, key: str, decode: Callable[[bytes], T]) -> T | None:
+        """Return what ``decode`` makes of the content stored under `key`, or None.
+
+        An entry for which it raises ValueError is removed with a warning.
+        """
+        content = self.get(key)
+        try:
+            return None if content is None else decode(content)
+        except (ValueError, RecursionError) as error:
+            self.discard(key, f"is damaged: {error}")
+            return None
+
     def discard(self, key: str, why: str) -> None:
         """Remove an untrustworthy entry, with one warning."""
         removed, path = _remove(self._path(key)), self._path(key)
@@ -125,6 +140,17 @@ class DiskCache:
             scan = self._puts % _PUTS_BETWEEN_SCANS == 1 or self._bytes > self.limit
         if scan:
             self._shrink()
+
+    def opened(self, name: str) -> int | None:
+        """Return a descriptor of the file ``name`` of the directory, which is made; None if there can be none."""
+        if self._refused(create=True):
+            return None
+        try:
+            path = self.directory / name
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            self._warn(f"cannot be written: {error.strerror}")
+            return None
 
     def info(self) -> CacheInfo:
         """Return the directory's state and content."""
@@ -294,11 +320,9 @@ def compiler_source_hash() -> str:
 def _tree_hash(root: Path, memory: DiskCache | None) -> str:
     files = sorted(_sources(str(root)))
     status = hashlib.sha256(repr([(str(root), *files)]).encode()).hexdigest()
-    known = memory.get(f"sources-{status}") if memory else None
-    if memory and known is not None:
-        if re.fullmatch(rb"[0-9a-f]{64}", known):
-            return known.decode()
-        memory.discard(f"sources-{status}", "is damaged: no SHA-256")
+    known = memory.decoded(f"sources-{status}", _hash_text) if memory else None
+    if known is not None:
+        return known
     digest = hashlib.sha256()
     for name, *_ in files:
         content = Path(name).read_bytes()
@@ -306,6 +330,13 @@ def _tree_hash(root: Path, memory: DiskCache | None) -> str:
     if memory:
         memory.put(f"sources-{status}", digest.hexdigest().encode())
     return digest.hexdigest()
+
+
+def _hash_text(content: bytes) -> str:
+    """Return a SHA-256 as text; ValueError for other contents."""
+    if re.fullmatch(rb"[0-9a-f]{64}", content) is None:
+        raise ValueError("no SHA-256")
+    return content.decode()
 
 
 def _sources(folder: str) -> list[tuple[str, int, int, int, int]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 from collections.abc import Callable, Collection
 from dataclasses import fields
+from datetime import date
 from functools import cache
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -14,8 +16,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import ConvsmithError, UsageError
 
-__all__ = ["check_fields", "conforms", "expect_text", "expect_word", "integer", "integers", "limit_digits", "shown"]
+__all__ = [
+    "LEAST", "MOST", "check_fields", "conforms", "expect_text", "expect_word", "has_long_number", "integer", "integers",
+    "is_day", "is_positive", "json_list", "limit_digits", "shown",
+]  # fmt: skip
 
+LEAST, MOST = 1e-12, 1e18
+"""Bounds of a positive measured number; a quotient of two such numbers and its logarithm are finite."""
 _LONGEST = 200
 """Characters of a value in an error message."""
 _MOST_BITS = 1000
@@ -69,6 +76,11 @@ def limit_digits(text: str, code: str) -> None:
         )
 
 
+def has_long_number(text: str) -> bool:
+    """Return whether a number in ``text`` has more than `_MOST_DIGITS` digits."""
+    return len(text) > _MOST_DIGITS and _LONG_NUMBER.search(text) is not None
+
+
 def integer(name: str, value: object) -> int:
     """Return `value` (Python or numpy integer) as an int.
 
@@ -92,6 +104,27 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
     except TypeError:
         raise UsageError(f"{name}={values!r} is not legal: expected whole numbers in a list", code="bad-dim") from None
     return tuple(integer(name, value) for value in elements)
+
+
+def is_positive(value: object) -> bool:
+    """Return whether a value that was read from a file is a number from `LEAST` to `MOST`."""
+    return type(value) in (int, float) and LEAST <= value <= MOST  # type: ignore[operator]
+
+
+def is_day(value: object) -> bool:
+    """Return whether a value that was read from a file is a day, such as 2026-01-31."""
+    try:
+        return type(value) is str and date.fromisoformat(value) is not None
+    except ValueError:
+        return False
+
+
+def json_list(content: bytes, count: int) -> list[Any]:
+    """Return the list of ``count`` values that a text in JSON holds; ValueError for other contents."""
+    found = json.loads(content)
+    if type(found) is not list or len(found) != count:
+        raise ValueError(f"no list of {count} values")
+    return found
 
 
 @cache

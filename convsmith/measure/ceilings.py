@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from convsmith.compiler.cache import disk_cache
+from convsmith.diag.expect import is_day, is_positive, json_list
 from convsmith.diag.forking import RenewedLock
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.registry import host_targets
@@ -134,20 +134,16 @@ def _kept(key: str) -> Figure | None:
         if key in _in_process:
             return _in_process[key]
     cache = disk_cache()
-    content = cache.get(key) if cache is not None else None
-    figure = _parsed(content) if content is not None else None
+    figure = cache.decoded(key, _decoded) if cache is not None else None
     if figure is not None:
         with _lock.lock:
             _in_process[key] = figure
     return figure
 
 
-def _parsed(content: bytes) -> Figure | None:
-    """Return the figure of an entry; None where it is no such figure."""
-    try:
-        rate, date, is_steady = json.loads(content)
-        datetime.fromisoformat(date)
-    except (ValueError, TypeError):
-        return None
-    good = isinstance(rate, float) and math.isfinite(rate) and rate > 0 and is_steady is True
-    return Figure(rate, date, is_steady) if good else None
+def _decoded(content: bytes) -> Figure:
+    """Return the figure of an entry; ValueError where it is none that is kept."""
+    rate, date, is_steady = json_list(content, 3)
+    if not (is_positive(rate) and is_day(date) and is_steady is True):
+        raise ValueError("no figure of a ceiling")
+    return Figure(rate, date, is_steady)

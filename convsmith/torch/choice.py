@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from convsmith.compiler.cache import cache_key, disk_cache
+from convsmith.diag.expect import is_positive, json_list
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
 from convsmith.machine.base import Machine
@@ -72,8 +73,7 @@ def kept_times(what: str, target: Machine, measure: Callable[[int], LeastTimes])
     returns for a number of rounds, or the kept ones where they are shorter.
     """
     cache, key = disk_cache(), cache_key("least times of", what, target.key)
-    content = None if cache is None else cache.get(key)
-    kept = None if content is None else LeastTimes(*json.loads(content))
+    kept = None if cache is None else cache.decoded(key, _decoded)
     if kept is not None and kept.is_steady:
         return Times(kept.first, kept.second, False)
     times = measure(MOST_ROUNDS if kept is None else ROUNDS)
@@ -82,6 +82,14 @@ def kept_times(what: str, target: Machine, measure: Callable[[int], LeastTimes])
     if cache is not None:
         cache.put(key, json.dumps(times).encode())
     return Times(times.first, times.second, True)
+
+
+def _decoded(content: bytes) -> LeastTimes:
+    """Return the times of an entry of the cache; ValueError where it holds none."""
+    first, second, is_steady = json_list(content, 3)
+    if not (is_positive(first) and is_positive(second) and type(is_steady) is bool):
+        raise ValueError("no times of two calls")
+    return LeastTimes(first, second, is_steady)
 
 
 def _measured(

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
 from convsmith.diag.errors import ConvsmithError
-from convsmith.diag.expect import shown
+from convsmith.diag.expect import LEAST, MOST, has_long_number, is_day, is_positive, shown
 from convsmith.diag.settings import MOST_THREADS
 from convsmith.plan.config import Config
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.measured import Measured, Status
 from convsmith.tune.origin import compiler_key
 
-__all__ = ["COLUMNS", "checked", "is_line"]
+__all__ = ["COLUMNS", "checked", "config_flaw", "is_line"]
 
 COLUMNS = tuple(f.name for f in fields(Measured))
-LEAST, MOST = 1e-12, 1e18
-"""Bounds of a positive number in a row; a quotient of two such numbers and its logarithm are finite."""
 MOST_ROUNDS = 10**9
 
 
@@ -44,27 +41,21 @@ def _is_encodable(value: object) -> bool:
     return type(value) is str and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
-def _is_day(value: object) -> bool:
-    try:
-        return value == "" or (type(value) is str and date.fromisoformat(value) is not None)
-    except ValueError:
-        return False
-
-
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and (value == 0 or LEAST <= value <= MOST)  # type: ignore[operator]
+    return type(value) in (int, float) and (value == 0 or is_positive(value))
 
 
 _LINE = _Legal(lambda x: is_line(x) and x != "", "a line of text")
 _NUMBER = _Legal(_is_number, f"0, or a number from {LEAST:g} to {MOST:g}")
 _COUNT = _Legal(lambda x: type(x) is int and 0 <= x <= MOST_ROUNDS, f"a whole number from 0 to {MOST_ROUNDS}")
 _LEGAL = {
-    "problem": _LINE, "config": _LINE, "machine": _LINE, "compiler": _LINE, "target": _LINE,
+    "problem": _Legal(lambda x: is_line(x) and x != "" and not has_long_number(x), "the line of a problem"),
+    "config": _LINE, "machine": _LINE, "compiler": _LINE, "target": _LINE,
     "threads": _Legal(lambda x: type(x) is int and 1 <= x <= MOST_THREADS, f"a whole number from 1 to {MOST_THREADS}"),
     "status": _Legal(lambda x: x in get_args(Status), " or ".join(get_args(Status))),
     "ratio": _NUMBER, "seconds": _NUMBER, "spread": _NUMBER, "predicted": _NUMBER, "rounds": _COUNT,
     "note": _Legal(_is_encodable, "a text"),
-    "date": _Legal(_is_day, "a day such as 2026-01-31, or nothing"),
+    "date": _Legal(lambda x: x == "" or is_day(x), "a day such as 2026-01-31, or nothing"),
 }  # fmt: skip
 _POSITIVE = ("ratio", "seconds", "rounds")
 """Columns that are not 0 in a row whose status is ok."""
@@ -80,8 +71,10 @@ def checked(values: Sequence[Any]) -> Measured:
     for name in _POSITIVE if row["status"] == "ok" else ():
         if row[name] == 0:
             raise ValueError(f"{name}=0 in a row that is ok")
-    if row["compiler"] == compiler_key() and (flaw := _problem_flaw(row["problem"]) or _config_flaw(row)):
-        raise ValueError(flaw)
+    if row["compiler"] == compiler_key():
+        flaw = _problem_flaw(row["problem"]) or config_flaw(row["config"], row["target"], row["threads"])
+        if flaw:
+            raise ValueError(flaw)
     return Measured(**row)
 
 
@@ -95,16 +88,16 @@ def _problem_flaw(line: str) -> str:
     return ""
 
 
-def _config_flaw(row: dict[str, Any]) -> str:
-    """Return why the config of a row of this compiler is not one of its target and threads; empty if it is."""
+def config_flaw(text: str, target: str, threads: int) -> str:
+    """Return why ``text`` is not a config for ``target`` on ``threads`` as it prints; empty if it is."""
     try:
-        config = _config(row["config"])
+        config = _config(text)
     except ConvsmithError as error:
-        return f"config={shown(row['config'])}: {error}"
-    for name, own in (("target", config.target), ("threads", config.threads)):
-        if own != row[name]:
-            return f"{name}={shown(row[name])}: the config has --{name}={own}"
-    return "" if str(config) == row["config"] else f"config={shown(row['config'])}: it prints as {config}"
+        return f"config={shown(text)}: {error}"
+    for name, own, wanted in (("target", config.target, target), ("threads", config.threads, threads)):
+        if own != wanted:
+            return f"{name}={shown(wanted)}: the config has --{name}={own}"
+    return "" if str(config) == text else f"config={shown(text)}: it prints as {config}"
 
 
 _config = lru_cache(1024)(Config.parse)

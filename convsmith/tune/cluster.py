@@ -8,8 +8,7 @@ the rows that are known by then; so a lost worker loses nothing but time. Needs 
 from __future__ import annotations
 
 import fcntl
-import os
-import tempfile
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,14 +16,17 @@ from dataclasses import astuple, dataclass
 from queue import SimpleQueue
 from typing import Any
 
+from convsmith.compiler.cache import CacheWarning, disk_cache
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
+from convsmith.diag.warning import warn
 from convsmith.machine.registry import host_target, target
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
+from convsmith.tune.checked_rows import checked
 from convsmith.tune.database import IN_MEMORY, Database
-from convsmith.tune.measured import Measured
+from convsmith.tune.measured import DatabaseWarning, Measured
 from convsmith.tune.origin import compiler_key, machine_key, machine_text
 from convsmith.tune.search import search
 from convsmith.tune.workers import Workers
@@ -91,11 +93,31 @@ def run_job(job: _Job, known: Sequence[tuple[Any, ...]]) -> list[tuple[object, .
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Hold the host's lock of measurements; the system releases it when the process dies."""
-    path = os.path.join(tempfile.gettempdir(), f"convsmith-measuring-{os.getuid()}.lock")
-    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as file:
+    """Hold the host's lock of measurements; the system releases it when the process dies.
+
+    It lies in the directory of the cache, where no other user can hold or replace it. Without a cache there is none.
+    """
+    cache = disk_cache()
+    lock = cache.opened(f"measuring-{platform.node()}.lock") if cache is not None else None
+    if lock is None:
+        warn("without a cache, searches on one host disturb each other's times", CacheWarning)
+        yield
+        return
+    with open(lock, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def checked_rows(arrived: Iterable[Any]) -> tuple[list[Measured], list[str]]:
+    """Return the legal rows of the lists that workers have sent, and what is wrong with the others."""
+    rows, flaws = [], []
+    for several in arrived:
+        for values in several if isinstance(several, list | tuple) else [several]:
+            try:
+                rows.append(checked(values))
+            except (TypeError, ValueError) as flaw:
+                flaws.append(str(flaw))
+    return rows, flaws
 
 
 def search_on_cluster(
@@ -133,10 +155,11 @@ class _Coordinator:
         self.problems = problems
         self.threads, self.seconds, self.target = threads, seconds, target
         self.rows: dict[tuple[str, str, str], Measured] = {}
-        self.arrived: SimpleQueue[Measured] = SimpleQueue()
+        self.arrived: SimpleQueue[Any] = SimpleQueue()
         self.machines: dict[str, str] = {}
         self.labels: dict[str, str] = {}
         self.hosts: dict[str, set[str]] = {}
+        self.has_warned = False
 
     def run(self) -> None:
         self.client.subscribe_topic(TOPIC, self._receive)
@@ -163,12 +186,15 @@ class _Coordinator:
 
     def _receive(self, event: tuple[float, Any]) -> None:
         """Take rows from a worker; runs in the client's thread."""
-        for row in event[1]:
-            self.arrived.put(Measured(*row))
+        self.arrived.put(event[1])
 
     def _flush(self) -> None:
-        """Write the rows that have arrived."""
-        rows = [self.arrived.get() for _ in range(self.arrived.qsize())]
+        """Write the rows that have arrived; illegal ones are left out, with one warning."""
+        arrived = [self.arrived.get() for _ in range(self.arrived.qsize())]
+        rows, flaws = checked_rows(arrived)
+        if flaws and not self.has_warned:
+            self.has_warned = True
+            warn(f"rows of a worker are damaged and not used; the first one: {flaws[0]}", DatabaseWarning)
         self.rows |= {(row.problem, row.config, row.machine): row for row in rows}
         if rows:
             self.database.put(rows)
@@ -213,8 +239,7 @@ class _Coordinator:
         for future, (job, attempt, address) in list(running.items()):
             if future.status == "finished":
                 del running[future]
-                for row in future.result():
-                    self.arrived.put(Measured(*row))
+                self.arrived.put(future.result())
                 self._done(job, "")
             elif future.status in ("error", "cancelled", "lost") or address not in self.labels:
                 del running[future]

@@ -85,13 +85,14 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
     with import_lock:
         from convsmith.ir.intern import interning
         from convsmith.plan.dynamic import check_dynamic
-        from convsmith.plan.planned import check_sizes
+        from convsmith.plan.planned import check_sizes, plan_for
         from convsmith.tune.candidates import default_config
         from convsmith.tune.chains import stages_config
         from convsmith.tune.device import device_config
         from convsmith.tune.dynamic import dynamic_config
         from convsmith.tune.expected import expected_terms
         from convsmith.tune.shipped import faster
+        from convsmith.tune.shipped import refuse as refuse_row
         from convsmith.tune.thread_parts import with_own_pixels
 
     if target.device is not None:
@@ -110,5 +111,10 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
     config = faster(problem, alone)
     if config is alone:
         return first
-    cycles = sum(expected_terms(problem, config, target).values())
+    try:
+        plan_for(problem, config, target)
+        cycles = sum(expected_terms(problem, config, target).values())
+    except ConvsmithError as error:
+        refuse_row(problem, error)
+        return first
     return with_own_pixels(problem, on_threads(config, threads), target, cycles)

@@ -9,13 +9,17 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from convsmith.diag.expect import has_long_number, is_day, is_positive, shown
+from convsmith.diag.warning import warn
 from convsmith.machine.micro_architectures import preferred
 from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
+from convsmith.tune.checked_rows import config_flaw, is_line
+from convsmith.tune.measured import DatabaseWarning
 
-__all__ = ["MeasuredTable", "faster", "own_table", "table", "table_names"]
+__all__ = ["MeasuredTable", "faster", "own_table", "refuse", "table", "table_names"]
 
 SCHEMA = 2
 
@@ -42,20 +46,51 @@ def table(name: str) -> MeasuredTable | None:
     """Return the table of a micro-architecture; None if there is none."""
     file = resources.files(__package__).joinpath("tables", f"{name}.json")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        return _decoded(file.read_bytes())
     except FileNotFoundError:
         return None
-    rows = content["rows"]
-    return MeasuredTable(content["machine"], content["date"], {(p, first): (config, r) for p, first, config, r in rows})
+    except (ValueError, RecursionError) as error:
+        warn(f"the table of {name} is damaged and not used: {error}", DatabaseWarning)
+        return None
+
+
+def _decoded(content: bytes) -> MeasuredTable:
+    """Return the table that a file holds; ValueError says what of it is illegal."""
+    made: Any = json.loads(content)
+    if type(made) is not dict or made.get("schema") != SCHEMA:
+        raise ValueError(f"it is no table of schema {SCHEMA}")
+    machine, day, rows = map(made.get, ("machine", "date", "rows"))
+    if not (is_line(machine) and is_day(day) and type(rows) is list):
+        raise ValueError("it has no machine, date and rows")
+    for row in rows:
+        if type(row) is not list or len(row) != 4 or not (all(map(is_line, row[:3])) and is_positive(row[3])):
+            raise ValueError(f"a row is {shown(row)}: expected a problem, two configs and a ratio")
+        if has_long_number(row[0]):
+            raise ValueError(f"a row is of the problem {shown(row[0])}")
+    configs = {(problem, first): (config, ratio) for problem, first, config, ratio in rows}
+    return MeasuredTable(made["machine"], made["date"], configs)
 
 
 def faster(problem: Problem, first: Config) -> Config:
     """Return the config that is faster than ``first``, the model's choice for one thread, on this micro-architecture;
-    ``first`` itself where nothing is known.
+    ``first`` itself where nothing is known, or if the config of the row is illegal, which costs a warning.
     """
     table = own_table()
     row = table.configs.get((str(problem), str(first))) if table is not None else None
-    return first if row is None else Config.parse(row[0])
+    if row is None:
+        return first
+    if flaw := config_flaw(row[0], first.target, first.threads):
+        refuse(problem, flaw)
+        return first
+    return Config.parse(row[0])
+
+
+def refuse(problem: Problem, why: object) -> None:
+    """Warn that the table's row for ``problem`` is not used, and use it no more."""
+    if (made := own_table()) is not None:
+        for question in [q for q in made.configs if q[0] == str(problem)]:
+            del made.configs[question]
+    warn(f"the row for {problem} in the table of {preferred().name} is not used: {why}", DatabaseWarning)
 
 
 def own_table() -> MeasuredTable | None:

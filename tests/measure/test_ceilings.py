@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from damaged import JSON
 
 import convsmith as cs
-from convsmith.compiler.cache import disk_cache
+from convsmith.compiler.cache import CacheWarning, disk_cache
 from convsmith.machine.host import cache_sizes
 from convsmith.machine.registry import host_targets
 from convsmith.measure import ceilings, peak, timing
@@ -75,6 +76,26 @@ def test_a_peak_is_measured_once_and_found_by_other_processes(clock: Clock, monk
     assert ceilings.peak_ceiling("generic", TYPES).figure(1) == first and clock.wall == measured
 
 
+FIGURES = (
+    b'["fast", "2026-01-01", true]', b'[NaN, "2026-01-01", true]', b'[0.0, "2026-01-01", true]',
+    b'[1.5, "yesterday", true]', b'[1.5, 3, true]', b'[1.5, "2026-01-01", false]',
+)  # fmt: skip
+"""Entries that resemble a figure."""
+
+
+@pytest.mark.parametrize("content", (*JSON, *FIGURES))
+def test_a_damaged_figure_is_measured_again(content: bytes, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    ceiling, cache = ceilings.peak_ceiling("generic", TYPES), disk_cache()
+    assert cache is not None
+    ceiling.figure(1)
+    forget(monkeypatch)
+    cache.put(ceiling._key(1), content)
+    measured = clock.wall
+    with pytest.warns(CacheWarning, match="is damaged: .*; it is removed and made anew") as caught:
+        assert ceiling.figure(1).is_steady
+    assert len(caught) == 1 and clock.wall > measured
+
+
 def test_the_highest_sample_counts_and_the_first_does_not(clock: Clock) -> None:
     # 15 samples of 1 s each: after three the time for one figure is over. The first run compiles the loop.
     assert ceilings.peak_ceiling("generic", TYPES).figure(1).rate == pytest.approx(1 + ceilings.LEAST_SAMPLES)
@@ -106,21 +127,6 @@ def test_a_starved_measurement_is_marked_and_not_kept(clock: Clock, monkeypatch:
     ceilings.peak_ceiling("generic", TYPES).measure(1)
     forget(monkeypatch)
     assert ceilings.peak_ceiling("generic", TYPES).figure(1) == steady
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"null", b'["fast", "2026-01-01", true]', b'[NaN, "2026-01-01", true]',
-     b'[0.0, "2026-01-01", true]', b'[1.5, "yesterday", true]', b'[1.5, 3, true]',
-     b'[1.5, "2026-01-01", false]', b"\xff"],
-)  # fmt: skip
-def test_an_entry_that_is_no_figure_is_measured_anew(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
-    cache = disk_cache()
-    assert cache is not None
-    cache.put(ceilings.read_ceiling("L1")._key(1), content)
-    assert ceilings.read_ceiling("L1").figure(1).rate == pytest.approx(1 + ceilings.LEAST_SAMPLES)
 
 
 def test_without_a_cache_figures_are_kept_in_the_process(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

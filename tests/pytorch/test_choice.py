@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from damaged import JSON
 
 import convsmith as cs
+from convsmith.compiler.cache import CacheWarning, cache_key, disk_cache
 from convsmith.machine.x86.levels import LEVELS
 
 pytest.importorskip("torch")
@@ -35,6 +37,17 @@ def times_of(runs: list[LeastTimes]) -> tuple[Times, list[int]]:
         return runs.pop(0)
 
     return kept_times("a layer", LEVELS[0], measure), rounds
+
+
+@pytest.mark.parametrize("content", JSON)
+def test_damaged_times_are_measured_again(content: bytes, cache: None) -> None:
+    store = disk_cache()
+    assert store is not None
+    times_of([LeastTimes(2.0, 3.0, True)])
+    store.put(cache_key("least times of", "a layer", LEVELS[0].key), content)
+    with pytest.warns(CacheWarning, match="is damaged: .*; it is removed and made anew") as caught:
+        assert times_of([LeastTimes(4.0, 5.0, True)]) == (Times(4.0, 5.0, True), [MOST_ROUNDS])
+    assert len(caught) == 1 and times_of([]) == (Times(4.0, 5.0, False), [])
 
 
 def test_steady_times_are_measured_once(cache: None) -> None:
