@@ -332,11 +332,11 @@ def _tree_hash(root: Path, memory: DiskCache | None) -> str:
     return digest.hexdigest()
 
 
-def _hash_text(content: bytes) -> str:
+def _hash_text(known: bytes) -> str:
     """Return a SHA-256 as text; ValueError for other contents."""
-    if re.fullmatch(rb"[0-9a-f]{64}", content) is None:
+    if re.fullmatch(rb"[0-9a-f]{64}", known) is None:
         raise ValueError("no SHA-256")
-    return content.decode()
+    return known.decode()
 
 
 def _sources(folder: str) -> list[tuple[str, int, int, int, int]]:

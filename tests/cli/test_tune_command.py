@@ -221,7 +221,7 @@ def workers_of(pid: int) -> set[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of child processes")
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_ends_the_tuner_and_its_workers(path: Path, ending: signal.Signals) -> None:
     """The terminal's cursor is shown again where the tuner can do so, and no process prints a traceback."""
     master, slave = pty.openpty()
