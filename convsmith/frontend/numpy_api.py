@@ -25,6 +25,7 @@ from convsmith.machine import registry
 from convsmith.plan.config import Config
 from convsmith.plan.wish import Decisions, read_decisions
 from convsmith.problem.activations import Activation, activation_post_ops
+from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import split_line, split_stages
 from convsmith.problem.lines import parse_problem
@@ -35,6 +36,8 @@ from convsmith.runtime.threads import default_threads
 
 __all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "thread_count", "watched"]
 
+_IN_LINES = {"wei_tag": "--wtag", "bias": "--dir=FWD_B", "activation": "--attr-post-ops"}
+"""Options of a stage's line by the keywords of `compile` that mean a single stage."""
 KEPT_KERNELS = 1024
 """Maximum number of kernels that the process keeps per cache."""
 
@@ -163,13 +166,16 @@ def _with_options(
     UsageError if the two contradict.
     """
     if isinstance(problem, str):
-        options: set[str] = set(split_line(split_stages(problem)[0]).options)
+        lines = [split_line(stage).options for stage in split_stages(problem)]
         conv = parse_problem(problem)
     elif isinstance(problem, Problem):
-        conv = problem
-        options = {"dir"} if conv.bias else set()
+        conv, lines = problem, [{"dir": problem.dir} if problem.bias else {}]
     else:
         raise UsageError(f"expected a descriptor or a problem, got {type(problem).__name__}", code="bad-descriptor")
+    if isinstance(conv, Chain):
+        of_stages = {"wei_tag": tags["wtag"], "bias": bias, "activation": activation}
+        for name in (name for name, value in of_stages.items() if value):
+            raise UsageError(f"{name} is of one stage; legal in a chain is {_IN_LINES[name]} in its line", code=name)
     changes: dict[str, Any] = {}
     for option, tag in tags.items():
         if tag is None:
@@ -179,16 +185,16 @@ def _with_options(
             raise UsageError(f"the problem says --{option}={here}, the keyword {tag}; legal is one of them", code="tag")
         changes[option] = tag
     if accuracy is not None:
-        if "accuracy" in options and accuracy != conv.accuracy:
+        stated = (options["accuracy"].lower() for options in lines if "accuracy" in options)
+        if other := next((value for value in stated if value != accuracy), None):
             raise UsageError(
-                f"the problem says --accuracy={conv.accuracy}, the keyword {accuracy}; legal is one of them",
-                code="accuracy",
+                f"the problem says --accuracy={other}, the keyword {accuracy}; legal is one of them", code="accuracy"
             )
-        changes["accuracy"] = accuracy
+        conv = conv.with_accuracy(accuracy)
     if bias and not conv.bias:
         if not isinstance(conv, Conv):
             raise UsageError("bias=True is for convolutions; legal in a product's line is --bia-dt=f32", code="bias")
-        if "dir" in options or not conv.forward:
+        if "dir" in lines[0] or not conv.forward:
             raise UsageError(f"bias=True contradicts --dir={conv.dir}; legal is --dir=FWD_B", code="bias")
         changes["dir"] = "FWD_B"
     if steps := activation_post_ops(activation):

@@ -28,7 +28,7 @@ __all__ = ["Chain"]
 
 T = TypeVar("T")
 
-_OF_STAGES = ("bia_dt", "wtag", "acc_mode", "scales", "zero_points", "post_ops", "name")
+_OF_STAGES = ("bia_dt", "wtag", "acc_mode", "accuracy", "scales", "zero_points", "post_ops", "name")
 """Fields of a problem that only stages have."""
 
 
@@ -78,14 +78,14 @@ class Chain(Problem):
     def _own_options(self) -> tuple[str, ...]:
         return ()
 
-    def without_transforms(self) -> Self:
-        """Return the same computation for kernels in which every stage adds up products alone."""
-        return replace(self, stages=tuple(stage.without_transforms() for stage in self.stages))
+    def with_accuracy(self, accuracy: str) -> Self:
+        """Return the same computation with `accuracy` of every stage."""
+        return replace(self, stages=tuple(stage.with_accuracy(accuracy) for stage in self.stages))
 
     def canonical(self) -> Self:
         """Return the same computation with canonical stages and no names."""
         stages = tuple(stage.canonical() for stage in self.stages)
-        return replace(self, stages=stages, stag=stages[0].stag, dtag=stages[-1].dtag, accuracy="relaxed")
+        return replace(self, stages=stages, stag=stages[0].stag, dtag=stages[-1].dtag)
 
     # -- arrays -----------------------------------------------------------------------------------------------------
 

@@ -237,7 +237,7 @@ class Conv(Problem):
         return Conv(
             mb=self.mb, ic=self.oc, oc=self.oc, i=self.o, o=self.dst_shape[2:], k=(op.k,) * self.rank,
             s=(op.s,) * self.rank, d=(0,) * self.rank, p=(op.p,) * self.rank, g=self.oc, has_groups=True,
-            dt=(self.dt[2], self.dt[1], op.dtype), dtag=self.dtag,
+            dt=(self.dt[2], self.dt[1], op.dtype), dtag=self.dtag, accuracy=self.accuracy,
         )  # fmt: skip
 
     @property

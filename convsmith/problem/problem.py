@@ -173,9 +173,13 @@ class Problem(ABC):
     def __str__(self) -> str:
         return " ".join((*self.options(), self.descriptor()))
 
+    def with_accuracy(self, accuracy: str) -> Self:
+        """Return the same computation with another `accuracy`."""
+        return replace(self, accuracy=accuracy)
+
     def without_transforms(self) -> Self:
         """Return the same computation for kernels that add up products alone."""
-        return replace(self, accuracy="strict")
+        return self.with_accuracy("strict")
 
     def canonical(self) -> Self:
         """Return the same computation with tags in `aBcd16b` form and no name.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,29 @@ def test_any_stage_alone_may_have_a_transform() -> None:
     for configs in ((both[0], plain[1]), (plain[0], both[1])):
         kernel = cs.compile(line, config=" / ".join(map(str, configs)))
         assert len(kernel.transforms) == 1 and verify_kernel(kernel).ok
+
+
+@pytest.mark.parametrize("tag", ["axb", "abx"])
+def test_the_keyword_accuracy_holds_for_every_stage(tag: str) -> None:
+    line = TWICE.format(tag=tag)
+    kernel = cs.compile(line, target="avx512", threads=1, accuracy="strict")
+    assert not kernel.transforms and kernel.problem == parse_problem(line).without_transforms()
+    assert verify_kernel(kernel).detail == "exact"
+    some = TWICE.format(tag=tag).replace("-> ", "-> --accuracy=strict ")
+    assert cs.compile(some, target="avx512", threads=1, accuracy="strict").problem == kernel.problem
+    with pytest.raises(cs.UsageError, match="says --accuracy=strict, the keyword any; legal is one of them"):
+        cs.compile(some, accuracy="any")
+    every = cs.compile(line, target="avx512", threads=1, accuracy="any").problem
+    assert str(every).count("--accuracy=any") == 2
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "option"),
+    [("bias", True, "--dir=FWD_B"), ("activation", "relu", "--attr-post-ops"), ("wei_tag", "abx", "--wtag")],
+)
+def test_keywords_of_one_stage_are_refused(keyword: str, value: Any, option: str) -> None:
+    with pytest.raises(cs.UsageError, match=f"{keyword} is of one stage; legal in a chain is {option} in its line"):
+        cs.compile(MIXED, **{keyword: value})
 
 
 def test_infinite_weights_meet_no_stored_zeros() -> None:

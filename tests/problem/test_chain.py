@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 
 from convsmith.diag.errors import UsageError
 from convsmith.measure.bounds import intervals, within
-from convsmith.problem import Chain, Conv, Matmul, parse_problem, reference
+from convsmith.problem import Chain, Conv, Matmul, Problem, parse_problem, reference
+from convsmith.problem.attributes import SCALES, ZERO_POINTS, parse_quantities
 from convsmith.problem.batch import parse_problems
 from convsmith.problem.data import random_arrays
+from convsmith.problem.fusion import stages_of
+from convsmith.problem.post_ops import parse_post_ops
 from convsmith.problem.reference import sums_and_steps
 
 EXPAND = "--stag=axb --attr-post-ops=relu mb1ic4ih6oc8kh1"
@@ -115,6 +119,35 @@ def test_chains_have_two_stages_and_no_options_of_stages() -> None:
         Chain(stages=(stage,))
     with pytest.raises(UsageError, match="wtag='axb' is that of a stage"):
         Chain(stages=(stage, parse_problem("mb1ic8ih6oc8kh1")), wtag="axb")
+
+
+CHANGED = {
+    "stag": "axb", "wtag": "abx", "dtag": "axb", "bia_dt": "bf16", "acc_mode": "any", "accuracy": "strict",
+    "scales": parse_quantities(SCALES, "src:common:2"), "zero_points": parse_quantities(ZERO_POINTS, "src:common:1"),
+    "post_ops": parse_post_ops("relu"), "name": "x",
+}  # fmt: skip
+"""For each field of a problem but its types, which follow from the stages, another value than the default."""
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(Problem) if f.name != "dt"])
+def test_every_field_of_a_chain_holds_for_its_stages_or_is_refused(field: str) -> None:
+    """A kernel is made from stages in canonical form: what they do not know is lost."""
+    first, last = parse_problem("mb1ic4ih6oc8kh1"), parse_problem("mb1ic8ih6oc8kh1")
+    given: dict[str, Any] = {field: CHANGED[field]}
+    try:
+        chain = Chain(stages=(first, last), **given)
+    except UsageError as error:
+        assert f"{field}=" in str(error) and "is that of a stage" in str(error)
+    else:
+        assert given[field] in {getattr(stage, field) for stage in chain.stages}
+        assert chain.canonical() != Chain(stages=(first, last)).canonical()
+
+
+def test_accuracy_is_that_of_every_stage() -> None:
+    chain = parse_problem(f"{EXPAND} -> --attr-post-ops=dw:k3s1p1 mb1ic8ih6oc8kh1")
+    for accuracy in ("strict", "any", "relaxed"):
+        of = stages_of(chain.with_accuracy(accuracy))
+        assert of is not None and {stage.accuracy for stage in of.problems} == {accuracy}
 
 
 def test_lists_of_problems_hold_chains() -> None:
