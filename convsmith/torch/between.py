@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from convsmith.torch.chains import Chained
 from convsmith.torch.channel_layers import TYPES, GateLayer, MeanLayer
-from convsmith.torch.fold import Folded, form_of, module_of
+from convsmith.torch.fold import Folded, class_of, form_of, module_of
 from convsmith.torch.layouts import has_one_order
 
 __all__ = ["LayerBetween", "Taken", "with_layers_between"]
@@ -64,7 +64,7 @@ def with_layers_between(traced: fx.GraphModule, ours: Sequence[Folded | Chained]
 def _mean(traced: fx.GraphModule, node: fx.Node, by_last: Mapping[object, Taken]) -> LayerBetween | None:
     """Return the layer of a node that is the mean over all pixels of a result, with a flattening behind it."""
     module: Any = module_of(traced, node)
-    if type(module) in _POOLS and not (module._forward_hooks or module._forward_pre_hooks):
+    if class_of(module) in _POOLS:
         size = module.output_size
     elif node.op == "call_function" and node.target in _POOL_FUNCTIONS:
         size = node.args[1] if len(node.args) > 1 else node.kwargs.get("output_size")
@@ -85,8 +85,8 @@ def _mean(traced: fx.GraphModule, node: fx.Node, by_last: Mapping[object, Taken]
 
 def _flattens(traced: fx.GraphModule, node: fx.Node) -> bool:
     """Return whether a node joins all dims but the first one."""
-    module = module_of(traced, node)
-    if type(module) is nn.Flatten:
+    module: Any = module_of(traced, node)
+    if class_of(module) is nn.Flatten:
         return (module.start_dim, module.end_dim) == (1, -1)
     is_call = node.target == "flatten" if node.op == "call_method" else node.target is torch.flatten
     return is_call and node.args[1:] == (1,) and not node.kwargs

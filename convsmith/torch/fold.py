@@ -14,8 +14,12 @@ from torch.nn import functional
 
 from convsmith.torch.layers import DTYPES, RESIDUAL, ConvLayer, FoldedStep
 from convsmith.torch.linear import LinearLayer
+from convsmith.torch.tracing import has_hooks
 
-__all__ = ["CONVOLUTIONS", "Folded", "Form", "Refused", "convolutions", "form_of", "module_of", "without_identities"]
+__all__ = [
+    "CONVOLUTIONS", "Folded", "Form", "Refused", "class_of", "convolutions", "form_of", "module_of",
+    "without_identities",
+]  # fmt: skip
 
 
 class Form(NamedTuple):
@@ -110,24 +114,35 @@ _FUNCTIONS: dict[Any, tuple[tuple[tuple[str, Any], ...], _Reading]] = {
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _PRODUCTS = (operator.mul, torch.mul, "mul")
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_IDENTITIES = (
-    nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+_DROPOUTS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
+_DROPPING = {"dropout": 2, "stochastic_depth": 3}
+"""Functions that drop elements, and the place of their argument `training`."""
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 """Modules that are convolutions."""
-_FUNCTIONS_OF_CONVS = (functional.conv1d, functional.conv2d, functional.conv3d)
-"""Functions that are convolutions; `torch.conv2d` is the same object."""
+_ARGUMENTS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_ARGUMENTS_OF_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+_CALLS_OF_CONVS: dict[Any, tuple[str, ...]] = {
+    functional.conv1d: _ARGUMENTS, functional.conv2d: _ARGUMENTS, functional.conv3d: _ARGUMENTS,
+    functional.conv_transpose1d: _ARGUMENTS_OF_TRANSPOSED, functional.conv_transpose2d: _ARGUMENTS_OF_TRANSPOSED,
+    functional.conv_transpose3d: _ARGUMENTS_OF_TRANSPOSED,
+}  # fmt: skip
+"""Functions that are convolutions, with their arguments; `torch.conv2d` is `functional.conv2d`."""
 
 
 def without_identities(graph_module: fx.GraphModule) -> None:
     """Remove what a network in eval mode does not compute: dropout, stochastic depth and identities."""
     graph = graph_module.graph
     for node in list(graph.nodes):
-        module = module_of(graph_module, node)
-        drops = node.op == "call_function" and getattr(node.target, "__name__", "") in ("dropout", "stochastic_depth")
-        training = node.kwargs.get("training", node.args[-1] if len(node.args) > 2 else True)
-        if type(module) in _IDENTITIES or (drops and training is False):
+        module: Any = module_of(graph_module, node)
+        kind = class_of(module)
+        is_identity = kind is nn.Identity or (kind in _DROPOUTS and not module.training)
+        place = _DROPPING.get(getattr(node.target, "__name__", "")) if node.op == "call_function" else None
+        if place is not None:
+            is_identity = node.kwargs.get("training", node.args[place] if len(node.args) > place else True) is False
+        if is_identity:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
 
@@ -150,6 +165,11 @@ def module_of(graph_module: fx.GraphModule, node: fx.Node) -> nn.Module | None:
     return graph_module.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
+def class_of(module: nn.Module | None) -> type[nn.Module] | None:
+    """Return the class of a module whose calls run its class's code and nothing else; None if they run other code."""
+    return None if module is None or has_hooks(module) or "forward" in vars(module) else type(module)
+
+
 class _Given(NamedTuple):
     """A convolution as its module or its call gives it."""
 
@@ -166,13 +186,14 @@ class _Given(NamedTuple):
 def _conv(graph_module: fx.GraphModule, node: fx.Node) -> Folded | Refused | None:
     """Return the layer of a node that is a convolution, with nothing folded into it; None for other nodes."""
     module: Any = module_of(graph_module, node)
-    name = str(node.target) if module is not None else node.name
-    if type(module) is nn.Linear:
-        return _linear(name, node, module)
-    if type(module) in CONVOLUTIONS:
+    name = node.meta["layer"]
+    kind = class_of(module)
+    if kind is nn.Linear or (node.op == "call_function" and node.target is functional.linear):
+        return _linear(graph_module, name, node, module)
+    if kind in CONVOLUTIONS:
         given = _of_module(node, module)
-    elif node.op == "call_function" and node.target in _FUNCTIONS_OF_CONVS:
-        given = _of_call(graph_module, node)
+    elif node.op == "call_function" and node.target in _CALLS_OF_CONVS:
+        given = _of_call(graph_module, node, _CALLS_OF_CONVS[node.target])
     else:
         return None
     if isinstance(given, str):
@@ -192,13 +213,19 @@ def _conv(graph_module: fx.GraphModule, node: fx.Node) -> Folded | Refused | Non
     return Folded(layer, given.source, None, [node])
 
 
-def _linear(name: str, node: fx.Node, module: nn.Linear) -> Folded | None:
+def _linear(graph_module: fx.GraphModule, name: str, node: fx.Node, module: nn.Linear | None) -> Folded | None:
     """Return the layer of a node that calls a linear layer; None if no kernel of ours serves it."""
     source: Any = node.args[0] if node.args else node.kwargs["input"]
-    form, result = form_of(source), form_of(node)
-    if form is None or result is None or len(form.shape) < 2 or module._forward_hooks or module._forward_pre_hooks:
+    given = {**dict(zip(_ARGUMENTS, node.args)), **node.kwargs}
+    parameters: list[Tensor | None] = [_parameter(graph_module, given.get(x)) for x in ("weight", "bias")]
+    if module is not None:
+        parameters = [module.weight, module.bias]
+    elif parameters[1] is None and given.get("bias") is not None:
         return None
-    weight, bias = module.weight.detach().unsqueeze(2), None if module.bias is None else module.bias.detach()
+    form, result, matrix = form_of(source), form_of(node), parameters[0]
+    if form is None or result is None or len(form.shape) < 2 or matrix is None or matrix.dim() != 2:
+        return None
+    weight, bias = matrix.detach().unsqueeze(2), None if parameters[1] is None else parameters[1].detach()
     if _obstacle(form._replace(shape=(1, form.shape[-1], math.prod(form.shape[:-1]))), weight, bias):
         return None
     return Folded(LinearLayer(name, weight, bias, (1,), ((0, 0),), (1,), 1, None, ()), source, None, [node])
@@ -206,8 +233,6 @@ def _linear(name: str, node: fx.Node, module: nn.Linear) -> Folded | None:
 
 def _of_module(node: fx.Node, module: Any) -> _Given | str:
     """Return the convolution of a module, or why it stays torch's."""
-    if module._forward_hooks or module._forward_pre_hooks:
-        return "the module has hooks"
     if module.padding_mode != "zeros":
         return f"padding_mode={module.padding_mode!r} is not zeros"
     if len(node.args) + len(node.kwargs) != 1:
@@ -218,15 +243,15 @@ def _of_module(node: fx.Node, module: Any) -> _Given | str:
     return _Given(source, module.weight, module.bias, *options)
 
 
-def _of_call(graph_module: fx.GraphModule, node: fx.Node) -> _Given | str:
-    """Return the convolution of a call of a function, or why it stays torch's."""
-    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+def _of_call(graph_module: fx.GraphModule, node: fx.Node, names: tuple[str, ...]) -> _Given | str:
+    """Return the convolution of a call of a function with these arguments, or why it stays torch's."""
     given: dict[str, Any] = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+    given |= {"output_padding": 0} if "output_padding" in names else {"output_padding": None}
     given |= {**dict(zip(names, node.args)), **node.kwargs}
     weight, bias = (_parameter(graph_module, given[name]) for name in ("weight", "bias"))
     if weight is None or (bias is None and given["bias"] is not None):
         return "the network computes its weights"
-    options = (given[name] for name in names[3:])
+    options = (given[name] for name in ("stride", "padding", "dilation", "groups", "output_padding"))
     return _Given(given["input"], weight, bias, *options)
 
 
@@ -294,12 +319,11 @@ def _extend(
 def _next(graph_module: fx.GraphModule, folded: Folded, node: fx.Node) -> FoldedStep | ConvLayer | None:
     """Return the step that `node` is behind the layer, or the layer with the node's norm; None if it is neither."""
     module = module_of(graph_module, node)
-    if module is not None and (module._forward_hooks or module._forward_pre_hooks):
-        return None
-    if type(module) in _NORMS:
+    kind = class_of(module)
+    if kind in _NORMS:
         return None if folded.layer.steps or folded.layer.has_norm else _with_norm(folded.layer, module)
-    if module is not None and type(module) in _MODULES:
-        return _MODULES[type(module)](module)
+    if kind in _MODULES:
+        return _MODULES[kind](module)
     if node.op not in ("call_function", "call_method"):
         return None
     layer = folded.layer

@@ -62,6 +62,8 @@ class OptimizeReport:
     difference: float = 0.0
     """Largest difference of an output from eager's on the example, divided by the largest element of eager's output."""
     note: str = ""
+    divided: dict[str, str] = field(default_factory=dict)
+    """Modules that do not run as one graph, by name, and the reasons; parts inside of them may."""
     other_sizes: list[OtherSizes] = field(default_factory=list)
     """Sizes of calls since then that differ from the example's, run by run of convolutions."""
 

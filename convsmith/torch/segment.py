@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import _C, Tensor, nn
 
-from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
+from convsmith.diag.errors import ConvsmithError, UsageError
 from convsmith.diag.forking import RenewedLock
 from convsmith.diag.warning import ConvsmithWarning, warn
 from convsmith.frontend.kernel import CompiledKernel
@@ -28,6 +28,7 @@ from convsmith.torch.channel_layers import GateLayer, MeanLayer
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import check_memory, dense_strides, in_order
+from convsmith.torch.part_forward import torchscript_error
 from convsmith.torch.report import OtherSizes
 from convsmith.torch.segment_operator import is_traced, named, seen
 
@@ -166,7 +167,7 @@ class Segment(nn.Module):
             if x.dtype is not self._dtype or not x.is_cpu or x.requires_grad:
                 self._check(x)
         if _tracer() is not None:
-            raise _torchscript("torch.jit.trace")
+            raise torchscript_error("torch.jit.trace")
         results = seen(self._name, tensors) if is_traced() else self.outputs(tensors)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -191,6 +192,11 @@ class Segment(nn.Module):
         addresses += [y.data_ptr() for y in results]
         kernels.sequence(addresses)
         return results
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The data type of sources and results."""
+        return self._dtype
 
     @property
     def output_orders(self) -> Sequence[bool]:
@@ -253,10 +259,6 @@ class Segment(nn.Module):
                 code="requires-grad",
             )
 
-    def __prepare_scriptable__(self) -> None:
-        """Refuse `torch.jit.script`, which asks every module for the form to compile."""
-        raise _torchscript("torch.jit.script")
-
     def __getstate__(self) -> dict[str, Any]:
         # Memory and code of this process are made anew.
         return {name: value for name, value in self.__dict__.items() if name != "_by_sizes"}
@@ -268,12 +270,3 @@ class Segment(nn.Module):
     def extra_repr(self) -> str:
         """Return the names of the layers."""
         return ", ".join(place.layer.name for place in self._places)
-
-
-def _torchscript(function: str) -> UnsupportedError:
-    """Return the error for a graph of TorchScript, which would hold addresses of this process in place of weights."""
-    return UnsupportedError(
-        f"{function}: an optimized network runs on kernels of this process, which a graph of TorchScript cannot hold; "
-        f"available are torch.compile of the optimized network, and {function} of the network that it was made of",
-        code="torchscript",
-    )

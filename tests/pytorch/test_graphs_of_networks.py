@@ -34,7 +34,8 @@ def test_torchscript_is_refused(name: str, inside: bool) -> None:
 
 def test_a_name_of_another_process_finds_no_segment() -> None:
     """Every process counts its segments from 0, so the number alone would name another network."""
-    (segment,) = (m for m in optimized().modules() if isinstance(m, Segment))
+    made = optimized()
+    (segment,) = (m for m in made.convsmith_graphs[""][0].modules() if isinstance(m, Segment))
     number = segment._name.split(" of ")[0]
     for stranger in (number, f"{number} of 00000000-0000-0000-0000-000000000000"):
         with pytest.raises(cs.UsageError, match="is of another process"):

@@ -54,7 +54,8 @@ def optimized(**options: Any) -> tuple[nn.Module, nn.Module]:
 
 
 def segments(model: nn.Module) -> list[Segment]:
-    return [m for m in model.modules() if isinstance(m, Segment)]
+    graphs = [graph for several in model.convsmith_graphs.values() for graph in several]
+    return [m for graph in graphs for m in graph.modules() if isinstance(m, Segment)]
 
 
 def assert_same(ours: Any, theirs: Any) -> None:

@@ -1,0 +1,60 @@
+"""Copies of networks that share the memory of their parameters."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from convsmith.diag.errors import UsageError
+from convsmith.torch.trees import tensors_of
+
+__all__ = ["copied"]
+
+
+def copied(model: nn.Module, frozen: bool) -> nn.Module:
+    """Return a copy of a model with the same hooks.
+
+    Parameters of a `frozen` copy share memory with those of the model, and require no gradients. An attribute that
+    cannot be copied is the same object in the copy.
+    """
+    memo: dict[int, Any] = {}
+    for name, x in model.named_parameters():
+        if is_lazy(x):
+            raise UsageError(
+                f"model: {name} has no shape yet, because its module is lazy; legal is a model that was called once, "
+                "as model(*example_inputs)",
+                code="lazy",
+            )
+        if frozen:
+            memo[id(x)] = nn.Parameter(x.detach(), requires_grad=False)
+    for m in model.modules():
+        for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values()):
+            if not isinstance(getattr(hook, "__self__", None), nn.Module):
+                memo[id(hook)] = hook
+        # Torch refuses to copy tensors that a function of others has made, such as weights with a norm.
+        memo |= {id(x): x.detach().clone() for x in tensors_of(vars(m)) if not x.is_leaf and id(x) not in memo}
+    try:
+        return copy.deepcopy(model, dict(memo))
+    except Exception:  # whatever the objects' own code raises
+        return _piecewise(model, memo)
+
+
+def _piecewise(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """Return a copy that is made attribute by attribute; those that cannot be copied are shared."""
+    modules = list(model.modules())
+    for m in modules:
+        memo[id(m)] = type(m).__new__(type(m))
+    for m in modules:
+        for name, value in vars(m).items():
+            trial = dict(memo)
+            try:
+                vars(memo[id(m)])[name] = copy.deepcopy(value, trial)
+            except Exception:  # whatever the object's own code raises
+                vars(memo[id(m)])[name] = value
+            else:
+                memo = trial
+    made: nn.Module = memo[id(model)]
+    return made

@@ -1,0 +1,173 @@
+"""Graphs of networks with their convolutions on our kernels: runs of them are modules of class `Segment`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import getitem
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from torch import Tensor, fx
+
+from convsmith.torch.between import Taken, with_layers_between
+from convsmith.torch.chains import chained
+from convsmith.torch.choice import Times, times_of
+from convsmith.torch.fold import Folded, Form, Refused, convolutions, form_of, without_identities
+from convsmith.torch.layouts import has_one_order
+from convsmith.torch.report import LayerRow, OptimizeReport
+from convsmith.torch.segment import PlacedLayer, Segment
+
+__all__ = ["Work"]
+
+
+class Work(NamedTuple):
+    """The report to fill, and the options of `optimize`."""
+
+    report: OptimizeReport
+    threads: int
+    keep_faster: bool
+    bar: bool
+
+    def optimized(self, traced: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+        """Return a graph with segments, for sizes and types of `inputs`."""
+        without_identities(traced)
+        _Shapes(traced).run(*inputs)
+        found = list(convolutions(traced))
+        for x in found:
+            if isinstance(x, Refused):
+                self.report.rows.append(LayerRow((x.name,), "", "", 0, 0, "torch", x.why))
+        chosen = _chosen([x for x in found if isinstance(x, Folded)], self)
+        ours, times = chained(chosen, self.threads)
+        self.report.chains += times
+        return _rebuilt(traced, with_layers_between(traced, ours), self)
+
+
+class _Shapes(fx.Interpreter):
+    """Runs a graph, and notes the form of each tensor."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor):
+            n.meta["form"] = Form(tuple(result.shape), result.dtype, result.device.type)
+        return result
+
+
+def _chosen(layers: Sequence[Folded], work: Work) -> list[Folded]:
+    """Return the layers that our kernels run, and report all."""
+    groups: dict[tuple[str, str], list[Folded]] = {}
+    for x in layers:
+        groups.setdefault((str(x.layer.problem(_shape(x), True)), x.layer.folded), []).append(x)
+    ours: list[Folded] = []
+    for same in _watched(groups.values(), work):
+        layer, shape = same[0].layer, _shape(same[0])
+        times = times_of(layer, shape, work.threads) if work.keep_faster else Times(0, 0, False)
+        problem = replace(layer.problem(shape, True), post_ops=(), stag="any", dtag="any", wtag="any")
+        names = tuple(x.layer.name for x in same)
+        runner = ("torch", "faster there") if times.stays else ("convsmith", "")
+        row = LayerRow(names, problem.descriptor(), layer.folded, times.ours, times.other, *runner, layer.kind)
+        work.report.rows.append(row)
+        if not times.stays:
+            ours += same
+    return ours
+
+
+def _shape(x: Folded) -> tuple[int, ...]:
+    """Return the shape of a layer's source."""
+    form = form_of(x.source)
+    assert form is not None
+    return form.shape
+
+
+def _watched(groups: Iterable[list[Folded]], work: Work) -> Iterator[list[Folded]]:
+    """Yield the groups, with a bar on stderr that counts them if that is wanted."""
+    listed = list(groups)
+    if not work.bar:
+        yield from listed
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("kernels"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        yield from shown.track(listed, description=f"optimize {work.report.network}")
+
+
+def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: Work) -> fx.GraphModule:
+    """Return the network with segments in the place of the layers that are `ours`."""
+    graph, by_last = traced.graph, {x.last: x for x in ours}
+    inner = {node for x in ours for node in x.nodes[:-1]}
+    runs: list[list[Taken]] = [[]]
+    orders: dict[fx.Node, bool] = {}
+    for node in graph.nodes:
+        if node in by_last:
+            x = by_last[node]
+            wanted = _orders(x)
+            differs = any(orders.get(value, last) != last for value, last in wanted.items())
+            if runs[-1] and (differs or runs[-1][0].layer.dtype != x.layer.dtype):
+                runs.append([])
+            if not runs[-1]:
+                orders = {}
+            orders |= wanted
+            runs[-1].append(x)
+        elif node not in inner and node.op not in ("get_attr", "placeholder") and runs[-1]:
+            runs.append([])
+    made: dict[fx.Node, fx.Node] = {}
+    for n, run in enumerate(run for run in runs if run):
+        _replace_run(traced, run, f"convsmith_{n}", work, made)
+    for node in graph.nodes:
+        node.type = None  # annotations as texts, which torch cannot pickle
+    for node in reversed(graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            graph.erase_node(node)
+    graph.lint()
+    traced.delete_all_unused_submodules()
+    return fx.GraphModule(traced, graph, class_name=traced.__class__.__name__)
+
+
+def _orders(x: Taken) -> dict[fx.Node, bool]:
+    """Return whether the values that a layer reads and makes have channels second, and last in memory, if that matters.
+    """
+    source, result = x.layer.orders
+    values = {x.source: source, x.last: result}
+    if x.residual is not None:
+        values[x.residual] = result
+    return {n: last for n, last in values.items() if (form := form_of(n)) is None or not has_one_order(form.shape)}
+
+
+def _replace_run(
+    traced: fx.GraphModule, run: Sequence[Taken], name: str, work: Work, made: dict[fx.Node, fx.Node]
+) -> None:
+    """Put one segment in the place of layers that follow one another; `made` are the nodes of earlier segments by those
+    that they replace.
+    """
+    graph = traced.graph
+    results = {x.last: x for x in run}
+    inputs = list(dict.fromkeys(n for x in run for n in (x.source, x.residual) if n is not None and n not in results))
+    nodes = {node for x in run for node in x.nodes}
+    outputs = [x.last for x in run if any(user not in nodes for user in x.last.users)]
+    number = {node: n for n, node in enumerate((*inputs, *results))}
+    places = []
+    for n, x in enumerate(run):
+        residual = x.residual
+        replaced, other = (residual, x.source) if x.layer.adds else (x.source, residual)
+        later = [y for y in run[n + 1 :] if replaced in (y.source, y.residual)]
+        in_place = residual is not None and replaced in results and replaced not in outputs and replaced is not other
+        in_place = in_place and not later
+        added = None if residual is None else number[residual]
+        places.append(PlacedLayer(x.layer.owned(), number[x.source], added, number[x.last], in_place))
+    shapes = [form.shape for node in inputs if (form := form_of(node)) is not None]
+    dtype = run[0].layer.dtype
+    segment = Segment(
+        places, range(len(inputs)), [number[x] for x in outputs], shapes, dtype, work.threads, work.report.other_sizes
+    )  # fmt: skip
+    traced.add_submodule(name, segment)
+    with graph.inserting_after(run[-1].last):
+        call = graph.call_module(name, tuple(made.get(node, node) for node in inputs))
+    for at, node in reversed(list(enumerate(outputs))):
+        made[node] = call
+        if len(outputs) > 1:
+            with graph.inserting_after(call):
+                made[node] = graph.call_function(getitem, (call, at))
+        node.replace_all_uses_with(made[node])
+    for x in reversed(run):
+        for node in reversed(x.nodes):
+            graph.erase_node(node)

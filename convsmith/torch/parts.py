@@ -1,0 +1,200 @@
+"""A network's largest parts that can run as graphs with our kernels.
+
+A module is a part if it can be traced for the arguments of each of its calls in the example, and its graph computes
+what the module computes. Otherwise the modules inside of it are tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.conv import _ConvNd
+
+from convsmith.diag.errors import ConvsmithError, UnsupportedError
+from convsmith.torch.part_forward import PartForward
+from convsmith.torch.purity import fresh, undone
+from convsmith.torch.report import LayerRow, OptimizeReport
+from convsmith.torch.segment import Segment
+from convsmith.torch.tracing import (
+    Call,
+    Traced,
+    has_hooks,
+    is_autocast,
+    leaves_of,
+    own_forward,
+    signature_of,
+    traced,
+)
+from convsmith.torch.trees import difference, tensors_of
+
+__all__ = ["Parts", "in_words", "region_of"]
+
+_Optimized = Callable[[fx.GraphModule, list[Any]], fx.GraphModule]
+
+
+class Parts:
+    """The parts of a network; `optimized` returns the graph of one with our kernels, for inputs.
+
+    `installed` are those that run on our kernels, by the names of their modules.
+    """
+
+    def __init__(self, network: nn.Module, report: OptimizeReport, optimized: _Optimized) -> None:
+        self._names = {id(m): name for name, m in network.named_modules()}
+        self._report, self._optimized = report, optimized
+        self.installed: dict[str, PartForward] = {}
+
+    def improve(self, module: nn.Module, calls: list[Call]) -> None:
+        """Let a module, or parts of it, run on our kernels in the calls that it gets in the example."""
+        name = self._names[id(module)]
+        rows, chains = len(self._report.rows), len(self._report.chains)
+        region = next((call.region for call in calls if call.region), "")
+        if region:
+            self._refuse(module, region)
+            return
+        try:
+            self._as_one(module, name, calls)
+            return
+        except Exception as error:  # what the module's own code raises on symbols, or a reason of ours
+            del self._report.rows[rows:], self._report.chains[chains:]
+            why = in_words(error)
+        self._report.divided[name] = why
+        try:
+            inner = _calls_inside(module, calls, _has_weights)
+        except Exception as error:  # the module's code minds that its modules are watched
+            self._refuse(module, in_words(error))
+            return
+        if isinstance(module, _ConvNd):
+            self._refuse(module, why)
+        for part, given in inner:
+            if not isinstance(vars(part).get("forward"), PartForward):
+                self.improve(part, given)
+
+    def _refuse(self, module: nn.Module, why: str) -> None:
+        """Report that the convolutions of a module stay torch's."""
+        names = [self._names[id(m)] for m in module.modules() if isinstance(m, _ConvNd)]
+        if names:
+            self._report.rows.append(LayerRow(tuple(names), "", "", 0, 0, "torch", why))
+
+    def _as_one(self, module: nn.Module, name: str, calls: list[Call]) -> None:
+        """Let a module run as a graph for each signature of its calls. Raises the reason if that is not possible."""
+        # Hooks see the calls of their modules, so these stay modules.
+        for part, given in _calls_inside(module, calls, lambda m: has_hooks(m) and _has_weights(m)):
+            self.improve(part, given)
+        parts: list[Traced] = []
+        for call in calls:
+            if all(part.signature.inputs(*leaves_of(call.args, call.kwargs)) is None for part in parts):
+                parts.append(self._part(module, name, call))
+        if not any(isinstance(m, Segment) for part in parts for m in part.graph.modules()):
+            return
+        made = PartForward(module, name, parts)
+        for call in calls:
+            _compare(module, made, call)
+        made.install()
+        self.installed[name] = made
+
+    def _part(self, module: nn.Module, name: str, call: Call) -> Traced:
+        """Return the graph with our kernels of a module for a call; numbers are inputs of it if its code allows it."""
+        try:
+            part = traced(module, signature_of(call, True), name)
+        except Exception:  # what the module's own code raises on symbols
+            part = traced(module, signature_of(call, False), name)
+        inputs = part.signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))))
+        assert inputs is not None
+        with undone(module):
+            return replace(part, graph=self._optimized(part.graph, inputs))
+
+
+def in_words(error: Exception) -> str:
+    """Return the first line of an error, with its class if it is not one of ours."""
+    line = str(error).partition("\n")[0]
+    return line if isinstance(error, ConvsmithError) else f"{type(error).__name__}: {line}"
+
+
+def _has_weights(module: nn.Module) -> bool:
+    """Return whether a module has tensors that may be weights of convolutions."""
+    return any(x.dim() > 2 for tensors in (module.parameters(), module.buffers()) for x in tensors)
+
+
+def _calls_inside(
+    module: nn.Module, calls: Iterable[Call], wanted: Callable[[nn.Module], bool]
+) -> list[tuple[nn.Module, list[Call]]]:
+    """Return the wanted modules inside of a module, with the different calls that they get in calls of the module.
+
+    Calls out of calls of other wanted modules are left out.
+    """
+    inner = [m for m in module.modules() if m is not module and wanted(m) and not isinstance(m, torch.jit.ScriptModule)]
+    if not inner:
+        return []
+    found: dict[nn.Module, dict[object, Call]] = {}
+    with undone(module):
+        _watch(inner, found)
+        for call in calls:
+            args, kwargs = fresh((call.args, call.kwargs))
+            own_forward(module)(*args, **kwargs)
+    return [(m, list(given.values())) for m, given in found.items()]
+
+
+def _watch(modules: list[nn.Module], found: dict[nn.Module, dict[object, Call]]) -> None:
+    """Give modules a forward that notes their calls, except those that they make of each other."""
+    depth = 0
+
+    def watched_forward(m: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            if not depth:
+                call = Call(args, kwargs, region_of(args, kwargs))
+                found.setdefault(m, {}).setdefault(_form(call), call)
+            depth += 1
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                depth -= 1
+
+        return watched
+
+    for m in modules:
+        vars(m)["forward"] = watched_forward(m, own_forward(m))
+
+
+def region_of(args: Any, kwargs: Any) -> str:
+    """Return the reason that a module which is called now stays torch's; empty if there is none."""
+    if is_autocast():
+        return "it runs under torch.autocast"
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors_of((args, kwargs))):
+        return "its arguments require gradients"
+    return ""
+
+
+def _form(call: Call) -> object:
+    """Return what distinguishes a call from others: types, sizes and plain values of its arguments."""
+    leaves, tree = leaves_of(call.args, call.kwargs)
+    forms = [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else (type(x), repr(x)) for x in leaves]
+    return repr(tree), repr(forms), call.region
+
+
+def _compare(module: nn.Module, made: PartForward, call: Call) -> None:
+    """Raise UnsupportedError if the graphs of a module do not compute what it computes, in two calls on end."""
+    results = []
+    for forward in (own_forward(module), made):
+        args, kwargs = fresh((call.args, call.kwargs))
+        with undone(module):
+            once = fresh(forward(*args, **kwargs))
+            results.append((once, forward(*args, **kwargs), args, kwargs))
+    expected, ours = results
+    apart = difference(ours, expected)
+    if apart > tolerance(expected, made.graphs):
+        raise UnsupportedError(f"its graph gives results that differ by {apart:.1g} of the largest", code="difference")
+
+
+def tolerance(expected: Any, graphs: Iterable[nn.Module]) -> float:
+    """Return the largest difference of a result that is due to rounding, relative to its largest element: half of the
+    digits of the coarsest type.
+    """
+    types = {x.dtype for x in tensors_of(expected) if x.dtype.is_floating_point}
+    types |= {m.dtype for graph in graphs for m in graph.modules() if isinstance(m, Segment)}
+    return max((math.sqrt(torch.finfo(x).eps) for x in types), default=0.0)

@@ -1,0 +1,148 @@
+"""Runs of a module that leave no trace: what a run writes is found and undone, and inputs are copied for it.
+
+A run may write to attributes and buffers of the module, to its inputs, and to the states of random generators.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from convsmith.torch.trees import tensors_of
+
+__all__ = ["fresh", "undone"]
+
+_CONTAINERS = (dict, list, set, deque)
+
+
+def fresh(value: Any) -> Any:
+    """Return a copy of a value, whose tensors have memory of their own; a tensor that occurs twice is one tensor.
+
+    An object that cannot be copied is the same object in the copy.
+    """
+    memo: dict[int, Any] = {}
+    for x in tensors_of(value):
+        if id(x) not in memo:
+            memo[id(x)] = x.detach().clone().requires_grad_(x.requires_grad)
+    try:
+        return copy.deepcopy(value, dict(memo))
+    except Exception:  # whatever the objects' own code raises
+        return pytree.tree_map(lambda x: memo.get(id(x), x), value)
+
+
+class _Generators:
+    """The states of the random generators of torch, numpy and Python."""
+
+    def __init__(self) -> None:
+        self._torch, self._numpy, self._python = torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+    def changed(self) -> bool:
+        """Return whether a number has been drawn since."""
+        other: Any = np.random.get_state()
+        mine: Any = self._numpy
+        same = mine[2:] == other[2:] and np.array_equal(mine[1], other[1]) and self._python == random.getstate()
+        return not (same and torch.equal(self._torch, torch.get_rng_state()))
+
+    def restore(self) -> None:
+        """Set the generators to the states again."""
+        torch.set_rng_state(self._torch)
+        np.random.set_state(self._numpy)
+        random.setstate(self._python)
+
+
+class _State:
+    """The attributes of a module and of those inside of it, their tensors' elements, and the random generators."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._names = {id(m): f"{name}." if name else "" for name, m in module.named_modules()}
+        self._attributes = [(m, dict(vars(m))) for m in module.modules()]
+        self._containers: list[tuple[int, str, Any, Any]] = []
+        written: dict[int, Tensor] = {}
+        parameters = {id(x) for x in module.parameters()}
+        for m, attributes in self._attributes:
+            for name, value in attributes.items():
+                if isinstance(value, _CONTAINERS):
+                    self._containers.append((id(m), name, value, copy.copy(value)))
+                parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
+                written |= {id(x): x for x in parts if isinstance(x, Tensor)}
+        # The elements of parameters are not copied: a write to one is found, but not undone.
+        self._tensors = [
+            (x, None if id(x) in parameters else x.detach().clone(), _version(x)) for x in written.values()
+        ]
+        self._generators = _Generators()
+
+    def change(self) -> str:
+        """Return what has changed since, as the end of a sentence; empty if nothing has."""
+        for m, before in self._attributes:
+            now = vars(m)
+            for name in before.keys() | now.keys():
+                if not _same(before.get(name), now.get(name)):
+                    return f"it writes its attribute {self._names[id(m)]}{name}"
+        for owner, name, value, before in self._containers:
+            if not _same_parts(before, value):
+                return f"it writes its attribute {self._names[owner]}{name}"
+        if any(_version(x) != version for x, _, version in self._tensors):
+            return "it writes its parameters or buffers"
+        return "it draws random numbers" if self._generators.changed() else ""
+
+    def restore(self) -> None:
+        """Undo the changes."""
+        for m, before in self._attributes:
+            vars(m).clear()
+            vars(m).update(before)
+        for _, _, value, before in self._containers:
+            if not _same_parts(before, value):
+                value.clear()
+                (value.extend if isinstance(value, list | deque) else value.update)(before)
+        with torch.no_grad():
+            for x, elements, version in self._tensors:
+                if elements is not None and _version(x) != version:
+                    x.copy_(elements)
+        self._generators.restore()
+
+
+def _version(x: Tensor) -> int:
+    return -1 if x.is_inference() else x._version
+
+
+def _same(one: object, other: object) -> bool:
+    """Return whether two attributes are one object, or tensors or plain values that are equal."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+    return isinstance(one, bool | int | float | str) and one == other
+
+
+def _same_parts(one: Any, other: Any) -> bool:
+    if len(one) != len(other):
+        return False
+    if isinstance(one, set):
+        return bool(one == other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(_same, one.values(), other.values()))
+    return all(map(_same, one, other))
+
+
+@contextmanager
+def undone(module: nn.Module) -> Iterator[Callable[[], str]]:
+    """Undo at the end what the body does to a module and to the random generators.
+
+    The value is a function that returns what the body has changed, as the end of a sentence.
+    """
+    state = _State(module)
+    try:
+        yield state.change
+    finally:
+        state.restore()

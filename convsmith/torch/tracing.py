@@ -1,0 +1,229 @@
+"""Graphs of modules for the arguments of a call: tensors and numbers are inputs, all other arguments are constants.
+
+Weights that a module computes from its parameters alone are constants of the graph, as those of a parametrization are.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import _C, Tensor, fx, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils import parametrize
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils import _pytree as pytree
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.torch.purity import undone
+from convsmith.torch.trees import Tree, flattened
+
+__all__ = [
+    "Call", "Signature", "Traced", "has_hooks", "is_autocast", "leaves_of", "own_forward", "signature_of", "traced",
+]  # fmt: skip
+
+is_autocast = _C._is_any_autocast_enabled
+
+FREE = ...
+"""In place of a constant: a leaf that is an input of the graph."""
+_CONSTANTS = (
+    type(None), bool, int, float, complex, str, bytes, enum.Enum, slice, type, FunctionType, BuiltinFunctionType,
+    torch.dtype, torch.device, torch.memory_format, torch.layout,
+)  # fmt: skip
+"""Classes of arguments and results that may be constants: they do not change."""
+_WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
+"""Hooks that do nothing but compute the weights of their module from its parameters."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a call of a module; `region` is the reason that it stays torch's there, or empty."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    region: str = ""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The calls that a graph computes: the structure of their arguments, the types of its leaves, and for each leaf a
+    constant or `FREE`.
+    """
+
+    tree: Tree
+    types: tuple[type, ...]
+    constants: tuple[Any, ...]
+
+    def inputs(self, leaves: Sequence[Any], tree: Tree) -> list[Any] | None:
+        """Return the inputs of the graph for a call with these leaves; None if it is a call of another signature."""
+        if len(leaves) != len(self.types) or tree != self.tree:
+            return None
+        inputs = []
+        for leaf, kind, constant in zip(leaves, self.types, self.constants):
+            if not isinstance(leaf, Tensor) if kind is Tensor else type(leaf) is not kind:
+                return None
+            if constant is FREE:
+                inputs.append(leaf)
+            elif leaf != constant:
+                return None
+        return inputs
+
+
+def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Tree]:
+    """Return the leaves and the structure of arguments; the order in which names are given does not matter."""
+    return flattened((tuple(args), dict(sorted(kwargs.items()))))
+
+
+def signature_of(call: Call, free_numbers: bool) -> Signature:
+    """Return the signature of a call; numbers are inputs or constants. UnsupportedError if an object changes."""
+    leaves, tree = leaves_of(call.args, call.kwargs)
+    types, constants = list[type](), list[Any]()
+    for leaf in leaves:
+        is_input = isinstance(leaf, Tensor) or (free_numbers and type(leaf) in (int, float))
+        if not is_input and not isinstance(leaf, _CONSTANTS):
+            raise UnsupportedError(f"an argument is an object of class {type(leaf).__name__}", code="trace")
+        types.append(Tensor if isinstance(leaf, Tensor) else type(leaf))
+        constants.append(FREE if is_input else leaf)
+    return Signature(tree, tuple(types), tuple(constants))
+
+
+def own_forward(module: nn.Module) -> Callable[..., Any]:
+    """Return the function that a call of the module runs between its hooks."""
+    forward: Callable[..., Any] = vars(module).get("forward") or type(module).forward.__get__(module)
+    return forward
+
+
+def has_hooks(module: nn.Module | None) -> bool:
+    """Return whether calls of a module run anything beside its `forward`."""
+    return module is not None and bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _computes_weights(module: nn.Module) -> bool:
+    """Return whether a convolution or a linear layer computes its weights from parameters, in each call."""
+    if not isinstance(module, _ConvNd | nn.Linear) or module._forward_hooks:
+        return False
+    hooks = list(module._forward_pre_hooks.values())
+    return all(isinstance(x, _WEIGHT_HOOKS) for x in hooks) and bool(hooks or parametrize.is_parametrized(module))
+
+
+class _Tracer(fx.Tracer):
+    """Traces calls with symbols; a module whose arguments hold no symbol is computed."""
+
+    def __init__(self, own: type[nn.Module] = nn.Module, name: str = "") -> None:
+        super().__init__()
+        self._own, self._name, self._autocast = own, name, is_autocast()
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if _computes_weights(m):
+            return False
+        return has_hooks(m) or "forward" in vars(m) or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        symbols = any(isinstance(x, fx.Proxy) for x in pytree.tree_leaves((args, kwargs)))
+        if not symbols and not has_hooks(m):
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        return attr_val  # parameters are tensors, so that what is computed from them is a constant
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, nn.Parameter) and not any(a is x for x in self.root.parameters()):
+            a = a.detach()
+        return super().create_arg(a)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if is_autocast() is not self._autocast:
+            raise UnsupportedError("it enters or leaves torch.autocast", code="trace")
+        node = super().create_node(*args, **kwargs)
+        node.meta["layer"] = self._layer(node)
+        return node
+
+    def _layer(self, node: fx.Node) -> str:
+        """Return the name of a node in the network: that of the module that it calls or that computes it, behind which
+        its own follows if the module is no convolution or linear layer.
+        """
+        parts = [self._name]
+        if node.op == "call_module":
+            parts.append(_inner(str(node.target)))
+        else:
+            path, owner = next(reversed(self.module_stack.values()), ("own", self._own))
+            parts += [_inner(path)] if issubclass(owner, _ConvNd | nn.Linear) else [_inner(path), node.name]
+        return ".".join(filter(None, parts))
+
+
+def _inner(name: str) -> str:
+    """Return the name in the traced module of a name in `_Root`."""
+    return name.removeprefix("own").removeprefix(".")
+
+
+class _Root(nn.Module):
+    """What is traced: the forward of a module on inputs of a graph, without the module's own hooks."""
+
+    def __init__(self, own: nn.Module, signature: Signature) -> None:
+        super().__init__()
+        self.own, self.signature = own, signature
+        self.result: Tree
+
+    def run(self, *inputs: Any) -> Any:
+        given = iter(inputs)
+        leaves = [next(given) if x is FREE else x for x in self.signature.constants]
+        args, kwargs = self.signature.tree.value(leaves)
+        results, tree = flattened(own_forward(self.own)(*args, **kwargs))
+        for x in results:
+            if not isinstance(x, (fx.Proxy, Tensor, *_CONSTANTS)):
+                raise UnsupportedError(f"its result has an object of class {type(x).__name__}", code="trace")
+        self.result = tree
+        return results[0] if tree.is_leaf else tuple(results)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The graph of a module for the calls of a signature, and the structure of its result.
+
+    Its modules are those of the module, by the same names.
+    """
+
+    graph: fx.GraphModule
+    signature: Signature
+    result: Tree
+
+
+def traced(own: nn.Module, signature: Signature, name: str) -> Traced:
+    """Return the graph of a module, which has a name in the network.
+
+    Raises what the module's code raises on symbols; UnsupportedError if a run of it has effects that the graph has not.
+    """
+    count = sum(x is FREE for x in signature.constants)
+    names = [f"input_{n}" for n in range(count)]
+    # fx gets the inputs from the code of the function.
+    forward = eval(f"lambda self, {', '.join(names)}: self.run({', '.join(names)})")
+    root = type(f"{type(own).__name__}Call", (_Root,), {"forward": forward})(own, signature)
+    with undone(own) as changes:
+        graph = _Tracer(type(own), name).trace(root)
+        change = changes()
+    if change:
+        raise UnsupportedError(change, code="trace")
+    targets: dict[str, Any] = {}
+    for node in graph.nodes:
+        if node.op in ("call_module", "get_attr"):
+            found = root.get_submodule(node.target) if node.op == "call_module" else _attribute(root, node.target)
+            node.target = _inner(node.target)
+            targets[node.target] = found
+    graph.owning_module = None
+    return Traced(fx.GraphModule(targets, graph, class_name=type(own).__name__), signature, root.result)
+
+
+def _attribute(root: nn.Module, name: str) -> Any:
+    found: Any = root
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
