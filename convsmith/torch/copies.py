@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from convsmith.diag.errors import UsageError
+from convsmith.torch.tracing import WEIGHT_HOOKS
 from convsmith.torch.trees import tensors_of
 
 __all__ = ["copied"]
@@ -37,9 +38,14 @@ def copied(model: nn.Module, frozen: bool) -> nn.Module:
         # Torch refuses to copy tensors that a function of others has made, such as weights with a norm.
         memo |= {id(x): x.detach().clone() for x in tensors_of(vars(m)) if not x.is_leaf and id(x) not in memo}
     try:
-        return copy.deepcopy(model, dict(memo))
+        made = copy.deepcopy(model, dict(memo))
     except Exception:  # whatever the objects' own code raises
-        return _piecewise(model, memo)
+        made = _piecewise(model, memo)
+    for m in made.modules():
+        for hook in m._forward_pre_hooks.values():
+            if isinstance(hook, WEIGHT_HOOKS) and not m.training:
+                hook(m, ())  # until its first call, a module may have other weights than this hook computes
+    return made
 
 
 def _piecewise(model: nn.Module, memo: dict[int, Any]) -> nn.Module:

@@ -167,7 +167,9 @@ def module_of(graph_module: fx.GraphModule, node: fx.Node) -> nn.Module | None:
 
 def class_of(module: nn.Module | None) -> type[nn.Module] | None:
     """Return the class of a module whose calls run its class's code and nothing else; None if they run other code."""
-    return None if module is None or has_hooks(module) or "forward" in vars(module) else type(module)
+    if module is None or has_hooks(module) or module._forward_pre_hooks or "forward" in vars(module):
+        return None
+    return type(module)
 
 
 class _Given(NamedTuple):

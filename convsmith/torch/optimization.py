@@ -62,12 +62,13 @@ def optimize(
         except Exception:  # the model's own code
             _check_eager(model, args, kwargs)
             made = copied(model, frozen=False)
-            report.note = "Its own code needs gradients of its parameters, or the objects that these are."
+            why = "the network computes with gradients of its own parameters"
         else:
             parts = Parts(made, report, work.optimized)
             parts.improve(made, [Call(args, kwargs, region_of(args, kwargs))])
             made.convsmith_graphs = _installed(made, parts, report, (args, kwargs, expected))  # type: ignore[assignment]
-        _report_uncalled(made, report)
+            why = "the example does not call it"
+        _report_others(made, report, why)
     report.seconds = time.perf_counter() - start
     made.convsmith_report = report  # type: ignore[assignment]
     return made
@@ -148,9 +149,9 @@ def _installed(
     return graphs
 
 
-def _report_uncalled(made: nn.Module, report: OptimizeReport) -> None:
-    """Report the convolutions of a network that no row names."""
+def _report_others(made: nn.Module, report: OptimizeReport, why: str) -> None:
+    """Report why the convolutions of a network that no row names stay torch's."""
     named = {name for row in report.rows for name in row.names}
     names = [name for name, m in made.named_modules() if isinstance(m, _ConvNd) and name not in named]
     if names:
-        report.rows.append(LayerRow(tuple(names), "", "", 0, 0, "torch", "the example does not call it"))
+        report.rows.append(LayerRow(tuple(names), "", "", 0, 0, "torch", why))

@@ -53,7 +53,10 @@ class Parts:
         name = self._names[id(module)]
         rows, chains = len(self._report.rows), len(self._report.chains)
         region = next((call.region for call in calls if call.region), "")
+        if isinstance(module, torch.jit.ScriptModule):
+            region = "it is compiled by torch.jit.script"
         if region:
+            self._report.divided[name] = region
             self._refuse(module, region)
             return
         try:

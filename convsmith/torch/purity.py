@@ -64,7 +64,8 @@ class _State:
 
     def __init__(self, module: nn.Module) -> None:
         self._names = {id(m): f"{name}." if name else "" for name, m in module.named_modules()}
-        self._attributes = [(m, dict(vars(m))) for m in module.modules()]
+        # The attributes of modules that are compiled by torch.jit.script are no attributes in Python.
+        self._attributes = [(m, dict(vars(m))) for m in module.modules() if not isinstance(m, torch.jit.ScriptModule)]
         self._containers: list[tuple[int, str, Any, Any]] = []
         written: dict[int, Tensor] = {}
         parameters = {id(x) for x in module.parameters()}

@@ -25,7 +25,8 @@ from convsmith.torch.purity import undone
 from convsmith.torch.trees import Tree, flattened
 
 __all__ = [
-    "Call", "Signature", "Traced", "has_hooks", "is_autocast", "leaves_of", "own_forward", "signature_of", "traced",
+    "WEIGHT_HOOKS", "Call", "Signature", "Traced", "has_hooks", "is_autocast", "leaves_of", "own_forward",
+    "signature_of", "traced",
 ]  # fmt: skip
 
 is_autocast = _C._is_any_autocast_enabled
@@ -37,7 +38,7 @@ _CONSTANTS = (
     torch.dtype, torch.device, torch.memory_format, torch.layout,
 )  # fmt: skip
 """Classes of arguments and results that may be constants: they do not change."""
-_WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
+WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 """Hooks that do nothing but compute the weights of their module from its parameters."""
 
 
@@ -100,16 +101,18 @@ def own_forward(module: nn.Module) -> Callable[..., Any]:
 
 
 def has_hooks(module: nn.Module | None) -> bool:
-    """Return whether calls of a module run anything beside its `forward`."""
-    return module is not None and bool(module._forward_hooks or module._forward_pre_hooks)
+    """Return whether calls of a module run anything beside its `forward` and hooks that compute its weights."""
+    if module is None:
+        return False
+    others = any(not isinstance(hook, WEIGHT_HOOKS) for hook in module._forward_pre_hooks.values())
+    return others or bool(module._forward_hooks)
 
 
 def _computes_weights(module: nn.Module) -> bool:
     """Return whether a convolution or a linear layer computes its weights from parameters, in each call."""
-    if not isinstance(module, _ConvNd | nn.Linear) or module._forward_hooks:
+    if not isinstance(module, _ConvNd | nn.Linear) or has_hooks(module):
         return False
-    hooks = list(module._forward_pre_hooks.values())
-    return all(isinstance(x, _WEIGHT_HOOKS) for x in hooks) and bool(hooks or parametrize.is_parametrized(module))
+    return bool(module._forward_pre_hooks) or parametrize.is_parametrized(module)
 
 
 class _Tracer(fx.Tracer):
@@ -122,7 +125,9 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if _computes_weights(m):
             return False
-        return has_hooks(m) or "forward" in vars(m) or super().is_leaf_module(m, module_qualified_name)
+        if has_hooks(m) or "forward" in vars(m) or isinstance(m, torch.jit.ScriptModule):
+            return True
+        return super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
