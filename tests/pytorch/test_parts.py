@@ -59,7 +59,9 @@ class Block(nn.Module):
         super().__init__()
         self.conv, self.other, self.scale = nn.Conv2d(4, 4, 1, stride=1), nn.Conv2d(4, 4, 3, padding=1), 2.0
 
-    def forward(self, x: Any, t: Any = None, *more: Tensor, flag: bool = False, factor: float = 1.0, **named: Any) -> Any:
+    def forward(
+        self, x: Any, t: Any = None, *more: Tensor, flag: bool = False, factor: float = 1.0, **named: Any
+    ) -> Any:
         if isinstance(x, dict):
             x = x["x"]
         if isinstance(x, tuple | list | Pair):
