@@ -43,7 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "exporter": {"numpy"},
     "onnx": {"numpy", "onnx", "onnxruntime"},
     PACKAGE: set(),
-    "torch": {"rich", "torch"},
+    "torch": {"numpy", "rich", "torch"},
     "cli": {"click", "matplotlib", "numpy", "rich"},
 }
 """The folders, each importing only from those above it, with the packages of others that it may import."""
