@@ -26,7 +26,7 @@ from convsmith.torch.network_graph import Work
 from convsmith.torch.parts import Parts, in_words, region_of, tolerance
 from convsmith.torch.purity import fresh, undone
 from convsmith.torch.report import LayerRow, OptimizeReport
-from convsmith.torch.tracing import Call
+from convsmith.torch.tracing import ModuleCall
 from convsmith.torch.trees import difference, tensors_of
 
 __all__ = ["optimize"]
@@ -65,7 +65,7 @@ def optimize(
             why = "the network computes with gradients of its own parameters"
         else:
             parts = Parts(made, report, work.optimized)
-            parts.improve(made, [Call(args, kwargs, region_of(args, kwargs))])
+            parts.improve(made, [ModuleCall(args, kwargs, region_of(args, kwargs))])
             made.convsmith_graphs = _installed(made, parts, report, (args, kwargs, expected))  # type: ignore[assignment]
             why = "the example does not call it"
         _report_others(made, report, why)

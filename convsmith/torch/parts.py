@@ -21,7 +21,7 @@ from convsmith.torch.purity import fresh, undone
 from convsmith.torch.report import LayerRow, OptimizeReport
 from convsmith.torch.segment import Segment
 from convsmith.torch.tracing import (
-    Call,
+    ModuleCall,
     Traced,
     has_hooks,
     is_autocast,
@@ -48,7 +48,7 @@ class Parts:
         self._report, self._optimized = report, optimized
         self.installed: dict[str, PartForward] = {}
 
-    def improve(self, module: nn.Module, calls: list[Call]) -> None:
+    def improve(self, module: nn.Module, calls: list[ModuleCall]) -> None:
         """Let a module, or parts of it, run on our kernels in the calls that it gets in the example."""
         name = self._names[id(module)]
         rows, chains = len(self._report.rows), len(self._report.chains)
@@ -83,7 +83,7 @@ class Parts:
         if names:
             self._report.rows.append(LayerRow(tuple(names), "", "", 0, 0, "torch", why))
 
-    def _as_one(self, module: nn.Module, name: str, calls: list[Call]) -> None:
+    def _as_one(self, module: nn.Module, name: str, calls: list[ModuleCall]) -> None:
         """Let a module run as a graph for each signature of its calls. Raises the reason if that is not possible."""
         # Hooks see the calls of their modules, so these stay modules.
         for part, given in _calls_inside(module, calls, lambda m: has_hooks(m) and _has_weights(m)):
@@ -100,7 +100,7 @@ class Parts:
         made.install()
         self.installed[name] = made
 
-    def _part(self, module: nn.Module, name: str, call: Call) -> Traced:
+    def _part(self, module: nn.Module, name: str, call: ModuleCall) -> Traced:
         """Return the graph with our kernels of a module for a call; numbers are inputs of it if its code allows it."""
         try:
             part = traced(module, signature_of(call, True), name)
@@ -124,8 +124,8 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _calls_inside(
-    module: nn.Module, calls: Iterable[Call], wanted: Callable[[nn.Module], bool]
-) -> list[tuple[nn.Module, list[Call]]]:
+    module: nn.Module, calls: Iterable[ModuleCall], wanted: Callable[[nn.Module], bool]
+) -> list[tuple[nn.Module, list[ModuleCall]]]:
     """Return the wanted modules inside of a module, with the different calls that they get in calls of the module.
 
     Calls out of calls of other wanted modules are left out.
@@ -133,7 +133,7 @@ def _calls_inside(
     inner = [m for m in module.modules() if m is not module and wanted(m) and not isinstance(m, torch.jit.ScriptModule)]
     if not inner:
         return []
-    found: dict[nn.Module, dict[object, Call]] = {}
+    found: dict[nn.Module, dict[object, ModuleCall]] = {}
     with undone(module):
         _watch(inner, found)
         for call in calls:
@@ -142,7 +142,7 @@ def _calls_inside(
     return [(m, list(given.values())) for m, given in found.items()]
 
 
-def _watch(modules: list[nn.Module], found: dict[nn.Module, dict[object, Call]]) -> None:
+def _watch(modules: list[nn.Module], found: dict[nn.Module, dict[object, ModuleCall]]) -> None:
     """Give modules a forward that notes their calls, except those that they make of each other."""
     depth = 0
 
@@ -150,7 +150,7 @@ def _watch(modules: list[nn.Module], found: dict[nn.Module, dict[object, Call]])
         def watched(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
             if not depth:
-                call = Call(args, kwargs, region_of(args, kwargs))
+                call = ModuleCall(args, kwargs, region_of(args, kwargs))
                 found.setdefault(m, {}).setdefault(_form(call), call)
             depth += 1
             try:
@@ -173,14 +173,14 @@ def region_of(args: Any, kwargs: Any) -> str:
     return ""
 
 
-def _form(call: Call) -> object:
+def _form(call: ModuleCall) -> object:
     """Return what distinguishes a call from others: types, sizes and plain values of its arguments."""
     leaves, tree = leaves_of(call.args, call.kwargs)
     forms = [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else (type(x), repr(x)) for x in leaves]
     return repr(tree), repr(forms), call.region
 
 
-def _compare(module: nn.Module, made: PartForward, call: Call) -> None:
+def _compare(module: nn.Module, made: PartForward, call: ModuleCall) -> None:
     """Raise UnsupportedError if the graphs of a module do not compute what it computes, in two calls on end."""
     results = []
     for forward in (own_forward(module), made):

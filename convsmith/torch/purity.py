@@ -59,7 +59,7 @@ class _Generators:
         random.setstate(self._python)
 
 
-class _State:
+class _ModuleState:
     """The attributes of a module and of those inside of it, their tensors' elements, and the random generators."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -142,7 +142,7 @@ def undone(module: nn.Module) -> Iterator[Callable[[], str]]:
 
     The value is a function that returns what the body has changed, as the end of a sentence.
     """
-    state = _State(module)
+    state = _ModuleState(module)
     try:
         yield state.change
     finally:

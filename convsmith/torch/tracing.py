@@ -25,7 +25,7 @@ from convsmith.torch.purity import undone
 from convsmith.torch.trees import Tree, flattened
 
 __all__ = [
-    "WEIGHT_HOOKS", "Call", "Signature", "Traced", "has_hooks", "is_autocast", "leaves_of", "own_forward",
+    "WEIGHT_HOOKS", "ModuleCall", "Signature", "Traced", "has_hooks", "is_autocast", "leaves_of", "own_forward",
     "signature_of", "traced",
 ]  # fmt: skip
 
@@ -43,7 +43,7 @@ WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """The arguments of a call of a module; `region` is the reason that it stays torch's there, or empty."""
 
     args: tuple[Any, ...]
@@ -81,7 +81,7 @@ def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], T
     return flattened((tuple(args), dict(sorted(kwargs.items()))))
 
 
-def signature_of(call: Call, free_numbers: bool) -> Signature:
+def signature_of(call: ModuleCall, free_numbers: bool) -> Signature:
     """Return the signature of a call; numbers are inputs or constants. UnsupportedError if an object changes."""
     leaves, tree = leaves_of(call.args, call.kwargs)
     types, constants = list[type](), list[Any]()
@@ -211,7 +211,7 @@ def traced(own: nn.Module, signature: Signature, name: str) -> Traced:
     names = [f"input_{n}" for n in range(count)]
     # fx gets the inputs from the code of the function.
     forward = eval(f"lambda self, {', '.join(names)}: self.run({', '.join(names)})")
-    root = type(f"{type(own).__name__}Call", (_Root,), {"forward": forward})(own, signature)
+    root = type(f"{type(own).__name__}ModuleCall", (_Root,), {"forward": forward})(own, signature)
     with undone(own) as changes:
         graph = _Tracer(type(own), name).trace(root)
         change = changes()
