@@ -174,7 +174,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes and model.st.constant
             others = (model.nearby(loops, config), model.with_converted(loops, config))
-            for c in (config if not wide else None, held, *others):
+            for c in (config if not wide or model.evicts(loops, tile) else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = c if c.near else model.complete(loops, c)
                     c = replace(c, stream=model.streamed(loops, c))

@@ -234,6 +234,9 @@ class CostModel(SharedFacts):
         turn = cost.turn if config.hold else cost.straight_call if straight else cost.call
         several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
         clash = loops.kinds[lane] != "m" and several and self.ways(loops, tile) >= target.l1.ways
+        if lane == self.batch and self.st.constant:
+            clash = False
+            pixel = self.evicted_read(loops, tile, lane) or pixel
         shared = first_reads(loops, tile, self.src, lane)
         rows = prod(n for name, n in tile.items() if loops.kinds[name] == "m" and name != lane)
         groups = self.filled(lane) // self.sizes[self.n]
@@ -294,6 +297,18 @@ class CostModel(SharedFacts):
         image = prod(self.st.a.layout.shape[2:]) * self.sizes[self.k] * self.bytes
         load = target.load(target.l1 if min(image, passing) <= target.l1.kept else target.l2)
         return load * (2 * vectors if self.bordered(lane) or not self.reads_once() else 1)
+
+    def evicted_read(self, loops: Loops, tile: dict[str, int], lane: str) -> float:
+        """Return the cycles to load a vector of a window whose pixels evict each other from the nearest cache, or 0.
+
+        Each tap then reads them from the second-level cache, in whole lines. A run of neighbours begins with a line
+        that nothing has fetched ahead, and counts half a line more. Lines that evict those of the same tap come later.
+        """
+        if not self.evicts(loops, tile):
+            return 0.0
+        l1, run = self.target.l1, tile[lane] * self.bytes
+        lines = (max(run, l1.line) + l1.line / 2) / run
+        return self.target.load(self.target.l2) * lines * max(1.0, self.ways(loops, tile) / l1.ways)
 
     def gathers_of_taps(self, loops: Loops, tile: dict[str, int], lane: str) -> float:
         """Return the ratio of gathers to taps, where vectors lie along pixels of a stride.

@@ -309,7 +309,7 @@ class Model(CostModel):
         groups = [self.batch] if self.bordered(lane) and self.batch in names else []
         pixels = [n for n in names if loops.kinds[n] == "m" and n != self.images]
         channels = [n for n in names if n not in pixels and n != self.images]
-        far = lane == self.batch and self.moved(lane, self.lanes) > self.moved(pixels[0], 1)
+        far = lane == self.batch and self.moved(lane, self.lanes) > self.row_step(pixels[0])
         inner = [*pixels, *channels] if self.pixels_first() and not far else [*channels, *pixels]
         if self.turns_pages(lane) and not self.bordered(lane):
             inner = [*channels, *pixels]

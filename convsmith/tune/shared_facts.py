@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import prod
+from math import gcd, prod
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.forking import cached_property
@@ -58,6 +58,7 @@ class SharedFacts:
         self.terms = prod(d.size for d in st.of("k")) // self.taken()
         self.traffic = Traffic(st, target)
         self._filled: dict[tuple[str, ...], int] = {}
+        self._most: dict[tuple[tuple[int, int], ...], int] = {}
         self._neighbours: dict[tuple[str, ...], str] = {}
         """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
 
@@ -112,12 +113,36 @@ class SharedFacts:
 
     def ways(self, loops: Loops, tile: dict[str, int]) -> int:
         """Return the maximum number of pixels of a register tile that fall into one set of the first-level cache."""
-        places = [0]
-        for name in loops.of("m"):
-            stride = self.src.get(Var(self.dims[name][-1]), 0) * self.bytes
-            places = [x + i * stride for x in places for i in range(tile.get(name, 1))]
-        line, way = self.target.l1.line, self.target.l1.way
-        return max(Counter(x % way // line for x in {x // line * line for x in places}).values())
+        counts = {self.dims[name][-1]: tile.get(name, 1) for name in loops.of("m")}
+        return self._ways(tuple((self.row_step(n), count) for n, count in counts.items() if count > 1))
+
+    def evicts(self, loops: Loops, tile: dict[str, int]) -> bool:
+        """Return whether the pixels under the windows of a register tile evict each other from the first-level cache.
+
+        Then no tap finds there what another tap has read.
+        """
+        steps: dict[str, int] = {}
+        reach: dict[str, int] = {}
+        for name in (*loops.of("m"), *loops.of("k")):
+            axis, step = loops.axes[name], abs(self.row_step(self.dims[name][-1]))
+            if axis and step:
+                count = loops.extents[name] if loops.kinds[name] == "k" else tile.get(name, 1)
+                steps[axis] = gcd(step, steps.get(axis, 0))
+                reach[axis] = reach.get(axis, 0) + step * (count - 1)
+        lines = tuple((step, reach[axis] // step + 1) for axis, step in steps.items())
+        within = prod(count for _, count in lines) * self.target.l1.line <= self.target.l1.bytes
+        return not within or self._ways(lines) > self.target.l1.ways
+
+    def _ways(self, lines: tuple[tuple[int, int], ...]) -> int:
+        """Return the maximum number of elements that fall into one set of the first-level cache, of as many elements
+        along each axis, and a step between them.
+        """
+        if lines not in self._most:
+            line, way, places = self.target.l1.line, self.target.l1.way, [0]
+            for step, count in lines:
+                places = [x + i * step * self.bytes for x in places for i in range(count)]
+            self._most[lines] = max(Counter(x % way // line for x in {x // line * line for x in places}).values())
+        return self._most[lines]
 
     def turns_pages(self, lane: str) -> bool:
         """Whether lanes along pixels write a result beyond the caches whose channels lie on pages of their own."""

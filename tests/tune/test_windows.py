@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from convsmith.ir.index import Index, Var
+from convsmith.machine.base import Machine
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArchitecture
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.loops import Loops
-from convsmith.problem import parse_problem
+from convsmith.plan.config import Config
+from convsmith.plan.loops import Loops, loops_after_fusing
+from convsmith.plan.unit import Unit
+from convsmith.problem import Conv, parse_problem
+from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
+from convsmith.tune.model import Model
 from convsmith.tune.windows import fetched, first_reads, row_tiles, slid, tap_tiles, weights_fit, window_tiles
 
 AVX2 = next(t for t in LEVELS if t.name == "avx2")
@@ -141,3 +147,48 @@ def test_taps_along_pixels_of_a_stride_are_unrolled_where_they_share_vectors(lin
 def test_taps_of_several_channels_share_no_vectors() -> None:
     config = default_config(parse_problem("--stag=abx --dtag=abx g32mb1ic128ih28oc128oh14kh3sh2ph1"), AVX512)
     assert config.lane == "ow" and config.size("kw") == 1
+
+
+@pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
+@pytest.mark.parametrize("level", [AVX2, AVX512], ids=lambda level: level.name)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--deconv {} g1024mb1ic1024ih20oc1024oh43kh5sh2ph0",
+        "--deconv {} g512mb1ic512ih21oc512oh43kh7sh2ph2",
+        "{} g1024mb1ic1024ih15oc1024kh11ph5",
+        "{} g512mb1ic512ih41oc512kh7ph3",
+        "{} g512mb1ic512ih41oc512oh21kh7sh2ph3",
+    ],
+)
+def test_windows_whose_pixels_share_sets_of_a_cache_read_whole_lines(
+    line: str, level: Machine, row: MicroArchitecture
+) -> None:
+    """Pixels of 512 or 1024 channels lie multiples of 2 KiB apart: each tap reads them from the second cache."""
+    config = default_config(parse_problem(line.format("--stag=axb --dtag=axb")), row.of(level))
+    assert config.size("g") * 4 > level.l1.line and config.size("ow") <= level.l1.ways + 1
+
+
+@pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
+@pytest.mark.parametrize("line", ["g144mb1ic144ih56oc144oh56kh3ph1", "g96mb1ic96ih112oc96oh56kh3sh2ph1"])
+def test_windows_that_a_cache_holds_read_one_vector_of_a_pixel(line: str, row: MicroArchitecture) -> None:
+    assert default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), row.of(AVX2)).size("g") == 8
+
+
+@pytest.mark.parametrize("channels", [96, 144, 512, 768, 1024])
+@pytest.mark.parametrize("sizes", ["ih20oh43kh5sh2ph0", "ih28oh28kh3sh1ph1", "ih28oh28kh7sh1ph3", "ih9oh19kh3sh2ph0"])
+@pytest.mark.parametrize("pixels", [1, 4, 12])
+def test_pixels_of_a_window_evict_each_other_if_a_set_of_the_cache_has_too_few_ways(
+    channels: int, sizes: str, pixels: int
+) -> None:
+    problem = parse_problem(f"--deconv --stag=axb --dtag=axb g{channels}mb1ic{channels}oc{channels}{sizes}")
+    assert isinstance(problem, Conv)
+    st = statement(problem, AVX512)
+    model = Model(problem, st, AVX512, Unit.plain(st, AVX512))
+    loops = loops_after_fusing(st, Config("avx512", "g"))
+    stride, taps, row = problem.s[1], problem.k[1], problem.i[1] * channels * 4
+    columns = pixels + -(-taps // stride) - 1
+    rows = -(-problem.k[0] // problem.s[0])
+    sets = Counter((y * row + x * channels * 4) // 64 % 64 for y in range(rows) for x in range(columns))
+    fits = columns * rows * 64 <= AVX512.l1.bytes
+    assert model.evicts(loops, {"ow": pixels, "g": 16}) == (not fits or max(sets.values()) > AVX512.l1.ways)
