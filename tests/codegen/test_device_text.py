@@ -9,7 +9,7 @@ from thread_kernels import HEAD, KERNELS, arrays
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.device_module import device_text
-from convsmith.codegen.geometry import geometry
+from convsmith.codegen.geometry import geometry, is_pipelined
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
 from convsmith.diag.errors import ConfigError, InternalError
@@ -45,6 +45,24 @@ def test_the_geometry_of_a_kernel() -> None:
     assert {str(v): n for v, n in sizes.axes.items()} == {"z": 2, "y": 1, "x": 0, "u": 1, "t": 0}
     sizes = geometry(parse_kernel(HEAD + KERNELS["two barriers a step"].strip("\n")))
     assert (sizes.grid, sizes.group, sizes.shared) == ((1, 1, 1), (8, 1, 1), 128)
+
+
+PIPELINED = """\
+kernel k(a: f32[40], c: f32[10])
+  alloc s: f32[8] @shared:
+    for i in 0 .. 10 #pipelined:
+      tensor s[i % 2 * 4] = a[0] dims(4:1, 10:4) box(4, 1) at(0, i)
+      for w in 0 .. 2 #warp:
+        for l in 0 .. 5 #lane:
+          c[i] = s[i % 2 * 4 + 3]
+"""
+
+
+def test_one_loop_among_others_makes_a_kernel_pipelined() -> None:
+    kernel = parse_kernel(PIPELINED)
+    assert is_pipelined(kernel)
+    assert geometry(kernel).group == (5, 3, 1), "a warp produces"
+    assert not any(is_pipelined(parse_kernel(HEAD + text.strip("\n"))) for text in KERNELS.values())
 
 
 BESIDE = """

@@ -311,6 +311,21 @@ def test_calls_are_reported_when_asked(capsys: pytest.CaptureFixture[str]) -> No
     assert "convsmith bench --config" in lines[1]
 
 
+def test_the_time_of_a_call_is_reported_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convsmith.diag import trace
+    from convsmith.frontend import kernel
+
+    k = cs.compile(LINE, threads=1)
+    x, w, _ = data(k.problem)
+    clock = iter((20.0, 20.25))
+    lines: list[str] = []
+    monkeypatch.setattr(kernel, "perf_counter", lambda: next(clock))
+    with cs.settings.scope(verbose="exec"), trace.redirect(lines.append):
+        cs.CompiledKernel(k.problem, k.target, k.config)(x, w)
+    (line,) = (line for line in lines if "packed=False" in line)
+    assert ",250.0" in line, line
+
+
 # -- the package
 def test_importing_the_package_loads_neither_numpy_nor_llvm() -> None:
     code = (

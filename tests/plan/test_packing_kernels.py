@@ -206,6 +206,16 @@ def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
     assert mnemonics and not [m for m in mnemonics if re.match("v?p(insr|extr)|movzb|movb|vmovss", m)], body
 
 
+@pytest.mark.parametrize("isa, row", [("avx512_vnni", "vpdpbusd_512"), ("avx2_vnni", "vpdpbusd_256")])
+def test_sums_of_packed_bytes_are_made_by_a_dot_product(isa: str, row: str) -> None:
+    problem, config, level = chosen("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic64ih9oc64oh9kh3ph1", isa)
+    with interning():
+        made = plan(problem, replace(config, pack=("wei",)), level)
+        (pack,) = run_steps(made.program.naive(), made.pipeline).packs
+        found = run_steps(pack, packing.packing_steps(pack, level))
+    assert f"{row}(" in str(found)
+
+
 BLOCKED = [
     ("avx512_vnni", "--dt=u8:s8:s32 --stag=ba 512x512:512x512", "src", "k.o.b:16 m.o_m.i.o:36"),
     ("avx512_amx", "--dt=u8:s8:s32 --wtag=ab 1024x1024:1024x1024", "wei", "k.o:16 k.q.b:4 n.o:32 n.v:2 k.q.i:4"),

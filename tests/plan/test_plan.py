@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from math import prod
 
 import pytest
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.manager import run_steps
+from convsmith.passes.stream import stream
 from convsmith.plan.config import Config
 from convsmith.plan.loops import LEVELS as LOOP_LEVELS
 from convsmith.plan.plan import Plan, plan
@@ -104,3 +106,14 @@ def test_cache_tiles_within_cache_tiles(cache: str, loops: dict[str, int]) -> No
         nest = plan(problem, config, TARGETS["avx2"]).main.nest
     extents = {loop.name: loop.extent for loop in nest.loops}
     assert {name: extents[name] for name in loops} == loops
+
+
+def test_vectors_of_packed_weights_alone_can_be_streamed() -> None:
+    problem, target = parse_problem("--stag=axb --dtag=axb mb1ic64ih9oc48oh9kh1").canonical(), TARGETS["avx512"]
+    config = Config.parse("--target=avx512 --lane=oc --register=ow:9,oc:16 --reduce=ic --pack=wei --stream=wei")
+    with interning():
+        (step,) = (s for s in plan(problem, config, target).pipeline if s.run is stream)
+        assert [name for name, _ in step.args[0]] == ["wei_p"]
+        with pytest.raises(ConfigError, match="--stream=wei: legal are") as caught:
+            plan(problem, replace(config, pack=()), target)
+    assert caught.value.code == "stream"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import warnings
 from itertools import product
 from typing import Any
 
@@ -343,3 +344,15 @@ def test_the_package_imports_no_torch() -> None:
 
 def test_operators_are_those_of_the_package() -> None:
     assert torch.ops.convsmith.conv.default is operators.conv.seen
+
+
+def test_a_compiler_traces_a_call_without_a_warning() -> None:
+    def layer(x: Any) -> Any:
+        return ct.conv2d(x, w, stride=2)
+
+    x, w = torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = torch.compile(layer, backend="eager", fullgraph=True)(x)
+    assert torch.equal(found, layer(x))

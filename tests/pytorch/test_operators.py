@@ -173,3 +173,14 @@ def test_traced_and_transformed_calls_are_seen() -> None:
         with pytest.raises(cs.UsageError, match="input: has a tangent"):
             ct.conv2d(dual, W)
         assert_close(ct.conv2d(X, W), torch.nn.functional.conv2d(X, W))
+
+
+def test_a_call_is_seen_under_a_mode_alone() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from convsmith.torch.segment_operator import is_traced
+
+    assert not is_traced()
+    with TorchDispatchMode():
+        assert is_traced()
+    assert not is_traced()

@@ -16,6 +16,7 @@ from llvm_kernels import channels_last, data, depthwise, expected, weights
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.runtime import entry_call
+from convsmith.runtime.arrays import address_of
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
 
@@ -163,6 +164,46 @@ class Factory:
     def __call__(self) -> HostKernel:
         self.made += 1
         return HostKernel(depthwise(SHAPE, packing=self.packing))
+
+
+def test_arrays_bound_by_name_that_do_not_fit_are_copied() -> None:
+    out = np.full(SHAPE, np.nan, np.float32)
+    HostKernel(depthwise(SHAPE)).bind_each({"src": np.ascontiguousarray(X), "wei": W, "dst": out})()
+    assert (out == expected(X, W)).all()
+
+
+def test_empty_arrays_bound_by_name_call_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (0, *SHAPE[1:])
+    for name in ("run", "run_with", "bound"):
+        monkeypatch.setattr(entry_call.EntryCall, name, lambda *_: pytest.fail("was called"))
+    x, out = channels_last(shape), channels_last(shape)
+    HostKernel(depthwise(shape)).bind_each({"src": x, "wei": W, "dst": out})()
+
+
+def test_weights_bound_by_name_may_become_infinite() -> None:
+    kernel = HostKernel(depthwise(SHAPE, needs_finite=True), Factory())
+    w, out = W.copy(), np.full_like(X, np.nan)
+    call = kernel.bind_each({"src": X, "wei": w, "dst": out})
+    for value in (1, np.inf, 2):
+        w[2] = value
+        call()
+        np.testing.assert_array_equal(out, expected(X, w))
+
+
+@pytest.mark.parametrize("value", [3, np.inf, np.nan])
+def test_a_placed_call_runs_the_kernel_of_its_weights(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = HostKernel(depthwise(SHAPE, needs_finite=True), Factory())
+    asked, placed = list[HostKernel](), HostKernel.placed
+    monkeypatch.setattr(HostKernel, "placed", lambda self, *given: asked.append(self) or placed(self, *given))
+    w, out = W.copy(), np.full_like(X, np.nan)
+    w[1] = value
+    call = kernel.placed({"wei": kernel.pack(w)}, 0)
+    assert len(asked) == (1 if np.isfinite(value) else 2), "weights that are not finite are the fallback's"
+    call.place({"src": address_of(X), "dst": address_of(out)})
+    call.follow()
+    for run in call.calls:
+        run()
+    np.testing.assert_array_equal(out, expected(X, w))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
