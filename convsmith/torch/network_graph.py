@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import getitem
 from typing import Any, NamedTuple
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor, fx
@@ -45,12 +46,13 @@ class Work(NamedTuple):
 
 
 class _Shapes(fx.Interpreter):
-    """Runs a graph, and notes the form of each tensor."""
+    """Runs a graph, and notes the form of each tensor, and each value that is a data type."""
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if isinstance(result, Tensor):
             n.meta["form"] = Form(tuple(result.shape), result.dtype, result.device.type)
+        n.meta["dtype"] = result if isinstance(result, torch.dtype) else None
         return result
 
 
@@ -115,12 +117,19 @@ def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: Work) -> fx.Gr
         _replace_run(traced, run, f"convsmith_{n}", work, made)
     for node in graph.nodes:
         node.type = None  # annotations as texts, which torch cannot pickle
+        if node.op == "call_method" and node.target == "view" and not any(map(_is_dtype, node.args)):
+            node.target = "reshape"  # results of segments may have another order in memory
     for node in reversed(graph.nodes):
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
     graph.lint()
     traced.delete_all_unused_submodules()
     return fx.GraphModule(traced, graph, class_name=traced.__class__.__name__)
+
+
+def _is_dtype(argument: object) -> bool:
+    """Return whether an argument of a node is a data type."""
+    return isinstance(argument.meta.get("dtype") if isinstance(argument, fx.Node) else argument, torch.dtype)
 
 
 def _orders(x: Taken) -> dict[fx.Node, bool]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from convsmith.diag.errors import UnsupportedError
@@ -23,13 +24,15 @@ class OtherCallsWarning(ConvsmithWarning):
 class PartForward:
     """Calls of the module `own`: `parts` compute those of their signatures, and the module's own code all others.
 
-    The module keeps its class, its attributes and its hooks. `name` is its name in the network.
+    The module keeps its class, its attributes and its hooks. `name` is its name in the network. Results of convolutions
+    have their channels last in memory, or are contiguous tensors if `is_contiguous` is set.
     """
 
     def __init__(self, own: nn.Module, name: str, parts: Sequence[Traced]) -> None:
         self._own, self._name, self._parts = own, name, tuple(parts)
         self._before = vars(own).get("forward")
         self._warned = False
+        self.is_contiguous = False
         self._prepare()
 
     def _prepare(self) -> None:
@@ -62,15 +65,19 @@ class PartForward:
         if is_autocast():
             return self._by_own_code("under torch.autocast", args, kwargs)
         if not kwargs and (part := self._plain.get(tuple(map(type, args)))) is not None:
-            results = part.graph.forward(*args)
-            return results if part.result.is_leaf else part.result.value(results)
+            return self._value(part, part.graph.forward(*args))
         leaves, tree = leaves_of(args, kwargs)
         for part in self._parts:
             inputs = part.signature.inputs(leaves, tree)
             if inputs is not None:
-                results = part.graph.forward(*inputs)
-                return results if part.result.is_leaf else part.result.value(results)
+                return self._value(part, part.graph.forward(*inputs))
         return self._by_own_code("with other arguments than in the example", args, kwargs)
+
+    def _value(self, part: Traced, results: Any) -> Any:
+        """Return the result of a part that has these leaves."""
+        if part.result.is_leaf:
+            return _contiguous(results) if self.is_contiguous else results
+        return part.result.value(map(_contiguous, results) if self.is_contiguous else results)
 
     def _by_own_code(self, how: str, args: Any, kwargs: Any) -> Any:
         if not self._warned:
@@ -97,6 +104,10 @@ class PartForward:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._prepare()
+
+
+def _contiguous(leaf: Any) -> Any:
+    return leaf.contiguous() if isinstance(leaf, Tensor) and leaf.layout is torch.strided else leaf
 
 
 def torchscript_error(function: str) -> UnsupportedError:
