@@ -5,21 +5,33 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
 from convsmith.diag.errors import UsageError
 from convsmith.torch.tracing import WEIGHT_HOOKS
 from convsmith.torch.trees import tensors_of
 
-__all__ = ["copied"]
+__all__ = ["GraphNetwork", "copied"]
+
+
+class GraphNetwork(nn.Module):
+    """A graph, such as that of an exported program, as a module that keeps its attributes in copies."""
+
+    def __init__(self, program: fx.GraphModule) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the result of the graph."""
+        return self.program(*args, **kwargs)
 
 
 def copied(model: nn.Module, frozen: bool) -> nn.Module:
     """Return a copy of a model with the same hooks.
 
-    Parameters of a `frozen` copy share memory with those of the model, and require no gradients. An attribute that
-    cannot be copied is the same object in the copy.
+    A graph becomes a `GraphNetwork`. Parameters of a `frozen` copy share memory with those of the model, and require no
+    gradients. An attribute that cannot be copied is the same object in the copy.
     """
     memo: dict[int, Any] = {}
     for name, x in model.named_parameters():
@@ -41,6 +53,9 @@ def copied(model: nn.Module, frozen: bool) -> nn.Module:
         made = copy.deepcopy(model, dict(memo))
     except Exception:  # whatever the objects' own code raises
         made = _piecewise(model, memo)
+    if isinstance(made, fx.GraphModule):
+        made = GraphNetwork(made)
+        made.training = made.program.training
     for m in made.modules():
         for hook in m._forward_pre_hooks.values():
             if isinstance(hook, WEIGHT_HOOKS) and not m.training:

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -326,6 +327,9 @@ def _next(graph_module: fx.GraphModule, folded: Folded, node: fx.Node) -> Folded
         return None if folded.layer.steps or folded.layer.has_norm else _with_norm(folded.layer, module)
     if kind in _MODULES:
         return _MODULES[kind](module)
+    if node.op == "call_function" and node.target is functional.batch_norm:
+        norm = _norm_of_call(graph_module, node, folded.last)
+        return None if norm is None or folded.layer.steps or folded.layer.has_norm else _with_norm(folded.layer, norm)
     if node.op not in ("call_function", "call_method"):
         return None
     layer = folded.layer
@@ -344,6 +348,19 @@ def _next(graph_module: fx.GraphModule, folded: Folded, node: fx.Node) -> Folded
         given = dict(names) | dict(zip((name for name, _ in names), node.args[1:])) | node.kwargs
         return read(_Arguments(given))
     return None
+
+
+def _norm_of_call(graph_module: fx.GraphModule, node: fx.Node, source: fx.Node) -> SimpleNamespace | None:
+    """Return the norm by which a call of `functional.batch_norm` changes `source`, with the attributes of a module.
+
+    The result is None if its parameters are not constants.
+    """
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    given = {"weight": None, "bias": None, "training": False, "eps": 1e-5, **dict(zip(names, node.args)), **node.kwargs}
+    tensors = {name: _parameter(graph_module, given[name]) for name in names[1:5]}
+    if given["input"] is not source or any(tensors[name] is None and given[name] is not None for name in tensors):
+        return None
+    return SimpleNamespace(**tensors, training=given["training"], eps=given["eps"])
 
 
 def _moves(one: fx.Node, node: fx.Node) -> bool:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor, fx
 
+from convsmith.torch.aten import with_functions
 from convsmith.torch.between import Taken, with_layers_between
 from convsmith.torch.chains import chained
 from convsmith.torch.choice import Times, times_of
@@ -33,6 +34,7 @@ class Work(NamedTuple):
 
     def optimized(self, traced: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
         """Return a graph with segments, for sizes and types of `inputs`."""
+        with_functions(traced)
         without_identities(traced)
         _Shapes(traced).run(*inputs)
         found = list(convolutions(traced))

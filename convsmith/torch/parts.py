@@ -85,6 +85,8 @@ class Parts:
 
     def _as_one(self, module: nn.Module, name: str, calls: list[ModuleCall]) -> None:
         """Let a module run as a graph for each signature of its calls. Raises the reason if that is not possible."""
+        if isinstance(module, fx.GraphModule):
+            raise UnsupportedError("a torch.fx.GraphModule keeps no other forward in copies", code="trace")
         # Hooks see the calls of their modules, so these stay modules.
         for part, given in _calls_inside(module, calls, lambda m: has_hooks(m) and _has_weights(m)):
             self.improve(part, given)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
-from torch import nn  # noqa: E402
+from optimized import assert_alike  # noqa: E402
+from torch import Tensor, fx, nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 import convsmith as cs  # noqa: E402
 from convsmith.torch import optimize  # noqa: E402
@@ -13,6 +18,55 @@ from convsmith.torch.segment import Segment  # noqa: E402
 from convsmith.torch.segment_operator import seen  # noqa: E402
 
 X = torch.ones(1, 4, 6, 6)
+
+
+class Network(nn.Module):
+    """Layers of many kinds, which an exported program calls as operators of aten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm, self.more = nn.Conv2d(4, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+        self.up, self.linear, self.relu = nn.ConvTranspose2d(8, 8, 2, 2), nn.Linear(8, 5), nn.ReLU(inplace=True)
+        self.same, self.dropout = nn.Conv2d(8, 8, 3, padding="same"), nn.Dropout()
+        nn.init.uniform_(self.norm.running_var), nn.init.normal_(self.norm.running_mean)
+
+    def forward(self, x: Tensor, double: bool = False) -> dict[str, Tensor]:
+        y = self.relu(self.norm(self.conv(x)))
+        y = functional.silu(self.dropout(self.more(y)) + y)
+        y = functional.hardtanh(self.up(y), -1.0, 2.0)
+        z = functional.gelu(self.same(y), approximate="tanh")
+        z = self.linear(functional.adaptive_avg_pool2d(z, 1).flatten(1))
+        return {"z": z * 2 if double else z, "y": y.view(y.shape[0], -1)}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch copies an exported program with one
+@pytest.mark.parametrize("batches", [False, True])
+def test_exported_programs_are_optimized(batches: bool) -> None:
+    model, x = Network().eval(), torch.randn(2, 4, 6, 6)
+    sizes = {"x": {0: torch.export.Dim("n", min=1, max=64)}, "double": None} if batches else None
+    program = torch.export.export(model, (x,), {"double": True}, dynamic_shapes=sizes).module()
+    made = optimize(program, x, example_kwargs={"double": True}, threads=1, keep_faster=False)
+    report = made.convsmith_report
+    assert (report.ours, report.convolutions, report.divided) == (4, 4, {})
+    assert [row.folded for row in report.rows] == ["norm+relu", "add+silu", "clip", "gelu_tanh", ""]
+    with torch.no_grad():
+        for network in (made, copy.deepcopy(made)):
+            for batch in (2, 5)[: 1 + batches]:
+                y = torch.randn(batch, 4, 6, 6)
+                assert_alike(network(y, double=True), model(y, double=True))
+
+
+def test_graphs_of_fx_are_optimized() -> None:
+    graph = fx.symbolic_trace(Network().eval(), concrete_args={"double": False})
+    for node in graph.graph.nodes:
+        node.type = None  # torch cannot pickle annotations that are texts
+    graph.recompile()
+    made = optimize(graph, X, threads=1, keep_faster=False)
+    assert (made.convsmith_report.ours, made.convsmith_report.divided) == (4, {})
+    with torch.no_grad():
+        for network in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            assert_alike(network(X), graph(X))
 
 
 def optimized() -> nn.Module:
