@@ -189,7 +189,7 @@ def _needs_finite(plan: AnyPlan) -> Iterator[str]:
         yield from (k.statement.whole.b.name for k in plan.kernels if k.config.realise in copies)
         return
     for kernel in plan.program.kernels:
-        for n, k in zip(kernel.read, plan.plans_of(kernel)):
+        for n, k in zip(kernel.numbers, plan.plans_of(kernel)):
             if kernel.winograd is not None or k.config.realise in copies:
                 yield kernel.name(n, kernel.own[n - kernel.start].whole.b.name)
     if not plan.program.kernels and plan.main.config.realise in copies:

@@ -29,7 +29,7 @@ def fusion_lines(plan: Plan, low: Lowered, machine: Machine) -> Iterator[str]:
     stages = stages_of(plan.problem)
     if stages is None:
         return
-    kernels = {n: kernel for kernel in plan.program.kernels for n in kernel.read[:-1]}
+    kernels = {n: kernel for kernel in plan.program.kernels for n in kernel.numbers[:-1]}
     at = {n: places(kernel, plan.config)[n] for n, kernel in kernels.items()}
     tensors = [p.outputs[0] for p in stages.problems[:-1]]
     moved = [2 * prod(t.shape) * TYPES[t.dtype].bits // 8 for t in tensors]
@@ -60,7 +60,7 @@ def fusion_lines(plan: Plan, low: Lowered, machine: Machine) -> Iterator[str]:
 
 def _computed_again(plan: Plan, kernel: FusedStatements, at: dict[int, ComputedAt], n: int) -> float:
     """Return the fraction of the rows of stage ``n`` that ``kernel`` computes more than once."""
-    by_stage = dict(zip(kernel.read, plan.plans_of(kernel)))
+    by_stage = dict(zip(kernel.numbers, plan.plans_of(kernel)))
     place = at[n]
     problems = kernel.stages.problems
     problem = problems[n]

@@ -21,7 +21,7 @@ from convsmith.plan.kernel import Held, KernelPlan, kernel_plan, loop_at, schedu
 from convsmith.plan.loops import fused_name
 from convsmith.plan.sums import config_of_sums
 from convsmith.plan.winograd import product_config, winograd_of
-from convsmith.problem.fusion import Stages, middle
+from convsmith.problem.fusion import Stages, middle, reads_padding_alone
 from convsmith.problem.problem import Problem
 from convsmith.statement.fused import FusedStatements, suffix
 from convsmith.statement.program import Program, fused_program
@@ -66,6 +66,13 @@ def scheduled_stages(
         )  # fmt: skip
     kernels, start = [], 0
     for end in breaks:
+        alone = reads_padding_alone(stages.problems[start : end + 1]) if end > start else None
+        if alone is not None:
+            raise ConfigError(
+                "at", f"config {config}: stage {start + alone + 1}, {stages.problems[start + alone].descriptor()}, "
+                f"reads padding alone where it computes what stage {end + 1} needs: no row is computed for it; legal "
+                "is a kernel of its own, without --at= at it and before it",
+            )  # fmt: skip
         own: list[Statement] = []
         made: Winograd | None = None
         for n in range(start, end + 1):
@@ -118,7 +125,7 @@ def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
     """Return the place of each stage of ``kernel`` but the last; ConfigError where ``config`` names no loop."""
     found = {}
     every = list(links(config))
-    for n in kernel.read[:-1]:
+    for n in kernel.numbers[:-1]:
         link, (name, tile) = every[n], every[n].place
         for of in range(n + 1, kernel.last + 1):
             st = kernel.own[of - kernel.start]
@@ -149,7 +156,7 @@ def stage_plans(
     for st in kernel.statements[: len(kernel.sums)]:
         threads = config.threads if st.when == "before" else 1
         plans.append(kernel_plan(st, config_of_sums(st, machine, threads), machine))
-    for n in kernel.read:
+    for n in kernel.numbers:
         st, whole = kernel.renamed(n), kernel.own[n - kernel.start]
         given = configs[n] if kernel.winograd is None else product_config(configs[n])
         own = given.renamed({d.name: d.name + suffix(n) for d in whole.dims}, kernel.arrays(n))
@@ -163,10 +170,10 @@ def stage_plans(
 
 def joined(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan]) -> tuple[Step, ...]:
     """Return the rewrites of all statements of ``kernel``, which have ``plans``; each is computed at its place."""
-    by_stage = dict(zip(kernel.read, plans))
+    by_stage = dict(zip(kernel.numbers, plans))
     at = places(kernel, config)
     steps = [*by_stage[kernel.last].order]
-    for n in reversed(kernel.read[:-1]):
+    for n in reversed(kernel.numbers[:-1]):
         loop = loop_at(by_stage[at[n].of].nest, at[n].loop, at[n].tile)
         keeps = () if at[n].keeps else (False,)
         steps += [Step(compute_at, middle(n), loop.name, *keeps), *by_stage[n].order]

@@ -72,7 +72,7 @@ class Plan:
     def plans_of(self, kernel: FusedStatements) -> list[KernelPlan]:
         """Return the plans of the stages that ``kernel`` computes."""
         plans = {k.statement.name: k for k in self.kernels}
-        return [plans[kernel.renamed(n).name] for n in kernel.read]
+        return [plans[kernel.renamed(n).name] for n in kernel.numbers]
 
     @property
     def each_call(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from convsmith.diag.errors import UnsupportedError
@@ -12,7 +12,7 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 
-__all__ = ["Stages", "middle", "single_stage", "stages_of"]
+__all__ = ["Stages", "middle", "reads_padding_alone", "single_stage", "stages_of"]
 
 _MIDDLE = "axb"
 """Layout of the array between two convolutions: channels last, the fastest for a depthwise convolution."""
@@ -67,6 +67,39 @@ def single_stage(problem: Problem) -> Stages:
     """Return `problem`, one convolution or matrix product, as the only stage of itself."""
     ((_, names),) = _split(problem)
     return Stages(problem, (problem,), (names,))
+
+
+def reads_padding_alone(problems: Sequence[Problem]) -> int | None:
+    """Return the number (from 0) of one of consecutive `problems` that reads padding alone, the last if there are
+    several; None if there is none.
+
+    Counted are the elements that the result of the last problem needs.
+    """
+    found = None
+    for n in range(len(problems)):
+        some = [problem for problem in problems[n:] if isinstance(problem, Conv)]
+        if len(some) == len(problems) - n and not all(_reads(some, axis) for axis in range(some[0].rank)):
+            found = n
+    return found
+
+
+def _reads(problems: Sequence[Conv], axis: int) -> bool:
+    """Return whether taps along `axis` lead from an element of the last result to one of the first source."""
+    seen: set[tuple[int, int]] = set()
+
+    def leads(n: int, at: int) -> bool:
+        problem = problems[n]
+        first, step = at * problem.s[axis] - problem.p[axis], problem.d[axis] + 1
+        taps = range(max(-(first // step), 0), min(problem.k[axis], (problem.i[axis] - 1 - first) // step + 1))
+        for place in ((n, first + tap * step) for tap in taps):
+            if place not in seen:
+                seen.add(place)
+                if n == 0 or leads(n - 1, place[1]):
+                    return True
+        return False
+
+    size = problems[-1].o[axis]
+    return any(leads(len(problems) - 1, at) for at in (size // 2, *range(size)))
 
 
 def _split(problem: Problem) -> list[tuple[Problem, dict[str, str]]]:

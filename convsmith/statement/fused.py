@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var, is_false
+from convsmith.ir.index import Index, Var
 from convsmith.ir.rewrite import Substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
 from convsmith.layout.layout import Layout
@@ -72,10 +72,9 @@ class FusedStatements:
         return self.start + len(self.own) - 1
 
     @property
-    def read(self) -> range:
-        """The stages whose results are read, and the last one: a stage that reads padding alone needs no other."""
-        alone = [n for n in range(self.start + 1, self.last + 1) if is_false(self.own[n - self.start].a.mask)]
-        return range(max(alone, default=self.start), self.last + 1)
+    def numbers(self) -> range:
+        """The numbers of the stages."""
+        return range(self.start, self.last + 1)
 
     def name(self, n: int, array: str) -> str:
         """Return the name in the kernel of an ``array`` of stage ``n``."""
@@ -105,14 +104,14 @@ class FusedStatements:
         if self.winograd is not None:
             return ()
         return tuple(
-            (n, st) for n in self.read for st in sums_of(self.stages.problems[n], self.own[n - self.start])
+            (n, st) for n in self.numbers for st in sums_of(self.stages.problems[n], self.own[n - self.start])
         )  # fmt: skip
 
     @property
     def statements(self) -> tuple[Statement, ...]:
         """All statements in the order in which they run, as the kernels name loops and arrays."""
         sums = (replace(self._in_kernel(n, st), name=self.name(n, st.name)) for n, st in self.sums)
-        return (*sums, *map(self.renamed, self.read))
+        return (*sums, *map(self.renamed, self.numbers))
 
     def naive(self, before: Sequence[Kernel] = ()) -> Kernel:
         """Return the nests of all statements, one after the other, in a kernel that allocates what lies between them.
@@ -123,7 +122,7 @@ class FusedStatements:
             return self._transformed(self.winograd.naive(), before)
         params: dict[str, Buffer] = {}
         nests, middles = [], []
-        for n in self.read:
+        for n in self.numbers:
             st = self.own[n - self.start]
             # Only results of the statement are read: elements that blocks hold beyond them stay without a value.
             nests.append(self._nest(n, in_whole_blocks(st) if n < self.last else st, params))
@@ -165,7 +164,7 @@ class FusedStatements:
             shape, blocks = b.shape, b.blocks
             if name in known:
                 shape, blocks = known[name].padded_shape, known[name].blocks
-            inside = name in {middle(m) for m in range(self.read[0], self.last)}
+            inside = name in {middle(m) for m in range(self.numbers[0], self.last)}
             made = Buffer(name, b.dtype, shape, blocks, "cache" if inside else b.scope)
             moved[b] = params.setdefault(name, made)
         return _Renamed(self._variables(st, n), moved, suffix(n)).stmt(kernel.body)

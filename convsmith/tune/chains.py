@@ -21,7 +21,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
-from convsmith.problem.fusion import Stages, stages_of
+from convsmith.problem.fusion import Stages, reads_padding_alone, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
 from convsmith.tune.chain_costs import ThreadCosts
@@ -54,9 +54,10 @@ def joints(stages: Stages, configs: StageConfigs, threads: int = 1) -> list[Join
             continue
         held = row_bytes(one) << (two.keff[-2] - 1).bit_length()
         before = found[-1].held if found and found[-1].fused else 0
+        start = next(m for m in range(n, -1, -1) if not (m and found[m - 1].fused))
         if image <= first.bytes or max(sizes[max(n - 1, 0) : n + 2]) <= second.bytes:
             why = f"it fits {first if image <= first.bytes else second}"
-        elif not (why := _refusal(n, one, two, configs, held + before, before > 0)):
+        elif not (why := _refusal(n, stages.problems[start : n + 2], configs, held + before, before > 0)):
             if configs.uses_fragments(one) or configs.uses_fragments(two):
                 why = f"instructions for {_types(one, two)} read copies of a source"
             else:
@@ -69,10 +70,14 @@ def joints(stages: Stages, configs: StageConfigs, threads: int = 1) -> list[Join
     return found if threads == 1 else _joints_of_threads(stages, configs, threads, found)
 
 
-def _refusal(n: int, one: Conv, two: Conv, configs: StageConfigs, held: int, near: bool) -> str:
-    """Return why stage ``n``, the problem ``one``, is not computed row by row for the next one, ``two``; nothing where
-    it can be. Rows of ``held`` bytes stay between the stages; ``one`` itself is ``near`` where it reads such rows.
+def _refusal(n: int, group: Sequence[Problem], configs: StageConfigs, held: int, near: bool) -> str:
+    """Return why stage ``n``, the last but one of ``group``, is not computed row by row for the last one; nothing where
+    it can be. Rows of ``held`` bytes stay between the stages; ``n`` itself is ``near`` where it reads such rows.
     """
+    *_, one, two = group
+    assert isinstance(one, Conv) and isinstance(two, Conv)
+    if (alone := reads_padding_alone(group)) is not None:
+        return f"stage {n + 3 - len(group) + alone} would read padding alone, for which no row is computed"
     home = configs.machine.scratchpad or configs.machine.l2
     if held > home.bytes // ROWS:
         return f"rows of {held >> 10} KiB fill more than 1 / {ROWS} of {home}"
@@ -96,8 +101,7 @@ def _joints_of_threads(stages: Stages, configs: StageConfigs, threads: int, foun
     legal = [joint.fused for joint in found]
     for n, (one, two) in enumerate(pairwise(stages.problems)):
         if found[n].held and not legal[n]:
-            assert isinstance(one, Conv) and isinstance(two, Conv)
-            legal[n] = not _refusal(n, one, two, configs, found[n].held, n > 0)
+            legal[n] = not _refusal(n, (one, two), configs, found[n].held, n > 0)
     if not any(legal):
         return found
     home = configs.machine.scratchpad or configs.machine.l2
@@ -107,7 +111,9 @@ def _joints_of_threads(stages: Stages, configs: StageConfigs, threads: int, foun
         """Return whether the stages ``start`` to ``end`` can be one kernel, whose rows fit their memory."""
         inner = found[start:end]
         fit = sum(joint.held for joint in inner) <= home.bytes // ROWS
-        return all(legal[start:end]) and (fit or all(joint.fused for joint in inner))
+        if not all(legal[start:end]) or not (fit or all(joint.fused for joint in inner)):
+            return False
+        return start == end or reads_padding_alone(stages.problems[start : end + 1]) is None
 
     chosen = costs.least(can_fuse, [joint.fused for joint in found])
     for n, joint in enumerate(found):
@@ -128,9 +134,27 @@ def has_rows(problem: Problem) -> bool:
     return isinstance(problem, Conv) and problem.rank > 1 and problem.oc > 1
 
 
+def are_fusible(stages: Stages, fused: Sequence[bool]) -> bool:
+    """Return whether each of ``stages`` for which ``fused`` says so can be computed where the next one reads it, as far
+    as their shapes say.
+    """
+    problems = stages.problems
+    ends = [n for n, joined in enumerate([*fused, False]) if not joined]
+    groups = [problems[before + 1 : end + 1] for before, end in pairwise([-1, *ends])]
+    return all(
+        all(map(has_rows, group)) and reads_padding_alone(group) is None for group in groups if len(group) > 1
+    )  # fmt: skip
+
+
+def computes_near(problem: Problem) -> bool:
+    """Return whether ``problem``, a convolution with a depthwise one, computes the first where the second reads it."""
+    stages = stages_of(problem)
+    return stages is not None and reads_padding_alone(stages.problems) is None
+
+
 def stages_config(problem: Problem, machine: Machine, threads: int) -> Config:
     """Return the default config of a problem of several stages."""
-    if isinstance(problem, Conv):
+    if isinstance(problem, Conv) and computes_near(problem):
         return fused_config(problem, machine, threads)
     return chain_config(problem, machine, threads)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import pairwise, product
+from itertools import product
 
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
@@ -18,7 +18,7 @@ from convsmith.plan.plan import plan
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
-from convsmith.tune.chains import config_of, has_rows, stages_config
+from convsmith.tune.chains import are_fusible, computes_near, config_of, stages_config
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS
 from convsmith.tune.fused import fused_config
@@ -40,6 +40,7 @@ class StagesSpace(ConfigSpace):
         stages = stages_of(problem)
         assert stages is not None
         self._stages, self._threads, self._configs = stages, threads, StageConfigs(target)
+        self._is_near = isinstance(problem, Conv) and computes_near(problem)
         self._steps = [Steps(own, target, self.refused) for own in stages.problems]
         self._together: dict[str, Callable[[Config], Iterator[Config]]] = {
             "joint": self._joints, "rows": self._rows, "halo": self._halos,
@@ -69,13 +70,12 @@ class StagesSpace(ConfigSpace):
 
     def _every_choice(self) -> Iterator[Config]:
         """Yield the default configs of the stages with any of the neighbours fused."""
-        if isinstance(self.problem, Conv):
+        if self._is_near:
             yield from (self._by_rows(way) for way in (True, False))
             return
-        pairs = pairwise(self._stages.problems)
-        choices = [(True, False) if has_rows(one) and has_rows(two) else (False,) for one, two in pairs]
-        for ways in product(*choices):
-            yield from self._default(ways)
+        for ways in product((True, False), repeat=len(self._stages) - 1):
+            if are_fusible(self._stages, ways):
+                yield from self._default(ways)
 
     def _by_rows(self, by_rows: bool) -> Config:
         assert isinstance(self.problem, Conv)
@@ -86,18 +86,19 @@ class StagesSpace(ConfigSpace):
 
         A convolution with a fused depthwise one is computed by images or by rows.
         """
-        if isinstance(self.problem, Conv):
+        if self._is_near:
             yield from (near for near in map(self._by_rows, (True, False)) if near.at != config.at)
             return
         ways = _ways(config)
-        for n, pair in enumerate(pairwise(self._stages.problems)):
-            if all(map(has_rows, pair)):
-                for other in self._default([fused != (n == k) for k, fused in enumerate(ways)]):
+        for n in range(len(ways)):
+            others = [fused != (n == k) for k, fused in enumerate(ways)]
+            if are_fusible(self._stages, others):
+                for other in self._default(others):
                     yield _with_kept(config, other)
 
     def _rows(self, config: Config) -> Iterator[Config]:
         """Yield configs of a chain in which fused stages compute another number of rows at once: powers of two."""
-        if isinstance(self.problem, Conv):
+        if self._is_near:
             return
         ways, tiles = _ways(config), [link.place[1] for link in links(config)]
         ends = (n for n, fused in enumerate(ways) if fused and not any(ways[n + 1 : n + 2]))
