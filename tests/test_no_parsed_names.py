@@ -35,7 +35,7 @@ LOGS = "the log of an assembler"
 LEGAL = {
     ("plan/config.py", "self.at.partition(':')"): CONFIG,
     ("plan/config.py", "self.at.partition(':')[2].isdecimal()"): CONFIG,
-    ("plan/config.py", "text.partition(THEN)"): CONFIG,
+    ("plan/config.py", "text.split(THEN)"): CONFIG,
     ("plan/config.py", "text.split()"): CONFIG,
     ("plan/config.py", "x.partition('+')"): CONFIG,
     ("plan/config.py", "x.partition(':')"): CONFIG,
@@ -44,7 +44,6 @@ LEGAL = {
     ("plan/config.py", "word.startswith('--')"): CONFIG,
     ("plan/config.py", "value.split(',')"): CONFIG,
     ("plan/config.py", "f.name in ('target', 'lane')"): "fields of a dataclass",
-    ("plan/wish.py", "text.split(THEN)"): CONFIG,
     ("plan/wish.py", "name not in _SEQUENCES"): "fields of a dataclass",
     ("plan/wish.py", "name in _JOINING"): "fields of a dataclass",
     ("plan/wish.py", "f.name != 'then'"): "fields of a dataclass",
@@ -88,7 +87,6 @@ LEGAL = {
     ("frontend/conv_functions.py", "name == 'activation'"): "a parameter of a function",
     ("frontend/dynamic.py", "names.split(',')"): "a list of sizes, as it is given",
     ("frontend/dynamic.py", "name.split(',')"): "a list of sizes, as it is given",
-    ("frontend/inspection.py", "stage.isdecimal()"): "the number or the name of a pass, as it is given",
     ("onnx/window.py", "name != 'NOTSET'"): ONNX,
     ("onnx/window.py", "window.auto_pad.startswith('SAME')"): ONNX,
 }  # fmt: skip

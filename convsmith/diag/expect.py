@@ -34,9 +34,9 @@ _LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 def conforms(value: Any, hint: Any) -> bool:
     """Return whether `value` is an instance of the type hint `hint`: a class, a union or a tuple type.
 
-    A bool is never accepted as a number.
+    A bool is never accepted as a number, nor is an integer beyond any legal number.
     """
-    return type(value) is hint or _check_of(hint)(value)
+    return (type(value) is hint and hint is not int) or _check_of(hint)(value)
 
 
 def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Collection[str] = ()) -> None:
@@ -47,21 +47,21 @@ def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Colle
     kind: Any = type(record)
     for name, (hint, check) in _hints(kind).items():
         value = getattr(record, name)
-        if type(value) is not hint and name not in skip and not check(value):
-            raise fail(f"{name}={value!r} is not legal: expected {_text(hint)}")
+        if (type(value) is not hint or hint is int) and name not in skip and not check(value):
+            raise fail(f"{name}={shown(value)} is not legal: expected {_text(hint)}")
 
 
 def expect_text(name: str, value: object, code: str) -> None:
     """Raise UsageError with `code` if `value`, the argument `name`, is not a str."""
     if not isinstance(value, str):
-        raise UsageError(f"{name}: expected a text, got {value!r}", code=code)
+        raise UsageError(f"{name}: expected a text, got {shown(value)}", code=code)
 
 
 def expect_word(name: str, value: object, legal: Collection[str], code: str) -> None:
     """Raise UsageError with `code` if `value`, the argument `name`, is not one of the strings in `legal`."""
     if not isinstance(value, str) or value not in legal:
         expected = f"{' or '.join(legal)}{suggestion(value, legal)}"
-        raise UsageError(f"{name}={value!r} is not legal: expected {expected}", code=code)
+        raise UsageError(f"{name}={shown(value)} is not legal: expected {expected}", code=code)
 
 
 def limit_digits(text: str, code: str) -> None:
@@ -94,7 +94,7 @@ def integer(name: str, value: object) -> int:
             return number
     except TypeError:
         pass
-    raise UsageError(f"{name}={value!r} is not a whole number", code="bad-dim")
+    raise UsageError(f"{name}={shown(value)} is not a whole number", code="bad-dim")
 
 
 def integers(name: str, values: Any) -> tuple[int, ...]:
@@ -102,7 +102,8 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
     try:
         elements = tuple(values)
     except TypeError:
-        raise UsageError(f"{name}={values!r} is not legal: expected whole numbers in a list", code="bad-dim") from None
+        message = f"{name}={shown(values)} is not legal: expected whole numbers in a list"
+        raise UsageError(message, code="bad-dim") from None
     return tuple(integer(name, value) for value in elements)
 
 
@@ -142,8 +143,13 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
         return lambda value: isinstance(value, tuple) and len(value) == len(parts) and all(map(conforms, value, parts))
     if hint in (int, float):
         number = Integral if hint is int else Real
-        return lambda value: isinstance(value, number) and not isinstance(value, bool)
+        return lambda value: isinstance(value, number) and not isinstance(value, bool) and not _is_huge(value)
     return lambda value: isinstance(value, origin or hint)
+
+
+def _is_huge(value: object) -> bool:
+    """Return whether a value is an integer that is beyond any legal number."""
+    return isinstance(value, int) and value.bit_length() > _MOST_BITS
 
 
 @cache

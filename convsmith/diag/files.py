@@ -10,7 +10,9 @@ from typing import BinaryIO
 
 from convsmith.diag.errors import UsageError
 
-__all__ = ["MOST_TEXT", "directories_above", "read_bytes", "read_text", "replaceable", "writable_by_others"]
+__all__ = [
+    "MOST_TEXT", "directories_above", "open_regular", "read_bytes", "read_text", "replaceable", "writable_by_others",
+]  # fmt: skip
 
 MOST_TEXT = 1 << 26
 """Bytes of the largest file of text that is read."""
@@ -22,16 +24,25 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
     UsageError (code `bad-file`) names the file and why it is not read.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device can have effects
-            raise _unfit(path, "is no regular file")
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # replaced since the first check
-                raise _unfit(path, "is no regular file")
+        with open_regular(path) as file:
             return read_stream(file, str(path), most)
     except OSError as error:
         raise _unfit(path, f"cannot be read: {error.strerror}") from None
     except ValueError:  # a NUL, or a character that no name of a file has
         raise _unfit(repr(os.fspath(path)), "is no name of a file") from None
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open the regular file `path` to be read. UsageError (code `bad-file`) if it is of another kind: a FIFO or a
+    device could block, or have effects.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise _unfit(path, "is no regular file")
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # replaced since the first check
+        file.close()
+        raise _unfit(path, "is no regular file")
+    return file
 
 
 def read_stream(file: BinaryIO, name: str, most: int) -> bytes:

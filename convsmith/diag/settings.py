@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 
 __all__ = ["EVENTS", "MOST_THREADS", "VARIABLES", "FileChoice", "Settings", "Variable", "settings"]
 
@@ -117,7 +118,8 @@ class Variable:
         try:
             return self.parse(text)
         except (ValueError, RuntimeError):  # `expanduser` raises RuntimeError for an unknown user
-            raise UsageError(f"{self.env}={text!r} is not legal: expected {self.legal}", code="bad-setting") from None
+            message = f"{self.env}={shown(text)} is not legal: expected {self.legal}"
+            raise UsageError(message, code="bad-setting") from None
 
 
 VARIABLES: tuple[Variable, ...] = (
@@ -294,7 +296,13 @@ class Settings:
             if key not in _BY_KEY:
                 raise UsageError(f"unknown setting {key!r}: legal are {choices(key, _BY_KEY)}", code="bad-setting")
             variable = _BY_KEY[key]
-            typed[key] = variable.value(_text(value) or variable.default)
+            try:
+                text = _text(value)
+            except ValueError:  # Python prints no integer of more than 4,300 digits
+                raise UsageError(
+                    f"{key}={shown(value)} is not legal: expected {variable.legal}", code="bad-setting"
+                ) from None
+            typed[key] = variable.value(text or variable.default)
         token = self._overrides.set({**self._overrides.get(), **typed})
         try:
             yield

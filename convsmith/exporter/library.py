@@ -11,7 +11,8 @@ import numpy as np
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import expect_text
+from convsmith.diag.expect import expect_text, shown
+from convsmith.diag.printable import printable
 from convsmith.exporter.archive import archive
 from convsmith.exporter.build import BuiltKernel, build_kernel
 from convsmith.exporter.example import example_text
@@ -111,9 +112,11 @@ def export_kernels(
     arrays of each kernel. ``nodes`` are the names of the nodes of a model that each kernel computes.
     """
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
-        raise UsageError(f"directory={directory!r} is not legal: expected the path of a directory", code="bad-file")
+        message = f"directory={shown(directory)} is not legal: expected the path of a directory"
+        raise UsageError(message, code="bad-file")
     if not isinstance(format, str) or format not in FORMATS:
-        raise UsageError(f"format {format!r} is not legal; legal are {choices(format, FORMATS)}", code="bad-format")
+        message = f"format {shown(format)} is not legal; legal are {choices(format, FORMATS)}"
+        raise UsageError(message, code="bad-format")
     if not kernels:
         raise UsageError("no kernel to export; legal are one or more", code="no-problem")
     library = check_name(name) if name is not None else None if len(kernels) == 1 else "kernels"
@@ -213,8 +216,9 @@ def _written(name: str, directory: Path, format_: str, kernels: tuple[BuiltKerne
         directory.mkdir(parents=True, exist_ok=True)
         for file, content in contents.items():
             (directory / file).write_bytes(content)
-    except OSError as error:
-        raise UsageError(f"{directory / file}: cannot be written: {error.strerror}", code="bad-file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL, or a character that no name of a file has
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{printable(str(directory / file))}: cannot be written: {why}", code="bad-file") from None
     return ExportedLibrary(
         name, directory, tuple(directory / file for file in code), tuple(directory / file for file in files), kernels
     )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import without_mask
 
@@ -38,5 +39,5 @@ def as_numbers(name: str, value: object) -> NDArray[Any]:
         return np.asarray(without_mask(name, value) if isinstance(value, np.ndarray) else value)
     except (TypeError, ValueError):
         raise UsageError(
-            f"{name}={value!r} is not legal: expected a number, or an array of them", code="value"
+            f"{name}={shown(value)} is not legal: expected a number, or an array of them", code="value"
         ) from None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import conforms
+from convsmith.diag.expect import conforms, shown
 from convsmith.plan.dynamic import at_sizes, symbolic_dims
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -145,13 +145,13 @@ def pad_pairs(p: Problem, pads: Pads) -> Pairs:
     """Return the front and back pad of each axis; UsageError where they are not legal."""
     if not isinstance(p, Conv):
         why = "stages of a chain have those of its line" if isinstance(p, Chain) else "a matrix product has none"
-        raise UsageError(f"pads={pads!r}: {why}", code="bad-pads")
+        raise UsageError(f"pads={shown(pads)}: {why}", code="bad-pads")
     given = _items(pads)
     found: list[Any] = [(pads, pads)] * p.rank if given is None else [_items(pad) or (pad, pad) for pad in given]
     whole = all(conforms(pad, int) for pair in found for pad in pair)
     if len(found) != p.rank or any(len(pair) != 2 for pair in found) or not whole or min(map(min, found)) < 0:
         raise UsageError(
-            f"pads={pads!r}: expected a whole number of at least 0, or one or (front, back) for each of "
+            f"pads={shown(pads)}: expected a whole number of at least 0, or one or (front, back) for each of "
             f"the {p.rank} axes",
             code="bad-pads",
         )

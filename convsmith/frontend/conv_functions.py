@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import integer
+from convsmith.diag.expect import integer, shown
 from convsmith.diag.settings import settings
 from convsmith.frontend.arguments import data_type
 from convsmith.frontend.kernel import CompiledKernel
@@ -203,7 +203,7 @@ def _transposed_of(
     """Return the kernel of a transposed convolution, and the spatial shape of the result."""
     types = _types(x_type, w_type, bias_type)
     if isinstance(padding, str):
-        raise UsageError(f"padding={padding!r} is not legal: expected numbers", code="bad-padding")
+        raise UsageError(f"padding={shown(padding)} is not legal: expected numbers", code="bad-padding")
     window = window_of(w_shape[2:], stride, padding, dilation, groups)
     if x_shape[1] != w_shape[0]:
         raise UsageError(
@@ -257,5 +257,5 @@ def _frozen(name: str, value: Any) -> Any:
     if name == "activation":
         if type(value) is float or isinstance(value, np.number):
             return float(value)
-        raise UsageError(f"activation={value!r} is not legal: expected numbers after the name", code="bad-post-op")
+        raise UsageError(f"activation={shown(value)} is not legal: expected numbers after the name", code="bad-post-op")
     return integer(name, value)

@@ -19,6 +19,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.dynamic import at_call, given_tensor, requirements
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.expect import shown
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.call_sizes import Pads, deciding, pad_pairs, problem_of_call
 from convsmith.frontend.inspection import Inspected
@@ -53,9 +54,10 @@ def dynamic_dims(problem: Problem, names: str) -> frozenset[str]:
     dims = [name.strip() for name in names.split(",") if name.strip()]
     for name in dims:
         if name not in legal:
-            raise UsageError(f"dynamic={names!r}: {name!r} is fixed; legal are {choices(name, legal)}", code="dynamic")
+            message = f"dynamic={shown(names)}: {shown(name)} is fixed; legal are {choices(name, legal)}"
+            raise UsageError(message, code="dynamic")
     if not dims:
-        raise UsageError(f"dynamic={names!r} names no dim; legal are {', '.join(legal)}", code="dynamic")
+        raise UsageError(f"dynamic={shown(names)} names no dim; legal are {', '.join(legal)}", code="dynamic")
     return frozenset(dims)
 
 
@@ -64,7 +66,8 @@ def dynamic_names(given: object) -> str:
     listed = [given] if isinstance(given, str) else list(given) if isinstance(given, Collection) else [given]
     names = [name for name in listed if isinstance(name, str)]
     if len(names) < len(listed):
-        raise UsageError(f"dynamic={given!r}: legal is a text such as 'mb,ih,iw', or a list of names", code="dynamic")
+        message = f"dynamic={shown(given)}: legal is a text such as 'mb,ih,iw', or a list of names"
+        raise UsageError(message, code="dynamic")
     return ",".join(sorted({part.strip() for name in names for part in name.split(",")}))
 
 

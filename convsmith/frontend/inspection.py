@@ -75,7 +75,7 @@ class Inspected:
         low, records = self._lower()
         if stage is None:
             return str(low)
-        matches = [r for r in records if stage == r.name or (stage.isdecimal() and int(stage) == r.number)]
+        matches = [r for r in records if stage == r.name or stage == str(r.number)]
         runs = Counter[str]()
         for r in records:
             runs[r.name] += 1

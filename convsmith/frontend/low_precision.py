@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import expect_word, integer
+from convsmith.diag.expect import expect_word, integer, shown
 from convsmith.diag.settings import settings
 from convsmith.frontend.arguments import as_numbers
 from convsmith.frontend.kernel import CompiledKernel
@@ -82,11 +82,11 @@ def pack_lowp(
     All work that does not depend on lhs is done here: rhs is packed and summed, and the stages are checked.
     """
     if not 0 <= integer("rows", rows) < _MOST_ROWS:
-        raise UsageError(f"rows={rows!r} is not legal: expected 0 to {_MOST_ROWS - 1}", code="shape")
+        raise UsageError(f"rows={shown(rows)} is not legal: expected 0 to {_MOST_ROWS - 1}", code="shape")
     named = isinstance(lhs_type, (str, type, np.dtype))
     dtype = next((known for known in _TYPES if named and lhs_type in (known.type, known.name, known)), None)
     if dtype is None:
-        raise UsageError(f"lhs_type={lhs_type!r} is not legal: expected uint8 or int8", code="dtype")
+        raise UsageError(f"lhs_type={shown(lhs_type)} is not legal: expected uint8 or int8", code="dtype")
     _check_rank("rhs", rhs)
     lhs = np.broadcast_to(dtype.type(0), (rows, rhs.shape[0]))
     plan = _planned(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, rounding, seed, order, None, threads)
@@ -298,7 +298,8 @@ def _by_columns(order: str, out: Array | None, shape: tuple[int, int]) -> bool:
     if out is None:
         return order == "column"
     if not isinstance(out, np.ndarray) or out.shape != shape:
-        raise UsageError(f"out: expected an array of shape {shape}, got {getattr(out, 'shape', out)}", code="shape")
+        given = shown(getattr(out, "shape", out))
+        raise UsageError(f"out: expected an array of shape {shape}, got {given}", code="shape")
     return out.flags.f_contiguous and not out.flags.c_contiguous
 
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.frontend.micro_order import check_order, packed_order, taps_first
 from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Table, Window, table
@@ -297,7 +298,7 @@ class HostMicroKernel:
             found = None
         if found is None or isinstance(size, bool) or not least <= found < _LARGEST or found % unit:
             bytes_ = "bytes, " if unit > 1 else ""
-            raise UsageError(f"{self.kernel}: {name}={size!r}: expected {bytes_}{legal}", code="bad-size")
+            raise UsageError(f"{self.kernel}: {name}={shown(size)}: expected {bytes_}{legal}", code="bad-size")
         return found
 
     def _check_form(self, form: object) -> None:

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import expect_text, integer, integers
+from convsmith.diag.expect import expect_text, integer, integers, shown
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.dynamic import DynamicKernel, dynamic_names
 from convsmith.frontend.kernel import CompiledKernel
@@ -91,14 +91,14 @@ def compile(
         if text is not None:
             expect_text(name, text, "bad-option")
     if not isinstance(bias, bool):
-        raise UsageError(f"bias={bias!r} is not legal: expected True or False", code="bias")
+        raise UsageError(f"bias={shown(bias)} is not legal: expected True or False", code="bias")
     if not isinstance(config, str | Config | None):
-        raise UsageError(f"config={config!r} is not legal: expected a Config, or its text", code="config")
+        raise UsageError(f"config={shown(config)} is not legal: expected a Config, or its text", code="config")
     conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, accuracy, bias, activation)
     chosen = read_decisions(config) if isinstance(config, str) else config
     named = chosen.target if chosen is not None else ""
     if target is not None and named and target != named:
-        message = f"target={target!r}, but the config says --target={named}; legal is one of them"
+        message = f"target={shown(target)}, but the config says --target={named}; legal is one of them"
         raise UsageError(message, code="target")
     count = thread_count(chosen.threads if chosen is not None and threads is None else threads)
     if chosen is not None:

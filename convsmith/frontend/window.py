@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import integer
+from convsmith.diag.expect import integer, shown
 from convsmith.frontend.transposed import whole_size
 from convsmith.problem.descriptor import AXES, output_size
 
@@ -63,7 +63,7 @@ def transposed_sizes(sizes: Sequence[int], kernel: Sequence[int], window: ConvWi
         letter = AXES[len(kernel)][axis]
         if more >= max(s, d):
             raise UsageError(
-                f"output_padding={output_padding!r}: {more} on axis {letter} is not below its stride {s} or its "
+                f"output_padding={shown(output_padding)}: {more} on axis {letter} is not below its stride {s} or its "
                 f"dilation {d}; legal are 0 to {max(s, d) - 1}",
                 code="bad-output-size",
             )
@@ -83,11 +83,11 @@ def per_axis(name: str, value: Any, rank: int, least: int) -> Ints:
     values = value if isinstance(value, tuple) else (value,) * rank
     if len(values) != rank:
         raise UsageError(
-            f"{name}={value!r} has {len(values)} entries; legal is a number, or {rank} of them", code="bad-dim"
+            f"{name}={shown(value)} has {len(values)} entries; legal is a number, or {rank} of them", code="bad-dim"
         )
     numbers = tuple(integer(name, number) for number in values)
     if min(numbers) < least:
-        raise UsageError(f"{name}={value!r} is not legal: expected at least {least} everywhere", code="bad-dim")
+        raise UsageError(f"{name}={shown(value)} is not legal: expected at least {least} everywhere", code="bad-dim")
     return numbers
 
 
@@ -97,7 +97,8 @@ def _pads(padding: Any, rank: int, stride: Ints, dilation: Ints, kernel: Sequenc
         if padding == "valid":
             return ((0, 0),) * rank
         if padding != "same":
-            raise UsageError(f'padding={padding!r} is unknown: legal are "same", "valid", numbers', code="bad-padding")
+            message = f'padding={shown(padding)} is unknown: legal are "same", "valid", numbers'
+            raise UsageError(message, code="bad-padding")
         if set(stride) != {1}:
             raise UsageError(f'padding="same" needs stride 1, not {stride}; legal are numbers', code="bad-padding")
         totals = [(k - 1) * d for k, d in zip(kernel, dilation)]
@@ -107,7 +108,7 @@ def _pads(padding: Any, rank: int, stride: Ints, dilation: Ints, kernel: Sequenc
         return tuple((p, p) for p in per_axis("padding", padding, rank, 0))
     if len(padding) != rank or any(not isinstance(entry, tuple) or len(entry) != 2 for entry in padding):
         raise UsageError(
-            f"padding={padding!r} is not legal: expected a (front, back) pair for each of {rank} axes",
+            f"padding={shown(padding)} is not legal: expected a (front, back) pair for each of {rank} axes",
             code="bad-padding",
         )
     return tuple((front, back) for front, back in (per_axis("padding", pair, 2, 0) for pair in padding))

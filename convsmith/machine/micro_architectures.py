@@ -16,6 +16,7 @@ from typing import Any
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.diag.settings import settings
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import FarRates
@@ -92,7 +93,7 @@ def named(name: str) -> MicroArchitecture:
             return row
     known = choices(name, [row.name for row in MICRO_ARCHITECTURES])
     raise UsageError(
-        f"CONVSMITH_MICRO_ARCHITECTURE={name!r}: the micro-architecture is unknown; known are {known}",
+        f"CONVSMITH_MICRO_ARCHITECTURE={shown(name)}: the micro-architecture is unknown; known are {known}",
         code="bad-setting",
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.frontend.arguments import as_numbers, data_type
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.types import TYPES
@@ -54,7 +55,8 @@ def zero_points(name: str, given: Scalars | None, dtype: str) -> NDArray[np.int3
     limits = np.iinfo(TYPES[dtype].numpy)
     if values.dtype.kind not in "iu" or ((values < limits.min) | (values > limits.max)).any():
         raise UsageError(
-            f"{name}={given!r} is not legal: expected whole numbers from {limits.min} to {limits.max}", code="value"
+            f"{name}={shown(given)} is not legal: expected whole numbers from {limits.min} to {limits.max}",
+            code="value",
         )
     return values.astype(np.int32)
 
@@ -69,7 +71,7 @@ def scales(name: str, given: Scalars) -> NDArray[np.float32]:
             values = values.astype(np.float32)
         if np.isfinite(values).all() and values.all():
             return values
-    raise UsageError(f"{name}={given!r} is not legal: expected finite numbers other than 0", code="value")
+    raise UsageError(f"{name}={shown(given)} is not legal: expected finite numbers other than 0", code="value")
 
 
 def one_or(name: str, values: NDArray[Any], count: int) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import ConfigError
-from convsmith.diag.expect import check_fields
+from convsmith.diag.expect import check_fields, shown
 from convsmith.diag.settings import MOST_THREADS
 
 REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection", "hardware")
@@ -21,6 +21,8 @@ TABLES = ("row", "column", "compressed", "sections")
 OFFSETS = ("each", "sums")
 MOST_BUFFERS = 8
 """Maximum number of copies of an operand in shared memory."""
+MOST_STATEMENTS = 128
+"""Maximum number of statements that a config schedules, whose configs lie within one another."""
 JOINS = ("ordered", "atomic")
 COPIES = ("wait", "async")
 BARRIERS = ("whole", "split")
@@ -279,15 +281,24 @@ class Config:
     def parse(text: str) -> Config:
         """Return the config that prints as ``text``. ConfigError names the illegal word."""
         if not isinstance(text, str):
-            raise ConfigError("syntax", f"config: expected a text, got {text!r}")
-        text, separator, rest = text.partition(THEN)
-        values = read_fields(text)
-        if separator:
-            values["then"] = Config.parse(rest)
-        for key in ("target", "lane"):
-            if key not in values:
-                raise ConfigError("syntax", f"config: --{key}= is missing in {text!r}")
-        return Config(**values)
+            raise ConfigError("syntax", f"config: expected a text, got {shown(text)}")
+        config: Config | None = None
+        for own in reversed(split_statements(text)):
+            values = read_fields(own)
+            for key in ("target", "lane"):
+                if key not in values:
+                    raise ConfigError("syntax", f"config: --{key}= is missing in {shown(own)}")
+            config = Config(**values, then=config)
+        assert config is not None
+        return config
+
+
+def split_statements(text: str) -> list[str]:
+    """Return the texts of the configs of the statements. ConfigError if there are too many."""
+    statements = text.split(THEN)
+    if len(statements) > MOST_STATEMENTS:
+        raise ConfigError("syntax", f"config: {len(statements)} statements; legal are at most {MOST_STATEMENTS}")
+    return statements
 
 
 def read_fields(text: str) -> dict[str, Any]:
@@ -297,11 +308,11 @@ def read_fields(text: str) -> dict[str, Any]:
         key, eq, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or not eq or key not in _READ:
             legal = choices(key, _READ, (f"--{k}=" for k in _READ))
-            raise ConfigError("syntax", f"config: {word!r} is not one of {legal}")
+            raise ConfigError("syntax", f"config: {shown(word)} is not one of {legal}")
         try:
             values[key] = _READ[key](value)
         except ValueError:
-            message = f"config: {word!r} does not read as {key}; for example {_EXAMPLE[key]}"
+            message = f"config: {shown(word)} does not read as {key}; for example {_EXAMPLE[key]}"
             raise ConfigError("syntax", message) from None
     return values
 

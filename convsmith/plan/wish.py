@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from convsmith.diag.errors import ConfigError
-from convsmith.plan.config import THEN, Config, check_words, field_text, read_fields
+from convsmith.plan.config import THEN, Config, check_words, field_text, read_fields, split_statements
 
 __all__ = ["Decisions", "Wish", "read_decisions"]
 
@@ -94,7 +94,7 @@ def read_decisions(text: str) -> Decisions:
     """
     if not isinstance(text, str):
         return Config.parse(text)
-    parts = [read_fields(part) for part in text.split(THEN)]
+    parts = [read_fields(part) for part in split_statements(text)]
     if any({"target", "lane"} <= values.keys() for values in parts):
         return Config.parse(text)
     common: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from convsmith.diag.choices import nearest, suggestion
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.post_ops import Eltwise, PostOp, parse_post_ops
@@ -59,7 +60,7 @@ def activation_post_ops(activation: Activation) -> tuple[PostOp, ...]:
         name, numbers = activation[0], activation[1:]
         try:
             values = tuple(map(float, numbers))
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             raise _malformed(activation) from None
         if len(values) <= 3:
             return _of_row(name, values) if name in ACTIVATIONS else (Eltwise(name, *values),)
@@ -95,6 +96,6 @@ def _of_row(name: str, numbers: tuple[float, ...]) -> tuple[PostOp, ...]:
 
 def _malformed(activation: object) -> UsageError:
     return UsageError(
-        f'activation={activation!r} is not legal: expected a name such as "relu", or a tuple like ("clip", 0, 6)',
+        f'activation={shown(activation)} is not legal: expected a name such as "relu", or a tuple like ("clip", 0, 6)',
         code="bad-post-op",
     )

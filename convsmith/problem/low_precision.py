@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import expect_word
+from convsmith.diag.expect import expect_word, shown
 from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, wrapped
 from convsmith.problem.output_stages import Stage, staged
 
@@ -125,7 +125,7 @@ def check_bits(bits: Any) -> tuple[int, int]:
     """Return the bits of lhs and rhs as a tuple. UsageError unless `bits` holds two integers of 1 to 8."""
     legal = isinstance(bits, tuple | list) and len(bits) == 2 and all(type(b) is int and 1 <= b <= 8 for b in bits)
     if not legal:
-        raise UsageError(f"bits={bits!r} is not legal: expected those of lhs and of rhs, each 1 to 8", code="bits")
+        raise UsageError(f"bits={shown(bits)} is not legal: expected those of lhs and of rhs, each 1 to 8", code="bits")
     return (bits[0], bits[1])
 
 
@@ -140,7 +140,7 @@ def check_seed(seed: Any) -> int | None:
     if seed is None:
         return None
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or seed < 0:
-        raise UsageError(f"seed={seed!r} is not legal: expected a whole number of at least 0", code="seed")
+        raise UsageError(f"seed={shown(seed)} is not legal: expected a whole number of at least 0", code="seed")
     return int(seed)
 
 

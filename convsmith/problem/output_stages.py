@@ -13,6 +13,7 @@ import numpy as np
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.problem.integer_steps import INTEGER_STEPS, LIMITS, array_of
 
 __all__ = ["STAGES", "AppliedStep", "OutputStage", "Stage", "check_stages", "result_type", "stage_steps", "staged"]
@@ -84,7 +85,7 @@ def check_stages(stages: Any) -> None:
     """Raise UsageError unless `stages` is a list or tuple."""
     if not isinstance(stages, (list, tuple)):
         example = '[("bias", 3), ("saturate_u8",)]'
-        raise _bad(f"output_stages={stages!r} is not legal: expected a list of stages, such as {example}")
+        raise _bad(f"output_stages={shown(stages)} is not legal: expected a list of stages, such as {example}")
 
 
 def staged(acc: Array, stages: Sequence[Stage]) -> Array:

@@ -23,6 +23,7 @@ import numpy as np
 
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.expect import shown
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.integer_steps import INTEGER_STEPS
@@ -374,8 +375,12 @@ def _policy(mask: int) -> str:
 
 def _round(post_op: PostOp, *fields: str) -> None:
     for field in fields:
-        with np.errstate(over="ignore"):
-            object.__setattr__(post_op, field, float(np.float32(getattr(post_op, field))) + 0.0)
+        value = getattr(post_op, field)
+        try:
+            with np.errstate(over="ignore"):
+                object.__setattr__(post_op, field, float(np.float32(value)) + 0.0)
+        except (OverflowError, TypeError, ValueError):
+            raise _bad(f"post-op: {field}={shown(value)} is not legal: expected a number") from None
 
 
 def _words(alg: str, *numbers: float, defaults: tuple[float, ...]) -> str:

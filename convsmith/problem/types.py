@@ -12,7 +12,7 @@ import numpy as np
 
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.diag.expect import conforms
+from convsmith.diag.expect import conforms, shown
 
 __all__ = [
     "TYPES", "ArrayType", "array_type", "check_types", "checked_bias_type", "convert", "is_integer", "print_f32",
@@ -126,7 +126,7 @@ def check_types(dt: tuple[str, str, str], direction: str) -> None:
     `dt` holds the types of source, weights and destination. UsageError for an unknown type.
     """
     if not conforms(dt, tuple[str, str, str]):
-        raise UsageError(f"dt={dt!r}: expected the types of source, weights and destination", code="bad-option")
+        raise UsageError(f"dt={shown(dt)}: expected the types of source, weights and destination", code="bad-option")
     for name in dt:
         array_type(name, "dt")
     nearest = _nearest(dt, direction)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
+from convsmith.diag.files import open_regular
 from convsmith.ir.types import DTYPES
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
 
@@ -108,7 +110,9 @@ class Packed:
         return _restored, (self.key, *parts, self._finite)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a numpy `.npz` file at exactly `path`, for `load`."""
+        """Write a numpy `.npz` file at exactly `path`, for `load`. UsageError (code `bad-path`) if it is no name of a
+        file, OSError if it cannot be written.
+        """
         # Raw bytes beside the type's name, because numpy's file format knows only numpy's own types.
         parts = {"buffer": self._buffer} if self._bias is None else {"buffer": self._buffer, "bias": self._bias}
         arrays: dict[str, Any] = {name: array.view(np.uint8) for name, array in parts.items()}
@@ -125,7 +129,7 @@ class Packed:
         """
         name = _path(path)
         try:
-            with open(name, "rb") as file, np.load(file, allow_pickle=False) as parts:
+            with open_regular(name) as file, np.load(file, allow_pickle=False) as parts:
                 if parts["format"] != _FILE_FORMAT:
                     raise ValueError(f"format {parts['format']}, not {_FILE_FORMAT}")
                 bias = _typed(parts, "bias") if "bias" in parts else None
@@ -139,12 +143,20 @@ class Packed:
             raise UsageError(f"{name} is not a file of packed weights: {error}", code="bad-packed") from None
 
 
+def _is_encodable(name: str) -> bool:
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _path(path: str | os.PathLike[str]) -> str:
     if isinstance(path, (str, os.PathLike)):
         name = os.fspath(path)
-        if isinstance(name, str) and name and "\0" not in name:
+        if isinstance(name, str) and name and "\0" not in name and _is_encodable(name):
             return name
-    raise UsageError(f"path={path!r} is not legal: expected the name of a file", code="bad-path")
+    raise UsageError(f"path={shown(path)} is not legal: expected the name of a file", code="bad-path")
 
 
 def _typed(parts: Mapping[str, Array], name: str) -> Array:

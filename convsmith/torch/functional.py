@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.frontend.window import ConvWindow, per_axis, transposed_sizes, window_of
 from convsmith.torch import operators
 from convsmith.torch.calls import type_name
@@ -101,7 +102,7 @@ def _conv_transpose(
 ) -> Tensor:  # fmt: skip
     whole = _checked(rank, x, w, bias)
     if isinstance(padding, str):
-        raise UsageError(f"padding={padding!r} is not legal: expected numbers", code="bad-padding")
+        raise UsageError(f"padding={shown(padding)} is not legal: expected numbers", code="bad-padding")
     s, p, d = (_frozen(rank, option) for option in (stride, padding, dilation))
     window = _window(tuple(w.shape[2:]), s, p, d, groups)
     extra = per_axis("output_padding", _frozen(rank, more), rank, 0)

@@ -115,7 +115,7 @@ def test_stages_that_do_not_connect(line: str, why: str) -> None:
 
 def test_chains_have_two_stages_and_no_options_of_stages() -> None:
     stage = parse_problem(EXPAND)
-    with pytest.raises(UsageError, match="has 1 stages: legal are two or more"):
+    with pytest.raises(UsageError, match="has 1 stages: legal are 2 to 64"):
         Chain(stages=(stage,))
     with pytest.raises(UsageError, match="wtag='axb' is that of a stage"):
         Chain(stages=(stage, parse_problem("mb1ic8ih6oc8kh1")), wtag="axb")

@@ -13,6 +13,7 @@ from importlib import resources
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.problem.batch import parse_problems
 from convsmith.problem.conv import Conv
 
@@ -42,7 +43,7 @@ def suite(name: str) -> tuple[Conv, ...]:
     """Return the problems of the network `name`, a key of `SUITES`, in network order. UsageError for an unknown name.
     """
     if not isinstance(name, str) or name not in SUITES:
-        raise UsageError(f"unknown suite {name!r}: legal are {choices(name, SUITES)}", code="bad-suite")
+        raise UsageError(f"unknown suite {shown(name)}: legal are {choices(name, SUITES)}", code="bad-suite")
     return _suite(name)
 
 
