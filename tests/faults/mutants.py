@@ -4,8 +4,8 @@
     python tests/faults/mutants.py --seed 7 --first 20 --number 10 plan passes
 
 A mutant is planted as a fault of the tables is: in a copy of the package, with the tests in a process of their own. Its
-tests are the files of the normal tier that import the changed module, then the other files of the package's folders
-(`FOLDERS`), up to the first failure. A test counts if it passes without any mutant. The mutants of
+tests are those of the normal tier in files of the changed module's name, then in the other files of the package's
+folders (`FOLDERS`), up to the first failure. A test counts if it passes without any mutant. The mutants of
 `equivalent/mutants.toml`, which compute the same, are not drawn.
 """
 
@@ -134,13 +134,17 @@ def imports() -> dict[Path, frozenset[str]]:
 
 @cache
 def files_of_tests(file: str) -> list[str]:
-    """The tests of a file: those that import its module, the one of its name first, and the others of its package."""
+    """The tests of a file: those that import its module, the ones of its name first, and the others of its package.
+
+    Of other folders only tests of its name belong to it: half the suite imports a problem.
+    """
     name = file.removesuffix(".py").replace("/", ".")
     folders = [HERE.parent / folder for folder in FOLDERS[name.partition(".")[0]]]
     own = [path for folder in folders for path in imports() if path.parent == folder]
     named = [path for path, names in imports().items() if f"{PACKAGE.name}.{name}" in names and path.parent != HERE]
-    named.sort(key=lambda path: (name.rpartition(".")[2] not in path.stem, path not in own))
-    return [str(path.relative_to(ROOT)) for path in dict.fromkeys((*named, *own))]
+    of_its_name = [path for path in named if name.rpartition(".")[2] in path.stem]
+    first = (*of_its_name, *(path for path in own if path in named))
+    return [str(path.relative_to(ROOT)) for path in dict.fromkeys((*first, *own))]
 
 
 def outcome(mutant: Mutant, seconds: int = 2 * SECONDS) -> Outcome:

@@ -74,6 +74,7 @@ def test_facts_of_a_product_in_one_vector() -> None:
 def test_facts_of_a_scalable_row_count_for_each_unit() -> None:
     assert SDOT.is_scalable and not SMMLA.is_scalable
     assert (SDOT.rows, SDOT.lanes, SDOT.terms, SDOT.group) == (1, 4, 4, 4)
+    assert {str(v): n for v, n in SDOT.loops.items()} == {"l": 4, "r": 4}
 
 
 @pytest.mark.parametrize("row", ROWS[2:], ids=lambda row: row.name)

@@ -236,3 +236,8 @@ def test_errors(text: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as raised:
         parse_post_ops(text)
     assert message in str(raised.value)
+
+
+def test_a_sum_adds_the_source_or_what_the_result_held() -> None:
+    with pytest.raises(UsageError, match="the array 'wei' is unknown; legal is src, or none"):
+        SumPostOp(array="wei")
