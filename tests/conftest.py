@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+from older_click import separate_streams
 from opencl_driver import load_first
 from tiers import mark_wide_cases
 
@@ -30,6 +31,7 @@ MICRO_ARCHITECTURE = "intel-server"
 if not os.environ.get("CONVSMITH_MICRO_ARCHITECTURE"):
     os.environ["CONVSMITH_MICRO_ARCHITECTURE"] = MICRO_ARCHITECTURE
     settings.reload()
+separate_streams()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -87,7 +87,7 @@ def integer(name: str, value: object) -> int:
     UsageError if it is anything else, including True and 2.0, which compare equal to integers.
     """
     try:
-        if not isinstance(value, bool):
+        if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":
             number = operator.index(value)  # type: ignore[arg-type]
             if number.bit_length() > _MOST_BITS:
                 raise UsageError(f"{name} is {shown(number)}: legal are at most {_MOST_BITS}", code="bad-dim")

@@ -109,7 +109,7 @@ def _carried(
     carried_error = np.zeros(after.shape)
     if error.any():
         ends = (step.apply(value + sign * error) for sign in (-1, 1))
-        carried_error = np.maximum(*(np.where(_same(end, after), 0, np.abs(end - after)) for end in ends))
+        carried_error = np.maximum(*(np.where(_same(x, after), np.zeros_like(x), np.abs(x - after)) for x in ends))
         carried_error = np.where(np.isnan(carried_error), np.inf, carried_error)
     if _rounds(step, value):
         rounding = eps * _size(step, value, after)

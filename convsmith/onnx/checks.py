@@ -81,6 +81,13 @@ def check_node(model: str, name: str, node: Any, inputs: Connections) -> None:
         )
     if not (node.output and node.output[0]):
         raise UsageError(f"{model}: node {name} ({node.op_type}) has no output; legal is one", code="inputs")
+    for attribute in node.attribute:
+        # onnx's inference of shapes divides by them.
+        if attribute.name == "strides" and min(attribute.ints, default=1) < 1:
+            strides = ", ".join(map(str, attribute.ints))
+            raise UsageError(
+                f"{model}: node {name} ({node.op_type}) has strides {strides}; legal are 1 or more", code="attribute"
+            )
 
 
 def _shape_text(shape: Sequence[int]) -> str:

@@ -183,7 +183,7 @@ class Border:
 
     def check_packed_alone(self, artifact: Artifact, operand: str) -> None:
         """Raise UsageError if `operand` can only be packed together with arrays of a call."""
-        others = [a.name for a in _packed_with(artifact, operand) if a.name not in self.defaults]
+        others = dict.fromkeys(a.name for a in _packed_with(artifact, operand) if a.name not in self.defaults)
         if others:
             raise UsageError(
                 f"{operand} is packed with {', '.join(others)}: legal is {self._run()} with plain arrays",

@@ -171,7 +171,7 @@ def test_a_name_that_run_does_not_know() -> None:
     with pytest.raises(cs.UsageError) as caught:
         k.run(src=x, weight=w, bia=b)
     assert caught.value.code == "unknown-argument"
-    assert str(caught.value) == "weight is unknown: legal are src, wei, bia, dst (nearest is wei)"
+    assert str(caught.value) == "weight is unknown: legal are src, wei, bia, dst; did you mean 'wei'?"
     with pytest.raises(cs.UsageError, match=r"bia: missing; legal is an array of rank 1, shape \(20,\) = \(oc\)"):
         k.run(src=x, wei=w)
 

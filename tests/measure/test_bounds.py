@@ -15,7 +15,8 @@ from convsmith.problem.reference import ReferenceStep
 def test_an_interval_has_two_ends() -> None:
     truth = np.array([10.0, 10, 10, 10, 10, np.nan, np.nan, 10, np.inf, np.inf])
     error = np.array([1.0, 1, 1, 1, np.inf, 1, 1, 0, 0, np.inf])
-    got = np.array([9.0, 11, 8.5, 11.5, -99, np.nan, 10, np.nextafter(np.float32(10), 11), np.inf, 3], np.float32)
+    above = np.nextafter(np.float32(10), np.float32(11))
+    got = np.array([9.0, 11, 8.5, 11.5, -99, np.nan, 10, above, np.inf, 3], np.float32)
     right = [True, True, False, False, True, True, False, False, True, True]
     assert within(got, Interval(truth, error, 4), "f32").tolist() == right
 

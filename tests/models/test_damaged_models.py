@@ -106,6 +106,13 @@ def _no_output(made: Any) -> None:
     del made.graph.node[0].output[:]
 
 
+def _no_stride(made: Any) -> None:
+    node = made.graph.node[0]
+    kept = [attribute for attribute in node.attribute if attribute.name != "strides"]
+    del node.attribute[:]
+    node.attribute.extend([*kept, onnx.helper.make_attribute("strides", [1, 0])])
+
+
 def _conversion(made: Any) -> None:
     made.graph.node.insert(0, onnx.helper.make_node("DequantizeLinear", [], ["x2"]))
 
@@ -132,6 +139,7 @@ DAMAGES: dict[str, tuple[Callable[[Any], None], str]] = {
     "input of 2^62": (_huge_input, "its shape is 4611686018427387904 x 3 x 6 x 6; legal are fewer than 2**60 elements"),
     "one input": (_one_input, "node stem (Conv) has 1 inputs; legal are 2 to 3"),
     "no output": (_no_output, "node stem (Conv) has no output; legal is one"),
+    "stride 0": (_no_stride, "node stem (Conv) has strides 1, 0; legal are 1 or more"),
     "conversion": (_conversion, "node number 0 (DequantizeLinear) has 0 inputs; legal are 2 to 3"),
     "absolute": (_file("/etc/passwd"), "the file of its weights cannot be read: "),
     "parent": (_file("../w.bin"), "the file of its weights cannot be read: "),
