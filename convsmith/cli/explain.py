@@ -22,11 +22,12 @@ def explain(
     source: str | None, node: str | None, threads: int | None, target: str | None, config: str | None, layout: str,
     inputs: ModelInputs, torch: str | None, html: str | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
-    """Problem, config, plan, packing, registers, operations, bytes, roofline, and the files that were generated.
+    """What bounds the kernel, what to do about it, and what that gains; then problem, config, plan, packing, registers,
+    operations, bytes, roofline, and the files that were generated.
 
     For a model, NODE names one of its convolutions.
     """
     check_choices(target, config, runs=False)
     listed = one_problem(source, node, options, layout, inputs, torch, "explain")
-    page = build(listed.problems[0], threads, target, config).explain(html)
-    note(f"{listed.heading(threads, config)}\n\n{page}")
+    verdict, _, page = build(listed.problems[0], threads, target, config).explain(html).partition("\n")
+    note(f"{verdict}\n{listed.heading(threads, config)}\n\n{page}")

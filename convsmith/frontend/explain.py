@@ -13,10 +13,11 @@ from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.driver import Lowered, lower, private_buffers
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
+from convsmith.compiler.launch import launch_of
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import import_lock
-from convsmith.frontend.explain_device import device_lines, device_roofline
+from convsmith.frontend.explain_device import device_lines, device_roofline, device_verdict
 from convsmith.frontend.explain_fusion import fusion_lines
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
@@ -26,7 +27,7 @@ from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
-from convsmith.measure.roofline import bytes_of_arrays, rate_unit, roofline
+from convsmith.measure.roofline import Roofline, bytes_of_arrays, rate_unit, roofline
 from convsmith.page.nest_view import planned_nest
 from convsmith.passes.share_storage import plan_storage, share_storage
 from convsmith.plan.copies import is_copied
@@ -41,13 +42,16 @@ from convsmith.problem.types import TYPES, print_types
 from convsmith.statement.views import sums_type
 from convsmith.tune.expected import expected_terms
 from convsmith.tune.recall import measured_row
+from convsmith.tune.verdict import verdict
 
 if TYPE_CHECKING:
     from convsmith.frontend.inspection import Inspected
 
 __all__ = ["explain", "explain_in", "reason"]
 
+Line = tuple[str, str]
 _INDENT = 14
+_VERDICT = "verdict"
 
 
 def explain(kernel: Inspected) -> str:
@@ -55,11 +59,16 @@ def explain(kernel: Inspected) -> str:
 
     The machine's ceilings are stored; a missing one is measured, which takes about 50 ms.
     """
+    return _layout(_lines(kernel))
+
+
+def _lines(kernel: Inspected) -> list[Line]:
+    """Return the lines of the page; the first one is the verdict."""
     problem, config = kernel.problem, kernel.config
     if kernel.artifact is None:
-        page = _problem(problem)
+        page = [(_VERDICT, "nothing bounds it: an array has no elements"), *_problem(problem)]
         page.append(("result", "an array has no elements: nothing is compiled or multiplied"))
-        return _layout(page)
+        return page
     root, recorder = dump_root(), Recorder()
     instruments: list[Recorder | Dump] = [recorder]
     dump = _dump(problem, str(config)) if root is not None else None
@@ -71,17 +80,19 @@ def explain(kernel: Inspected) -> str:
         low = lower(plan, instruments)
         if dump is not None:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
+        roof = _roof(kernel)
         page = [
-            *_problem(problem), *_sizes(kernel, low), ("config", str(config)),
+            (_VERDICT, _verdict(kernel, low, roof)), *_problem(problem), *_sizes(kernel, low),
+            ("config", str(config)),
             *_decisions(kernel, plan, low, recorder.records),
-            *_work(problem, target), *_roofline(kernel), *_machine_code(kernel.artifact),
+            *_work(problem, target), *_roofline(kernel, roof), *_machine_code(kernel.artifact),
             *_notes(kernel, plan, low),
         ]  # fmt: skip
     if dump is None:
         page.append(("files", "none: there is no directory for them (CONVSMITH_CACHE, CONVSMITH_DUMP)"))
     else:
         page.append(("files", f"{dump.directory}/: kernel.ll, kernel.s, passes.txt, and the IR after every pass"))
-    return _layout(page)
+    return page
 
 
 def explain_in(kernel: Inspected, file: str | Path) -> str:
@@ -96,12 +107,10 @@ def explain_in(kernel: Inspected, file: str | Path) -> str:
             f"html={file}: {kernel.problem} has no elements in its source or destination: nothing is compiled",
             code="nothing",
         )
-    text = explain(kernel)
-    write_page(file, kernel_page(kernel, text))
+    lines = _lines(kernel)
+    text = _layout(lines)
+    write_page(file, kernel_page(kernel, text, lines[0][1]))
     return text
-
-
-Line = tuple[str, str]
 
 
 def _problem(problem: Problem) -> list[Line]:
@@ -254,16 +263,38 @@ def _model(kernel: Inspected, low: Lowered) -> Iterator[Line]:
         yield "measured", f"{text} on {row.date}"
 
 
-def _roofline(kernel: Inspected) -> Iterator[Line]:
+def _roof(kernel: Inspected) -> Roofline | None:
+    """Return the roofline on this machine; None if it does not run the kernel."""
+    if kernel.target not in host_targets():
+        return None
+    return roofline(kernel.problem, kernel.target, kernel.config.threads)
+
+
+def _verdict(kernel: Inspected, low: Lowered, roof: Roofline | None) -> str:
+    """Return what bounds a compiled kernel, what to do, and what it gains."""
+    if kernel.target.device is not None:
+        launch = launch_of(low.kernel, 1, kernel.target)
+        return device_verdict(kernel.problem, kernel.config, launch, kernel.target.device.units)
+    sized = bool(kernel.sizes or low.kernel.sizes)
+    found = None if sized else verdict(kernel.problem.canonical(), kernel.config, kernel.target, roof)
+    if found is not None:
+        return str(found)
+    where = "for the sizes of the line" if sized else "as a whole"
+    bound = f"bound by {roof.side} {where}, by the roofline" if roof is not None else f"the bound {where} is not known"
+    if sized:
+        return f"{bound}: the model compares configs of fixed sizes, without dynamic="
+    return f"{bound}: the model has no estimate of fused stages; `convsmith tune` measures other configs"
+
+
+def _roofline(kernel: Inspected, roof: Roofline | None) -> Iterator[Line]:
     """Yield the bounds by the machine's stored ceilings."""
     config = kernel.config
     if kernel.target.device is not None:
         yield from device_roofline(kernel.problem, config, kernel.target.device.units)
         return
-    if kernel.target not in host_targets():
+    if roof is None:
         yield "roofline", f"not known: this machine does not run {config.target}"
         return
-    roof = roofline(kernel.problem, kernel.target, config.threads)
     unit = rate_unit(kernel.problem)
     rates = [f"{roof.read.rate:.1f} GB/s from {roof.level}"]
     if roof.types is not None and roof.peak is not None:

@@ -14,8 +14,9 @@ from convsmith.plan.config import Config
 from convsmith.plan.device import DevicePlan
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import TYPES
+from convsmith.tune.verdict import MIN_GAIN
 
-__all__ = ["device_lines", "device_roofline"]
+__all__ = ["device_lines", "device_roofline", "device_verdict"]
 
 
 def device_lines(plan: DevicePlan, low: Lowered, artifact: Artifact) -> Iterator[tuple[str, str]]:
@@ -60,18 +61,48 @@ def device_roofline(problem: Problem, config: Config, units: ComputeUnits) -> It
     if not units.multiply_adds:
         yield "roofline", f"not known: {config.target} is code for devices of any rate"
         return
-    rate, kind = units.multiply_adds, "f32"
-    if config.instruction:
-        bits = TYPES[problem.types[0]].bits
-        rate, kind = units.of_fragments * 16 // bits, f"fragments of {bits}-bit elements"
-    products = problem.flops_real / (2 * rate * units.count)
-    moved = bytes_of_arrays(problem) / units.memory_bytes
-    side = "the multiply-adds" if products >= moved else "the bytes"
+    rate, kind, products, moved = _cycles(problem, config, units)
+    side = _side(products, moved)
     yield "roofline", (
         f"by the data sheet, in a cycle: {rate} multiply-adds of {kind} on each of {units.count} units, "
         f"{units.memory_bytes} bytes of memory"
     )
     yield "", f"bound by {side}: at least {max(products, moved):,.0f} cycles"
+
+
+def device_verdict(problem: Problem, config: Config, launch: Launch, units: ComputeUnits) -> str:
+    """Return what bounds the main kernel of a device by its data sheet, what to do, and what it gains."""
+    if not units.multiply_adds:
+        return f"the bound is not known, as {config.target} is code for devices of any rate: --target names a level"
+    _, _, products, moved = _cycles(problem, config, units)
+    bound, groups = f"bound by {_side(products, moved)} by the data sheet", prod(launch.grid)
+    turns = -(-groups // units.count)
+    idle = 1 - groups / (turns * units.count)
+    if idle >= MIN_GAIN:
+        way = "a larger batch, smaller tiles of a group, or --split" if turns == 1 else "other tiles of a group"
+        return f"{bound}: {groups} groups leave some of {units.count} units idle; {way} takes up to {idle:.0%} less"
+    if products < moved:
+        return f"{bound}: a smaller type, or a chain with its neighbours, moves fewer; half of them take 50% less"
+    if not config.instruction and units.of_fragments > units.multiply_adds:
+        gain = 1 - units.multiply_adds / units.of_fragments
+        return f"{bound}: --dt=bf16, where its precision suffices, takes up to {gain:.0%} less by fragments"
+    return f"{bound}: all units have work, and nothing on the data sheet gains {MIN_GAIN:.0%}"
+
+
+def _cycles(problem: Problem, config: Config, units: ComputeUnits) -> tuple[int, str, float, float]:
+    """Return the multiply-adds of a unit in a cycle, of which kind, and the least cycles for the products and for the
+    bytes.
+    """
+    rate, kind = units.multiply_adds, "f32"
+    if config.instruction:
+        bits = TYPES[problem.types[0]].bits
+        rate, kind = units.of_fragments * 16 // bits, f"fragments of {bits}-bit elements"
+    products = problem.flops_real / (2 * rate * units.count)
+    return rate, kind, products, bytes_of_arrays(problem) / units.memory_bytes
+
+
+def _side(products: float, moved: float) -> str:
+    return "the multiply-adds" if products >= moved else "the bytes"
 
 
 def _extents(sizes: tuple[int, ...]) -> str:

@@ -76,9 +76,10 @@ class Timing:
     picture: str
 
 
-def kernel_page(kernel: Explained, text: str) -> str:
-    """Return the page of HTML, with the ``text`` of `explain`. Compiles the kernel again, and times it on a machine
-    that runs it, which takes some 50 ms.
+def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
+    """Return the page of HTML, with the ``text`` of `explain` and, above all, its ``verdict``.
+
+    Compiles the kernel again, and times it on a machine that runs it, which takes some 50 ms.
     """
     recorder = Recorder()
     with interning():
@@ -87,7 +88,7 @@ def kernel_page(kernel: Explained, text: str) -> str:
         main = plan.main if isinstance(plan, Plan) else None
         assembly = llvm_bind.assembly(low.text, kernel.target.triple, kernel.target.cpu, kernel.target.features)
         values: dict[str, Any] = {
-            "title": str(kernel.problem), "text": text, "config": str(kernel.config),
+            "verdict": verdict, "title": str(kernel.problem), "text": text, "config": str(kernel.config),
             "target": kernel.target.name, "passes": timeline(recorder.records),
             "nest": list(nest_lines(planned_nest(recorder.records), levels_of(main) if main else {})),
             "levels": LEVELS, "registers": _registers(main) if main else [], "grids": packed_grids(kernel.problem, low),

@@ -13,7 +13,7 @@ from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.problem import Problem
 from convsmith.statement.phases import phases
 from convsmith.tune.model import Model
-from convsmith.tune.winograd import winograd_cycles
+from convsmith.tune.winograd import winograd_terms
 
 __all__ = ["expected_terms", "model_of", "with_lanes"]
 
@@ -35,11 +35,12 @@ def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[st
     if config.then is not None:
         return {}
     if config.winograd:
-        return {"transforms and their products": winograd_cycles(problem, config, target)}
+        terms = winograd_terms(problem, config, target)
+        return {name: cycles for name, cycles in terms.items() if cycles}
     model, loops = model_of(problem, config, target)
-    terms: defaultdict[str, float] = defaultdict(float)
-    model.cycles(loops, with_lanes(config, model, loops), terms)
-    return {name: cycles for name, cycles in terms.items() if cycles}
+    found: defaultdict[str, float] = defaultdict(float)
+    model.cycles(loops, with_lanes(config, model, loops), found)
+    return {name: cycles for name, cycles in found.items() if cycles}
 
 
 def with_lanes(config: Config, model: Model, loops: Loops) -> Config:

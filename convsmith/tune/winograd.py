@@ -7,6 +7,7 @@ read from beyond it for each block.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -116,6 +117,12 @@ def winograd_cycles(problem: Problem, config: Config, target: Machine) -> float:
     return _Products(problem, made, target, config.fuse).cycles(product_config(config))
 
 
+def winograd_terms(problem: Problem, config: Config, target: Machine) -> dict[str, float]:
+    """Return the cycles of `winograd_cycles` by cause: those of the products, and those of what is around them."""
+    made = winograd_of(problem, config, target, dynamic=False)
+    return _Products(problem, made, target, config.fuse).terms(product_config(config))
+
+
 def _schedules(
     problem: Problem, made: Winograd, base: Config, target: Machine
 ) -> Iterator[tuple[float, int, Config]]:
@@ -174,12 +181,27 @@ class _Products:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse))
         absent = problem.flops_dense / max(problem.flops_real, 1)  # grows with the tiles that lie at borders
-        self.around = _transforms(made, target) * absent + _copies(made, target) + _far(made, target)
+        self.causes = {
+            "transforms": _transforms(made, target) * absent, "copies of channels": _copies(made, target),
+            "far memory": _far(made, target),
+        }  # fmt: skip
+        self.around = sum(self.causes.values())
 
     def cycles(self, config: Config) -> float:
         """Return the cycles of the program, of whose products ``config`` is the schedule."""
-        worth = WORTH if self.made.error > 1 else 1.0
-        return worth * (self.model.cycles(self.loops, config) * self.made.tasks + self.around)
+        return self.worth * (self.model.cycles(self.loops, config) * self.made.tasks + self.around)
+
+    def terms(self, config: Config) -> dict[str, float]:
+        """Return the cycles by cause."""
+        terms: defaultdict[str, float] = defaultdict(float)
+        self.model.cycles(self.loops, config, terms)
+        products = {name: cycles * self.made.tasks for name, cycles in terms.items()}
+        return {name: self.worth * cycles for name, cycles in {**products, **self.causes}.items()}
+
+    @property
+    def worth(self) -> float:
+        """The factor of cycles for an error beyond that of the direct sum."""
+        return WORTH if self.made.error > 1 else 1.0
 
 
 def _tiles(

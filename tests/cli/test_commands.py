@@ -280,7 +280,9 @@ def test_the_command_of_a_trace_line_can_be_run() -> None:
 # -- explain, show, machine, cache
 def test_explain() -> None:
     result = run("explain", LINE, "--threads", "1")
-    assert result.exit_code == 0 and result.stdout.splitlines()[2].split(maxsplit=1)[1].startswith(LAST)
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0 and lines[0].startswith("verdict ") and lines[1].startswith("1 thread")
+    assert lines[3].split(maxsplit=1)[1].startswith(LAST)
 
 
 @pytest.mark.parametrize(
