@@ -25,6 +25,16 @@ def _bounds(cond: Cond, var: Var, inner: set[Var]) -> tuple[Index | None, Index 
     return None, floordiv(rest, -a) + 1
 
 
+def _once(cond: Cond, loop: For, inner: set[Var]) -> tuple[Index | None, Index | None] | None:
+    """Return the bounds by which a ``loop`` of one iteration runs only if ``cond`` holds; None if it has more of them,
+    or if ``cond`` depends on loops of the nest.
+    """
+    count = loop.hi - loop.lo
+    if type(cond) is not Ge0 or count.terms or count.const != 1 or variables_of(cond) & {loop.var, *inner}:
+        return None
+    return None, loop.lo + cond.arg + 1
+
+
 class _Restrict(Rewriter):
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -39,7 +49,7 @@ class _Restrict(Rewriter):
         inner = {x.var for x in chain}
         lo, hi, left = [loop.lo], [loop.hi], []
         for part in parts_of(s.cond):
-            bounds = _bounds(part, loop.var, inner)
+            bounds = _bounds(part, loop.var, inner) or _once(part, loop, inner)
             if bounds is None:
                 left.append(part)
             elif bounds[0] is not None:
@@ -56,6 +66,8 @@ class _Restrict(Rewriter):
 
 def restrict(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
     """Turn conditions of a guarded statement that bound the variable of one of ``loops`` into bounds of that loop.
+
+    A loop of one iteration takes conditions that do not depend on the nest: it runs once, or not at all.
 
     Before::
 

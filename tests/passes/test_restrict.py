@@ -60,3 +60,25 @@ def test_a_condition_on_an_inner_loop_stays() -> None:
     made = restrict(kernel, ("i",))
     assert "for i in 1 .. 4" in str(made) and "if i * 2 - j - 1 >= 0" in str(made)
     assert_same_results(kernel, made)
+
+
+@pytest.mark.parametrize("offset", range(-3, 4))
+@pytest.mark.parametrize("factor", [-2, -1, 1, 2])
+def test_a_loop_of_one_iteration_runs_if_conditions_outside_it_hold(factor: int, offset: int) -> None:
+    """As the only tap of a kernel does in the padding: no product is guarded within the loops over channels."""
+    kernel = parse_kernel(f"""kernel k(d: f32[8, 12])
+  for o in 0 .. 8:
+    for k in {offset} .. {offset + 1}:
+      for i in 0 .. 3:
+        if o * {factor} + {offset + 4} >= 0 and -o + 5 >= 0:
+          d[o, i] = 1.0
+""")
+    made = restrict(kernel, ("k", "i"))
+    assert "if " in str(kernel) and "if " not in str(made)
+    assert_same_results(kernel, made)
+
+
+def test_a_loop_of_more_iterations_keeps_conditions_outside_it() -> None:
+    kernel = parse_kernel(guarded("o - 3 >= 0"))
+    assert "if o - 3 >= 0" in str(restrict(kernel, ("i",)))
+    assert_same_results(kernel, restrict(kernel, ("i",)))

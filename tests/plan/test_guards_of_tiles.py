@@ -20,6 +20,9 @@ from convsmith.problem import parse_problem
         ("mb1ic8ih9oc32oh5kh5sh2ph2", "oh:2,ow:5,oc:32"),
         ("mb1ic8ih9oc16oh5kh5sh2ph2", "oh:5,ow:5,oc:16"),
         ("mb1ic8ih7oc32oh7kh3ph1", "ow:7,oc:32"),
+        ("mb1ic8ih9oc32oh11kh1ph1", "ow:6,oc:32"),
+        ("mb1ic8ih9iw9oc32oh11ow9kh1kw3ph1pw1", "ow:7,oc:32"),
+        ("mb1ic8ih9iw9oc32oh6ow11kh1kw1sh2ph1pw1", "ow:5,oc:32"),
     ],
 )
 def test_no_multiply_add_is_guarded(line: str, tile: str) -> None:
