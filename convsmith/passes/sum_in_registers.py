@@ -14,6 +14,7 @@ from convsmith.passes.order import NewPath, Unordered, is_only_sum, require_orde
 from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import (
     LoopRewriter,
+    loop_names,
     perfect_nest,
     require_loops,
     require_new_buffer,
@@ -70,8 +71,10 @@ def _has_constant_bounds(loop: Loop) -> bool:
     return loop.lo.is_const and loop.lo.const == 0 and loop.hi.is_const and loop.hi.const > 0
 
 
-def sum_in_registers(kernel: Kernel, loop: str) -> Kernel:
+def sum_in_registers(kernel: Kernel, loop: str, around: Sequence[str] = ()) -> Kernel:
     """Hold the sums of a nest below ``loop`` in registers; a nest with bounds that vary stays as it is.
+
+    Where ``loop`` is gone because it runs once, the first of the loops ``around`` it that is left stands for it.
 
     Before::
 
@@ -95,5 +98,7 @@ def sum_in_registers(kernel: Kernel, loop: str) -> Kernel:
                 dst[i, j] = dst_r[j]
     """
     require_no_effects(kernel, "sum_in_registers")
+    known = set(loop_names(kernel.body))
+    loop = next((name for name in (loop, *around) if name in known), loop)
     require_loops(kernel, (loop,), "sum_in_registers")
     return with_body(kernel, _SumInRegisters(kernel, loop).stmt(kernel.body))

@@ -169,7 +169,8 @@ class BlockedChain:
                 words, in_word = f"{terms}.o", f"{terms}.t"
                 steps += [Step(tile, terms, row.terms, words, in_word), Step(reorder, (words, lane, in_word))]
             if conv.acc not in self.machine.scalar_types:
-                steps.append(Step(sum_in_registers, names.inner[1]))
+                around = (names.inner[0], names.columns, names.rows[1], names.channels[1], names.rows[0])
+                steps.append(Step(sum_in_registers, names.inner[1], around))
         steps += [Step(simplify), Step(share_storage, self.asynchronous), Step(narrow_index)]
         for conv, names in zip(self.convs, NAMES):
             row = self._row(conv)
@@ -294,7 +295,7 @@ def _check_stage(n: int, problem: Problem) -> None:
     """Raise ConfigError where stage ``n`` (from 1) is no convolution that the schedule serves."""
     if not isinstance(problem, Conv) or problem.rank != 2 or problem.has_groups:
         raise _refuse(f"stage {n} is {problem}; legal are convolutions of two spatial axes without groups")
-    if any((*problem.p, *problem.pr)):
+    if any(pad > 0 for pad in (*problem.p, *problem.pr)):  # a back pad below zero is a rest that no tap reads
         raise _refuse(f"stage {n} has padding ({problem.descriptor()}); legal is a source that is padded already")
     if problem.depthwise is not None:
         raise _refuse(f"stage {n} is {problem}; legal are post-ops that are no convolution")

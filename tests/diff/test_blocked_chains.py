@@ -91,6 +91,41 @@ def test_the_epilogues_of_both_stages_finish_their_sums(options: tuple[str, str]
     compare(blocked_chain(case, host_target(), SMALL, options))
 
 
+STRIDED = [
+    (window, rest, blocks)
+    for window in (((3, 2), (3, 2)), ((3, 2), (1, 1)), ((1, 2), (2, 3)), ((3, 1), (1, 2)), ((3, 3), (2, 3)), ((1, 1), (3, 2)))
+    for rest in (0, 1) for blocks in ((2, 2, 4), (5, 3, 2))
+]  # fmt: skip
+
+
+@pytest.mark.sampled(3, "window")
+@pytest.mark.parametrize(("window", "rest", "blocks"), STRIDED, ids=str)
+def test_a_row_that_no_tap_reads_is_left_over(
+    window: tuple[tuple[int, int], ...], rest: int, blocks: tuple[int, int, int]
+) -> None:
+    """Strides of both stages, of which the last rows and columns of a source may be beyond all taps."""
+    (rows, columns, channels), sizes = blocks, (10 + 10 * rest, 24)
+    terms, stages = min(channels, 4), []
+    tags = f"--wtag=OIHW{channels // terms}i{channels}o{terms}i --dtag=NHWC{rows}h{columns}w{channels}c"
+    for k, s in window:
+        out = tuple((size - k) // s + 1 for size in sizes)
+        axes = (f"i{x}{i}o{x}{o}k{x}{k}s{x}{s}p{x}0" for x, i, o in zip("hw", sizes, out))
+        stages.append(f"{tags} mb1ic8oc8_{'_'.join(axes)}")
+        sizes = out
+    chain = parse_problem(f"--stag=axb {' -> '.join(stages)}")
+    assert isinstance(chain, Chain)
+    compare(BlockedChain(chain, host_target()))
+
+
+def test_a_chain_of_strides_prints_its_whole_form() -> None:
+    text = "mb1ic32ih64oc32oh31kh3sh2ph0 -> mb1ic32ih31oc32oh15kh3sh2ph0"
+    chain = parse_problem(text)
+    assert isinstance(chain, Chain)
+    with interning():
+        plan = BlockedChain(chain, level(), whole=True)
+        assert run_steps(plan.naive(), plan.nest_steps)
+
+
 @pytest.mark.parametrize("blocks", [(5, 3, 2), (2, 2, 8)], ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_default_config_serves_results_in_blocks(threads: int, blocks: tuple[int, int, int]) -> None:

@@ -80,6 +80,7 @@ def test_sums_are_made_in_registers() -> None:
     made = sum_in_registers(k, "n")
     assert "alloc b_r: f32[6] @register" in str(made)
     require_same_values(k, made)
+    assert str(sum_in_registers(k, "gone", ("gone too", "n"))) == str(made)
 
 
 @pytest.mark.parametrize(
