@@ -91,11 +91,11 @@ def test_the_epilogues_of_both_stages_finish_their_sums(options: tuple[str, str]
     compare(blocked_chain(case, host_target(), SMALL, options))
 
 
-STRIDED = [
-    (window, rest, blocks)
-    for window in (((3, 2), (3, 2)), ((3, 2), (1, 1)), ((1, 2), (2, 3)), ((3, 1), (1, 2)), ((3, 3), (2, 3)), ((1, 1), (3, 2)))
-    for rest in (0, 1) for blocks in ((2, 2, 4), (5, 3, 2))
-]  # fmt: skip
+WINDOWS = (
+    ((3, 2), (3, 2)), ((3, 2), (1, 1)), ((1, 2), (2, 3)), ((3, 1), (1, 2)), ((3, 3), (2, 3)), ((1, 1), (3, 2))
+)  # fmt: skip
+"""Kernel size and stride of both stages."""
+STRIDED = [(window, rest, blocks) for window in WINDOWS for rest in (0, 1) for blocks in ((2, 2, 4), (5, 3, 2))]
 
 
 @pytest.mark.sampled(3, "window")
