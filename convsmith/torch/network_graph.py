@@ -19,7 +19,8 @@ from convsmith.torch.choice import Times, times_of
 from convsmith.torch.fold import Folded, Form, Refused, convolutions, form_of, without_identities
 from convsmith.torch.layouts import has_one_order
 from convsmith.torch.report import LayerRow, OptimizeReport
-from convsmith.torch.segment import PlacedLayer, Segment
+from convsmith.torch.segment import Segment
+from convsmith.torch.segment_plan import PlacedLayer
 
 __all__ = ["Work"]
 

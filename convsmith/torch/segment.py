@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,15 +23,15 @@ from convsmith.problem.conv import Conv
 from convsmith.runtime.border import Given
 from convsmith.runtime.threads import available_cpus
 from convsmith.torch.chains import ChainOfLayers
-from convsmith.torch.channel_layers import GateLayer, MeanLayer
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import check_memory, dense_strides, in_order
 from convsmith.torch.part_forward import torchscript_error
 from convsmith.torch.report import OtherSizes
-from convsmith.torch.segment_operator import is_traced, named, seen
+from convsmith.torch.segment_operator import is_traced, named, seen, seen_with_weights
+from convsmith.torch.segment_plan import PlacedLayer, SegmentPlan, recipe_of
 
-__all__ = ["OtherSizesWarning", "PlacedLayer", "Segment"]
+__all__ = ["OtherSizesWarning", "Segment"]
 
 MOST_SIZES = 8
 """Sets of source shapes for which a segment keeps kernels and memory, besides the example's."""
@@ -46,28 +45,6 @@ _making = RenewedLock()
 
 class OtherSizesWarning(ConvsmithWarning):
     """A network is called with sizes that no kernel serves; PyTorch computes."""
-
-
-@dataclass(frozen=True)
-class PlacedLayer:
-    """A layer of a segment: the numbers of the values that it reads (`residual` if it reads a second one) and makes.
-
-    The result takes the place of the residual, if it is added, else of the source, if it is made `in_place`; or it has
-    memory of its own.
-    """
-
-    layer: ConvLayer | ChainOfLayers | MeanLayer | GateLayer
-    source: int
-    residual: int | None
-    result: int
-    in_place: bool
-
-
-def _orders(place: PlacedLayer) -> dict[int, bool]:
-    """Return whether the values of a layer have channels in their second dim, and last in memory."""
-    source, result = place.layer.orders
-    residual = {} if place.residual is None else {place.residual: result}
-    return {**residual, place.result: result, place.source: source}
 
 
 class _SizedKernels(NamedTuple):
@@ -99,12 +76,14 @@ class Segment(nn.Module):
         self._places, self._inputs, self._outputs = tuple(places), tuple(inputs), tuple(outputs)
         self._forms, self._dtype, self._threads = tuple(map(tuple, forms)), dtype, threads
         self._warned, self._others = False, others
-        self._orders = {v: order for place in reversed(self._places) for v, order in _orders(place).items()}
+        self._plan = SegmentPlan(self._places, self._inputs, self._outputs, self._forms, dtype, threads)
+        self._orders = self._plan.orders
         self._prepare()
 
     def _prepare(self) -> None:
         """Make the kernels for the example's sizes, and a name for torch's graphs."""
         self._name = named(self)
+        self._recipe = recipe_of(self._plan, self._name)
         self._by_sizes: dict[tuple[_Shape, ...], _SizedKernels | None] = {self._forms: self._made(self._forms)}
 
     def _made(self, forms: Sequence[_Shape]) -> _SizedKernels:
@@ -168,7 +147,12 @@ class Segment(nn.Module):
                 self._check(x)
         if _tracer() is not None:
             raise torchscript_error("torch.jit.trace")
-        results = seen(self._name, tensors) if is_traced() else self.outputs(tensors)
+        if not is_traced():
+            results = self.outputs(tensors)
+        elif torch.compiler.is_exporting():
+            results = seen_with_weights(*self._recipe, tensors)
+        else:
+            results = seen(self._name, tensors)
         return results[0] if len(results) == 1 else tuple(results)
 
     def outputs(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -201,14 +185,11 @@ class Segment(nn.Module):
     @property
     def output_orders(self) -> Sequence[bool]:
         """Whether outputs have channels in their second dim, and last in memory; else they are contiguous."""
-        return [self._orders[v] for v in self._outputs]
+        return self._plan.output_orders
 
     def output_shapes(self, forms: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
         """Return the shapes of the outputs for sources of shapes `forms`, whose sizes may be symbols."""
-        shapes: dict[int, Any] = dict(zip(self._inputs, forms))
-        for place in self._places:
-            shapes[place.result] = place.layer.result_shape(shapes[place.source])
-        return [shapes[v] for v in self._outputs]
+        return self._plan.output_shapes(forms)
 
     def _by_torch(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the outputs as torch computes them from the same weights."""

@@ -1,6 +1,8 @@
-"""The operator `torch.ops.convsmith.segment`, by which torch's compilers and tracers see a run of convolutions.
+"""The operators by which torch's compilers and tracers see a run of convolutions.
 
-A segment is named by a text, because a graph of torch holds no Python objects; the names are those of this process.
+A segment is named by a text, because a graph of torch holds no Python objects. `torch.ops.convsmith.segment` has the
+name alone, which is one of this process. `torch.ops.convsmith.segment_with_weights`, for exported programs, has the
+layers and the weights too, so that another process can make the segment.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import _C, Tensor
 from convsmith.diag.errors import UsageError
 from convsmith.torch.layouts import dense_strides, in_order
 
-__all__ = ["is_traced", "named", "seen"]
+__all__ = ["is_traced", "named", "seen", "seen_with_weights"]
 
 
 class _Runnable(Protocol):
@@ -32,6 +34,8 @@ class _Runnable(Protocol):
 
 
 _segments: WeakValueDictionary[str, _Runnable] = WeakValueDictionary()
+_loaded: dict[str, _Runnable] = {}
+"""Segments of programs that another process has exported, by their names there."""
 _numbers = itertools.count()
 _modes = _C._len_torch_dispatch_stack
 
@@ -67,9 +71,45 @@ def _without_data(name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensors[0].new_empty_strided(tuple(shape), dense_strides(shape, last)) for shape, last in forms]
 
 
+def _made(text: str, weights: Sequence[Tensor]) -> _Runnable:
+    """Return the segment of a recipe: that of this process, or one that is made at its first call and kept."""
+    from convsmith.torch.segment import Segment
+    from convsmith.torch.segment_plan import Recipe
+
+    recipe = Recipe(text, list(weights))
+    found = _segments.get(recipe.name) or _loaded.get(recipe.name)
+    if found is None:
+        plan = recipe.plan()
+        found = _loaded[recipe.name] = Segment(
+            plan.places, plan.inputs, plan.outputs, plan.forms, plan.dtype, plan.threads, []
+        )
+    return found
+
+
+def _computed_with_weights(text: str, weights: Sequence[Tensor], sources: Sequence[Tensor]) -> list[Tensor]:
+    segment = _made(text, weights)
+    return [in_order(y, last) for y, last in zip(segment.outputs(sources), segment.output_orders)]
+
+
+def _without_data_with_weights(text: str, weights: Sequence[Tensor], sources: Sequence[Tensor]) -> list[Tensor]:
+    from convsmith.torch.segment_plan import Recipe
+
+    plan = Recipe(text, list(weights)).plan()
+    forms = zip(plan.output_shapes([x.shape for x in sources]), plan.output_orders)
+    return [sources[0].new_empty_strided(tuple(shape), dense_strides(shape, last)) for shape, last in forms]
+
+
 _library: Any = torch.library.Library("convsmith", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("segment(str name, Tensor[] sources) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
 _library.impl("segment", _computed, "CPU")
 torch.library.register_fake("convsmith::segment", _without_data, lib=_library)
+_library.define(
+    "segment_with_weights(str recipe, Tensor[] weights, Tensor[] sources) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.impl("segment_with_weights", _computed_with_weights, "CPU")
+torch.library.register_fake("convsmith::segment_with_weights", _without_data_with_weights, lib=_library)
 seen: Any = torch.ops.convsmith.segment.default
 """The operator: the outputs of the segment of a name for its sources."""
+seen_with_weights: Any = torch.ops.convsmith.segment_with_weights.default
+"""The operator: the outputs of the segment of a recipe and its weights for its sources."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +18,13 @@ from torch.nn import functional  # noqa: E402
 
 import convsmith as cs  # noqa: E402
 from convsmith.torch import optimize  # noqa: E402
+from convsmith.torch import segment_operator as operator_module  # noqa: E402
+from convsmith.torch.chains import ChainOfLayers  # noqa: E402
+from convsmith.torch.channel_layers import GateLayer  # noqa: E402
+from convsmith.torch.layers import ConvLayer  # noqa: E402
 from convsmith.torch.segment import Segment  # noqa: E402
 from convsmith.torch.segment_operator import seen  # noqa: E402
+from convsmith.torch.segment_plan import PlacedLayer, Recipe, SegmentPlan, recipe_of  # noqa: E402
 
 X = torch.ones(1, 4, 6, 6)
 
@@ -55,6 +64,57 @@ def test_exported_programs_are_optimized(batches: bool) -> None:
             for batch in (2, 5)[: 1 + batches]:
                 y = torch.randn(batch, 4, 6, 6)
                 assert_alike(network(y, double=True), model(y, double=True))
+
+
+LOADING = """
+import sys, torch
+import convsmith.torch  # knows the operator
+x, expected = torch.load(sys.argv[1] + "/data")
+program = torch.export.load(sys.argv[1] + "/program.pt2").module()
+for n in (2, 1):
+    result = program(x[:n])
+    for name in expected:
+        torch.testing.assert_close(result[name], expected[name][:n], rtol=1e-5, atol=1e-5)
+"""
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_optimized_networks_are_exported_saved_and_loaded(strict: bool, tmp_path: Path) -> None:
+    """The layers, the means and the chains of a network live on in another process."""
+    model, x = Network().eval(), torch.randn(2, 4, 6, 6)
+    made = optimize(model, x, threads=1, keep_faster=False)
+    sizes = {"x": {0: torch.export.Dim("n", min=1, max=64)}}
+    program = torch.export.export(made, (x,), dynamic_shapes=sizes, strict=strict)
+    with torch.no_grad():
+        expected = model(x)
+        assert_alike(program.module()(x), expected)
+    torch.export.save(program, tmp_path / "program.pt2")
+    torch.save((x, expected), tmp_path / "data")
+    if strict:  # in this process, once the network is gone
+        del made, program
+        gc.collect()
+        torch._dynamo.reset()
+        operator_module._segments.clear()
+        assert_alike(torch.export.load(tmp_path / "program.pt2").module()(x), expected)
+    else:
+        subprocess.run([sys.executable, "-W", "ignore", "-c", LOADING, str(tmp_path)], check=True)
+
+
+def test_recipes_of_chains_and_other_versions() -> None:
+    layers = tuple(
+        ConvLayer(name, torch.ones(4, 4, 1, 1), None, (1, 1), ((0, 0),) * 2, (1, 1), 1, None, (("clip", 0.0, 6.0),))
+        for name in "ab"
+    )
+    gate = GateLayer("g", X.dtype)
+    places = (PlacedLayer(ChainOfLayers(layers), 0, None, 1, False), PlacedLayer(gate, 1, 2, 3, True))
+    plan = SegmentPlan(places, (0, 2), (3,), ((1, 4, 6, 6), (1, 4, 1, 1)), X.dtype, 2)
+    recipe = recipe_of(plan, "name")
+    again = recipe_of(recipe.plan(), "name")
+    assert again.text == recipe.text and all(a is b for a, b in zip(again.weights, recipe.weights))
+    assert (recipe.name, len(recipe.weights), recipe.plan().orders) == ("name", 2, plan.orders)
+    for other in ("name", "name\n{}", "name\n" + recipe.text.partition("\n")[2].replace("threads", "workers")):
+        with pytest.raises(cs.UsageError, match="a segment of another version of convsmith"):
+            Recipe(other, recipe.weights).plan()
 
 
 def test_graphs_of_fx_are_optimized() -> None:

@@ -182,12 +182,14 @@ def test_optimized_networks_are_exported_with_open_sizes() -> None:
     model, made = optimized()
     sizes = {0: torch.export.Dim("n", min=1, max=64), 2: torch.export.Dim("h", min=8, max=64)}
     program = torch.export.export(made, (whole(2, 3, 9, 9),), dynamic_shapes=({**sizes},))
-    assert str(program.graph).count("torch.ops.convsmith.segment.default") == 2
+    assert str(program.graph).count("torch.ops.convsmith.segment_with_weights.default") == 2
     for shape in ((2, 3, 9, 9), (3, 3, 14, 9)):
         x = whole(*shape)
         assert_same(program.module()(x), model(x))
     name = segments(made)[0]._name
-    assert set(torch.library.opcheck(segment.seen, (name, [whole(2, 3, 9, 9)])).values()) == {"SUCCESS"}
+    recipe = segments(made)[0]._recipe
+    for operator, given in ((segment.seen, (name,)), (segment.seen_with_weights, recipe)):
+        assert set(torch.library.opcheck(operator, (*given, [whole(2, 3, 9, 9)])).values()) == {"SUCCESS"}
     del made
     with pytest.raises(cs.UsageError, match="its optimized network is gone"):
         segment.seen("segment -1", [whole(2, 3, 9, 9)])

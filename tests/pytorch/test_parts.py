@@ -208,6 +208,15 @@ def test_an_example_may_be_a_dict_of_arguments() -> None:
         assert_alike(made(x), model(x))
 
 
+def test_numbers_may_have_other_values() -> None:
+    model, x = Block().eval(), torch.randn(1, 4, 6, 6)
+    made = optimize(model, (x, 2), example_kwargs={"factor": 0.5}, threads=1, keep_faster=False)
+    with torch.no_grad():
+        assert_alike(made(x, 3, factor=0.25), model(x, 3, factor=0.25))
+        with pytest.warns(OtherCallsWarning):  # another type of number
+            assert_alike(made(x, 3.5, factor=0.25), model(x, 3.5, factor=0.25))
+
+
 def test_an_argument_that_is_an_object_leaves_the_modules_inside() -> None:
     class Cache:
         def __init__(self) -> None:
