@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from convsmith import __version__
 from convsmith.cli.bench_page import Row
 from convsmith.compiler.cache import compiler_source_hash
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import ConvsmithError, UsageError
+from convsmith.diag.expect import is_positive, shown
+from convsmith.diag.files import read_text
 from convsmith.measure.description import describe
 from convsmith.measure.peers import PEERS
 from convsmith.measure.timing import Spread, geometric_mean
+from convsmith.plan.config import Config
+from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 
 __all__ = ["JSON_SCHEMA", "RowData", "as_json", "earlier_rows", "means_of", "problem_key", "row_data", "versions_of"]
@@ -49,21 +53,82 @@ def earlier_rows(file: str, asked: Sequence[str], here: Sequence[str], rounds: i
     UsageError if they were measured in another way: by other sources, on another machine, beside other libraries, or
     with another number of ``rounds``.
     """
-    path = Path(file)
-    if not path.exists():
+    if not Path(file).exists():
         return []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
         found = {name: content[name] for name in ("schema", "sources", "machine", "libraries", "rounds")}
         rows: list[RowData] = content["rows"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (UsageError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"--json={file} holds no rows to add to: {error}", code="resume") from None
     now = as_json([], asked, here, rounds, "", True)
     for name, value in found.items():
         if value != now[name]:
-            message = f"--resume: the {name} of {file}, {value}, differ from this run's, {now[name]}"
+            message = f"--resume: the {name} of {file}, {shown(value)}, differ from this run's, {now[name]}"
             raise UsageError(message, code="resume")
+    for number, row in enumerate(rows if isinstance(rows, list) else [None], 1):
+        if not (isinstance(row, dict) and row.keys() == _COLUMNS.keys() and all(map(_holds, row, row.values()))):
+            raise UsageError(f"--json={file} holds no rows to add to: row {number} is none of bench", code="resume")
     return rows
+
+
+def _holds(column: str, value: object) -> bool:
+    """Return whether a column of a row that was read may have this value."""
+    return _COLUMNS[column](value)
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _is_problem(value: object) -> bool:
+    try:
+        return _is_text(value) and problem_key(parse_problem(str(value))) == value
+    except ConvsmithError:
+        return False
+
+
+def _is_config(value: object) -> bool:
+    try:
+        return value is None or (_is_text(value) and Config.parse(str(value)) is not None)
+    except ConvsmithError:
+        return False
+
+
+def _is_spread(value: object) -> bool:
+    names = [f.name for f in fields(Spread)]
+    return value is None or (type(value) is dict and [*value] == names and all(map(is_positive, value.values())))
+
+
+def _are_libraries(value: object) -> bool:
+    return type(value) is dict and all(
+        _is_text(name) and type(x) is dict and [*x] == ["seconds", "speedup"] and None not in x.values()
+        and all(map(_is_spread, x.values()))
+        for name, x in value.items()
+    )  # fmt: skip
+
+
+def _are_texts(value: object) -> bool:
+    return type(value) is dict and all(_is_text(text) for item in value.items() for text in item)
+
+
+def _may_lack(check: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or check(value)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+_COLUMNS: dict[str, Callable[[object], bool]] = {
+    "problem": _is_problem, "name": _may_lack(_is_text), "flops": _is_count, "config": _is_config,
+    "target": _may_lack(_is_text), "threads": _may_lack(_is_count), "verified": lambda x: x in (True, False, None),
+    "error": _may_lack(lambda x: isinstance(x, dict) and _are_texts(x) and x.keys() == {"class", "message"}),
+    "seconds": _is_spread, "gflops": _is_spread, "peak_gflops": _is_spread, "of_peak": _is_spread,
+    "peak_types": _may_lack(_is_text), "cpu_share": _may_lack(lambda x: x == 0 or is_positive(x)),
+    "libraries": _are_libraries, "cannot": _are_texts,
+}  # fmt: skip
+"""Check of each column of a row that was read."""
 
 
 def problem_key(problem: Problem) -> str:

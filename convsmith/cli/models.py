@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 import click
-import numpy as np
 
 from convsmith.cli.problems import Listed, Options, read_problems, with_layout
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.diag.forking import import_lock
 from convsmith.onnx.models import node_constants, node_problems
 from convsmith.problem.problem import Problem
+from convsmith.runtime.array_file import read_array
 from convsmith.runtime.arrays import Array
 
 __all__ = [
@@ -23,6 +24,9 @@ __all__ = [
 
 ModelInputs: TypeAlias = Mapping[str, Array | tuple[int, ...]]
 """Inputs of a model by name: arrays, or shapes."""
+
+_MOST_DIGITS = 18
+"""Digits of the largest size of an input."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,12 +41,13 @@ def _model_input(text: str) -> tuple[str, Array | tuple[int, ...]]:
     if not name or not equals or not value:
         raise UsageError(f"--input={text}: legal is NAME=SHAPE or NAME=FILE.npy, as in x=1x3x224x224", code="inputs")
     sizes = value.split("x")
-    if all(size.isdecimal() and int(size) for size in sizes):
+    if all(size.isdecimal() and len(size) <= _MOST_DIGITS and int(size) for size in sizes):
         return name, tuple(map(int, sizes))
     try:
-        return name, np.asarray(np.load(value, allow_pickle=False))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--input={text}: no shape, and no file of numpy.save: {error}", code="inputs") from None
+        return name, read_array(value)
+    except (UsageError, ValueError) as error:
+        message = f"--input={shown(text)}: no shape, and no file of numpy.save: {error}"
+        raise UsageError(message, code="inputs") from None
 
 
 def input_option(command: F) -> F:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, shown
@@ -28,6 +26,7 @@ from convsmith.plan.wish import read_decisions
 from convsmith.problem.chain import Chain
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
+from convsmith.runtime.array_file import read_array
 from convsmith.runtime.arrays import Array, as_array, numpy_dtype
 
 __all__ = ["FORMATS", "ExportedLibrary", "export", "export_kernels", "kernels_for", "weights_of"]
@@ -178,17 +177,11 @@ def _loaded(problem: Problem, name: str, given: Array | str | os.PathLike[str]) 
     if not isinstance(given, str | os.PathLike):
         return as_array(name, given)
     try:
-        array: Array = np.load(given, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        array = read_array(given)
+    except ValueError as why:
         raise UsageError(
-            f"weights {os.fspath(given)}: cannot be read: {why}; legal is a file of numpy.save", code="bad-weights"
+            f"weights {os.fspath(given)}: {why}; legal is a file of numpy.save with one array", code="bad-weights"
         ) from None
-    if not isinstance(array, np.ndarray):
-        raise UsageError(
-            f"weights {os.fspath(given)}: holds several arrays; legal is a file of numpy.save with one",
-            code="bad-weights",
-        )
     wanted = {t.name: numpy_dtype(t.dtype) for t in problem.inputs}.get(name)
     if wanted is not None and array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
         return array.view(wanted)  # numpy.save keeps no names of types such as bf16

@@ -6,10 +6,7 @@ A problem without weights among its inputs may pack another operand, which then 
 from __future__ import annotations
 
 import os
-import struct
 import sys
-import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +16,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.files import open_regular
 from convsmith.ir.types import DTYPES
+from convsmith.runtime.array_file import UNREADABLE
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
 
 if TYPE_CHECKING:
@@ -27,11 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Packed", "signature_of"]
 
 _FILE_FORMAT = 1
-_UNREADABLE = (
-    ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, RuntimeError, OverflowError, MemoryError,
-    zipfile.BadZipFile, zlib.error, struct.error, SyntaxError,
-)  # fmt: skip
-"""Exceptions of `zipfile` and numpy for damaged files; NotImplementedError is a RuntimeError."""
 _TYPES = {row.numpy: row.name for row in DTYPES.values()}
 
 
@@ -139,7 +132,7 @@ class Packed:
                 return Packed(str(parts["key"]), buffer, bias, finite)
         except FileNotFoundError:
             raise
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise UsageError(f"{name} is not a file of packed weights: {error}", code="bad-packed") from None
 
 

@@ -57,7 +57,7 @@ def test_a_run_adds_to_the_rows_of_an_earlier_one(tmp_path: Path) -> None:
     for change in ("rounds", "sources"):
         data.write_text(json.dumps(five | {change: "other"}))
         refused = run(*FEW, *kept)
-        assert refused.exit_code == 2 and f"--resume: the {change} of {data}, other, differ" in refused.stderr
+        assert refused.exit_code == 2 and f"--resume: the {change} of {data}, 'other', differ" in refused.stderr
     data.write_text("[")
     refused = run(*FEW, *kept)
     assert refused.exit_code == 2 and f"--json={data} holds no rows to add to" in refused.stderr
