@@ -16,6 +16,7 @@ import click
 import pytest
 
 from convsmith.cli.main import main
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +38,15 @@ def test_outputs_are_up_to_date(name: str) -> None:
     new = update.updated(page)
     difference = "\n".join(difflib.unified_diff(page.splitlines(), new.splitlines(), name, "now", lineterm="", n=1))
     assert page == new, f"run `python docs/update.py {name}`\n{difference}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", [row.name for row in MICRO_ARCHITECTURES if row.name != update.CHOSEN])
+@pytest.mark.parametrize("name", update.PAGES)
+def test_a_page_whose_outputs_depend_on_the_cpu_names_it(name: str, row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, chosen = (ROOT / name).read_text(encoding="utf-8"), update.CHOSEN
+    monkeypatch.setattr(update, "CHOSEN", row)
+    assert update.updated(page) == page or f"CONVSMITH_MICRO_ARCHITECTURE={chosen}" in page
 
 
 @pytest.mark.parametrize("name", update.PAGES)

@@ -190,7 +190,8 @@ def test_peers_compute_the_problem(name: str, line: str) -> None:
     peer.call()
     truth = reference(problem, arrays, np.float32)[problem.outputs[0].name]
     error = PEERS[name].error * float(np.abs(truth).max())
-    np.testing.assert_allclose(peer.result().reshape(truth.shape), truth, rtol=0, atol=error)
+    result = peer.result().reshape(truth.shape).astype(np.float64)
+    np.testing.assert_allclose(result, truth.astype(np.float64), rtol=0, atol=error)
 
 
 CHAINS = {
