@@ -58,7 +58,7 @@ from convsmith.plan.group_limits import (
 from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest, packed
 from convsmith.plan.group_packing import packed_statement, packing
 from convsmith.plan.group_plan import GroupPlan
-from convsmith.plan.hardware import hardware_plan
+from convsmith.plan.hardware import hardware_plan, hardware_row
 from convsmith.plan.loops import Loops, fused_name, loops_after_fusing, names
 from convsmith.plan.order import class_steps
 from convsmith.statement.statement import KINDS, Statement, View
@@ -181,6 +181,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
                 "sums alone; legal is none",
             )  # fmt: skip
         read = packed_statement(st, config, machine)
+        check_join(config, hardware_row(read, config, machine))
         made = hardware_plan(read, config, machine)
         return with_fields(made, statement=st, order=(*packing(read), *made.order))
     loops = loops_after_fusing(st, config)
@@ -188,7 +189,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     check_parts(st, loops, config)
     read = packed_statement(st, config, machine)
     nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
-    check_join(config, nest)
+    check_join(config, None if nest.warp is None else nest.warp.row)
     shared = shared_bytes(read, loops, config, nest)
     check_limits(machine, nest, shared)
     order, lower = group_steps(read, config, loops, nest), lower_steps(read, config, loops, nest, machine)

@@ -9,6 +9,7 @@ from math import gcd, prod
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import FloorDiv, Index, Var, is_true
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
@@ -97,11 +98,11 @@ def check_parts(st: Statement, loops: Loops, config: Config) -> None:
         )  # fmt: skip
 
 
-def check_join(config: Config, nest: GroupNest) -> None:
-    """Raise ConfigError where sums that groups would add to the result lie in fragments."""
-    if config.join == "atomic" and nest.warp is not None:
+def check_join(config: Config, row: Instruction | None) -> None:
+    """Raise ConfigError where sums that groups would add to the result lie in fragments, those of ``row``."""
+    if config.join == "atomic" and row is not None:
         raise ConfigError(
-            "join", f"--join=atomic: {nest.warp.row.name} keeps its sums in fragments, which are not added to the "
+            "join", f"--join=atomic: {row.name} keeps its sums in fragments, which are not added to the "
             "result one by one; legal is --join=ordered, or an instruction without fragments",
         )  # fmt: skip
 

@@ -238,7 +238,7 @@ def test_transforms_are_refused() -> None:
         device_plan(parse_problem("mb1ic4ih8oc4oh8kh3ph1"), config, machine())
 
 
-@pytest.mark.parametrize("level", ["sm_80", "xe_hpc"])
+@pytest.mark.parametrize("level", ["sm_80", "sm_90a", "xe_hpc"])
 def test_sums_in_fragments_are_not_joined_atomically(level: str) -> None:
     """The default config on fragments of a gradient, with its reduction in parts that groups would add."""
     machine = target(level)
