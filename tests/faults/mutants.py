@@ -169,7 +169,7 @@ def outcomes(drawn: Sequence[Mutant], jobs: int) -> list[Outcome]:
         for x in pool.map(outcome, drawn):
             found.append(x)
             print(f"{x.test or ('TIME' if x.is_late else 'SURVIVED')}\n    {x.mutant}", flush=True)
-    broken = _failing_without({x.test for x in found if "::" in x.test})
+    broken = _failing_without({x.test for x in found if x.test.startswith("tests/")})
     return [Outcome(x.mutant) if x.test in broken else x for x in found]
 
 

@@ -47,6 +47,12 @@ def test_arrays_are_named_by_stage() -> None:
     assert chain.flops_dense == sum(stage.flops_dense for stage in chain.stages)
 
 
+def test_the_ends_of_a_chain_are_those_of_its_first_and_last_stage() -> None:
+    line = "--stag=axb --dt=u8:s8:s8 mb1ic4ih6oc8kh1 -> --dtag=aBx16b --dt=s8:s8:f32 mb1ic8ih6oc4kh1"
+    chain = parse_problem(line)
+    assert (chain.stag, chain.dtag, chain.dt) == ("axb", "aBx16b", ("u8", "s8", "f32"))
+
+
 def test_an_arrow_in_a_name_joins_no_stages() -> None:
     one = parse_problem('mb1ic4ih6oc8kh1n"a -> b"')
     assert isinstance(one, Conv) and one.name == "a -> b"
