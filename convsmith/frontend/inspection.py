@@ -11,7 +11,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import expect_text
+from convsmith.diag.expect import expect_text, has_long_number
 from convsmith.diag.forking import import_lock
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
@@ -75,7 +75,8 @@ class Inspected:
         low, records = self._lower()
         if stage is None:
             return str(low)
-        matches = [r for r in records if stage == r.name or stage == str(r.number)]
+        number = int(stage) if stage.isdecimal() and not has_long_number(stage) else None
+        matches = [r for r in records if stage == r.name or number == r.number]
         runs = Counter[str]()
         for r in records:
             runs[r.name] += 1

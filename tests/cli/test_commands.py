@@ -288,7 +288,8 @@ def test_explain() -> None:
 @pytest.mark.parametrize(
     "options,text",
     [
-        ([], "kernel conv("), (["--after", "naive"], "for oc in 0 .. 4:"), (["--after", "tile"], ".l in 0 .. "),
+        ([], "kernel conv("), (["--after", "003"], "kernel conv("), (["--after", "3"], "kernel conv("),
+        (["--after", "naive"], "for oc in 0 .. 4:"), (["--after", "tile"], ".l in 0 .. "),
         (["--all"], "# 003 "), (["--llvm"], "define void"), (["--asm"], "convsmith_chunk"),
     ],
 )  # fmt: skip
