@@ -76,6 +76,8 @@ class Costs:
     """Pages that have an entry in the first table of addresses."""
     pages_near: int = 8 << 20
     """Bytes of arrays whose pages all have an entry in the tables of addresses."""
+    page_walk: float = 25
+    """Cycles to look up the address of a page without an entry in the tables of addresses."""
     gather: float = 1.3
     """Slow-down of a step whose source lanes come from two vectors."""
     gather_singly: float = 5

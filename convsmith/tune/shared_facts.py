@@ -19,11 +19,8 @@ from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
 from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.traffic import Traffic
+from convsmith.tune.traffic import PAGE, Traffic
 from convsmith.tune.windows import STRIDE
-
-PAGE = 4096
-"""Bytes of a page, of which few have an entry in the first table of addresses."""
 
 
 class SharedFacts:

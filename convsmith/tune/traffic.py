@@ -19,6 +19,8 @@ from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops
 from convsmith.statement.statement import Statement, View
 
+PAGE = 4096
+"""Bytes of a page."""
 STREAMS = 2
 """Times that an element of the result is moved: it is fetched before it is written."""
 
@@ -49,6 +51,17 @@ class TouchedArray:
         strides = view.layout.strides if plain else (0,) * len(view.coords)
         axes = (_Axis(*axis) for axis in zip(view.layout.shape, strides, map(_steps, view.coords)))
         self.axes = sorted((axis for axis in axes if axis.steps), key=lambda axis: axis.stride)
+
+    def pages(self, extents: dict[str, int]) -> float:
+        """Return the pages that a part of the nest touches, in which each dim has these ``extents``."""
+        span, apart = float(self.bytes), 1.0
+        for axis in self.axes:
+            count, step = axis.touched(extents), axis.stride * self.bytes
+            if step < PAGE or step <= span:
+                span += (count - 1) * (step or span)
+            else:
+                apart *= count
+        return apart * max(1.0, span / PAGE)
 
     def touched(self, extents: dict[str, int]) -> tuple[list[float], list[float]]:
         """Return the bytes that a part of the nest touches, in which each dim has these ``extents``, and their room.
@@ -111,19 +124,24 @@ class Traffic:
 
     def cycles(self, loops: Loops, config: Config) -> float:
         """Return the cycles in which the caches deliver what the whole nest moves to the first of them."""
-        near, far = self.moved(loops, config)
-        l2 = self.target.l2
-        return (near + far * (self.target.costs.streamed - 1)) / l2.rate
+        near, far, pages = self.bytes_and_pages(loops, config)
+        l2, costs = self.target.l2, self.target.costs
+        return (near + far * (costs.streamed - 1)) / l2.rate + pages * costs.page_walk
 
     def moved(self, loops: Loops, config: Config) -> tuple[float, float]:
-        """Return the bytes that move to the first-level cache, and to the second from beyond.
+        """Return the bytes that move to the first-level cache, and to the second from beyond."""
+        near, far, _ = self.bytes_and_pages(loops, config)
+        return near, far
 
-        They are the means of those with and without conflicts of runs, which depend on more than strides.
+    def bytes_and_pages(self, loops: Loops, config: Config) -> tuple[float, float, float]:
+        """Return the bytes that move to each cache, and the pages whose addresses are looked up.
+
+        The bytes are the means of those with and without conflicts of runs, which depend on more than strides.
         """
         lanes = self.target.width(dtype(self.st.acc))
         parts = any(loops.kinds[n] == "k" for n, _ in config.cache) and loops.kinds[config.lane] == "k"
         operands = self.of(config, lanes if parts else 1)
-        held = (self.target.l1.bytes, self.target.l2.bytes) * 2
+        held = (*(self.target.l1.bytes, self.target.l2.bytes) * 2, self.target.costs.pages_near // PAGE)
         loops_around, tile_loops = _levels(loops, config, lanes)
         key = replace(config, order=())
         if self.tile is None or self.tile[0] != key:
@@ -133,8 +151,8 @@ class Traffic:
             inner = _NestPart.once(extents, operands)
             self.tile = key, self.around(loops, tile_loops, inner, operands, held)
         whole = self.around(loops, loops_around, self.tile[1], operands, held)
-        near, far, near_in_conflict, far_in_conflict = (sum(x) for x in whole.moved)
-        return (near + near_in_conflict) / 2, (far + far_in_conflict) / 2
+        near, far, near_in_conflict, far_in_conflict, pages = (sum(x) for x in whole.moved)
+        return (near + near_in_conflict) / 2, (far + far_in_conflict) / 2, pages
 
     def around(
         self, loops: Loops, levels: list[_Level], inner: _NestPart, operands: list[TouchedArray], held: tuple[int, ...]
@@ -166,7 +184,7 @@ class Traffic:
 class _NestPart(NamedTuple):
     """A part of a nest: the extents of its dims; at each memory, the room that each operand takes and what it moves.
 
-    The last operand is the result.
+    The last memory is the table of addresses, which holds pages. The last operand is the result.
     """
 
     extents: dict[str, int]
@@ -179,7 +197,8 @@ class _NestPart(NamedTuple):
         touched = [x.touched(extents) for x in operands]
         rooms = [list(each) for each in zip(*(rooms for _, rooms in touched))]
         moved = [list(each) for each in zip(*(moved for moved, _ in touched))]
-        return _NestPart(extents, rooms, moved * 2)
+        pages = [x.pages(extents) for x in operands]
+        return _NestPart(extents, [*rooms, pages], [*moved * 2, pages])
 
 
 class _Level(NamedTuple):

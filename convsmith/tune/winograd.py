@@ -29,7 +29,7 @@ from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
 from convsmith.tune.model import Model
-from convsmith.tune.shared_facts import PAGE
+from convsmith.tune.traffic import PAGE
 
 PIXELS = (4, 2)
 """Pixels of a tile along an axis."""

@@ -6,12 +6,13 @@ from math import prod
 
 import pytest
 
+from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArchitecture
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.traffic import Traffic
+from convsmith.tune.traffic import TouchedArray, Traffic
 
 TARGETS = {t.name: t for t in LEVELS}
 LAST = "--stag=axb --wtag=axb --dtag=axb"
@@ -168,3 +169,24 @@ def test_vectors_of_groups_that_begin_within_a_block_are_packed(
     sizes = f"g8mb1ic{channels * 8}ih28oc{channels * 8}oh28kh1ph0"
     config = config_of(f"--stag=aBx16b --dtag=aBx16b {sizes}", "avx512")
     assert (config.lane, config.pack) == (lane, pack)
+
+
+@pytest.mark.parametrize(("channels", "rows", "pages"), [(1024, 3, 84), (256, 4, 28), (2048, 1, 28), (512, 2, 28)])
+def test_pages_of_pixels_whose_channels_lie_pages_apart(channels: int, rows: int, pages: int) -> None:
+    """A vector of each of 28 pixels of some rows lies on as many pages as the rows, or on one of its own."""
+    problem = parse_problem(f"--dir=BWD_W {LAST} g{channels}mb1ic{channels}ih28oc{channels}oh28kh1")
+    st = statement(problem, TARGETS["avx512"])
+    array = TouchedArray(st.b, False, TARGETS["avx512"].memories[:2])
+    address = {(y * 28 + x) * channels * 4 // 4096 for y in range(rows) for x in range(28)}
+    assert array.pages({"g": 16, "oh": rows, "ow": 28}) == pytest.approx(pages, rel=0.04)
+    assert len(address) == pages
+
+
+@pytest.mark.parametrize("row", MICRO_ARCHITECTURES, ids=lambda row: row.name)
+def test_blocks_of_pixels_touch_few_pages(row: MicroArchitecture) -> None:
+    """One column of all rows of four images is small, but each of its pixels lies on another page."""
+    problem = parse_problem(f"--dir=BWD_W {LAST} mb4ic24ih320iw512oc16kh1kw1")
+    assert "ow" not in dict(default_config(problem, row.of(TARGETS["avx2"])).cache)
+    problem = parse_problem(f"--dir=BWD_W {LAST} g1056mb4ic1056ih30oc1056kh3ph1")
+    (block,) = default_config(problem, row.of(TARGETS["avx512"])).cache
+    assert block[0] in ("mb", "oh")
