@@ -17,6 +17,7 @@ import torch
 from torch import _C, Tensor
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.torch.layouts import dense_strides, in_order
 
 __all__ = ["is_traced", "named", "seen", "seen_with_weights"]
@@ -73,9 +74,9 @@ def _without_data(name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _made(text: str, weights: Sequence[Tensor]) -> _Runnable:
     """Return the segment of a recipe: that of this process, or one that is made at its first call and kept."""
-    from convsmith.torch.segment import Segment
-    from convsmith.torch.segment_plan import Recipe
-
+    with import_lock:
+        from convsmith.torch.segment import Segment
+        from convsmith.torch.segment_plan import Recipe
     recipe = Recipe(text, list(weights))
     found = _segments.get(recipe.name) or _loaded.get(recipe.name)
     if found is None:
@@ -92,8 +93,8 @@ def _computed_with_weights(text: str, weights: Sequence[Tensor], sources: Sequen
 
 
 def _without_data_with_weights(text: str, weights: Sequence[Tensor], sources: Sequence[Tensor]) -> list[Tensor]:
-    from convsmith.torch.segment_plan import Recipe
-
+    with import_lock:
+        from convsmith.torch.segment_plan import Recipe
     plan = Recipe(text, list(weights)).plan()
     forms = zip(plan.output_shapes([x.shape for x in sources]), plan.output_orders)
     return [sources[0].new_empty_strided(tuple(shape), dense_strides(shape, last)) for shape, last in forms]
