@@ -25,6 +25,8 @@ _DEVICE = 0
 _MAP_BYTES = 128
 """Bytes of a tensor map of the driver."""
 
+_CAPTURING = 1
+"""CUDA's number of the status of a stream whose work is captured."""
 _GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
 """By target: the compute capability that runs its code, and whether no later one does."""
 
@@ -156,6 +158,13 @@ class CudaMemory:
         gpu = _opened()
         with gpu.entered():
             gpu.check(gpu.driver.cuStreamSynchronize(stream), "the kernels of a stream")
+
+    def is_capturing(self, stream: int) -> bool:
+        """Return whether the work on a stream is captured in a graph, so that nothing can wait for it."""
+        gpu = _opened()
+        with gpu.entered():
+            status, *found = gpu.driver.cuStreamIsCapturing(stream)
+        return not int(status) and int(found[0]) == _CAPTURING
 
 
 def device_name() -> str:

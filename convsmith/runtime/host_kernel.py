@@ -21,7 +21,7 @@ from convsmith.runtime.border import BY_NAME, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.entry_call import EntryCall
 from convsmith.runtime.foreign import is_negated
-from convsmith.runtime.gpu_arrays import GpuArguments, all_finite_on_gpu, is_on_gpu
+from convsmith.runtime.gpu_arrays import GpuArguments, all_finite_on_gpu, is_on_gpu, stream_of
 from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.operand_packing import OperandPacking
@@ -333,6 +333,12 @@ class HostKernel:
             if isinstance(given, Packed):
                 self._server(given, names)
             elif is_on_gpu(given):
+                if gpu.is_capturing(stream_of(given)):
+                    raise UnsupportedError(
+                        f"{names[name]}: a graph is captured, and the kernel has to wait for the GPU to know whether "
+                        "the array is finite; available are packed weights, as kernel.pack() returns them",
+                        code="capture",
+                    )
                 if not all_finite_on_gpu(names[name], given):
                     return self._finite_fallback(name).run(arrays, names)
             elif given is not None and not all_finite(as_array(names[name], given)):

@@ -62,6 +62,10 @@ class DeviceMemory(Protocol):
         """Wait for the kernels on a stream."""
         ...
 
+    def is_capturing(self, stream: int) -> bool:
+        """Return whether the work on a stream is captured in a graph, so that nothing can wait for it."""
+        ...
+
 
 def memory_of(code: LoadedCode) -> DeviceMemory | None:
     """Return the memory of the device that code runs on; None if arrays of a call lie in memory of the host."""

@@ -98,6 +98,9 @@ class InterpretedDriver:
     def cuStreamSynchronize(self, stream: int) -> tuple[Any, ...]:
         return (Status.CUDA_SUCCESS,)
 
+    def cuStreamIsCapturing(self, stream: int) -> tuple[Any, ...]:
+        return Status.CUDA_SUCCESS, 0
+
     def cuDeviceGetAttribute(self, kind: str, device: int) -> tuple[Any, ...]:
         major, minor = self.capability
         known = {"COMPUTE_CAPABILITY_MAJOR": major, "COMPUTE_CAPABILITY_MINOR": minor}

@@ -21,6 +21,7 @@ import convsmith as cs
 from convsmith.runtime import cuda
 from convsmith.runtime.dlpack import _exports
 from convsmith.runtime.foreign import tensor_of
+from convsmith.runtime.gpu_arrays import stream_of
 
 Array = np.ndarray[Any, Any]
 LINE = "--stag=axb --dtag=axb mb1ic4ih6oc8oh6kh3ph1"
@@ -52,6 +53,10 @@ class FakeDriver:
         self.memory: dict[int, Array] = {}
         self.streams: list[int] = []
         self.copies = 0
+        self.captured: tuple[int, ...] = ()
+
+    def cuStreamIsCapturing(self, stream: int) -> tuple[int, int]:
+        return 0, int(stream in self.captured)
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: (0, {"cuDeviceGetName": b"fake\0"}.get(name, 1))
@@ -274,6 +279,18 @@ def test_weights_that_are_not_finite_run_on_another_kernel(driver: FakeDriver, k
     y = k(OnGpu(driver, X), OnGpu(driver, w)).values()
     np.testing.assert_array_equal(y[:, 1:], WANT[:, 1:])
     assert not np.isnan(y[:, 0, 0]).any(), "padding is absent"
+
+
+def test_weights_of_a_captured_call_are_packed(driver: FakeDriver, kernel: Any) -> None:
+    """Whether plain weights are finite is known when the GPU has looked, for which a captured call cannot wait."""
+    k = cs.CompiledKernel(kernel.problem, kernel.target, kernel.config)
+    x, w, packed = OnGpu(driver, X), OnGpu(driver, W), k.pack(W)
+    driver.captured = (stream_of(x),)
+    launches = len(driver.streams)
+    with pytest.raises(cs.UnsupportedError, match=r"weights: a graph is captured, .* available are packed weights"):
+        k(x, w)
+    assert len(driver.streams) == launches
+    np.testing.assert_array_equal(k(x, packed).values(), WANT)
 
 
 def test_an_array_that_its_library_negates_is_computed_first(driver: FakeDriver, kernel: Any) -> None:
