@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from convsmith import __version__
 from convsmith.cli.bench_json import RowData
-from convsmith.cli.distribution import SuiteResult, draw_all
-from convsmith.measure.profile import DOUBTFUL, TEXTS, ModelProfile, ProfiledNode, heading, node_cells
+from convsmith.cli.distribution import SuiteResult, draw_ratios, draw_roofline
+from convsmith.measure.doubts import DOUBTFUL, Figures, doubts, half_range, is_unsteady
+from convsmith.measure.profile import TEXTS, ModelProfile, ProfiledNode, heading, node_cells
+from convsmith.measure.timing import Spread
 from convsmith.page.document import render
-from convsmith.page.figures import figure
+from convsmith.page.figures import ABOVE, figure
 
 __all__ = ["bench_html", "profile_html"]
 
@@ -18,6 +20,8 @@ _DRAWN = 20
 """Number of rows of nodes that a picture shows."""
 _TEXTS = (*TEXTS, "agrees", "config")
 """Columns of texts in the table of a model's nodes."""
+_SPREAD = 3
+"""Place of the spread among the numbers of a row."""
 _SORTS = "A heading sorts the table by its column."
 
 
@@ -33,6 +37,7 @@ class HtmlCell(NamedTuple):
 
     text: str
     value: object
+    is_doubtful: bool = False
 
 
 def bench_html(
@@ -42,23 +47,29 @@ def bench_html(
     """Return the page of measured rows, beside `libraries` with their versions."""
     here = [name for name, version in libraries.items() if version is not None]
     timed = [SuiteResult(row) for row in rows if row["seconds"]]
-    picture = figure((12, 5), lambda made: draw_all(made, timed, here)) if timed else ""
+    pictures = [figure((6, 4.4), lambda made: draw_roofline(made.subplots(), timed))] if timed else []
+    if any(result.ratios for result in timed):
+        pictures.append(figure((6, 4.4), lambda made: draw_ratios(made.subplots(), timed, here)))
     columns = [
         HtmlColumn("problem", False), HtmlColumn("verified", False), HtmlColumn("time us"), HtmlColumn("GFLOP/s"),
         HtmlColumn("% peak"), HtmlColumn("+- %"), *map(HtmlColumn, libraries), HtmlColumn("config", False),
     ]  # fmt: skip
     versions = [f"convsmith {__version__}", *(f"{x} {found or 'not installed'}" for x, found in libraries.items())]
-    note = "A library's column is its time divided by that of our kernel: above 1, our kernel is faster. " + _SORTS
+    note = "A library's column is its time divided by that of our kernel: above 1, our kernel is faster. " * bool(here)
+    notes = [", ".join(versions), note + _SORTS, *_doubts(rows)]
+    if any(result.config.has_transform for result in timed):
+        notes.append(ABOVE)
+    caption = "All problems: rates beside the roofline" + ", and ratios" * (len(pictures) > 1)
     return _page(
-        title, heading, [", ".join(versions), note], picture, "All problems: rates beside the roofline, and ratios",
-        "Problems", columns, [_cells(row, libraries) for row in rows],
+        title, _verdict(timed), heading, notes, pictures, caption, "Problems", columns,
+        [_cells(row, libraries) for row in rows],
         [(name, _number(mean)) for name, mean in means.items()],
     )  # fmt: skip
 
 
 def profile_html(profile: ModelProfile) -> str:
     """Return the page of a model's convolutions beside the kernels of its own framework."""
-    picture = figure((12, 5), lambda made: _draw_nodes(made, profile)) if profile.nodes else ""
+    pictures = [figure((6, 4.4), lambda made: _draw_nodes(made, profile))] if profile.nodes else []
     titles = list(node_cells(profile.nodes[0], profile.host)) if profile.nodes else []
     columns = [HtmlColumn(title, title not in _TEXTS) for title in (*titles, "config")]
     rows = []
@@ -66,9 +77,10 @@ def profile_html(profile: ModelProfile) -> str:
         texts = node_cells(node, profile.host) | {"node": ", ".join(node.names), "config": node.config}
         values = {title: text if title in _TEXTS else float(text.rstrip(DOUBTFUL)) for title, text in texts.items()}
         rows.append([HtmlCell(text, values[title]) for title, text in texts.items()])
+    first, *summary = profile.summary()
     return _page(
-        f"convsmith bench {profile.model}", heading(profile.model, profile.host, profile.threads),
-        [*profile.summary(), _SORTS], picture, f"Nodes that take most time: {profile.host} and convsmith", "Nodes",
+        f"convsmith bench {profile.model}", first, heading(profile.model, profile.host, profile.threads),
+        [*summary, _SORTS], pictures, f"Nodes that take most time: {profile.host} and convsmith", "Nodes",
         columns, rows,
     )  # fmt: skip
 
@@ -87,12 +99,13 @@ def _draw_nodes(made: Any, profile: ModelProfile) -> None:
 
 
 def _page(
-    title: str, heading: str, notes: Sequence[str], picture: str, caption: str, table_title: str,
-    columns: Sequence[HtmlColumn], rows: Sequence[Sequence[HtmlCell]], means: Sequence[tuple[str, str]] = (),
+    title: str, verdict: str, heading: str, notes: Sequence[str], pictures: Sequence[str], caption: str,
+    table_title: str, columns: Sequence[HtmlColumn], rows: Sequence[Sequence[HtmlCell]],
+    means: Sequence[tuple[str, str]] = (),
 ) -> str:  # fmt: skip
     values: dict[str, Any] = {
-        "title": title, "heading": heading, "notes": notes, "picture": picture, "caption": caption,
-        "table_title": table_title, "columns": columns, "rows": rows, "means": means, "zip": zip,
+        "title": title, "verdict": verdict, "heading": heading, "notes": notes, "pictures": pictures,
+        "caption": caption, "table_title": table_title, "columns": columns, "rows": rows, "means": means, "zip": zip,
     }  # fmt: skip
     return render("bench.html", values)
 
@@ -104,7 +117,7 @@ def _cells(row: RowData, libraries: Mapping[str, str | None]) -> list[HtmlCell]:
     else:
         verdict = {True: "yes", False: "no", None: ""}[row["verified"]]
     seconds, peak = row["seconds"], row["of_peak"]
-    spread = (seconds["high"] - seconds["low"]) / 2 / seconds["median"] if seconds else None
+    spread = half_range(Spread(**seconds)) if seconds else None
     numbers = [
         seconds and seconds["median"] * 1e6, row["gflops"] and row["gflops"]["median"],
         peak and peak["median"] * 100, spread and spread * 100,
@@ -112,7 +125,23 @@ def _cells(row: RowData, libraries: Mapping[str, str | None]) -> list[HtmlCell]:
     ]  # fmt: skip
     problem, config = row["name"] or row["problem"], row["config"] or ""
     shown = [HtmlCell(_number(x), x if x is not None else "") for x in numbers]
+    if seconds and is_unsteady(Spread(**seconds)):
+        shown[_SPREAD] = HtmlCell(f"unreliable: {_number(numbers[_SPREAD])}", numbers[_SPREAD], True)
     return [HtmlCell(problem, problem), HtmlCell(verdict, verdict), *shown, HtmlCell(config, config)]
+
+
+def _doubts(rows: Sequence[RowData]) -> Iterator[str]:
+    """Yield reasons to distrust rows, as the table of text has them."""
+    figures = [Figures((Spread(**row["seconds"]),), row["cpu_share"]) for row in rows if row["seconds"]]
+    yield from doubts(figures, len(rows), "unreliable")
+
+
+def _verdict(timed: Sequence[SuiteResult]) -> str:
+    """Return the verdict on the kernel that is furthest from the roofline; the first line of the page."""
+    if not timed:
+        return "nothing is measured"
+    worst = min(timed, key=lambda result: result.of_roofline)
+    return f"{worst.problem} is furthest from the roofline, at {worst.of_roofline:.0%} of it: {worst.verdict}"
 
 
 def _number(x: float | None) -> str:

@@ -11,7 +11,7 @@ from convsmith.cli.problems import Listed, short_config
 from convsmith.cli.table import GIVES_WAY, Column
 from convsmith.diag.errors import ConvsmithError
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.measure.doubts import Figures, doubts
+from convsmith.measure.doubts import DOUBTFUL, Figures, doubts, is_unsteady
 from convsmith.measure.peak import Types
 from convsmith.measure.roofline import rate_unit
 from convsmith.measure.timing import Measurement
@@ -109,7 +109,7 @@ class Page:
         cells |= {self._unit: rate} if self._unit else {_RATE: f"{rate} {rate_unit(row.problem)}"}
         if t.of_peak is not None:
             cells[_PEAK] = f"{t.of_peak.median * 100:.1f}"
-            cells[_SPREAD] = f"{(t.of_peak.high - t.of_peak.low) / 2 * 100:.1f}"
+            cells[_SPREAD] = f"{(t.of_peak.high - t.of_peak.low) / 2 * 100:.1f}{DOUBTFUL * is_unsteady(t.of_peak)}"
         return cells | {f"vs {name}": f"{peer.speedup.median:.2f}" for name, peer in t.peers.items()}
 
     def _mean_cells(self, means: Mapping[str, float | None]) -> dict[str, str]:

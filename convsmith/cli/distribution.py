@@ -15,13 +15,14 @@ from convsmith.frontend.explain import reason
 from convsmith.machine.registry import target
 from convsmith.measure.roofline import Roofline, roofline
 from convsmith.measure.timing import geometric_mean
-from convsmith.page.figures import MARKERS
+from convsmith.page.figures import EFFECTIVE, MARKERS
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.types import print_types
+from convsmith.tune.verdict import verdict
 
-__all__ = ["SuiteResult", "check_picture", "distribution", "draw", "draw_all"]
+__all__ = ["SuiteResult", "check_picture", "distribution", "draw", "draw_all", "draw_ratios", "draw_roofline"]
 
 LEVEL = 0.97
 """Ratio of a library's time to ours from which we count as level with it: the noise of short samples."""
@@ -63,6 +64,18 @@ class SuiteResult:
         problem = self.problem
         layout = problem.stag if problem.dir != "BWD_D" else problem.dtag
         return f"{problem.dir} {print_types(problem.dt)} {layout}"
+
+    @property
+    def kind_of_dot(self) -> str:
+        """The kind, with a word for kernels whose rate may exceed the roofline."""
+        return f"{self.kind}, {EFFECTIVE}" if self.config.has_transform else self.kind
+
+    @property
+    def verdict(self) -> str:
+        """What bounds the kernel, what to do, and what it gains."""
+        machine = target(self.config.target)
+        found = verdict(self.problem.canonical(), self.config, machine, self.roofline)
+        return str(found) if found is not None else self.reason
 
     @property
     def reason(self) -> str:
@@ -109,26 +122,39 @@ def draw(rows: Sequence[RowData], libraries: Sequence[str], file: str) -> None:
 
 
 def draw_all(figure: Any, timed: Sequence[SuiteResult], libraries: Sequence[str]) -> None:
-    """Draw the roofline with a dot for every problem, and a histogram of the ratios to each library."""
+    """Draw the roofline with a dot for every problem, and beside it the ratios to each library, if there are any."""
+    if any(_compared(timed, name) for name in libraries):
+        left, right = figure.subplots(1, 2)
+        draw_ratios(right, timed, libraries)
+    else:
+        left = figure.subplots()
+    draw_roofline(left, timed)
+
+
+def draw_roofline(axes: Any, timed: Sequence[SuiteResult]) -> None:
+    """Draw the roofline with a dot for every problem; those of transforms are a kind of their own."""
     from matplotlib import rcParams
 
-    ink = rcParams["axes.edgecolor"]
-    left, right = figure.subplots(1, 2)
-    for kind, marker in zip(dict.fromkeys(result.kind for result in timed), cycle(MARKERS)):
-        dots = [(result.roofline.intensity, result.of_roofline) for result in timed if result.kind == kind]
-        left.scatter(*zip(*dots), s=9, alpha=0.6, label=kind, marker=marker)
-    left.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="rate / bound by the roofline")
-    left.axhline(1, color=ink, linewidth=0.8)
-    left.legend(fontsize="x-small", framealpha=0)
+    for kind, marker in zip(dict.fromkeys(result.kind_of_dot for result in timed), cycle(MARKERS)):
+        dots = [(result.roofline.intensity, result.of_roofline) for result in timed if result.kind_of_dot == kind]
+        axes.scatter(*zip(*dots), s=9, alpha=0.6, label=kind, marker=marker)
+    axes.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel="rate / bound by the roofline")
+    axes.axhline(1, color=rcParams["axes.edgecolor"], linewidth=0.8)
+    axes.legend(framealpha=0)
+
+
+def draw_ratios(axes: Any, timed: Sequence[SuiteResult], libraries: Sequence[str]) -> None:
+    """Draw a histogram of the ratios to each library."""
+    from matplotlib import rcParams
+
     bins = [2 ** (n / 4) for n in range(-16, 17)]
     for name, line in zip(libraries, cycle(_LINES)):
         ratios = [min(max(ratio, bins[0]), bins[-1]) for ratio, _ in _compared(timed, name)]
-        right.hist(ratios, bins=bins, histtype="step", label=name, linestyle=line)
-    right.set(xscale="log", xlabel="time of the library / ours (above 1: we are faster)", ylabel="problems")
-    right.set_xscale("log", base=2)
-    right.axvline(1, color=ink, linewidth=0.8)
-    if libraries:
-        right.legend(fontsize="x-small", framealpha=0)
+        axes.hist(ratios, bins=bins, histtype="step", label=name, linestyle=line)
+    axes.set(xscale="log", xlabel="time of the library / ours (above 1: we are faster)", ylabel="problems")
+    axes.set_xscale("log", base=2)
+    axes.axvline(1, color=rcParams["axes.edgecolor"], linewidth=0.8)
+    axes.legend(framealpha=0)
 
 
 def check_picture(file: str) -> None:

@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from convsmith.measure.timing import Spread
 
-__all__ = ["STARVED", "UNSTEADY", "Figures", "contradicts", "doubts", "half_range", "is_unsteady"]
+__all__ = ["DOUBTFUL", "STARVED", "UNSTEADY", "Figures", "contradicts", "doubts", "half_range", "is_unsteady"]
 
+DOUBTFUL = "?"
+"""Mark behind a figure whose samples vary, or contradict each other."""
 UNSTEADY = 0.1
 """Half the interquartile range, relative to the median, above which a row counts as unsteady."""
 STARVED = 0.8

@@ -10,16 +10,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convsmith.diag.printable import printable
-from convsmith.measure.doubts import Figures, contradicts, doubts, half_range, is_unsteady
+from convsmith.measure.doubts import DOUBTFUL, Figures, contradicts, doubts, half_range, is_unsteady
 from convsmith.measure.timing import Spread
 from convsmith.problem.problem import Problem
 
-__all__ = ["DOUBTFUL", "TEXTS", "LeftNode", "ModelProfile", "ProfiledNode", "heading", "node_cells"]
+__all__ = ["TEXTS", "LeftNode", "ModelProfile", "ProfiledNode", "heading", "node_cells"]
 
 TEXTS = ("node", "operator", "problem")
 """Columns of texts; the others hold numbers."""
-DOUBTFUL = "?"
-"""Mark behind the ratio of a row whose samples vary, or contradict each other."""
 WORST = 3
 """Number of nodes that a summary names."""
 _MILLISECONDS, _MICROSECONDS = 1e3, 1e6

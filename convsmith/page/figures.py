@@ -8,12 +8,21 @@ from typing import Any, NamedTuple
 
 from convsmith.measure.roofline import Roofline
 
-__all__ = ["MARKERS", "Dot", "figure", "roofline_figure"]
+__all__ = ["ABOVE", "EFFECTIVE", "MARKERS", "Dot", "figure", "roofline_figure"]
 
 _INK = "#123456"
 """Colour of text and axes in matplotlib; the page replaces it by the colour of its text."""
 MARKERS = "os^Dv*PX"
 """Markers by kind of dot, so that a plot can be read without colours."""
+
+
+EFFECTIVE = "effective operations"
+"""Word for rates of kernels with transforms: they multiply less than the operations of the direct sum."""
+ABOVE = (
+    "Winograd transforms multiply less than the direct sum, whose operations are counted (effective operations): their "
+    "dots may lie above the roof."
+)
+"""Why a dot may lie above the roof."""
 
 
 class Dot(NamedTuple):
@@ -61,6 +70,6 @@ def roofline_figure(roof: Roofline, dots: Mapping[str, Sequence[Dot]], unit: str
         axes.axvline(roof.intensity, color=_INK, linewidth=0.5, linestyle=":")
         axes.set(xscale="log", yscale="log", xlabel="operations a byte", ylabel=unit)
         if dots:
-            axes.legend(loc="lower right", framealpha=0)
+            axes.legend(loc="best", framealpha=0)
 
-    return figure((7, 3.6), draw)
+    return figure((6, 3.6), draw)

@@ -21,7 +21,7 @@ from convsmith.measure.verification import real_arrays
 from convsmith.page.assembly_view import AssemblyLine, Routine, hot_loop, routines
 from convsmith.page.document import render
 from convsmith.page.executions import bytes_asked, executed
-from convsmith.page.figures import Dot, roofline_figure
+from convsmith.page.figures import ABOVE, EFFECTIVE, Dot, roofline_figure
 from convsmith.page.nest_view import LEVELS, levels_of, nest_lines, planned_nest
 from convsmith.page.packing_grid import packed_grids
 from convsmith.page.pass_timeline import timeline
@@ -88,7 +88,8 @@ def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
         main = plan.main if isinstance(plan, Plan) else None
         assembly = llvm_bind.assembly(low.text, kernel.target.triple, kernel.target.cpu, kernel.target.features)
         values: dict[str, Any] = {
-            "verdict": verdict, "title": str(kernel.problem), "text": text, "config": str(kernel.config),
+            "above": ABOVE if kernel.config.has_transform else "", "verdict": verdict,
+            "title": str(kernel.problem), "text": text, "config": str(kernel.config),
             "target": kernel.target.name, "passes": timeline(recorder.records),
             "nest": list(nest_lines(planned_nest(recorder.records), levels_of(main) if main else {})),
             "levels": LEVELS, "registers": _registers(main) if main else [], "grids": packed_grids(kernel.problem, low),
@@ -131,7 +132,8 @@ def _timing(kernel: Explained) -> Timing:
     call, _ = bound_call(problem, kernel, aligned_inputs(problem, real_arrays(problem)))
     times = measure(call, problem.flops_real, rounds=ROUNDS, threads=config.threads)
     rate = problem.flops_real / times.seconds.median * 1e-9
-    picture = roofline_figure(roof, {"this kernel": [Dot(roof.intensity, rate)]}, unit)
+    name = f"this kernel, {EFFECTIVE}" if config.has_transform else "this kernel"
+    picture = roofline_figure(roof, {name: [Dot(roof.intensity, rate)]}, unit)
     bound = f"{roof.bound:.1f} {unit} and {roof.seconds * 1e6:.2f} us by {roof.side}"
     return Timing(times.seconds.median * 1e6, rate, unit, bound, picture)
 

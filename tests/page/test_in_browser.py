@@ -209,3 +209,67 @@ def test_the_page_of_a_model(browser: Any, tmp_path: Path) -> None:
     assert "one, two" in text and "<b>" in text and "could be won: 0.04 ms" in text and "Relu 2" in text
     opened(browser, file, "dark")
     check_legible(browser, "dark", ["body"])
+
+
+NARROW = 400
+UNREADABLE = """
+const found = [];
+if (document.documentElement.scrollWidth > innerWidth) found.push("the page is wider than the screen");
+const scrolls = x => x && x !== document.body && (getComputedStyle(x).overflowX === "auto" || scrolls(x.parentElement));
+for (const x of document.querySelectorAll("body *")) {
+  const box = x.getBoundingClientRect();
+  const text = [...x.childNodes].some(c => c.nodeType === 3 && c.textContent.trim());
+  if (!text || !box.width || ["SCRIPT", "STYLE"].includes(x.tagName)) continue;
+  if (x.closest("svg") && x.tagName !== "text") continue;
+  const scale = x.closest("svg") ? Math.hypot(x.getScreenCTM().a, x.getScreenCTM().b) : 1;
+  const size = parseFloat(getComputedStyle(x).fontSize) * scale;
+  if (size < 8) found.push(`${x.tagName} ${size} px: ${x.textContent.slice(0, 40)}`);
+  if (box.right > innerWidth + 1 && !scrolls(x)) found.push(`${x.tagName} ends at ${box.right}: ${x.textContent}`);
+}
+return found;
+"""
+"""A script that lists the texts that are too small, or that no scrolling brings onto the screen."""
+
+
+@pytest.fixture
+def narrow(browser: Any) -> Iterator[Any]:
+    """The browser with the screen of a telephone."""
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": NARROW, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    )
+    yield browser
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a model with a long name of a node, and a doubtful row."""
+    one, wide = Spread(1e-5, 1e-5, 1e-5), Spread(3e-5, 1e-5, 9e-5)
+    problem = parse_problem("--stag=axb --dtag=axb mb1ic64ih56oc64kh3ph1")
+    name = "/model/encoder/layers.0/blocks.1/attention/projection/Conv"
+    rows = (ProfiledNode((name, "b"), "Conv", problem, "--target=generic --lane=oc", one, wide, wide, 0.0, True),)
+    file = tmp_path_factory.mktemp("model") / "model.html"
+    file.write_text(profile_html(ModelProfile("m.onnx", "onnxruntime", 1, one, rows)), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["kernel_file", "bench_file", "model_file"])
+def test_pages_are_readable_on_a_narrow_screen(narrow: Any, kind: str, request: pytest.FixtureRequest) -> None:
+    opened(narrow, request.getfixturevalue(kind))
+    assert narrow.execute_script("return innerWidth") == NARROW
+    assert narrow.execute_script(UNREADABLE) == []
+    if kind == "kernel_file":
+        return
+    titles = narrow.execute_script("return [...document.querySelectorAll('#rows td')].map(x => x.dataset.title)")
+    assert len(set(titles)) > 5 and all(titles)  # each value stands beside its title
+    button, values = column(narrow, "problem")
+    button.click()
+    assert values() == sorted(values())
+
+
+@pytest.mark.parametrize("kind", ["kernel_file", "bench_file", "model_file"])
+def test_the_first_line_of_a_page_is_its_verdict(browser: Any, kind: str, request: pytest.FixtureRequest) -> None:
+    opened(browser, request.getfixturevalue(kind))
+    first = browser.find_element("css selector", "body").text.splitlines()[0]
+    said = {"kernel_file": "Bound by ", "bench_file": "is furthest from the roofline, at ", "model_file": "take"}
+    assert said[kind] in first and first == browser.find_element("css selector", ".verdict").text.splitlines()[0]
