@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import click
 
 from convsmith.diag.choices import choices, suggestion
+from convsmith.diag.forking import import_lock
 
 __all__ = ["CommandGroup", "named_options"]
 
@@ -47,12 +48,13 @@ def _spellings(command: click.Command) -> Mapping[str, str]:
 
 def _values() -> Mapping[str, Iterable[str]]:
     """Return the values of the options whose values are names. Imports the modules that know them."""
-    from convsmith.machine.registry import device_targets, target_names
-    from convsmith.measure.peers import PEERS
-    from convsmith.problem.eltwise import ALGORITHMS
-    from convsmith.problem.problem import ACCURACIES, DIRECTIONS
-    from convsmith.problem.suites import SUITES
-    from convsmith.problem.types import TYPES
+    with import_lock:
+        from convsmith.machine.registry import device_targets, target_names
+        from convsmith.measure.peers import PEERS
+        from convsmith.problem.eltwise import ALGORITHMS
+        from convsmith.problem.problem import ACCURACIES, DIRECTIONS
+        from convsmith.problem.suites import SUITES
+        from convsmith.problem.types import TYPES
 
     return {
         "--attr-post-ops": ALGORITHMS, "--dt": TYPES, "--dir": DIRECTIONS, "--accuracy": ACCURACIES, "--vs": PEERS,
