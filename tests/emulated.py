@@ -19,6 +19,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, known_targets
 from convsmith.machine.x86.levels import TRIPLE
 from convsmith.problem import Conv, Problem
+from convsmith.problem.data import keep_within
 from convsmith.problem.types import is_integer
 from convsmith.runtime.arrays import ArraySpec, numpy_dtype
 
@@ -53,8 +54,9 @@ def skip_without_emulator(target: Machine | None = None) -> None:
 
 def check_emulated(problem: Problem, artifact: Artifact, arrays: Arrays, processor: str = "") -> None:
     """The artifact's results are exact in memory that starts as canaries and poison, on the emulator's `processor`."""
+    keep_within(artifact.limits, arrays)
     memory = memories(problem, arrays)
-    for name in artifact.needs_finite:  # the poison would be refused
+    for name in artifact.limits:  # the poison would be refused
         memory[name] = memory_of(arrays[name], problem.tensor(name).layout, 0)
     kernel = EmulatedKernel(artifact, processor=processor)
     specs = [ArraySpec(argument_of(t)) for t in problem.tensors]

@@ -16,6 +16,7 @@ from convsmith.codegen.artifact import Argument, Artifact
 from convsmith.codegen.binder import AddressMemory, Binder, element_type
 from convsmith.layout.layout import Layout
 from convsmith.problem import Problem, reference
+from convsmith.problem.data import keep_within
 from convsmith.problem.types import TYPES
 from convsmith.runtime.host import HostLibrary
 
@@ -147,11 +148,12 @@ class Compiled:
         self.library = HostLibrary(artifact)
 
     def __call__(self, arrays: Arrays, chunks: int = 0) -> dict[str, Array]:
-        """The memory of the outputs, for logical inputs.
+        """The memory of the outputs, for logical inputs, which are clipped to the limits of the artifact.
 
         Fails where an input changes, or what lies around a buffer. With ``chunks`` the tasks run as that many chunks,
         last one first, instead of through the entries.
         """
+        keep_within(self.artifact.limits, arrays)
         outputs = [t.name for t in self.problem.outputs]
         buffers = {
             name: Guarded(x, (canary if name in outputs else poison)(x.dtype))

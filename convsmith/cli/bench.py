@@ -40,7 +40,7 @@ from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, measure
-from convsmith.measure.verification import computed, real_arrays, verify_kernel
+from convsmith.measure.verification import computed, narrow_limits, real_arrays, verify_kernel
 from convsmith.page.document import check_page, write_page
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
@@ -175,7 +175,7 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
     row = Row(problem, kernel, verify_kernel(kernel))
     if kernel.artifact is None:
         return row
-    arrays = real_arrays(problem)
+    arrays = real_arrays(problem, limits=narrow_limits(kernel))
     threads, target = kernel.config.threads, kernel.config.target
     calls = {}
     for name in peers:

@@ -15,7 +15,7 @@ from convsmith.measure.doubts import DOUBTFUL, Figures, doubts, is_unsteady
 from convsmith.measure.peak import Types
 from convsmith.measure.roofline import rate_unit
 from convsmith.measure.timing import Measurement
-from convsmith.measure.verification import Verdict
+from convsmith.measure.verification import Verdict, narrow_limits
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import is_integer, print_types
 
@@ -75,7 +75,7 @@ class Page:
         if self._data_only:
             return
         noise = doubts([figures for row in rows for figures in _figures(row)], len(rows), _SPREAD)
-        for remark in (*_peaks(rows), *self._left_out(), *noise, *self._libraries(rows, here)):
+        for remark in (*_peaks(rows), *_limits(rows), *self._left_out(), *noise, *self._libraries(rows, here)):
             note(remark)
 
     def _columns(self) -> list[Column]:
@@ -149,6 +149,15 @@ def _peaks(rows: Sequence[Row]) -> Iterator[str]:
     ]
     if texts:
         yield f"peak{'s' * (len(texts) > 1)}: {', '.join(texts)}"
+
+
+def _limits(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield one line if the kernels of some rows were timed with the small weights that they are made for."""
+    limits = [limits for row in rows if row.kernel and row.times and (limits := narrow_limits(row.kernel))]
+    if limits:
+        least = min(x for of_row in limits for x in of_row.values())
+        count = f"{len(limits)} row{'s' * (len(limits) > 1)}"
+        yield f"weights of {count} are from {-least:g} to {least:g}; larger ones run through a slower kernel"
 
 
 def _figures(row: Row) -> Iterator[Figures]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -36,12 +37,14 @@ from convsmith.ir.types import DTYPES, POINTERS
 from convsmith.layout.requirements import FIXED, Requirements
 
 __all__ = [
-    "ABI_VERSION", "AXES", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry", "Launch", "LaunchKind",
-    "MapArgument", "MemoryKind", "Role", "host_launch", "size_argument",
+    "ABI_VERSION", "AXES", "FINITE", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry", "Launch",
+    "LaunchKind", "MapArgument", "MemoryKind", "Role", "host_launch", "size_argument",
 ]  # fmt: skip
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 """Version of the calling convention above. Artifacts of other versions are refused."""
+FINITE = sys.float_info.max
+"""The limit of a tensor whose elements may be any finite numbers."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
 LaunchKind = Literal["call", "tasks", "grid"]
@@ -216,7 +219,7 @@ class _Manifest:
     abi: int
     needs: tuple[str, ...]
     permissions: tuple[str, ...]
-    needs_finite: tuple[str, ...]
+    limits: dict[str, float]
     requirements: tuple[tuple[object, ...], ...]
     notes: dict[str, str]
     address_bits: int
@@ -229,10 +232,10 @@ class Artifact:
     `entries` are in the order in which a call runs them; those that pack a tensor ("pack", or "pack:wei_p" where there
     are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
     code must not run. `permissions`: what a process must ask the system for before the code runs ("amx": the state of
-    tile registers). `needs_finite`: tensors that the kernel multiplies by stored zeros; with infinities or NaN in
-    them, another kernel must run. `requirements` say which sizes a call may have, where these are arguments of the
-    code. `notes` are texts for people. An address, a word of the argument block and an entry of a table
-    have `address_bits`.
+    tile registers). `limits`: by tensor, the largest magnitude of its elements with which the results are right; with
+    larger ones or NaN, another kernel must run. A tensor that is multiplied by stored zeros has the limit `FINITE`.
+    `requirements` say which sizes a call may have, where these are arguments of the code. `notes` are texts for people.
+    An address, a word of the argument block and an entry of a table have `address_bits`.
     """
 
     code: bytes = field(repr=False)
@@ -243,7 +246,7 @@ class Artifact:
     abi: int = ABI_VERSION
     needs: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()
-    needs_finite: tuple[str, ...] = ()
+    limits: dict[str, float] = field(default_factory=dict)
     requirements: Requirements = FIXED
     notes: dict[str, str] = field(default_factory=dict)
     address_bits: int = 64
@@ -273,7 +276,7 @@ class Artifact:
             "abi": self.abi,
             "needs": list(self.needs),
             "permissions": list(self.permissions),
-            "needs_finite": list(self.needs_finite),
+            "limits": self.limits,
             "requirements": [list(pair) for pair in self.requirements.sizes],
             "notes": self.notes,
             "address_bits": self.address_bits,

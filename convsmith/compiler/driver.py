@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch, size_argument
+from convsmith.codegen.artifact import FINITE, Argument, Artifact, Entry, Launch, size_argument
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.device_module import device_text
 from convsmith.codegen.module_text import module_text
@@ -34,6 +34,7 @@ from convsmith.plan.packing import packing_steps
 from convsmith.plan.pipelines import Pipelines
 from convsmith.plan.planned import AnyPlan, plan_for
 from convsmith.plan.pointers import Pointers, indirect, pointers
+from convsmith.plan.unit import Unit
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
@@ -178,22 +179,35 @@ def emit(plan: AnyPlan, low: Lowered) -> Artifact:
     made = assemble(plan, low, problem_arguments(plan, low))
     return replace(
         made, problem=str(plan.problem), config=str(plan.config), requirements=plan.requirements,
-        needs_finite=tuple(_needs_finite(plan)),
+        limits=_limits(plan),
     )  # fmt: skip
 
 
-def _needs_finite(plan: AnyPlan) -> Iterator[str]:
-    """Yield the arguments that stored zeros are multiplied by: these stand for absent activations."""
+def _limits(plan: AnyPlan) -> dict[str, float]:
+    """Return the largest magnitude of the elements of each argument with which the kernels of `plan` are right.
+
+    Stored zeros that stand for absent activations are multiplied by weights, which must be finite.
+    """
     copies = ("pad_copy", "window_copy", "indirection", "hardware")
+    limits: dict[str, float] = {}
+
+    def note(name: str, config: Config, unit: Unit | None = None, copied: bool = False) -> None:
+        if copied or config.realise in copies:
+            limits[name] = min(limits.get(name, FINITE), FINITE)
+        if unit is not None and unit.limit:
+            limits[name] = min(limits.get(name, FINITE), float(unit.limit))
+
     if isinstance(plan, DevicePlan):
-        yield from (k.statement.whole.b.name for k in plan.kernels if k.config.realise in copies)
-        return
+        for group in plan.kernels:
+            note(group.statement.whole.b.name, group.config)
+        return limits
     for kernel in plan.program.kernels:
         for n, k in zip(kernel.numbers, plan.plans_of(kernel)):
-            if kernel.winograd is not None or k.config.realise in copies:
-                yield kernel.name(n, kernel.own[n - kernel.start].whole.b.name)
-    if not plan.program.kernels and plan.main.config.realise in copies:
-        yield plan.main.statement.whole.b.name
+            name = kernel.name(n, kernel.own[n - kernel.start].whole.b.name)
+            note(name, k.config, k.nest.unit, kernel.winograd is not None)
+    if not plan.program.kernels:
+        note(plan.main.statement.whole.b.name, plan.main.config, plan.main.nest.unit)
+    return limits
 
 
 def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.diag.errors import UnsupportedError
 from convsmith.exporter.constants import built_in_contents
 from convsmith.exporter.entry_points import entry_points_text
@@ -16,7 +18,8 @@ from convsmith.exporter.library_functions import PROVIDED, library_text
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import known_targets
-from convsmith.runtime.arrays import Array
+from convsmith.plan.planned import with_wide_products
+from convsmith.runtime.arrays import Array, is_within
 
 __all__ = ["BuiltKernel", "build_kernel"]
 
@@ -60,6 +63,7 @@ def build_kernel(
 
     UnsupportedError if the kernel has no code for a CPU.
     """
+    kernel = _for_any(kernel, weights)
     artifact, machine = _exportable(kernel), kernel.target
     contents = built_in_contents(kernel, artifact, weights)
     interface = interface_of(name, artifact, [t.name for t in kernel.problem.tensors], frozenset(weights))
@@ -79,6 +83,18 @@ def build_kernel(
             code="library",
         )
     return BuiltKernel(interface, machine, str(kernel.problem), str(kernel.config), code, texts, missing, nodes)
+
+
+def _for_any(kernel: CompiledKernel, weights: Mapping[str, Array]) -> CompiledKernel:
+    """Return ``kernel``, or one for weights of any magnitude where those that are built in do not suit it: an exported
+    kernel has no other one to turn to.
+    """
+    narrow = {name: limit for name, limit in _exportable(kernel).limits.items() if limit < FINITE}
+    known = {name: x for name, x in weights.items() if isinstance(x, np.ndarray) and x.dtype.kind in "iuf"}
+    if all(name in known and is_within(known[name], limit) for name, limit in narrow.items()):
+        return kernel
+    config = with_wide_products(kernel.config, kernel.target)
+    return CompiledKernel(kernel.problem, kernel.target, config, config.threads)
 
 
 def _exportable(kernel: object) -> Artifact:

@@ -29,7 +29,16 @@ from convsmith.passes.manager import Step, run_steps
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.relocate import Relocate
 from convsmith.passes.simplify import simplify
-from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, address_of, aligned_empty, all_finite
+from convsmith.runtime.arrays import (
+    ALIGNMENT,
+    Array,
+    ArraySpec,
+    address_of,
+    aligned_empty,
+    beyond_text,
+    is_within,
+    within_text,
+)
 from convsmith.runtime.border import tensors_of
 from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.host import HostLibrary
@@ -65,10 +74,10 @@ def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str,
                 f"weights: {artifact.problem} reads no array {name!r}; it reads {', '.join(inputs)}", code="bad-weights"
             )
         checked[name] = specs[name].check(array, name)
-        if name in artifact.needs_finite and not all_finite(checked[name]):
+        if (limit := artifact.limits.get(name)) is not None and not is_within(checked[name], limit):
             raise UsageError(
-                f"{name}: holds infinities or NaN, which this kernel multiplies by stored zeros; legal are finite "
-                "values, or a config that reads no padding from memory (--realise=peel)",
+                f"{name}: holds {beyond_text(limit)}, with which this kernel would compute wrong results (config "
+                f"{artifact.config}); legal are {within_text(limit)}, or a config whose kernel has no such limit",
                 code="non-finite",
             )
     plain = {a.name for entry in artifact.steps.values() for a in entry.arguments}

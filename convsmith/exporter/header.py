@@ -10,6 +10,7 @@ from convsmith.exporter.interface import WORKSPACE, Parameter
 from convsmith.frontend.public import public
 from convsmith.ir.types import dtype
 from convsmith.layout.layout import Layout
+from convsmith.runtime.arrays import within_text
 
 __all__ = ["C_TYPES", "header_text", "macro", "tensor_text"]
 
@@ -97,8 +98,9 @@ def _kernel_lines(kernel: BuiltKernel) -> Iterator[str]:
     about += [f"Built in: {', '.join(sorted(interface.built_in))}."] if interface.built_in else []
     about += [_PERMISSIONS[name] for name in m.permissions]
     about += [f"Calls {', '.join(kernel.needs)} of the compiler's library."] if kernel.needs else []
-    if finite := [name for name in interface.artifact.needs_finite if name not in interface.built_in]:
-        about.append(f"{', '.join(finite)} must hold finite numbers: they are multiplied by stored zeros.")
+    for name, limit in interface.artifact.limits.items():
+        if name not in interface.built_in:
+            about.append(f"{name} must hold {within_text(limit)}, or the result is wrong.")
     for entry in interface.artifact.steps.values():
         for a in entry.arguments:
             if a.role == "zero" and a.recipe:

@@ -43,7 +43,7 @@ def _kernel(kernel: BuiltKernel) -> dict[str, Any]:
             for p in interface.packings
         ],
         "built_in": sorted(interface.built_in),
-        "finite": [name for name in interface.artifact.needs_finite if name not in interface.built_in],
+        "limits": {name: x for name, x in interface.artifact.limits.items() if name not in interface.built_in},
         "codes": {str(n): text for n, (_, _, text) in enumerate(interface.faults, 1)},
         "symbols": list(interface.symbols),
         "undefined_symbols": list(kernel.needs),

@@ -32,7 +32,7 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
-from convsmith.runtime.arrays import Array, all_finite
+from convsmith.runtime.arrays import Array, beyond_text, is_within
 from convsmith.runtime.border import Given
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.loading import library_of
@@ -71,12 +71,12 @@ def dynamic_names(given: object) -> str:
     return ",".join(sorted({part.strip() for name in names for part in name.split(",")}))
 
 
-def _require_finite(name: str, weights: Array) -> None:
-    """Raise UnsupportedError where `weights` hold infinities or NaN."""
-    if not all_finite(weights):
+def _require_within(name: str, weights: Array, limit: float) -> None:
+    """Raise UnsupportedError where `weights` hold elements beyond `limit`."""
+    if not is_within(weights, limit):
         raise UnsupportedError(
-            f"{name} hold infinities or NaN, which this kernel would multiply by stored zeros; legal are finite "
-            "weights, or plain ones at each call, which runs another kernel",
+            f"{name} hold {beyond_text(limit)}, with which this kernel would compute wrong results; legal are plain "
+            "weights at each call, which runs another kernel",
             code="non-finite",
         )
 
@@ -129,17 +129,17 @@ class DynamicKernel(Inspected):
     def pack(self, weights: Array, bias: Array | None = None) -> Packed:
         """Return packed weights, with the bias if the problem has one, for any number of calls of any shape."""
         checked, _ = self._packing._border.check_operand(weights, bias)
-        if self.artifact.needs_finite:
-            _require_finite("weights", checked)
+        for limit in self.artifact.limits.values():
+            _require_within("weights", checked, limit)
         return self._packing.pack(weights, bias)
 
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
         """Return packed operands by name, for any number of calls of `run` of any shape: the weights of the stages of a
         chain.
         """
-        for name in self.artifact.needs_finite:
+        for name, limit in self.artifact.limits.items():
             if name in operands:
-                _require_finite(name, self._packing._border.specs[name].check(operands[name], name))
+                _require_within(name, self._packing._border.specs[name].check(operands[name], name), limit)
         return self._packing.pack_each(operands)
 
     def __call__(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.compiler.driver import Lowered, lower, private_buffers
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.launch import launch_of
@@ -33,12 +33,13 @@ from convsmith.passes.share_storage import plan_storage, share_storage
 from convsmith.plan.copies import is_copied
 from convsmith.plan.device import DevicePlan
 from convsmith.plan.plan import Plan
-from convsmith.plan.planned import AnyPlan, without_stored_zeros
+from convsmith.plan.planned import AnyPlan, without_limits
 from convsmith.plan.text import kernel_lines, statement_lines
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, print_types
+from convsmith.runtime.arrays import beyond_text
 from convsmith.statement.views import sums_type
 from convsmith.tune.expected import expected_terms
 from convsmith.tune.recall import measured_row
@@ -346,9 +347,10 @@ def _notes(kernel: Inspected, plan: AnyPlan, low: Lowered) -> Iterator[Line]:
             notes.append(f"{tensor.name} with other strides than {tensor.layout}'s is copied at each call")
     if _copies(plan, low):
         notes.append("the source is copied into padded memory at each call")
-    for name in kernel.artifact.needs_finite:
-        other = without_stored_zeros(kernel.config, kernel.target).realise
-        notes.append(f"{name} with infinities or NaN run through another kernel (realise={other})")
+    for name, limit in kernel.artifact.limits.items():
+        other = without_limits(kernel.config, kernel.target)
+        how = f"realise={other.realise}" if limit >= FINITE else f"instruction={other.instruction}"
+        notes.append(f"{name} with {beyond_text(limit)} run through another kernel ({how})")
     yield from ((("notes" if n == 0 else ""), note) for n, note in enumerate(notes))
 
 

@@ -205,15 +205,15 @@ class CompiledKernel(Inspected):
         return _restored, (self.problem, self.target.name, self.config)
 
     def _fallback(self) -> HostKernel:
-        """Return the kernel for weights that are not finite, which multiplies no stored zeros."""
+        """Return the kernel for weights beyond the limits of this one."""
         problem, config = self.problem.without_transforms(), self.config
         if config.has_transform:
             config = Config.parse(compile_problem(problem, target=self.target, threads=config.threads).config)
         with import_lock:
-            from convsmith.plan.planned import without_stored_zeros
+            from convsmith.plan.planned import without_limits
 
-        finite = without_stored_zeros(config, self.target)
-        return HostKernel(compile_problem(problem, target=self.target, config=finite, threads=config.threads))
+        unlimited = without_limits(config, self.target)
+        return HostKernel(compile_problem(problem, target=self.target, config=unlimited, threads=config.threads))
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()

@@ -156,7 +156,8 @@ class Instruction:
     ``exchange`` together: each gives an address, ``{a}``, of elements that follow each other in memory, and receives
     those of other lanes. The layout's coordinates are the lane that gives an element and the element's number there.
     `widens` is the type of the last factor in arrays where that is narrower than the operand's: packing converts it.
-    `temporaries` counts the registers that a call needs besides its operands.
+    `temporaries` counts the registers that a call needs besides its operands. `limit` is the largest magnitude of the
+    last factor with which the machine computes the specification, where that is not any.
     """
 
     name: str
@@ -175,6 +176,7 @@ class Instruction:
     rounds: Literal["", "factors", "sums"] = ""
     widens: str = ""
     temporaries: int = 0
+    limit: int = 0
 
     @property
     def spec(self) -> str:

@@ -183,8 +183,14 @@ class Machine:
         return 1.0 if is_plain else self.device.fragment_rate * 16 / dtype(type_).bits
 
     def row(self, a: str, b: str, c: str) -> Instruction | None:
-        """Return the first instruction that adds products of types `a` and `b` to a vector of sums of type `c`."""
-        return next((row for row in self._rows(a, b, c) if row.result.scope == "register"), None)
+        """Return the first instruction that adds products of types `a` and `b` to a vector of sums of type `c`, for
+        factors of any magnitude.
+        """
+        return next((row for row in self.vector_rows(a, b, c) if not row.limit), None)
+
+    def vector_rows(self, a: str, b: str, c: str) -> tuple[Instruction, ...]:
+        """Return all instructions that add such products to a vector of sums, the fastest first."""
+        return tuple(row for row in self._rows(a, b, c) if row.result.scope == "register")
 
     def fragment_rows(self, a: str, b: str, c: str) -> tuple[Instruction, ...]:
         """Return the instructions that add such products to fragments of sums, those with most terms first."""
@@ -198,7 +204,7 @@ class Machine:
         """Return the row of most terms for the types, for bytes also u8 by s8; else that of the type of sums ``c``."""
         type_triples = ((x, y, c) for y in dict.fromkeys((b, "s8" if b == "u8" else b))
                 for x in dict.fromkeys((a, "u8" if a == "s8" else a)))  # fmt: skip
-        rows = [row for types in type_triples if (row := self.row(*types)) is not None]
+        rows = [row for types in type_triples for row in self.vector_rows(*types)[:1]]
         return max(rows, key=lambda row: row.terms) if rows else self.row(c, c, c)
 
 

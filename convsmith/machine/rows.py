@@ -7,7 +7,10 @@ from dataclasses import replace
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import dot, multiply_add
 
-__all__ = ["LLVM_TYPES", "dot_call", "fused_multiply_add", "pairs_of_bytes", "pairs_of_words", "scalar_multiply_add"]
+__all__ = [
+    "LLVM_TYPES", "dot_call", "fused_multiply_add", "narrow_products", "pairs_of_bytes", "pairs_of_words",
+    "scalar_multiply_add",
+]  # fmt: skip
 
 LLVM_TYPES = {
     "f32": "float", "f64": "double", "f16": "half", "bf16": "bfloat",
@@ -90,3 +93,21 @@ def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic
     declare = f"declare {sums} @{intrinsic}({', '.join([sums] * adds + [words] * 2)})"
     row = dot(f"{mnemonic}_{variant}", lanes, 2, (byte, "s16", "s32"), "\n".join(steps), declare, needs, mnemonic)
     return replace(row, widens="s8", temporaries=0 if adds else 1)
+
+
+def narrow_products(mnemonic: str, variant: str, lanes: int, intrinsic: str, sum_of_pairs: str,
+                    needs: tuple[str, ...]) -> Instruction:  # fmt: skip
+    """Return the row of an intrinsic that sums pairs of products of u8 and s8 in 16 bits, where the sum saturates.
+
+    Factors of at most 64 give at most 2 * 255 * 64 = 32,640, which 16 bits hold: the row has that limit. The intrinsic
+    ``sum_of_pairs`` multiplies the sums by ones, and adds up two of them in 32 bits. The row is called
+    ``mnemonic_variant``.
+    """
+    bytes_, words, sums = f"<{4 * lanes} x i8>", f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
+    ones = f"{words} <{', '.join(['i16 1'] * 2 * lanes)}>"
+    steps = [f"call {words} @{intrinsic}({bytes_} {{a}}, {bytes_} {{b}})"]
+    steps += [f"call {sums} @{sum_of_pairs}({words} {{0}}, {ones})", f"add {sums} {{c}}, {{1}}"]
+    declare = [f"declare {words} @{intrinsic}({bytes_}, {bytes_})", f"declare {sums} @{sum_of_pairs}({words}, {words})"]
+    types = ("u8", "s8", "s32")
+    row = dot(f"{mnemonic}_{variant}", lanes, 4, types, "\n".join(steps), "\n".join(declare), needs, mnemonic)
+    return replace(row, temporaries=2, limit=64)

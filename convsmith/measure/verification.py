@@ -14,17 +14,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from convsmith.codegen.artifact import Artifact
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.machine.base import Machine
 from convsmith.measure.bounds import Interval, intervals, within
-from convsmith.problem.data import random_arrays, unwritten
+from convsmith.problem.data import is_limited, random_arrays, unwritten
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import is_exact, reference, steps_type
 from convsmith.problem.types import TYPES, convert, is_integer
 from convsmith.statement.views import sums_type
 from convsmith.statement.winograd import Winograd
 
-__all__ = ["Verdict", "computed", "has_real_data", "real_arrays", "verify_kernel"]
+__all__ = ["Verdict", "computed", "has_real_data", "narrow_limits", "real_arrays", "verify_kernel"]
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +38,9 @@ class VerifiableKernel(Protocol):
 
     @property
     def target(self) -> Machine: ...
+
+    @property
+    def artifact(self) -> Artifact | None: ...
 
     @property
     def transforms(self) -> tuple[Winograd, ...]:
@@ -67,9 +71,9 @@ def has_real_data(problem: Problem) -> bool:
     return any(tensor.default is None and not is_integer(tensor.dtype) for tensor in problem.inputs)
 
 
-def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
+def real_arrays(problem: Problem, seed: int = 0, limits: Mapping[str, float] | None = None) -> dict[str, Array]:
     """Return `random_arrays` with real values for floating-point inputs: normally distributed, and scales around 1."""
-    arrays = random_arrays(problem, seed)
+    arrays = random_arrays(problem, seed, limits)
     rng = np.random.default_rng(seed)
     for tensor in problem.inputs:
         if tensor.default is None and not is_integer(tensor.dtype):
@@ -80,9 +84,28 @@ def real_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
 
 
 def verify_kernel(kernel: VerifiableKernel, seed: int = 0, real: bool = False) -> Verdict:
-    """Return the verdict of comparing the kernel's results on random data with the numpy reference."""
+    """Return the verdict of comparing the kernel's results on random data with the numpy reference.
+
+    If only small integers are within the kernel's limits, data within them are tried as well as those of the whole
+    range, with which another kernel computes.
+    """
+    draw = real_arrays if real else random_arrays
+    verdict = _compared(kernel, draw(kernel.problem, seed), real)
+    if verdict.ok and (limits := narrow_limits(kernel)):
+        verdict = _compared(kernel, draw(kernel.problem, seed, limits), real)
+    return verdict
+
+
+def narrow_limits(kernel: VerifiableKernel) -> dict[str, float]:
+    """Return the limits of the kernel's integer inputs that some numbers of their types are beyond."""
+    limits = {} if kernel.artifact is None else kernel.artifact.limits
+    types = {t.name: TYPES[t.dtype].numpy for t in kernel.problem.inputs}
+    return {name: x for name, x in limits.items() if name in types and is_limited(np.dtype(types[name]), x)}
+
+
+def _compared(kernel: VerifiableKernel, arrays: Mapping[str, Array], real: bool) -> Verdict:
+    """Return the verdict of comparing the kernel's results on `arrays` with the numpy reference."""
     problem = kernel.problem
-    arrays = real_arrays(problem, seed) if real else random_arrays(problem, seed)
     physical, lanes = _physical(problem, arrays)
     results = kernel.run(**physical)
     logical = {tensor.name: from_layout(results[tensor.name], tensor.layout) for tensor in problem.outputs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 from convsmith.diag.errors import UnsupportedError
@@ -12,7 +13,7 @@ from convsmith.plan.device import DevicePlan, device_plan
 from convsmith.plan.plan import Plan, plan
 from convsmith.problem.problem import Problem
 
-__all__ = ["AnyPlan", "check_sizes", "plan_for", "without_stored_zeros"]
+__all__ = ["AnyPlan", "check_sizes", "plan_for", "with_wide_products", "without_limits"]
 
 AnyPlan: TypeAlias = Plan | DevicePlan
 LANES = 32
@@ -39,8 +40,21 @@ def check_sizes(machine: Machine, dynamic: bool) -> None:
         )
 
 
-def without_stored_zeros(config: Config, machine: Machine) -> Config:
-    """Return the config whose kernel multiplies no zeros that stand for absent elements."""
+def with_wide_products(config: Config, machine: Machine) -> Config:
+    """Return the config whose instructions are right for all weights, in the place of those that have a limit."""
+    limited = {row.name: row for row in machine.instructions if row.limit}
+    row = limited.get(config.instruction)
+    if row is not None:
+        other = machine.row(*row.types)
+        terms = tuple((loop, other.terms if other else 1) for loop, _ in config.terms)
+        config = replace(config, instruction=other.name if other else "", terms=terms)
+    return config if config.then is None else replace(config, then=with_wide_products(config.then, machine))
+
+
+def without_limits(config: Config, machine: Machine) -> Config:
+    """Return the config of a kernel that is right for all weights: its products are wide, or it multiplies no zeros
+    that stand for absent elements.
+    """
     if config.realise == "hardware":
         lane = config.lane
         if config.pack:  # along pixels, so that the packed order is the same
@@ -51,6 +65,8 @@ def without_stored_zeros(config: Config, machine: Machine) -> Config:
         )  # fmt: skip
     if machine.device is not None:
         return config.of_each(realise="mask")
+    if (wide := with_wide_products(config, machine)) != config:
+        return wide
     on_fragments = {row.name for row in machine.instructions if row.result.scope == "fragment"}
     if config.instruction in on_fragments:  # whose elements are all there
         return Config(config.target, config.lane, threads=config.threads)

@@ -27,6 +27,7 @@ class Unit:
     of the type of sums: ``dot`` is false then. One with several ``rows`` works on fragments of so many rows of
     ``lanes`` sums, and ``group`` terms lie side by side in its packed operand, whose elements packing ``widens`` to a
     type, if it is not empty. It needs ``temporaries`` registers besides those of its operands.
+    Its results are right for weights up to the magnitude ``limit``, if that is not 0.
     """
 
     lanes: int
@@ -37,6 +38,7 @@ class Unit:
     name: str = ""
     widens: str = ""
     temporaries: int = 0
+    limit: int = 0
 
     @staticmethod
     def of(st: Statement, target: Machine, config: Config) -> Unit:
@@ -61,15 +63,16 @@ class Unit:
         return replace(self, lanes=tile if tile <= self.lanes else gcd(tile, self.lanes))
 
     @staticmethod
-    def choices(st: Statement, target: Machine) -> list[Unit]:
+    def choices(st: Statement, target: Machine, limited: bool = True) -> list[Unit]:
         """Return the units worth candidates: of an instruction on fragments, where one serves, and on vectors.
 
+        Instructions with a limit serve where another kernel computes with weights beyond it: unless `limited` is false.
         Where the dot product on vectors is slow, so is the multiply-add of the type of sums.
         """
         fragments = [row for row in _fragment_rows(st, target) if not _unfit_fragments(st, row)]
         terms = next((d.size for d in st.dims if d.name == st.reduce[-1]), 1)
         fragments.sort(key=lambda row: (terms % row.terms > 0, -(-terms // row.terms), row.terms))
-        dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row)]
+        dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row) and (limited or not row.limit)]
         slow = bool(dots) and dots[0].name in dict(target.costs.slow)
         vectors = [*map(Unit.of_row, dots[:1]), *([Unit.plain(st, target)] if slow or not dots else [])]
         return [*map(Unit.of_row, fragments[:1]), *vectors]
@@ -79,7 +82,7 @@ class Unit:
         """Return the unit of an instruction that multiplies factors of their own types."""
         group = row.group if row.rows > 1 else 1
         widens = row.operands[-1].dtype if row.widens else ""
-        return Unit(row.lanes, row.terms, True, row.rows, group, row.name, widens, row.temporaries)
+        return Unit(row.lanes, row.terms, True, row.rows, group, row.name, widens, row.temporaries, row.limit)
 
     @staticmethod
     def plain(st: Statement, target: Machine) -> Unit:
@@ -98,14 +101,16 @@ def _fragment_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
 
 
 def _dot_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
-    row = target.row(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else None
-    return (row,) if row is not None and row.terms > 1 else ()
+    rows = target.vector_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
+    return tuple(row for row in rows if row.terms > 1)
 
 
 def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) -> str:
     """Return why an instruction that adds up ``row.terms`` products does not serve ``st``, or nothing."""
     if not st.constant:
         return f"its terms lie side by side in packed weights, and {st.b.name} are none"
+    if row.limit and (st.b.fewer is not None or st.b.flipped):
+        return f"{st.b.name} as it is multiplied may be beyond {row.limit}, though the array is not"
     if st.shifted:
         return "zero points are subtracted from the factors; legal is --offsets=sums"
     terms = ((st.reduce[-1], row.terms),) if config is None else config.terms

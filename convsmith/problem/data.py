@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES, convert, is_integer
 
-__all__ = ["random_arrays", "terms", "unwritten"]
+__all__ = ["is_limited", "keep_within", "random_arrays", "terms", "unwritten"]
 
 Array = np.ndarray[Any, Any]
 
@@ -24,16 +25,33 @@ _EXACT = {False: 1 << 24, True: 1 << 11}
 """Largest integer up to which all integers are exact, for sums in f32 (False) and in f16 (True)."""
 
 
-def random_arrays(problem: Problem, seed: int = 0) -> dict[str, Array]:
+def random_arrays(problem: Problem, seed: int = 0, limits: Mapping[str, float] | None = None) -> dict[str, Array]:
     """Return a logical array for every input, by name; scales and zero points that the line gives keep their values.
 
     Sums of products are exact in the accumulator's type, and mostly within the range of an 8-bit destination. Factors
-    of integer types use the full range of their types as far as the sums stay exact.
+    of integer types use the full range of their types as far as the sums stay exact, or up to the magnitude that
+    `limits` gives for their name.
     """
     rng = np.random.default_rng(check_seed(seed))
     if isinstance(problem, Chain):
-        return _chained(problem, rng)
-    return {tensor.name: _array(problem, tensor, rng) for tensor in problem.inputs}
+        found = _chained(problem, rng)
+    else:
+        found = {tensor.name: _array(problem, tensor, rng) for tensor in problem.inputs}
+    keep_within(limits or {}, found)
+    return found
+
+
+def keep_within(limits: Mapping[str, float], arrays: Mapping[str, Array]) -> None:
+    """Clip the integer arrays that `limits` name to these magnitudes, in place."""
+    for name in limits.keys() & arrays.keys():
+        x = arrays[name]
+        if is_limited(x.dtype, limits[name]):
+            np.clip(x, max(-int(limits[name]), np.iinfo(x.dtype).min), int(limits[name]), out=x)
+
+
+def is_limited(dtype: np.dtype[Any], limit: float) -> bool:
+    """Return whether `dtype` is an integer type with numbers beyond the magnitude `limit`."""
+    return dtype.kind in "iu" and bool(np.iinfo(dtype).max > limit)
 
 
 def terms(problem: Problem) -> int:

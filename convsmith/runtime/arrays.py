@@ -14,13 +14,14 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from itertools import zip_longest
+from math import inf, isnan
 from typing import Any, TypeVar, cast
 
 import ml_dtypes  # noqa: F401  # numpy then knows bfloat16 and other small types by name
 import numpy as np
 from numpy.typing import NDArray
 
-from convsmith.codegen.artifact import Argument
+from convsmith.codegen.artifact import FINITE, Argument
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.layout.layout import Layout
@@ -33,11 +34,14 @@ __all__ = [
     "address_of",
     "aligned_copy",
     "aligned_empty",
-    "all_finite",
     "as_array",
+    "beyond_text",
+    "is_within",
+    "magnitude",
     "numpy_dtype",
     "overlap",
     "takes_arrays",
+    "within_text",
     "without_mask",
 ]
 
@@ -166,16 +170,35 @@ def overlap(a: Array, b: Array) -> bool:
         return True
 
 
-def all_finite(array: Array) -> bool:
-    """Return whether the array holds neither infinities nor NaN; integer arrays never do."""
-    if array.dtype.kind in "iu":
+def magnitude(array: Array) -> float:
+    """Return the largest magnitude of the elements, 0 for no elements and infinity if one of them is a NaN."""
+    if not array.size:
+        return 0.0
+    if array.dtype.kind not in "iu" and array.dtype.itemsize == 2:  # numpy converts 16-bit floats one by one
+        # Without its sign, the bits of a 16-bit float are in the order of its magnitude.
+        bits = array.view(np.uint16)
+        largest = max(int(array.view(np.int16).max()), int(bits.max()) - (1 << 15))
+        found = float(np.array(max(largest, 0), np.uint16).view(array.dtype))
+    else:
+        found = max(float(array.max()), -float(array.min()))
+    return inf if isnan(found) else found
+
+
+def is_within(array: Array, limit: float) -> bool:
+    """Return whether the elements are numbers of at most the magnitude `limit`, of a kernel's `Artifact.limits`."""
+    if array.dtype.kind in "iu" and limit >= FINITE:
         return True
-    if array.dtype.itemsize == 2:  # numpy converts 16-bit floats one by one
-        # Of each sign, the bits of what is not finite are the largest: two maxima need no array of their own.
-        infinity = int(np.array(np.inf, array.dtype).view(np.uint16))
-        positive, negative = (array.view(bits).max(initial=0) for bits in (np.int16, np.uint16))
-        return bool(positive < infinity and negative < infinity + (1 << 15))
-    return bool(np.isfinite(array).all())
+    return magnitude(array) <= limit
+
+
+def beyond_text(limit: float) -> str:
+    """Return the words of a message for elements that are beyond `limit`."""
+    return "infinities or NaN" if limit >= FINITE else f"elements beyond {limit:g}"
+
+
+def within_text(limit: float) -> str:
+    """Return the words of a message for elements that are within `limit`."""
+    return "finite numbers" if limit >= FINITE else f"numbers from {-limit:g} to {limit:g}"
 
 
 class ArraySpec:

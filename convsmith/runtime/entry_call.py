@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, numpy_dtype
 from convsmith.runtime.host_block import HostBlock, HostMemory
@@ -108,6 +110,12 @@ class PackedParts:
         entries = [*artifact.steps.values(), *(artifact.entries[name] for name in artifact.packs[operand])]
         parts = {a.name: a for entry in entries for a in entry.arguments if a.of == operand}
         return PackedParts(tuple(parts.values()))
+
+    def elements(self, buffer: Array) -> Array:
+        """Return the elements of the operand in a packed buffer: the largest part, beside which others hold sums."""
+        part = max(self.arguments, key=lambda argument: argument.size)
+        start, dtype = self.offsets[part.name], numpy_dtype(part.dtype)
+        return buffer.view(np.uint8)[start : start + part.size * dtype.itemsize].view(dtype)
 
     def addresses(self, start: int) -> dict[str, int]:
         """Return the addresses of the parts in memory that starts at `start`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,17 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
 from convsmith.runtime.addressed import AddressedKernel
-from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, all_finite, as_array, numpy_dtype
+from convsmith.runtime.arrays import (
+    ALIGNMENT,
+    Array,
+    address_of,
+    as_array,
+    beyond_text,
+    is_within,
+    magnitude,
+    numpy_dtype,
+    within_text,
+)
 from convsmith.runtime.border import BY_NAME, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.entry_call import EntryCall
@@ -38,8 +49,8 @@ _making = RenewedLock()
 class HostKernel:
     """A compiled problem: `pack` weights once, then call with activations; or `run` on arrays by name.
 
-    `artifact` multiplies stored zeros, so infinities or NaN in an operand would spoil its sums; `fallback` creates the
-    kernel for such operands, at most once, at their first use. Kernels of the same code can share a `library`.
+    Elements beyond `artifact.limits` would spoil the results; `fallback` creates the kernel for operands with such
+    elements, at most once, at their first use. Kernels of the same code can share a `library`.
     """
 
     def __init__(
@@ -56,14 +67,14 @@ class HostKernel:
         self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}
 
         self._signature = packing.signature
-        self._needs_finite = border.operand in artifact.needs_finite
+        self._limit = artifact.limits.get(border.operand)
         self._by_address: dict[tuple[str, ...], AddressedKernel] = {}
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
         self._looks_for_denormals = True
 
         self._main = steps["main"]
-        self._common: tuple[Any, ...] = ("", *[None] * 8, 0, False)
+        self._common: tuple[Any, ...] = ("", *[None] * 8, 0, None)
         if self._direct():
             assert packing.memory is not None
             s, d = self._src, self._dst = border.specs["src"], border.specs["dst"]
@@ -71,7 +82,7 @@ class HostKernel:
                 self._signature,
                 s.dtype, s.shape, s.stride_forms, s.extent,
                 d.dtype, d.shape, d.stride_forms, d.extent,
-                s.misalignment | d.misalignment, self._needs_finite,
+                s.misalignment | d.misalignment, self._limit,
             )  # fmt: skip
             position = self._main.positions
             self._at_src, self._at_dst = position["src"], position["dst"]
@@ -120,7 +131,7 @@ class HostKernel:
                 )
             checked = self._border.specs[name].check(array, names[name])
             buffer = self._packing.pack_alone(name, checked)
-            found[name] = Packed(self._packing.name_of(name), buffer, None, all_finite(checked))
+            found[name] = Packed(self._packing.name_of(name), buffer, None, magnitude(checked))
         return found
 
     def __call__(
@@ -141,7 +152,7 @@ class HostKernel:
         """Compute like calling the kernel, for wrappers: `object(...)` costs 0.2 us more than a method."""
         # The fast path of the common call; each test below is a reason to take the general path.
         (signature, src_type, src_shape, src_strides, src_extent, dst_type, dst_shape, dst_strides, dst_extent,
-         misalignment, needs_finite) = self._common  # fmt: skip
+         misalignment, limit) = self._common  # fmt: skip
         if (
             type(weights) is Packed
             and weights.signature is signature
@@ -155,7 +166,7 @@ class HostKernel:
             and src.strides in src_strides
             and out.strides in dst_strides
             and out.flags.writeable
-            and (not needs_finite or weights.finite)
+            and (limit is None or weights.magnitude <= limit)
         ):
             source, target = address_of(src), address_of(out)
             if not (source | target) & misalignment and (
@@ -169,7 +180,7 @@ class HostKernel:
             and type(weights) is Packed
             and weights.signature is signature
             and isinstance(src, _ndarray)
-            and (not needs_finite or weights.finite)
+            and (limit is None or weights.magnitude <= limit)
             and not self._border.adds_to_result
         ):
             ready, made = self._src.prepare(self._src.check(src, names["src"])), self._dst.empty()
@@ -213,7 +224,7 @@ class HostKernel:
         inputs, results = border.take(arrays)
         given = [(name, x) for name, x in (*inputs.items(), *results.items()) if isinstance(x, _ndarray)]
         fit = all(border.specs[name].fits(x) for name, x in given) and not any(map(is_negated, arrays.values()))
-        if not fit or border.empty or self.artifact.needs_finite:
+        if not fit or border.empty or self.artifact.limits:
             return partial(self.run, arrays)
         self._packing.check(inputs)
         addresses, keep, _ = self._places(inputs, results)
@@ -274,7 +285,7 @@ class HostKernel:
         """Return the kernel as a function on the addresses of the arrays `names`, which fit as `ArraySpec.fits` says.
 
         Operands in `packed` are given packed, others as plain arrays. The caller checks that operands in
-        `artifact.needs_finite` are finite.
+        `artifact.limits` are within their limits.
         """
         packing = self._packing
         plain = {name: entries for name, entries in packing.entries.items() if name not in packed}
@@ -312,12 +323,13 @@ class HostKernel:
             kernel = self._server(packed, names)
         if not border.empty:
             self._packing.check(inputs, names)
-            for name in self.artifact.needs_finite if kernel is self else ():
+            for name, limit in self.artifact.limits.items() if kernel is self else ():
                 array = inputs.get(name)
-                if isinstance(array, Packed) and name in border.packable and not array.look_for_finite():
-                    raise UsageError(f"{names[name]}: holds infinities or NaN; legal is a plain array", code="finite")
-                if isinstance(array, _ndarray) and not all_finite(array):
-                    kernel = self._finite_fallback(name)
+                if isinstance(array, Packed) and name in border.packable and self._packing.examine(name, array) > limit:
+                    text = f"{names[name]}: holds {beyond_text(limit)}; legal is a plain array"
+                    raise UsageError(text, code="finite")
+                if isinstance(array, _ndarray) and not is_within(array, limit):
+                    kernel = self._fallback_for(name)
                     break
             if kernel is self:
                 self._look_for_denormals(inputs.get("wei"), names)
@@ -328,7 +340,7 @@ class HostKernel:
 
     def _run_on_gpu(self, gpu: DeviceMemory, arrays: Mapping[str, Given], names: Names) -> dict[str, Array]:
         """Compute on arrays of which some lie in the memory of a GPU, where new results lie too."""
-        for name in self.artifact.needs_finite:
+        for name, limit in self.artifact.limits.items():
             given = arrays.get(name)
             if isinstance(given, Packed):
                 self._server(given, names)
@@ -340,9 +352,9 @@ class HostKernel:
                         code="capture",
                     )
                 if not all_finite_on_gpu(names[name], given):
-                    return self._finite_fallback(name).run(arrays, names)
-            elif given is not None and not all_finite(as_array(names[name], given)):
-                return self._finite_fallback(name).run(arrays, names)
+                    return self._fallback_for(name).run(arrays, names)
+            elif given is not None and not is_within(as_array(names[name], given), limit):
+                return self._fallback_for(name).run(arrays, names)
         arguments = GpuArguments(self._border, gpu, arrays, names)
         key = (*arguments.addresses, "", *arguments.packed)
         call = self._by_address.get(key)
@@ -442,20 +454,20 @@ class HostKernel:
             and all(a.role in ("shared", "size") or a.holds == "src" or a.default is not None for a in arguments)
             and border.packs_weights
             and set(self._packing.entries) <= {border.operand}
-            and set(self.artifact.needs_finite) <= {border.operand}
+            and self.artifact.limits.keys() <= {border.operand}
         )
 
     def _packed(self, operand: Array, bias: Array | None) -> Packed:
         """Pack checked arrays, for the fallback if this kernel cannot multiply by them."""
-        finite = all_finite(operand) if self._needs_finite else None
-        if finite is False:
-            packed = self._finite_fallback(self._border.operand)._packed(operand, bias)
-            return Packed(packed.key, packed.buffer, packed.bias, finite)
+        largest = nan if self._limit is None else magnitude(operand)
+        if self._limit is not None and largest > self._limit:
+            packed = self._fallback_for(self._border.operand)._packed(operand, bias)
+            return Packed(packed.key, packed.buffer, packed.bias, largest)
         buffer, own_bias = self._packing.pack_alone(self._border.operand, operand), None
         if bias is not None:
             own_bias = self._border.specs["bia"].empty()
             np.copyto(own_bias, bias)
-        return Packed(self.packing, buffer, own_bias, finite)
+        return Packed(self.packing, buffer, own_bias, largest)
 
     def _look_for_denormals(self, weights: Array | Packed | None, names: Names) -> None:
         """Warn of denormal weights, once per kernel."""
@@ -464,23 +476,26 @@ class HostKernel:
             warn_of_denormals(names["wei"], count, weights.size)
 
     def _server(self, packed: Packed, names: Names = BY_NAME) -> HostKernel:
-        """Return the kernel for `packed`: this one, or its fallback if the operand is not finite."""
-        if self._needs_finite and packed.finite is False:
-            return self._finite_fallback(self._border.operand)._server(packed, names)
-        if packed.signature != self._signature:
-            raise self._border.packed_elsewhere(packed, self._signature, names)
-        if self._needs_finite and not packed.look_for_finite():
-            return self._finite_fallback(self._border.operand)._server(packed, names)
-        return self
+        """Return the kernel for `packed`: this one, or its fallback if the operand is beyond the limit."""
+        operand = self._border.operand
+        if packed.signature == self._signature:
+            if self._limit is None or self._packing.examine(operand, packed) <= self._limit:
+                return self
+        else:
+            largest = magnitude(packed.buffer) if isnan(packed.magnitude) else packed.magnitude
+            if self._limit is None or largest <= self._limit:
+                raise self._border.packed_elsewhere(packed, self._signature, names)
+        return self._fallback_for(operand)._server(packed, names)
 
-    def _finite_fallback(self, name: str) -> HostKernel:
+    def _fallback_for(self, name: str) -> HostKernel:
         with _making.lock:
             if self._fallback is None:
                 if self._make_fallback is None:
+                    limit = self.artifact.limits[name]
                     raise UnsupportedError(
-                        f"{name}: holds infinities or NaN, which the kernel of {self.artifact.problem!r} would "
-                        f"multiply by stored zeros (config {self.artifact.config}); legal are finite values, or a "
-                        "config that reads no padding from memory (peel, mask)",
+                        f"{name}: holds {beyond_text(limit)}, with which the kernel of "
+                        f"{self.artifact.problem!r} would compute wrong results (config {self.artifact.config}); legal "
+                        f"are {within_text(limit)}, or a config whose kernel has no such limit",
                         code="non-finite",
                     )
                 self._fallback = self._make_fallback()

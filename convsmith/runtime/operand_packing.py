@@ -6,11 +6,12 @@ It checks no arrays: callers pass arrays that `Border` has checked.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 
 import numpy as np
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.runtime.arrays import Array, address_of, aligned_empty
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, magnitude
 from convsmith.runtime.border import BY_NAME, Border, Given, Names
 from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.loading import LoadedCode
@@ -61,6 +62,12 @@ class OperandPacking:
         parts = self.parts[operand] if operand in self._border.packable else self.memory
         assert parts is not None
         return parts
+
+    def examine(self, operand: str, packed: Packed) -> float:
+        """Return the largest magnitude of an operand in memory of this packing; infinity if one element is a NaN."""
+        if isnan(packed.magnitude):
+            packed.magnitude = magnitude(self.parts_of(operand).elements(packed.buffer))
+        return packed.magnitude
 
     def check(self, inputs: Mapping[str, Given], names: Names = BY_NAME) -> None:
         """Raise UsageError if an operand that is passed by name is packed for another kernel."""

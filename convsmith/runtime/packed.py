@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from math import nan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +18,14 @@ from convsmith.diag.expect import shown
 from convsmith.diag.files import open_regular
 from convsmith.ir.types import DTYPES
 from convsmith.runtime.array_file import UNREADABLE
-from convsmith.runtime.arrays import Array, address_of, aligned_empty, all_finite, numpy_dtype
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype
 
 if TYPE_CHECKING:
     from convsmith.runtime.loading import DeviceMemory
 
 __all__ = ["Packed", "signature_of"]
 
-_FILE_FORMAT = 1
+_FILE_FORMAT = 2
 _TYPES = {row.numpy: row.name for row in DTYPES.values()}
 
 
@@ -42,14 +43,15 @@ def signature_of(key: str, weights: _Part, bias: _Part | None) -> str:
 class Packed:
     """Weights (and bias) for every kernel with this packing. Created by `HostKernel.pack`; immutable.
 
-    `key` names the packing; `buffer` is one-dimensional, in packed order.
+    `key` names the packing; `buffer` is one-dimensional, in packed order. `magnitude` is the largest magnitude of the
+    weights: infinite if one of them is a NaN, and NaN if they have not been examined, as after `load`.
     """
 
-    __slots__ = ("_bias", "_buffer", "_copies", "_finite", "addresses", "key", "signature")
+    __slots__ = ("_bias", "_buffer", "_copies", "addresses", "key", "magnitude", "signature")
 
-    def __init__(self, key: str, buffer: Array, bias: Array | None, finite: bool | None) -> None:
+    def __init__(self, key: str, buffer: Array, bias: Array | None, magnitude: float = nan) -> None:
         self.key = key
-        self._buffer, self._bias, self._finite = buffer, bias, finite
+        self._buffer, self._bias, self.magnitude = buffer, bias, magnitude
         self._copies: dict[int, list[tuple[int, object]]] = {}
         buffer.flags.writeable = False
         if bias is not None:
@@ -68,17 +70,6 @@ class Packed:
     def bias(self) -> Array | None:
         """The bias, or None."""
         return self._bias
-
-    @property
-    def finite(self) -> bool | None:
-        """Whether the weights hold neither infinities nor NaN; None if not examined yet."""
-        return self._finite
-
-    def look_for_finite(self) -> bool:
-        """Return `finite`, after examining the buffer if necessary."""
-        if self._finite is None:
-            self._finite = all_finite(self._buffer)
-        return self._finite
 
     def addresses_on(self, memory: DeviceMemory) -> tuple[int, int]:
         """Return the addresses of the packed weights and of the bias (0 if there is none) in the memory of a device, to
@@ -100,7 +91,7 @@ class Packed:
     def __reduce__(self) -> tuple[Any, ...]:
         # Addresses are of this process, and of this memory.
         parts = (_raw(self._buffer), None if self._bias is None else _raw(self._bias))
-        return _restored, (self.key, *parts, self._finite)
+        return _restored, (self.key, *parts, self.magnitude)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a numpy `.npz` file at exactly `path`, for `load`. UsageError (code `bad-path`) if it is no name of a
@@ -110,9 +101,8 @@ class Packed:
         parts = {"buffer": self._buffer} if self._bias is None else {"buffer": self._buffer, "bias": self._bias}
         arrays: dict[str, Any] = {name: array.view(np.uint8) for name, array in parts.items()}
         arrays |= {f"{name}_dtype": array.dtype.name for name, array in parts.items()}
-        finite = -1 if self._finite is None else int(self._finite)
         with open(_path(path), "wb") as file:
-            np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, finite=finite, **arrays)
+            np.savez(file, allow_pickle=False, format=_FILE_FORMAT, key=self.key, **arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Packed:
@@ -126,10 +116,7 @@ class Packed:
                 if parts["format"] != _FILE_FORMAT:
                     raise ValueError(f"format {parts['format']}, not {_FILE_FORMAT}")
                 bias = _typed(parts, "bias") if "bias" in parts else None
-                buffer = _typed(parts, "buffer")
-                # The file says only whether to look: a forged answer would select the wrong kernel.
-                finite = None if int(parts["finite"]) < 0 else all_finite(buffer)
-                return Packed(str(parts["key"]), buffer, bias, finite)
+                return Packed(str(parts["key"]), _typed(parts, "buffer"), bias)
         except FileNotFoundError:
             raise
         except UNREADABLE as error:
@@ -171,6 +158,6 @@ def _raw(array: Array) -> tuple[bytes, str]:
     return array.tobytes(), array.dtype.name
 
 
-def _restored(key: str, buffer: tuple[bytes, str], bias: tuple[bytes, str] | None, finite: bool | None) -> Packed:
+def _restored(key: str, buffer: tuple[bytes, str], bias: tuple[bytes, str] | None, magnitude: float) -> Packed:
     """Return packed weights from the content of a pickle."""
-    return Packed(key, _aligned(*buffer), None if bias is None else _aligned(*bias), finite)
+    return Packed(key, _aligned(*buffer), None if bias is None else _aligned(*bias), magnitude)

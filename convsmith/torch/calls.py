@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import isfinite
+from math import inf
 from typing import Any, TypeAlias
 
 import torch
@@ -63,8 +63,8 @@ class TensorKernel:
         ]
         names = (*self.inputs, *self.outputs)
         self._plain = kernel.addressed(names)
-        finite = kernel.artifact.needs_finite if kernel.artifact is not None else ()
-        self._finite = [self.inputs.index(name) for name in finite if name in self.inputs]
+        limits = kernel.artifact.limits if kernel.artifact is not None else {}
+        self._limits = [(self.inputs.index(name), limit) for name, limit in limits.items() if name in self.inputs]
         self.signature = kernel.signature
         self._weights = self.inputs.index("wei") if "wei" in self.inputs else -1
         self._bias = self.inputs.index("bia") if "bia" in self.inputs else -1
@@ -72,7 +72,7 @@ class TensorKernel:
         """Whether a call with plain weights packs them."""
         takes_packed = bool(self.signature) and self._weights >= 0
         self._packed = kernel.addressed(names, ("wei",)) if takes_packed else None
-        self._packed_is_finite = "wei" in finite
+        self._packed_limit = limits.get("wei", inf)
 
     def pack(self, weights: Tensor, bias: Tensor | None = None) -> Packed:
         """Return packed weights, with the bias if the kernel takes one, for any number of calls."""
@@ -105,9 +105,9 @@ class TensorKernel:
         return out
 
     def accepts(self, packed: Packed) -> bool:
-        """Return whether the kernel takes these packed weights: its packing, and finite numbers if it needs them."""
+        """Return whether the kernel takes these packed weights: its packing, and no element beyond its limit."""
         return self._packed is not None and packed.signature is self.signature and (
-            packed.finite is True or not self._packed_is_finite
+            packed.magnitude <= self._packed_limit or self._packed_limit == inf
         )  # fmt: skip
 
     def into(self, inputs: Sequence[Operand], outputs: Sequence[Tensor]) -> None:
@@ -122,7 +122,7 @@ class TensorKernel:
                     addresses.insert(self._bias, weights.addresses[1])
                 run(addresses + results, (inputs, outputs))
                 return
-        elif (run := self._plain) is not None and all(_is_finite(inputs[n]) for n in self._finite):
+        elif (run := self._plain) is not None and all(_is_within(inputs[n], limit) for n, limit in self._limits):
             run([t.data_ptr() for t in inputs if isinstance(t, Tensor)] + results, (inputs, outputs))
             return
         self._in_general(inputs, outputs)
@@ -155,9 +155,10 @@ def result_type(dtype: torch.dtype) -> torch.dtype:
     return torch.int32 if dtype in (torch.uint8, torch.int8) else dtype
 
 
-def _is_finite(tensor: Operand) -> bool:
+def _is_within(tensor: Operand, limit: float) -> bool:
+    """Return whether the elements of a tensor are numbers of at most the magnitude `limit`."""
     assert isinstance(tensor, Tensor)
-    return all(isfinite(bound.item()) for bound in torch.aminmax(tensor.detach()))  # which pass NaN on
+    return all(-limit <= bound.item() <= limit for bound in torch.aminmax(tensor.detach()))  # which pass NaN on
 
 
 def forward_kernel(

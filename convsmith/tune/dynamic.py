@@ -42,7 +42,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
     sizes = {d.name: d.size for d in st.dims}
     lane = "g" if isinstance(p, Conv) and p.g > 1 and p.ic == p.oc == p.g else st.n
-    unit = Unit.choices(st, target)[-1]
+    unit = Unit.choices(st, target, limited=False)[-1]
     dot = unit.dot and lane == st.n
     terms = ((st.reduce[-1], unit.terms),) if dot else ()
     row = st.of("m")[-1].name
@@ -71,5 +71,5 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
 
 def _terms(st: Statement, target: Machine) -> int:
     """Products that an instruction on vectors adds up."""
-    unit = Unit.choices(st, target)[-1]
+    unit = Unit.choices(st, target, limited=False)[-1]
     return unit.terms if unit.dot else 0

@@ -30,6 +30,10 @@ class StageConfigs:
     """
 
     def __init__(self, machine: Machine) -> None:
+        # Weights of stages are packed one by one, and no other kernel takes those that are beyond a limit.
+        unlimited = tuple(row for row in machine.instructions if not row.limit)
+        if len(unlimited) < len(machine.instructions):
+            machine = replace(machine, instructions=unlimited)
         self.machine = machine
         rows = tuple(row for row in machine.instructions if row.rows == 1)
         self._without_fragments = replace(machine, instructions=rows)

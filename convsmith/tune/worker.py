@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.compiler.service import compile_or_load
 from convsmith.diag.errors import ConfigError, ConvsmithError
 from convsmith.machine.base import Machine
@@ -100,8 +100,11 @@ class Worker:
     def _open(self, line: str, target: str) -> dict[str, Any]:
         self._problem = problem = parse_problem(line).canonical()
         self._target = host_target(target)
-        self._integers = aligned_inputs(problem, random_arrays(problem))
-        self._inputs = aligned_inputs(problem, real_arrays(problem))
+        # All configs compute with the same weights, those of the kernels for small ones.
+        limit = min((row.limit for row in self._target.instructions if row.limit), default=FINITE)
+        limits = {t.name: limit for t in problem.inputs if t.holds == "wei"}
+        self._integers = aligned_inputs(problem, random_arrays(problem, limits=limits))
+        self._inputs = aligned_inputs(problem, real_arrays(problem, limits=limits))
         self._outputs: dict[str, Any] | None = None
         self._expected, self._is_exact, self._samplers = None, True, {}
         return {}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from guarded import check_result, expected, memories
 
-from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.compiler.driver import build_artifact
 from convsmith.machine.generic.level import level
 from convsmith.plan.config import Config
@@ -86,7 +86,7 @@ def test_arguments(case: str) -> None:
         assert arguments(artifact, "pack") == (WEI, PACKED)
         assert artifact.entries["pack"].launch.threads == 1
     assert artifact.entries["main"].launch.threads == (2 if case in ("two-threads", "everything") else 1)
-    assert artifact.needs_finite == (("wei",) if case in ("padded-copy", "everything") else ())
+    assert artifact.limits == ({"wei": FINITE} if case in ("padded-copy", "everything") else {})
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Entry, Launch, host_launch, size_argument
+from convsmith.codegen.artifact import (
+    ABI_VERSION,
+    FINITE,
+    Argument,
+    Artifact,
+    Entry,
+    Launch,
+    host_launch,
+    size_argument,
+)
 from convsmith.diag.errors import UsageError
 
 
@@ -29,7 +38,7 @@ def make(**changes: object) -> Artifact:
     }
     artifact = Artifact(
         b"\x7fELF" + bytes(range(256)), "avx2", entries, "mb1ic3ih8oc16oh8kh1", "--target avx2",
-        needs_finite=("wei",), notes={"ä": "abc", "ü": "unicode"},
+        limits={"wei": FINITE, "src": 64.0}, notes={"ä": "abc", "ü": "unicode"},
     )  # fmt: skip
     return dataclasses.replace(artifact, **changes)  # type: ignore[arg-type]
 

@@ -14,7 +14,7 @@ import pytest
 from guarded import Array, Compiled, check_result, expected, logical, memory_of
 from problems import exact, random_config, random_convolution, random_problem, with_options, with_split
 
-from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.machine.base import Machine
@@ -210,7 +210,7 @@ def test_infinities_and_nan_meet_no_padding(chunk: int) -> None:
     for seed in range(chunk * 40, (chunk + 1) * 40):
         problem, config, target = convolution_case(seed)
         artifact = build(problem, config, target)
-        if artifact is None or artifact.needs_finite:
+        if artifact is None or artifact.limits:
             continue
         arrays = random_arrays(problem, seed)
         rng = np.random.default_rng(seed)
@@ -226,10 +226,10 @@ def test_pad_copy_asks_for_finite_weights() -> None:
     line = "--stag=axb --dtag=axb mb1ic3iw5oc4ow5kw3pw1"
     target = TARGETS["generic"]
     flags = {
-        realise: build_artifact(Conv.parse(line), Config("generic", "oc", realise=realise), target).needs_finite
+        realise: build_artifact(Conv.parse(line), Config("generic", "oc", realise=realise), target).limits
         for realise in ("peel", "mask", "pad_copy")
     }
-    assert flags == {"peel": (), "mask": (), "pad_copy": ("wei",)}
+    assert flags == {"peel": {}, "mask": {}, "pad_copy": {"wei": FINITE}}
 
 
 def test_canaries_work() -> None:

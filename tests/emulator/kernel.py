@@ -11,7 +11,7 @@ import numpy as np
 from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Launch
 from convsmith.codegen.binder import AddressMemory, Binder, element_type
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
-from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, all_finite
+from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, beyond_text, is_within, within_text
 from convsmith.runtime.border import Border, Given, tensors_of
 from emulator import bochs, qemu
 from emulator.image import Image
@@ -82,7 +82,7 @@ class EmulatedKernel:
 
     def _compute(self, calls: Sequence[tuple[dict[str, Array], dict[str, Array]]]) -> None:
         for inputs, _ in calls:
-            self._check_finite(inputs)
+            self._check_limits(inputs)
         image = Image(self._emulator.PAGE)
         start = image.reserve(self._code.size, "execute", CODE_ALIGNMENT)
         image.write(start, self._code.at(start))
@@ -119,12 +119,12 @@ class EmulatedKernel:
             block = image.place(struct.pack(f"<{len(words)}{word}", *words), "read", struct.calcsize(word))
             image.call(start + self._code.symbols[entry.chunk_symbol], block)
 
-    def _check_finite(self, inputs: Mapping[str, Array]) -> None:
-        for name in self.artifact.needs_finite:
-            if name in inputs and not all_finite(inputs[name]):
+    def _check_limits(self, inputs: Mapping[str, Array]) -> None:
+        for name, limit in self.artifact.limits.items():
+            if name in inputs and not is_within(inputs[name], limit):
                 raise UnsupportedError(
-                    f"{name}: holds infinities or NaN, which the kernel of {self.artifact.problem!r} would multiply by "
-                    f"stored zeros (config {self.artifact.config}); legal are finite values",
+                    f"{name}: holds {beyond_text(limit)}, with which the kernel of {self.artifact.problem!r} would "
+                    f"compute wrong results (config {self.artifact.config}); legal are {within_text(limit)}",
                     code="non-finite",
                 )
 

@@ -73,7 +73,7 @@ def test_weights_that_stored_zeros_would_spoil(tmp_path: Path) -> None:
     spoiled = WEIGHTS.copy()
     spoiled[3, 4, 1, 1] = np.inf
     config = "--target=generic --lane=oc --register=ow:3,oc:8 --reduce=kh,kw,ic"
-    with pytest.raises(cs.UsageError, match=r"wei: holds infinities or NaN.*legal are finite values") as error:
+    with pytest.raises(cs.UsageError, match=r"wei: holds infinities or NaN.*legal are finite numbers") as error:
         cs.export(LINE, tmp_path, config=f"{config} --realise=pad_copy", weights=spoiled)
     assert error.value.code == "non-finite"
     cs.export(LINE, tmp_path, config=config, weights=spoiled)  # reads no stored zeros

@@ -125,7 +125,7 @@ def test_weights_that_are_not_finite() -> None:
     q = problem_of_call(kernel.problem, {}, {"src": (1, 8, 5, 6)}, None)
     arrays = random_arrays(q, 1)
     arrays["wei_2"][3, 0, 0, 0, 0] = np.inf
-    assert "wei_2" in kernel.artifact.needs_finite
+    assert "wei_2" in kernel.artifact.limits
     result = kernel.run(**inputs(q, arrays))["dst"]
     np.testing.assert_array_equal(result, expected(q, arrays)["dst"])
     with pytest.raises(UnsupportedError, match="wei_2 hold infinities or NaN"):

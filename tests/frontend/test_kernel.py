@@ -13,6 +13,7 @@ import pytest
 from callers import on_threads
 
 import convsmith as cs
+from convsmith.codegen.artifact import FINITE
 from convsmith.frontend.nothing import NothingKernel
 from convsmith.interp.arithmetic import fma
 from convsmith.ir.parse import parse_kernel
@@ -135,7 +136,7 @@ def test_weights_that_are_not_finite_go_through_a_kernel_that_multiplies_no_padd
     config = "--target=generic --lane=oc --register=oc:4 --realise=pad_copy"
     k = cs.compile(LINE, config=config, threads=1)
     x, w, _ = data(k.problem)
-    assert k.artifact is not None and k.artifact.needs_finite == ("wei",)
+    assert k.artifact is not None and k.artifact.limits == {"wei": FINITE}
     np.testing.assert_array_equal(k(x, w), conv_reference(k.problem, x, w))
     w[0, 0, 0, 0] = np.inf
     with np.errstate(invalid="ignore"):
@@ -352,7 +353,7 @@ def test_verification_finds_a_wrong_element_and_a_padding_lane(monkeypatch: pyte
     right = k.run
 
     class Wrong:
-        problem, target, transforms = k.problem, k.target, ()
+        problem, target, artifact, transforms = k.problem, k.target, k.artifact, ()
 
         def __init__(self, at: tuple[int, ...]) -> None:
             self.at = at
@@ -377,7 +378,7 @@ def wrong_by(k: cs.CompiledKernel, **change: Any) -> Any:
             results[name][...] = (results[name].astype(np.float64) + x).astype(results[name].dtype)
         return results
 
-    return SimpleNamespace(problem=k.problem, target=k.target, transforms=(), run=run)
+    return SimpleNamespace(problem=k.problem, target=k.target, artifact=k.artifact, transforms=(), run=run)
 
 
 EXACT = (

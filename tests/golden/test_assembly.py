@@ -7,10 +7,11 @@ import re
 import pytest
 
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import lower
+from convsmith.compiler.driver import emit, lower
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.plan import plan
+from convsmith.plan.planned import without_limits
 from convsmith.problem import parse_problem
 from convsmith.tune.candidates import default_config
 
@@ -32,12 +33,14 @@ CASES = {
     "bytes-unsigned-weights": (f"--dt=u8:u8:u8 {WEIGHTS} {LAYER}", "avx512_vnni", "vpdpbusd"),
     "bytes-zero-points-product": (f"--matmul --dt=u8:u8:s32 {WEIGHTS} {PRODUCT}", "avx512_vnni", "vpdpbusd"),
     "bytes-zero-points-256": (f"--dt=u8:s8:u8 {WEIGHTS} {LAYER}", "avx2_vnni", "vpdpbusd"),
-    "words-zero-points-256": (f"--dt=s8:s8:u8 {WEIGHTS} {LAYER}", "avx2", "vpmaddwd"),
     "bytes-256": (f"--dt=u8:s8:s32 {LAYER}", "avx2_vnni", "vpdpbusd"),
     "bytes-signed-256": (f"--dt=s8:s8:s32 {LAYER}", "avx2_vnni_int8", "vpdpbssd"),
-    "words": (f"--dt=u8:s8:s32 {LAYER}", "avx512", "vpmaddwd"),
-    "words-256": (f"--dt=u8:s8:s32 {LAYER}", "avx2", "vpmaddwd"),
-    "words-signed-256": (f"--dt=s8:s8:s32 {LAYER}", "avx2", "vpmaddwd"),
+    "narrow": (f"--dt=u8:s8:s32 {LAYER}", "avx512", "vpmaddubsw"),
+    "narrow-256": (f"--dt=u8:s8:s32 {LAYER}", "avx2", "vpmaddubsw"),
+    "narrow-signed-256": (f"--dt=s8:s8:s32 {LAYER}", "avx2", "vpmaddubsw"),
+    "narrow-zero-points-256": (f"--dt=s8:s8:u8 {WEIGHTS} {LAYER}", "avx2", "vpmaddubsw"),
+    "words": (f"--dt=u8:u8:s32 {LAYER}", "avx512", "vpmaddwd"),
+    "words-256": (f"--dt=u8:u8:s32 {LAYER}", "avx2", "vpmaddwd"),
     "bf16": (f"--dt=bf16:bf16:f32 {POINTWISE}", "avx512_bf16", "vdpbf16ps"),
     "bf16-backward": (f"--dir=BWD_D --dt=f32:bf16:bf16 {POINTWISE}", "avx512_bf16", "vdpbf16ps"),
     "bf16-converted": (f"--dt=bf16 {LAYER}", "avx512", "vfmadd"),
@@ -105,8 +108,15 @@ def test_copies_of_f16_are_converted_outside_of_the_inner_loop(isa: str) -> None
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("types", ["u8:s8:s32", "s8:s8:s32", "u8:u8:s32", "s8:u8:f32"])
 def test_no_sum_of_words_saturates(types: str, isa: str) -> None:
-    """vpmaddubsw adds two products in 16 bits, which do not hold them."""
-    text = assembly_of(f"--dt={types} {LAYER}", isa)
+    """vpmaddubsw adds two products in 16 bits, which do not hold those of all weights: kernels for all have no such."""
+    problem, target = parse_problem(f"--dt={types} {LAYER}"), TARGETS[isa]
+    config = default_config(problem, target)
+    with interning():
+        limited = plan(problem, config, target)
+        limits = emit(limited, lower(limited)).limits
+        text = lower(plan(problem, without_limits(config, target), target)).text
+    assert ("vpmaddubsw" in config.instruction) == (limits.get("wei") == 64)
+    text = llvm_bind.assembly(text, target.triple, target.cpu, target.features)
     assert "vpmaddubsw" not in text and "vpdpbusds" not in text and "vpdpwssds" not in text
 
 

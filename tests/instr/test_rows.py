@@ -54,6 +54,9 @@ def fragments(row: Instruction, seed: int = 0, whole: bool = False) -> dict[str,
     limits = {b.name: (0 if b.dtype.kind == "uint" else -9, 9) for b in row.kernel.params}
     if whole:
         limits |= {b.name: b.dtype.limits for b in row.kernel.params if b.dtype.bits == 8}
+    if row.limit:
+        last = row.kernel.params[-1].name
+        limits[last] = max(-row.limit, limits[last][0]), min(row.limit, limits[last][1])
     return {
         b.name: rng.integers(*limits[b.name], b.size, endpoint=True).astype(b.dtype.numpy) for b in row.kernel.params
     }

@@ -26,7 +26,8 @@ UNITS = {
     "f64-256": (f"--dt=f64 {LAYER}", "avx2", (4, 1, False)),
     "bytes": (f"--dt=u8:s8:s32 {LAYER}", "avx512_vnni", (16, 4, True)),
     "bytes-signed": (f"--dt=s8:s8:s32 {LAYER}", "avx512_vnni", (16, 2, True)),
-    "words": (f"--dt=u8:s8:s32 {LAYER}", "avx2", (8, 2, True)),
+    "narrow": (f"--dt=u8:s8:s32 {LAYER}", "avx2", (8, 4, True)),
+    "words": (f"--dt=s8:s8:s32 {LAYER}", "avx2", (8, 2, True)),
     "bf16": (f"--dt=bf16 {LAYER}", "avx512_bf16", (16, 2, True)),
     "bf16-converted": (f"--dt=bf16 {LAYER}", "avx512_vnni", (16, 1, False)),
     "by-data": (f"--dir=BWD_D --dt=bf16 {LAYER}", "avx512_bf16", (16, 2, True)),
@@ -102,7 +103,7 @@ SUMMED = {
 VNNI = [isa for isa in TARGETS if ("vnni" in isa and isa != "avx2_vnni_int8") or isa.startswith("avx512_")]
 FLIPPED = {
     "u8:s8:s32": {}, "u8:u8:s32": {isa: ("wei",) for isa in TARGETS}, "f32": {},
-    "s8:s8:s32": {isa: ("src",) for isa in VNNI},
+    "s8:s8:s32": {isa: ("src",) for isa in (*VNNI, "avx512", "avx2")},
     "s8:u8:s32": {isa: ("src", "wei") for isa in VNNI}
     | {isa: ("wei",) for isa in ("avx512", "avx2", "avx2_vnni_int8")},
 }  # fmt: skip

@@ -10,7 +10,7 @@ from convsmith.frontend.sized_kernels import SizedKernels
 from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
 from convsmith.plan.config import Config
-from convsmith.plan.planned import plan_for, without_stored_zeros
+from convsmith.plan.planned import plan_for, without_limits
 from convsmith.problem import parse_problem
 from ptx.test_convolutions import check, made
 
@@ -47,7 +47,7 @@ def test_asynchronous_copies_bring_row_major_weights_of_fragments(line: str) -> 
 def test_the_kernel_for_weights_that_are_not_finite_takes_the_packed_ones(line: str) -> None:
     first, machine = made(line, "", "sm_90a"), target("sm_90a")
     with llvm_bind.no_collection(), one_table():
-        other = without_stored_zeros(Config.parse(first.config), machine)
+        other = without_limits(Config.parse(first.config), machine)
         plan = plan_for(parse_problem(line), other, machine)
         assert other.realise == "mask"
         assert emit(plan, lower(plan)).entries["pack"].packing == first.entries["pack"].packing

@@ -17,6 +17,7 @@ import convsmith as cs
 torch = pytest.importorskip("torch")
 ct = pytest.importorskip("convsmith.torch")
 
+from convsmith.codegen.artifact import FINITE  # noqa: E402
 from convsmith.frontend.window import window_of  # noqa: E402
 from convsmith.torch import convolve, operators  # noqa: E402
 from convsmith.torch.calls import forward_kernel  # noqa: E402
@@ -174,7 +175,7 @@ def test_weights_that_are_not_finite() -> None:
     )  # fmt: skip
     many, weights = integers(2, 64, 9, 8).float(), integers(64, 64, 3, 3).float()
     weights[0, 0, 0, 0] = float("inf")
-    assert relaxed.kernel.artifact.needs_finite == ("wei",), "it adds up transformed weights"
+    assert relaxed.kernel.artifact.limits == {"wei": FINITE}, "it adds up transformed weights"
     want = torch.nn.functional.conv2d(many, weights, padding=1)[:, 1:]
     for operand in (weights, relaxed.pack(weights)):
         torch.testing.assert_close(relaxed(many, operand)[:, 1:], want)

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from llvmlite import binding as llvm
 
-from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch
+from convsmith.codegen.artifact import FINITE, Argument, Artifact, Entry, host_launch
 from convsmith.problem.tensor import HOLDS
 
 _OPENMP = """
@@ -166,7 +166,7 @@ def depthwise(
         entries["pack"] = Entry("p", (wei, packed), packing=packing)
     return Artifact(
         object_code(text), "generic", entries, f"g{channels}...", "by hand",
-        needs_finite=("wei",) if needs_finite else (),
+        limits={"wei": FINITE} if needs_finite else {},
     )  # fmt: skip
 
 
@@ -276,7 +276,7 @@ def gradients(packed: bool = False, both: bool = False, needs_finite: bool = Fal
         entries["pack"] = Entry("p", (diff_dst, diff_dst_p), packing="twice")
     return Artifact(
         object_code(text), "generic", entries, "gradients", "by hand",
-        needs_finite=("diff_dst",) if needs_finite else (),
+        limits={"diff_dst": FINITE} if needs_finite else {},
     )  # fmt: skip
 
 

@@ -21,10 +21,10 @@ from llvm_kernels import (
     weights,
 )
 
-from convsmith.codegen.artifact import Argument
+from convsmith.codegen.artifact import FINITE, Argument
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.ir import types
-from convsmith.runtime.arrays import ArraySpec, all_finite, numpy_dtype
+from convsmith.runtime.arrays import ArraySpec, is_within, magnitude, numpy_dtype
 from convsmith.runtime.border import Border
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
@@ -342,15 +342,25 @@ def test_bfloat16_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (spec.filled((0.5,)) == bf16.type(0.5)).all()
 
 
-@pytest.mark.parametrize("name", ["float16", "float32", "bfloat16"])
-def test_finite_of_every_float(name: str) -> None:
+@pytest.mark.parametrize("name", ["float16", "float32", "bfloat16", "float64"])
+def test_magnitude_of_every_float(name: str) -> None:
     array = np.ones(3, name)
-    assert all_finite(array)
-    assert all_finite(-array) and all_finite(np.array([np.finfo(np.float16).max, -0.0], name))
+    assert is_within(array, FINITE) and magnitude(array) == magnitude(-array) == 1
+    most = np.finfo(np.float16).max
+    for given in ([most, -0.0], [-most, 0.0], [1, -most], [-0.0, most]):
+        assert magnitude(np.array(given, name)) == np.array(most, name)
+    assert magnitude(np.array([-0.0, -0.0], name)) == magnitude(np.array([], name)) == 0
     for value in (np.inf, -np.inf, np.nan, -np.nan):
         array[1] = value
-        assert not all_finite(array)
-    assert all_finite(np.ones(3, np.int8))
+        assert not is_within(array, FINITE) and magnitude(array) == np.inf
+
+
+@pytest.mark.parametrize("values, found", [([-128, 127], 128), ([-127, 126], 127), ([5, -4], 5), ([0], 0), ([], 0)])
+def test_magnitude_of_integers(values: list[int], found: int) -> None:
+    array = np.array(values, np.int8)
+    assert magnitude(array) == found and is_within(array, found) and is_within(array, FINITE)
+    assert not found or not is_within(array, found - 1)
+    assert magnitude(np.abs(array.astype(np.int16)).astype(np.uint8)) == found
 
 
 def test_a_border_knows_what_a_call_may_leave_out() -> None:

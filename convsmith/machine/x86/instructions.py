@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from convsmith.machine.rows import dot_call, fused_multiply_add, pairs_of_words
+from convsmith.machine.rows import dot_call, fused_multiply_add, narrow_products, pairs_of_words
 
 _U8, _S8, _BF16 = ("u8", "s8", "s32"), ("s8", "s8", "s32"), ("bf16", "bf16", "f32")
+_WORDS = {512: "llvm.x86.avx512.pmaddw.d.512", 256: "llvm.x86.avx2.pmadd.wd"}
+"""The intrinsic that sums pairs of products of 16-bit words, by the bits of a vector."""
 
 INSTRUCTIONS = (
     fused_multiply_add("vfmadd_ps_512", "f32", 16, ("avx512f",), "vfmadd"),
@@ -18,9 +20,11 @@ INSTRUCTIONS = (
     dot_call("vpdpbusd", "256", _U8, 8, 4, "llvm.x86.avx512.vpdpbusd.256", ("avxvnni",)),
     dot_call("vpdpbssd", "256", _S8, 8, 4, "llvm.x86.avx2.vpdpbssd.256", ("avxvnniint8",)),
     pairs_of_words("vpdpwssd", "256", "s8", 8, "llvm.x86.avx512.vpdpwssd.256", ("avxvnni",), adds=True),
-    pairs_of_words("vpmaddwd", "512_u8", "u8", 16, "llvm.x86.avx512.pmaddw.d.512", ("avx512bw",), adds=False),
-    pairs_of_words("vpmaddwd", "512_s8", "s8", 16, "llvm.x86.avx512.pmaddw.d.512", ("avx512bw",), adds=False),
-    pairs_of_words("vpmaddwd", "256_u8", "u8", 8, "llvm.x86.avx2.pmadd.wd", ("avx2",), adds=False),
-    pairs_of_words("vpmaddwd", "256_s8", "s8", 8, "llvm.x86.avx2.pmadd.wd", ("avx2",), adds=False),
+    narrow_products("vpmaddubsw", "512", 16, "llvm.x86.avx512.pmaddubs.w.512", _WORDS[512], ("avx512bw",)),
+    narrow_products("vpmaddubsw", "256", 8, "llvm.x86.avx2.pmadd.ub.sw", _WORDS[256], ("avx2",)),
+    pairs_of_words("vpmaddwd", "512_u8", "u8", 16, _WORDS[512], ("avx512bw",), adds=False),
+    pairs_of_words("vpmaddwd", "512_s8", "s8", 16, _WORDS[512], ("avx512bw",), adds=False),
+    pairs_of_words("vpmaddwd", "256_u8", "u8", 8, _WORDS[256], ("avx2",), adds=False),
+    pairs_of_words("vpmaddwd", "256_s8", "s8", 8, _WORDS[256], ("avx2",), adds=False),
 )
 """Among rows that compute the same, the faster one comes first."""
