@@ -61,6 +61,23 @@ def test_as_many_vectors_at_once() -> None:
     assert [loop.hi.const for loop in around] == [2] and str(last).count("f32[4, 4] @register") == 1
 
 
+@pytest.mark.parametrize(
+    ("order", "unknown", "flipped", "lane"),
+    [("ab", (), False, "n"), ("ba", (), False, "k"), ("ab", ("n",), False, "m"), ("ba", ("n",), False, "k"),
+     ("ba", (), True, "n"), ("ba", ("n",), True, "m")],
+)  # fmt: skip
+def test_lanes_lie_along_neighbours_that_are_there(
+    order: str, unknown: tuple[str, ...], flipped: bool, lane: str
+) -> None:
+    """A dim of unknown size and terms that a flipped zero would change have no lanes."""
+    dims = (Dim("m", 8, "m"), Dim("n", 16, "m"), Dim("k", 16, "k"))
+    source = View("a", "u8", Layout.from_tag(order, (16, 16)), (Var("k"), Var("n")), (true(), true()), flipped)
+    result = View("sums", "s32", Layout.from_tag("ab", (8, 16)), (Var("m"), Var("n")), (true(), true()))
+    with interning():
+        st = Statement(dims, (source,), result, ("k",), "s32", name="add", when="after", finish="sum")
+        assert config_of_sums(st, level(), 1, frozenset(unknown)).lane == lane
+
+
 LAYER = "mb2ic8ih6oc32oh6kh3ph1"
 GROUPS = "g4mb2ic12ih6oc12oh6kh3ph1"
 

@@ -15,6 +15,7 @@ import pytest
 from callers import on_threads
 from llvm_kernels import channels_last, data, depthwise, expected, weights
 
+import convsmith as cs
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.runtime import entry_call
 from convsmith.runtime.arrays import address_of
@@ -106,6 +107,12 @@ def test_packed_weights_serve_every_kernel_of_equal_packing() -> None:
     packed = HostKernel(depthwise(SHAPE)).pack(W)
     other = channels_last((1, 5, 9, 9))
     assert (HostKernel(depthwise((1, 5, 9, 9), threads=2))(other, packed) == expected(other, W)).all()
+
+
+def test_weights_of_several_stages_are_not_packed_beforehand() -> None:
+    kernel = cs.compile("mb1ic4ih3oc8kh1 -> mb1ic8ih3oc4kh1", threads=1)
+    with pytest.raises(UsageError, match=r"this kernel packs nothing: legal is k\.run"):
+        kernel.pack(np.ones((8, 4, 1, 1), np.float32))
 
 
 def test_packed_for_another_kernel() -> None:
