@@ -171,7 +171,7 @@ def _fma_loop(target: str, threads: int, types: Types) -> _Loop:
 
 def _row(t: Machine, types: Types) -> Instruction:
     """Return the instruction with the most operations."""
-    row = next(iter(t.fragment_rows(*types)), t.row(*types))
+    row = next(iter((*t.fragment_rows(*types), *t.vector_rows(*types))), None)
     if row is None:
         known = ", ".join(":".join(r.types) for r in t.instructions)
         raise UnsupportedError(f"target {t.name!r} has no instruction for {':'.join(types)}; it has some for {known}")
@@ -189,12 +189,12 @@ def _read_loop(nbytes: int, threads: int) -> _Loop:
 
 
 def accumulators(t: Machine, row: Instruction) -> int:
-    """Return the number of independent sums in the loop: with its two operands they fill the registers, which hides the
-    latency.
+    """Return the number of independent sums in the loop: with its two operands, and the registers that an instruction
+    needs besides, they fill the registers, which hides the latency.
     """
     if row.result.file != t.vectors.name and t.fragments is not None:
         return t.fragments.count - 2
-    return t.registers - 2 - 2 * t.costs.temporaries
+    return t.registers - 2 - 2 * t.costs.temporaries - row.temporaries
 
 
 def _load(text: str, t: Machine, threads: int) -> HostFunction:
