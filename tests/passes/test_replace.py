@@ -305,7 +305,7 @@ def with_type(row: Instruction, operand: int, type_: str) -> Instruction:
 def test_a_nest_of_another_type_stays(name: str, operand: int) -> None:
     """Bytes with a sign are not bytes without one, and halves of one kind not those of the other."""
     row = PRODUCTS[name]
-    other = {"u8": "s8", "s8": "u8", "bf16": "f16", "f16": "bf16"}[row.operands[operand].dtype]
+    other = {"u8": "s8", "s8": "u8", "s16": "s8", "bf16": "f16", "f16": "bf16"}[row.operands[operand].dtype]
     kernel = nest_of(with_type(row, operand, other), 0)
     assert replace(kernel, (row,)) is kernel
 
