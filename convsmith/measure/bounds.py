@@ -108,8 +108,9 @@ def _carried(
         return after, np.asarray(step.spread(error.astype(np.float64)) + eps * (2 + math.sqrt(step.terms)) * sums)
     carried_error = np.zeros(after.shape)
     if error.any():
-        ends = (step.apply(value + sign * error) for sign in (-1, 1))
-        carried_error = np.maximum(*(np.where(_same(x, after), np.zeros_like(x), np.abs(x - after)) for x in ends))
+        ends = [step.apply(value + sign * error).astype(np.float64) for sign in (-1, 1)]
+        middle = after.astype(np.float64)  # no type is common to small floats and numpy's own, before numpy 2
+        carried_error = np.maximum(*(np.where(_same(x, middle), 0.0, np.abs(x - middle)) for x in ends))
         carried_error = np.where(np.isnan(carried_error), np.inf, carried_error)
     if _rounds(step, value):
         rounding = eps * _size(step, value, after)
