@@ -24,6 +24,7 @@ from convsmith.passes.manager import run_steps
 from convsmith.plan import packing
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
+from convsmith.plan.planned import without_limits
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import address_of, aligned_empty
@@ -84,7 +85,7 @@ WORDS = [
 def test_bytes_whose_words_are_multiplied_are_packed_as_words(line: str) -> None:
     """The packing kernel extends signs, so that no iteration of the main kernel does."""
     problem, level = parse_problem(line).canonical(), target("avx2")
-    config = default_config(problem, level)
+    config = without_limits(default_config(problem, level), level)
     assert "vpmaddwd" in config.instruction
     with interning():
         made = plan(problem, config, level)
