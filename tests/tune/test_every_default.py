@@ -151,6 +151,13 @@ def test_the_default_of_a_layer_or_chain_makes_a_kernel_at_length(kind: str, chu
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.parametrize("number", [864, 1410])
+def test_stages_of_a_chain_lose_what_no_later_stage_can_have(number: int) -> None:
+    """Draws in which a stage, were it alone, splits its reduction among threads, or packs what it reads."""
+    failures, _ = refusals_of("chains", range(number, number + 1))
+    assert not failures, "\n".join(failures)
+
+
 LISTED = (
     "--stag=aBcd16b --dtag=aBcd16b mb1ic64ih56oc1kh3ph1",
     "--deconv --stag=aBcd16b --dtag=aBcd16b mb1ic32ih28oh56oc1kh4sh2ph1",
