@@ -199,7 +199,9 @@ def _limits(plan: AnyPlan) -> dict[str, float]:
 
     if isinstance(plan, DevicePlan):
         for group in plan.kernels:
-            note(group.statement.whole.b.name, group.config)
+            # Sums of one operand multiply nothing.
+            for weights in group.statement.whole.factors[1:]:
+                note(weights.name, group.config)
         return limits
     for kernel in plan.program.kernels:
         for n, k in zip(kernel.numbers, plan.plans_of(kernel)):

@@ -72,14 +72,6 @@ def check_config(
     for name, size in config.cache:
         if name == config.lane and size % lanes:
             raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")
-    sizes_of = {d.name: d.size for d in st.dims}
-    uneven = [n for n, count in st.residues.items() if n in sizes_of and sizes_of[n] % count]
-    if uneven and not config.phases and st.a.name in config.pack:
-        raise ConfigError(
-            "pack", f"--pack={','.join(config.pack)}: the residue classes of {uneven[0]}, {sizes_of[uneven[0]]} "
-            f"iterations in steps of {st.residues[uneven[0]]}, differ in length, for which packed {st.a.name} has no "
-            "dim; legal are other operands",
-        )  # fmt: skip
     if config.ends and loops.kinds[config.ends[0][0]] != "k":
         raise ConfigError("ends", f"--ends={config.ends[0][0]}: legal are reduction loops, {', '.join(loops.of('k'))}")
     if unsized := [n for n, _ in config.remainder if n not in loops.symbolic]:

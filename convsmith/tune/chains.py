@@ -25,7 +25,7 @@ from convsmith.problem.fusion import Stages, reads_padding_alone, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
 from convsmith.tune.chain_costs import ThreadCosts
-from convsmith.tune.fused import first_in_order, fused_config
+from convsmith.tune.fused import fused_config
 from convsmith.tune.stage_configs import ROWS, StageConfigs, row_bytes, rows_at_once
 from convsmith.tune.thread_parts import share
 
@@ -184,7 +184,7 @@ def config_of(
         problem = stages.problems[n]
         near = n > 0 and fused[n - 1]
         if not near and not joined[n]:
-            own = _alone(configs.whole(problem, threads), n)
+            own = configs.alone(problem, threads, n > 0)
         elif not joined[n]:
             start = n - joined[n - 1 :: -1].index(False) if False in joined[:n] else 0
             parts = -(-threads // max(problem.dims["mb"], 1))
@@ -200,15 +200,6 @@ def config_of(
             rows *= problem.s[-2]
     assert config is not None
     return config
-
-
-def _alone(config: Config, number: int) -> Config:
-    """Return the default ``config`` of a stage that is fused with none, the ``number``-th of a chain.
-
-    Operands are packed before the first stage runs, so that what a later one reads of another is not packed.
-    """
-    pack = tuple(name for name in config.pack if not (number and name == "src"))
-    return replace(config, split=(), order=first_in_order(config.order), pack=pack)
 
 
 def _last_of_fused(problem: Problem, configs: StageConfigs, parts: int, rows: int) -> Config:

@@ -12,6 +12,7 @@ from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.fused import NEAR
 from convsmith.plan.kernel import scheduled
+from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.tune.candidates import default_config
@@ -49,6 +50,16 @@ class StageConfigs:
                 if fragments or not self._uses_fragments(config):
                     return config
         return self._made(problem, threads, False)
+
+    def alone(self, problem: Problem, threads: int, reads_another: bool) -> Config:
+        """Return the default config of a stage that is fused with none.
+
+        Operands are packed before the first stage runs, so that the result of another that it reads is not packed.
+        """
+        config = self.whole(problem, threads)
+        source = scheduled_statement(problem, config, self.machine).a.name if reads_another else ""
+        pack = tuple(name for name in config.pack if name != source)
+        return replace(config, split=(), order=first_in_order(config.order), pack=pack)
 
     def _made(self, problem: Problem, threads: int, fragments: bool) -> Config:
         """Return the default config of ``problem`` for the machine, or for the machine without ``fragments``."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from math import prod
 
 import pytest
-from layers import ON_X86, random_chain, random_layer, random_machine
+from drawn_layers import ON_X86, random_chain, random_layer, random_machine
 from legal import legal_problem, types_of
 
 from convsmith.codegen import llvm_bind

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from layers import random_long_layer, random_machine
+from drawn_layers import random_long_layer, random_machine
 
 from convsmith.compiler.driver import lower
 from convsmith.frontend.nothing import has_empty_tensor

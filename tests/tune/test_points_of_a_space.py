@@ -88,18 +88,11 @@ def test_held_operands_have_lanes_along_their_innermost_dim(level: str) -> None:
 
 
 REFUSED = (
-    ("avx512_bf16", "--deconv --dt=f64 --stag=axb --dtag=axb g3mb3ic3ih15oc384oh31kh3sh2ph0",
-     "the residue classes of kh, 3 iterations in steps of 2, differ in length",
-     "--lane=oc --register=ow:6,oc:8 --order=mb,oh,ow,g,oc --reduce=kh,kw,ic --pack=src,wei"),
-    ("avx512_vnni", "--dir=BWD_D --stag=axb --dtag=axb --accuracy=strict g24mb3ic24iw2oc24ow2kw3sw2pw2",
-     "the residue classes of kw, 3 iterations in steps of 2, differ in length",
-     "--lane=g --register=iw:1,g:16 --order=mb,g,ic,iw --reduce=kw,oc --pack=diff_dst"),
     ("avx512_amx", "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih14oc32kh1",
      "side by side in packed wei; legal is --pack=wei",
      "--lane=oc --register=ow:14,oc:32 --reduce=kh,kw,ic --instruction=tdpbf16ps_16 --terms=ic:32 --pack="),
 )  # fmt: skip
-"""Points that a pass would refuse after the plan accepts them: classes of uneven length in a packed operand, and
-fragments of weights that are not packed."""
+"""Points that a pass would refuse after the plan accepts them: fragments of weights that are not packed."""
 
 
 @pytest.mark.parametrize(("level", "line", "text", "words"), REFUSED)
