@@ -83,14 +83,20 @@ def pack_lowp(
     """
     if not 0 <= integer("rows", rows) < _MOST_ROWS:
         raise UsageError(f"rows={shown(rows)} is not legal: expected 0 to {_MOST_ROWS - 1}", code="shape")
-    named = isinstance(lhs_type, (str, type, np.dtype))
-    dtype = next((known for known in _TYPES if named and lhs_type in (known.type, known.name, known)), None)
+    dtype = next((known for known in _TYPES if _names(lhs_type, known)), None)
     if dtype is None:
         raise UsageError(f"lhs_type={shown(lhs_type)} is not legal: expected uint8 or int8", code="dtype")
     _check_rank("rhs", rhs)
     lhs = np.broadcast_to(dtype.type(0), (rows, rhs.shape[0]))
     plan = _planned(lhs, rhs, lhs_offset, rhs_offset, output_stages, bits, rounding, seed, order, None, threads)
     return LowPrecisionProduct(plan, rhs, lhs.shape, lhs.dtype)
+
+
+def _names(given: Any, dtype: np.dtype[Any]) -> bool:
+    """Return whether an argument is `dtype`, its class, or one of its names."""
+    if isinstance(given, str):
+        return given in (dtype.name, dtype.char, dtype.str, dtype.str[1:])
+    return isinstance(given, (type, np.dtype)) and given in (dtype.type, dtype)
 
 
 def _planned(
