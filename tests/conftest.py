@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 from older_click import separate_streams
 from opencl_driver import load_first
-from tiers import mark_wide_cases
+from tiers import mark_torch_cases, mark_wide_cases
 
 from convsmith.diag.settings import settings
 
@@ -57,6 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_wide_cases(items)
+    mark_torch_cases(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -77,3 +77,22 @@ def test_no_example_fails_by_its_time() -> None:
     profile = hypothesis.settings.default
     assert profile is not None and profile.deadline is None
     assert hypothesis.HealthCheck.too_slow in profile.suppress_health_check
+
+
+def test_tests_that_ask_for_pytorch_are_selected_by_their_mark(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        test_asking="""
+        import pytest
+
+        @pytest.fixture
+        def library():
+            return pytest.importorskip("torch")
+
+        def test_itself(): pytest.importorskip("convsmith.torch")
+        def test_by_fixture(library): pass
+        def test_of_something_else(): pytest.importorskip("numpy")
+        """
+    )
+    result = suite.runpytest("-p", "no:xdist", "--collect-only", "-q", "-m", "torch")
+    found = {line.partition("::")[2] for line in result.outlines if "::" in line}
+    assert found == {"test_itself", "test_by_fixture"}

@@ -4,12 +4,16 @@ The normal tier runs one case in n of a test marked `sampled(n, "a", "b")`, or m
 of the parameters a and b to occur; for `sampled(n, "a+b")` every pair of values occurs. A problem's line is covered
 option by option: every value of every option occurs. The other cases get the mark `wide`; slow cases stay slow. The
 sample depends on the cases' names alone, so every process selects the same cases.
+
+Tests that are skipped without PyTorch get the mark `torch`, by which they run alone once it is installed.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Hashable, Iterable, Iterator
+from functools import lru_cache
 from itertools import groupby, product
 from typing import Any
 from zlib import crc32
@@ -29,6 +33,27 @@ def mark_wide_cases(items: Iterable[pytest.Item]) -> None:
             for number, case in enumerate(cases):
                 if number not in kept:
                     case.add_marker(pytest.mark.wide)
+
+
+def mark_torch_cases(items: Iterable[pytest.Item]) -> None:
+    """Mark those of `items` as `torch` that PyTorch is asked for by their module, themselves or one of their fixtures.
+    """
+    for case in items:
+        if isinstance(case, pytest.Function):
+            fixtures = (f.func for fs in case._fixtureinfo.name2fixturedefs.values() for f in fs)
+            if _module_asks(case.module) or any(map(_asks, (case.function, *fixtures))):
+                case.add_marker(pytest.mark.torch)
+
+
+@lru_cache(None)
+def _asks(function: Any) -> bool:
+    return re.search(r'importorskip\("(convsmith\.)?torch', inspect.getsource(inspect.unwrap(function))) is not None
+
+
+@lru_cache(None)
+def _module_asks(module: Any) -> bool:
+    pattern = r'^(\w+ = )?pytest\.importorskip\("(convsmith\.)?torch'
+    return re.search(pattern, inspect.getsource(module), re.MULTILINE) is not None
 
 
 def sample(names: list[str], traits: list[frozenset[Hashable]], n: int) -> set[int]:
