@@ -17,8 +17,8 @@ from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import ConvsmithError, UsageError
 
 __all__ = [
-    "LEAST", "MOST", "check_fields", "conforms", "expect_text", "expect_word", "has_long_number", "integer", "integers",
-    "is_day", "is_positive", "json_list", "limit_digits", "shown",
+    "LEAST", "MOST", "MOST_DIGITS", "check_fields", "conforms", "expect_text", "expect_word", "has_long_number",
+    "integer", "integers", "is_day", "is_positive", "json_list", "limit_digits", "shown",
 ]  # fmt: skip
 
 LEAST, MOST = 1e-12, 1e18
@@ -26,9 +26,9 @@ LEAST, MOST = 1e-12, 1e18
 _LONGEST = 200
 """Characters of a value in an error message."""
 _MOST_BITS = 1000
-_MOST_DIGITS = 300
+MOST_DIGITS = 300
 """Limits of numbers, of which each is beyond any legal size."""
-_LONG_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
+_LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")
 
 
 def conforms(value: Any, hint: Any) -> bool:
@@ -65,20 +65,20 @@ def expect_word(name: str, value: object, legal: Collection[str], code: str) -> 
 
 
 def limit_digits(text: str, code: str) -> None:
-    """Raise UsageError with `code` if a number in `text` has more than `_MOST_DIGITS` digits.
+    """Raise UsageError with `code` if a number in `text` has more than `MOST_DIGITS` digits.
 
     Python refuses to read and to print an integer of more than 4,300 digits.
     """
-    if len(text) > _MOST_DIGITS and (found := _LONG_NUMBER.search(text)):
+    if len(text) > MOST_DIGITS and (found := _LONG_NUMBER.search(text)):
         start = found.start()
         raise UsageError(
-            f"a number begins with {text[start : start + 20]}: legal are at most {_MOST_DIGITS} digits", code=code
+            f"a number begins with {text[start : start + 20]}: legal are at most {MOST_DIGITS} digits", code=code
         )
 
 
 def has_long_number(text: str) -> bool:
-    """Return whether a number in ``text`` has more than `_MOST_DIGITS` digits."""
-    return len(text) > _MOST_DIGITS and _LONG_NUMBER.search(text) is not None
+    """Return whether a number in ``text`` has more than `MOST_DIGITS` digits."""
+    return len(text) > MOST_DIGITS and _LONG_NUMBER.search(text) is not None
 
 
 def integer(name: str, value: object) -> int:

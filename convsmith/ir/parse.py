@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from convsmith.diag.expect import limit_digits
 from convsmith.ir.buffer import SCOPES, UNKNOWN, Buffer, dense
 from convsmith.ir.index import (
     Cond,
@@ -417,6 +416,5 @@ def parse_kernel(text: str) -> Kernel:
 
     All buffers are new; the preparing kernels share those parameters whose declarations equal the kernel's.
     """
-    limit_digits(text, "bad-number")
     parser = _Parser(text, {})
     return parser.read(parser.kernel)

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import MOST_DIGITS, has_long_number
 
 T = TypeVar("T")
-
-_MAX_DIGITS = 1000
 
 _TOKEN = re.compile(
     r"(?P<float>\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)"
@@ -37,7 +36,10 @@ class Token(NamedTuple):
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of ``text``. UsageError, with line and column, if a character starts no token."""
+    """Yield the tokens of ``text``.
+
+    UsageError, with line and column, if a character starts no token or a number is too long for Python to read.
+    """
     levels: list[int] = []
     number = 0
     for number, line in enumerate(text.split("\n"), 1):
@@ -59,8 +61,8 @@ def tokens(text: str) -> Iterator[Token]:
             match = _TOKEN.match(line, at)
             if match is None:
                 raise UsageError(f"line {number}, column {at + 1}: {line[at]!r} starts no token")
-            if match.lastgroup == "int" and match.end() - at > _MAX_DIGITS:
-                raise UsageError(f"line {number}, column {at + 1}: expected an integer of at most {_MAX_DIGITS} digits")
+            if has_long_number(match.group()):
+                raise UsageError(f"line {number}, column {at + 1}: expected a number of at most {MOST_DIGITS} digits")
             yield Token(str(match.lastgroup), match.group(), number, at + 1)
             at = match.end()
             while line.startswith(" ", at):

@@ -203,7 +203,7 @@ def test_empty_blocks_are_kept() -> None:
         ("(a + 1", "line 1, column 7: expected ')', found end of line"),
         ("min()", "line 1, column 6: expected arguments of min, found end of line"),
         ("a & 1", "line 1, column 3: '&' starts no token"),
-        ("a * " + "9" * 5000, "line 1, column 5: expected an integer of at most 1000 digits"),
+        ("a * " + "9" * 5000, "line 1, column 5: expected a number of at most 300 digits"),
         ("a\n+ b", "line 2, column 1: expected the end, found '+'"),
     ],
 )
@@ -268,6 +268,10 @@ def test_errors_of_statements(text: str, message: str) -> None:
     ("text", "message"),
     [
         ("kernel k(a: f32[2])\npass", "line 2, column 1: expected an indented block, found 'pass'"),
+        (
+            f"kernel k(a: f32[2]) #i{'9' * 5000}\n  pass",
+            "line 1, column 21: expected a number of at most 300 digits",
+        ),
         (
             "kernel k(a: f32[2]) #32\n  pass",
             "line 1, column 21: expected a width such as #i32, or #stream and names of buffers, found '#32'",
