@@ -403,7 +403,7 @@ def _happens(access: Access, values: _Values) -> bool:
 
 
 def _moved(r: Range, distance: int) -> Range:
-    """Values within a range that stay within it when they move by the distance."""
+    """Return the range of the values in ``r`` that are still in it after a move by ``distance``."""
     return max(r[0], r[0] - distance), min(r[1], r[1] - distance)
 
 

@@ -127,7 +127,7 @@ class ThreadScope:
 
     @contextmanager
     def under(self, what: str, variables: Iterable[Var]) -> Iterator[None]:
-        """Statements that run only where ``variables`` permit."""
+        """Run the block, whose statements run only where ``variables`` permit."""
         differs = not self._own.isdisjoint(variables)
         if differs:
             self._apart.append(what)

@@ -215,7 +215,9 @@ def assembly(t: Machine, types: Types = F32) -> str:
 
 
 def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
-    """LLVM text: `turns` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from memory."""
+    """Return LLVM text of `turns` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from
+    memory.
+    """
     if row.result.file != t.vectors.name:
         return _fragment_text(t, row, threads)
     c, a, b = (f"<{p.size} x {p.dtype.llvm}>" for p in row.kernel.params)
@@ -299,7 +301,7 @@ def _bits(name: str, value: str, vector: str, wanted: str) -> list[str]:
 
 
 def _read_text(t: Machine, threads: int, nbytes: int) -> str:
-    """LLVM text: `turns` times the sum of the `nbytes` bytes of a thread's part of the data, as integers."""
+    """Return LLVM text of `turns` times the sum of the `nbytes` bytes of a thread's part of the data, as integers."""
     vector = f"<{t.lanes(32)} x i32>"
     names = [f"%s{k}" for k in range(_ADDENDS)]
     lines = [

@@ -170,7 +170,7 @@ class _Collector:
                     self.site(buffer, None, None, is_write, path)
 
     def named(self, var: Var, value: Index) -> LoopBounds:
-        """A variable with a value is a loop that runs once."""
+        """Return the bounds of a variable with a ``value``: those of a loop that runs once."""
         return LoopBounds(var, value, value + 1, try_interval(value, self.ranges) or (-INFINITE, INFINITE))
 
     def inside(self, around: tuple[LoopBounds, ...], body: Stmt, path: Path) -> None:

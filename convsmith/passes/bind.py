@@ -77,7 +77,7 @@ class _Bind(LoopRewriter):
         return loop.kind in self.at_once or loop.var.name in self.names
 
     def Block(self, s: Block) -> Stmt:
-        """Pieces of a loop run at once, as its iterations do."""
+        """Require independent pieces of a loop, since they run at once, as its iterations do."""
         for a, b in pairwise(s.stmts):
             if not (self.at_once and isinstance(a, Loop) and isinstance(b, Loop) and a.var is b.var):
                 continue

@@ -240,7 +240,7 @@ def _rolled(parts: Mapping[int, _Interval], loop: For) -> int | None:
 
 
 def _cut(part: _Interval, ranges: Mapping[Var, Range]) -> tuple[Index, Index]:
-    """First coordinate and number of the iterations of the loop that lie in the interval."""
+    """Return the first coordinate and the number of the iterations of the loop that lie in the interval."""
     loop, end = part.loop, part.first + part.size
     start = simplify(maximum(part.first, loop.lo), ranges)
     number = minimum(part.size, end - loop.lo, loop.hi - part.first, loop.hi - loop.lo)
@@ -323,7 +323,7 @@ class _Moving(ScopedRewriter):
 
 
 def _check_stage(s: Alloc) -> None:
-    """ConfigError where accesses have lanes, or memory is reached by other statements than stores."""
+    """Raise ConfigError where accesses have lanes, or memory is reached by other statements than stores."""
     nodes = walk(s)
     if any(isinstance(x, (At, Call, Invoke, Let)) or (isinstance(x, (Load, Store)) and x.lanes) for x in nodes):
         raise _refuse(f"statements within {s.buffer} have lanes, pointers or functions; legal are scalar nests")

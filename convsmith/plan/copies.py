@@ -83,7 +83,7 @@ def empty_terms(st: Statement, config: Config) -> int:
 
 
 def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
-    """Whether the padded copy of A has zeros for the terms that the last instruction on fragments lacks."""
+    """Return whether the padded copy of A has zeros for the terms that the last instruction on fragments lacks."""
     is_padded = bool(nest.rows) and is_copied(st, config) and not has_windows(config)
     sizes = {d.name: d.size for d in st.dims}
     return is_padded and prod(sizes[n] for n in fused_dims(config, config.terms[0][0])) % nest.unit.terms > 0

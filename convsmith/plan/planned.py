@@ -32,7 +32,7 @@ def plan_for(problem: Problem, config: Config, machine: Machine, requirements: R
 
 
 def check_sizes(machine: Machine, dynamic: bool) -> None:
-    """UnsupportedError where the kernels of a device would have to be ``dynamic``, for sizes of a call."""
+    """Raise UnsupportedError where the kernels of a device would have to be ``dynamic``, for sizes of a call."""
     if dynamic and machine.device is not None:
         raise UnsupportedError(
             f"kernels for {machine.name} have fixed sizes; available is a kernel for each size, or a level of a CPU",

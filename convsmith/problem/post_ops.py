@@ -288,7 +288,7 @@ class Depthwise(PostOp):
             raise _bad(f"post-op dw: k={self.k}, s={self.s}, p={self.p} is not legal; expected k >= 1, s >= 1, p >= 0")
 
     def check_extents(self, extents: tuple[int, ...]) -> None:
-        """UsageError if the front pad is so large that an input extent implies no legal back pad."""
+        """Raise UsageError if the front pad is so large that an input extent implies no legal back pad."""
         for size in extents:
             back = (-(-size // self.s) - 1) * self.s - size + self.k - self.p
             if back <= -self.s:

@@ -203,12 +203,16 @@ class _Relation:
 
 
 def _to_grid(r: _Relation) -> Statement:
-    """A is the image, B the weights: N is the grid's channels, K the image's channels and the taps."""
+    """Return the statement in which A is the image, B the weights: N is the grid's channels, K the image's channels and
+    the taps.
+    """
     return _pixels(r, r.grid, r.image, r.gathered(r.image))
 
 
 def _to_image(r: _Relation) -> Statement:
-    """A is the grid, B the weights: N is the image's channels, K the grid's channels and the taps."""
+    """Return the statement in which A is the grid, B the weights: N is the image's channels, K the grid's channels and
+    the taps.
+    """
     return _pixels(r, r.image, r.grid, r.scattered(r.grid))
 
 
@@ -224,7 +228,9 @@ def _pixels(r: _Relation, result: _Side, source: _Side, a: View) -> Statement:
 
 
 def _to_weights(r: _Relation) -> Statement:
-    """A is the image, B the grid: N is the grid's channels, M the taps and the image's channels, K all pixels."""
+    """Return the statement in which A is the image, B the grid: N is the grid's channels, M the taps and the image's
+    channels, K all pixels.
+    """
     dims = r.dims(
         ("n", (r.grid.channel,)), ("m", (*r.taps, r.image.channel)), ("k", (r.batch, *r.grid.axes))
     )  # fmt: skip

@@ -146,7 +146,7 @@ def _least(found: list[_ModelledChoice], cycles: Callable[[_ModelledChoice], flo
 
 
 def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice]:
-    """The candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
+    """Yield the candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
     target, flip, along = model.target, model.flip(), tuple(p.pixel for p in model.phases)
     instruction = model.unit.name
     offsets = "sums" if model.st.sums or of_fewer_bits(model.st) else "each"

@@ -73,7 +73,7 @@ class CostModel(SharedFacts):
         return 1 + (self.target.costs.arriving - 1) / again
 
     def waiting(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
-        """Cycles that a step waits for lines from beyond the second-level cache: of the source, or of weights.
+        """Return the cycles that a step waits for lines of the source or of weights from beyond the second-level cache.
 
         Nothing fetches the lines of the next channels, which are far apart.
         """
@@ -93,8 +93,8 @@ class CostModel(SharedFacts):
         return 0.0 if prod(self.st.a.layout.shape) * self.bytes <= l2.bytes * images else lines * far
 
     def lines_apart(self, loops: Loops, config: Config, pixels: int) -> float:
-        """Vectors of the source's cache lines that a step of ``pixels`` reads from the second-level cache, where each
-        channel lies on lines of its own, more of them than the first-level cache keeps.
+        """Return the cache lines of the source, in vectors, that a step of ``pixels`` reads from the second-level
+        cache, where each channel lies on lines of its own, more of them than the first-level cache keeps.
         """
         l1, apart = self.target.l1, self.src.get(Var(self.k), 0) * self.bytes
         packed = config.near or self.st.a.name in config.pack or config.realise != "peel" or self.unit.dot
@@ -210,7 +210,7 @@ class CostModel(SharedFacts):
         self, loops: Loops, config: Config, tiles: list[tuple[int, int, int]], steps: int, passing: int,
         terms: Terms | None = None, near: bool = False,
     ) -> float:  # fmt: skip
-        """Cycles of register tiles, each given as (pixels, vectors of channels, how many there are).
+        """Return the cycles of register tiles, each given as (pixels, vectors of channels, number of such tiles).
 
         ``steps`` are those of a sum; between two tiles of the same pixels pass the weights of ``passing`` vectors.
         """
@@ -279,7 +279,7 @@ class CostModel(SharedFacts):
         return cycles
 
     def scattering(self, apart: int, lanes: int) -> float:
-        """Cycles to store one of ``lanes`` that are ``apart`` bytes from each other in the result."""
+        """Return the cycles to store one of ``lanes`` that are ``apart`` bytes from each other in the result."""
         l1, cost = self.target.l1, self.target.costs
         if apart < l1.line:
             return cost.scatter
@@ -287,7 +287,7 @@ class CostModel(SharedFacts):
         return max(cost.scatter_far, cost.scatter_clash) if lanes > places * l1.ways else cost.scatter_far
 
     def row_read(self, lane: str, passing: int) -> float:
-        """Cycles to load a vector of pixels of a row, of which ``passing`` bytes are read between two tiles.
+        """Return the cycles to load a vector of pixels of a row, of which ``passing`` bytes are read between two tiles.
 
         A vector that starts at any tap lies on two cache lines. Between pixels of a stride lie others, which are loaded
         too, unless the source is packed: more vectors, where the row is longer than one.
@@ -326,7 +326,7 @@ class CostModel(SharedFacts):
         return -(-tile[tap] // together) / tile[tap]
 
     def fetch(self, loops: Loops, config: Config) -> float:
-        """Vectors that come from beyond the first-level cache, and go there, for each that a window's tap multiplies.
+        """Return the vectors moved from and to beyond the first-level cache, for each that a window's tap multiplies.
 
         A result is fetched before it is written. Where weights stay, channels pass some at a time.
         """
@@ -347,7 +347,8 @@ class CostModel(SharedFacts):
         return part * (max(wasted, cost.jump) if jumps and not fits else wasted)
 
     def emitted(self, loops: Loops, config: Config) -> int:
-        """Multiply-adds of all register tiles, rests included, and the stores of scattered vectors.
+        """Return the number of multiply-adds of all register tiles, remainders included, and of stores of scattered
+        vectors.
 
         Where taps are part of a tile, the first and the last one along their axis are others.
         """
@@ -365,7 +366,8 @@ class CostModel(SharedFacts):
         return sum(pieces) * (stores if scattered else 1) * copies // self.taken()
 
     def sums(self, held: int) -> float:
-        """Cycles to add up the lanes of the accumulators; a vector of sums costs the same when it is not full."""
+        """Return the cycles to add up the lanes of the accumulators; a vector of sums costs the same if it is not full.
+        """
         cycles = self.target.costs.lane_sum
         if held <= self.lanes // 2:
             return held * cycles / 2
@@ -373,7 +375,8 @@ class CostModel(SharedFacts):
 
 
 def overlapped(*cycles: float) -> float:
-    """Cycles of things done at once: the longest, and a little more where another is nearly as long."""
+    """Return the cycles of work done at once: the longest of ``cycles``, a little more where another is nearly as long.
+    """
     return float(sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP))
 
 

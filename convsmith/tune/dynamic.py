@@ -70,6 +70,6 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
 
 
 def _terms(st: Statement, target: Machine) -> int:
-    """Products that an instruction on vectors adds up."""
+    """Return the number of products that an instruction on vectors adds up; 0 if it is no dot product."""
     unit = Unit.choices(st, target, limited=False)[-1]
     return unit.terms if unit.dot else 0

@@ -57,11 +57,11 @@ class Model(CostModel):
         return name
 
     def flip(self) -> tuple[str, ...]:
-        """The operands that are flipped."""
+        """Return the operands that are flipped."""
         return tuple(view.name for view in (self.st.a, self.st.b) if view.flipped)
 
     def fusions(self) -> tuple[tuple[str, str], ...]:
-        """Pixel loops that are contiguous in source and destination, innermost first."""
+        """Return the pairs of pixel loops that are contiguous in source and destination, innermost first."""
         sizes = self.sizes
         names = [d.name for d in self.st.of("m")]
         if self.is_copied:
@@ -77,7 +77,7 @@ class Model(CostModel):
         return tuple(out)
 
     def pixels(self) -> list[str]:
-        """Pixel loops after fusing, outermost first."""
+        """Return the pixel loops after fusing, outermost first."""
         names = [d.name for d in self.st.of("m")]
         for a, b in self.fusions():
             names = [*names[:-2], self.fuse(a, b)]
@@ -218,20 +218,22 @@ class Model(CostModel):
         return replace(config, realise="pad_copy") if rows or config.threads == 1 else None
 
     def cut_apart(self) -> int:
-        """The number of taps for which a row of pixels, as lanes, ends at a different position."""
+        """Return the number of taps for which a row of pixels, as lanes, ends at a different position."""
         axes = {d.axis for d in self.st.of("k") if d.name == self.k} - {""}
         masked = variables_of(self.st.a.mask)
         return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
 
     def worth(self) -> tuple[Phase, ...]:
-        """Phases that may fill the lanes which channels leave empty."""
+        """Return the phases that may fill the lanes which channels leave empty."""
         columns = self.sizes[self.n]
         if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
             return ()
         return tuple(p for p in phases(self.st).values() if p.count > 1)
 
     def phase_lanes(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-        """Phases along the innermost axis, alone or with the channels, as they lie side by side in the result."""
+        """Yield loops of lanes along phases of the innermost axis, alone or fused with the channels beside them in the
+        result.
+        """
         phase = self.phases[-1].name
         apart, channels = self.dst.get(Var(phase)), self.sizes[self.n]
         if apart == 1:
@@ -286,7 +288,7 @@ class Model(CostModel):
                         yield {pixels[-3]: loops.extents[pixels[-3]], pixels[-2]: rows, **tile}
 
     def joined(self) -> str:
-        """The tap loop that, as one loop with few channels, leaves fewer terms of an instruction empty; or nothing.
+        """Return the tap loop that, fused with few channels, leaves fewer terms of an instruction empty; or nothing.
 
         In a copy without borders the two step through memory as one.
         """
@@ -299,7 +301,8 @@ class Model(CostModel):
         return tap if even and self.images and self.sizes[tap] > 1 else ""
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
-        """Images outermost; then channels, whose weights stay while pixels pass, or pixels where all weights stay.
+        """Return the order of loops: images outermost; then channels, whose weights stay while pixels pass, or pixels
+        where all weights stay.
 
         A result whose vectors are scattered, or that is as large as weights, is written in the order of memory.
         """
@@ -389,7 +392,7 @@ class Model(CostModel):
         return replace(config, order=(*images, *channels, *names), hold=(self.st.b.name,))
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
-        """Terms that are placed innermost because gathers of adjacent channels share their vectors.
+        """Return the terms that are placed innermost because gathers of adjacent channels share their vectors.
 
         Two channels of pixels along the lanes, which are read once, are loaded at a time: more loads are under way.
         """
@@ -407,7 +410,7 @@ class Model(CostModel):
         return along and plain and not self.sizes[self.k] % PAIR
 
     def gathers(self, lane: str) -> bool:
-        """Whether adjacent channels of several groups are gathered for the lanes of a vector."""
+        """Return whether adjacent channels of several groups are gathered for the lanes of a vector."""
         adjacent = self.dims[lane] == (self.batch, self.n) and self.src.get(Var(self.k)) == 1
         return adjacent and not self.unit.dot and 1 < self.sizes[self.k] < self.lanes
 
@@ -432,7 +435,7 @@ class Model(CostModel):
         return any(lane in names and len(names) > 1 for names in moving)
 
     def packed(self, lane: str) -> tuple[str, ...]:
-        """Operands that are packed: constant ones, and those whose vectors are scattered in memory."""
+        """Return the operands that are packed: constant ones, and those whose vectors are scattered in memory."""
         b, steps = self.st.b, view_steps(self.st.b)
         single = all(Var(name) not in steps for name in self.dims[lane]) and not self.crosses(b, lane)
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
@@ -481,7 +484,9 @@ class Model(CostModel):
         return plain and loops.kinds[config.lane] == "m" and 0 < least <= prod(source.layout.shape) * self.bytes
 
     def complete(self, loops: Loops, config: Config) -> Config:
-        """The config with its reduction in parts for threads, or else with blocks of channels, where either pays."""
+        """Return ``config`` with its reduction in parts for threads, or else with blocks of channels, where either
+        pays.
+        """
         splittable = splits(self.whole)
         if splittable and (parts := parts_of_sums(self.problem, self.whole, loops, config, self.unit, self.target)):
             return replace(config, split=parts, order=(PART, *config.order))

@@ -56,8 +56,8 @@ class GradientModel(Model):
         return cycles
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
-        """Taps of a row outermost, because each reads elements of its own, and taps that share rows innermost; between
-        them, the result's order in memory.
+        """Return the order of loops: taps of a row outermost, because each reads elements of its own, and taps that
+        share rows innermost; between them, the result's order in memory.
         """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         taps = [d.name for d in self.st.of("m") if d.axis]

@@ -51,6 +51,6 @@ def parts_of_sums(
 
 
 def _work(problem: Problem, st: Statement, unit: Unit, target: Machine) -> int:
-    """Multiply-adds, one in each lane, in the time that the sums take, reading from memory included."""
+    """Return the time of the sums, including reads from memory, in multiply-adds of one lane."""
     read = sum(v.layout.size * dtype(v.dtype).bytes for v in (st.a, st.b))
     return problem.flops_real // 2 // (unit.terms * unit.rows) + read * target.costs.memory_byte

@@ -60,7 +60,9 @@ class SharedFacts:
         """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
 
     def along_rows(self, pixel: str) -> bool:
-        """Whether vectors of pixels lie along rows of a result and of a source that may have borders or a stride."""
+        """Return whether vectors of pixels lie along rows of a result and of a source, which may have borders or a
+        stride.
+        """
         if not self.st.constant or self.phases or self.dims[pixel] != (pixel,) or self.apart(pixel) != 1:
             return False
         step = self.row_step(pixel)
@@ -70,11 +72,13 @@ class SharedFacts:
         return not self.bordered(pixel) or not (self.st.shifted or self.st.a.fewer is not None or self.st.sizes)
 
     def row_step(self, pixel: str) -> int:
-        """Elements of the source between neighbouring pixels, of one residue class where a stride must divide them."""
+        """Return the elements of the source between neighbouring pixels, of one residue class where a stride must
+        divide them.
+        """
         return self.moved(pixel, self.classes.get(pixel, 1)) - self.moved(pixel, 0)
 
     def reads_once(self) -> bool:
-        """Whether pixels have one tap, or the result is that of weights: packing then repeats no element for taps."""
+        """Return whether packing repeats no element for taps: pixels have one tap, or the result is that of weights."""
         return not self.st.constant or all(d.size == 1 for d in self.st.of("k") if d.axis)
 
     @cached_property
@@ -84,12 +88,15 @@ class SharedFacts:
         return self.st.constant and self.reads_once() and self.sizes[self.k] > 1 and apart and not self.phases
 
     def window(self, step: int) -> int:
-        """Bytes of the source that two vectors of pixels, ``step`` elements apart, read in all rows of their taps."""
+        """Return the bytes of the source that two vectors of pixels, ``step`` elements apart, read in all rows of their
+        taps.
+        """
         rows = self.terms // next((d.size for d in reversed(self.st.of("k")) if d.axis), 1)
         return rows * 2 * step * self.lanes * self.bytes
 
     def bordered(self, lane: str) -> bool:
-        """Whether lanes along pixels cross borders, beyond which only a padded copy of the source has elements."""
+        """Return whether lanes along pixels cross borders, beyond which only a padded copy of the source has elements.
+        """
         pixel = Var(self.dims[lane][-1])
         along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
         return self.st.constant and along and not self.phases and pixel in variables_of(self.st.a.mask)
@@ -102,7 +109,7 @@ class SharedFacts:
         return self._filled[dims]
 
     def columns(self, loops: Loops, lane: str) -> list[int]:
-        """Columns along the lanes, in runs that vectors do not cross."""
+        """Return the numbers of columns along the lanes, of each run that vectors do not cross."""
         for p in self.phases:
             if p.name in self.dims[lane]:
                 return [n * loops.extents[lane] // p.count for n in p.runs]
@@ -142,7 +149,9 @@ class SharedFacts:
         return self._most[lines]
 
     def turns_pages(self, lane: str) -> bool:
-        """Whether lanes along pixels write a result beyond the caches whose channels lie on pages of their own."""
+        """Return whether lanes along pixels write a result that exceeds the caches and has each channel on pages of its
+        own.
+        """
         along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
         pixels = self.st.constant and along and self.apart(lane) == 1
         size = dtype(self.st.c.dtype).bytes
@@ -169,12 +178,12 @@ class SharedFacts:
         return 1 if config.realise == "window_copy" else prod(d.size for d in self.st.of("k") if d.axis in along)
 
     def footprint(self) -> int:
-        """Bytes of all images and their results, or the gradients of these."""
+        """Return the bytes of all images and their results, or of the gradients of both."""
         images = (self.st.a, self.st.c) if self.st.constant else self.st.factors
         return sum(prod(v.layout.shape) for v in images) * self.bytes
 
     def taken(self) -> int:
-        """Residue classes of reduction loops: one of them meets each class of the result."""
+        """Return the number of residue classes of reduction loops, one of which meets each class of the result."""
         return prod(m for name, m in self.classes.items() if name in self.st.reduce)
 
     def of_single_taps(self) -> int:
@@ -183,8 +192,8 @@ class SharedFacts:
         return prod(self.classes.get(d.name, 1) for d in self.st.of("m") if d.axis in single)
 
     def pixels_first(self) -> bool:
-        """Whether all weights stay near enough to be read again for each tile of pixels, or prefetches hide that they
-        come from the second-level cache.
+        """Return whether caches keep all weights, to be read again for each tile of pixels, or prefetches hide that
+        they come from the second-level cache.
         """
         groups, cost = self.sizes.get(self.batch, 1), self.target.costs
         share = cost.weights_kept * (2 if self.classes else 1)  # the result then takes most of the time
@@ -196,6 +205,6 @@ class SharedFacts:
         return self.dst.get(Var(self.dims[loop][-1]), 1)
 
     def moved(self, loop: str, by: int) -> int:
-        """Elements that so many iterations of a loop move the source by, from the start."""
+        """Return the distance in the source, in elements, from the first iteration of ``loop`` to iteration ``by``."""
         values = {v: by * (v.name == loop) for e in self.src for v in variables_of(e)}
         return sum(c * int(evaluate(e, values)) for e, c in self.src.items())

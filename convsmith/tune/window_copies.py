@@ -31,7 +31,9 @@ class WindowModel(Model):
         self.row = self.st.of("m")[-1].name
 
     def fusions(self) -> tuple[tuple[str, str], ...]:
-        """The loop over rows and that along a row, where whole windows are copied and a row fills no fragment."""
+        """Return the loop over rows and that along a row to fuse, where whole windows are copied and a row fills no
+        fragment.
+        """
         rows = [d.name for d in self.st.of("m") if d.sort != "images"][:-1]
         if not rows or not self.whole_windows or self.sizes[self.row] >= self.unit.rows or self.sizes[rows[-1]] < 2:
             return ()
@@ -47,7 +49,9 @@ class WindowModel(Model):
         return "window_copy"
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
-        """Loops whose iterations copy windows outermost; within them, pixels of several rows as the weights allow."""
+        """Return the order of loops: those whose iterations copy windows outermost, within them pixels of several rows
+        as the weights allow.
+        """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         fused = loops.of("m")[-1] if self.fusions() else ""
         around = [n for n in names if loops.kinds[n] != "n" and n != fused]
@@ -55,7 +59,7 @@ class WindowModel(Model):
         return (*around, *(n for n in within if n not in around))
 
     def complete(self, loops: Loops, config: Config) -> Config:
-        """The config with tiles of rows, so that rows are copied once for most of the taps that read them."""
+        """Return ``config`` with tiles of rows, so that rows are copied once for most of the taps that read them."""
         if self.whole_windows or len(loops.of("m")) < 2 or loops.kinds[config.order[-3]] != "m":
             return config
         rows = config.order[-3]

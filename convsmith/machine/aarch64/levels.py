@@ -29,7 +29,7 @@ _COSTS = Costs(
 
 
 def _neon(count: int) -> Machine:
-    """NEON with the first ``count`` extensions."""
+    """Return NEON with the first ``count`` extensions."""
     needs = (*_BASE, *(feature for _, feature in _EXTENSIONS[:count]))
     half: Half = "computes" if "fullfp16" in needs else "converts"
     return Machine(
@@ -43,7 +43,7 @@ def _neon(count: int) -> Machine:
 
 
 def _sve(scale: int) -> Machine:
-    """SVE with vectors of ``scale`` times 128 bits, above all of NEON."""
+    """Return SVE with vectors of ``scale`` times 128 bits, above all of NEON."""
     neon = _neon(len(_EXTENSIONS))
     bits = _BITS * scale
     needs = (*neon.needs, "sve", f"sve{bits}")
@@ -55,7 +55,7 @@ def _sve(scale: int) -> Machine:
 
 
 def _any_sve() -> Machine:
-    """SVE with vectors of any length, above all of NEON, whose vectors are units of them."""
+    """Return SVE with vectors of any length, above all of NEON, whose vectors are units of them."""
     neon = _neon(len(_EXTENSIONS))
     needs = (*neon.needs, "sve")
     return replace(
