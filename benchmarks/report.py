@@ -88,25 +88,26 @@ class Report:
         line = [f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)]
         self._lines += [f"## {heading}", "", *line, ""]
 
+    @property
+    def page(self) -> str:
+        """The text of the page: title, machine, versions and command, then paragraphs and tables."""
+        heads = [*self._lines[:2], *_machine_lines(self._machine, self.data), "", f"`{_command()}`, {self._date}", ""]
+        return "\n".join([*heads, *self._lines[2:]])
+
     def write(self) -> None:
         """Write both files, and print the page."""
-        machine = self._machine
-        command = f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
-        facts = {"benchmark": self.name, "date": self._date, "command": command, "convsmith": __version__}
-        content = facts | {"sources": compiler_source_hash(), "machine": machine, **self.data}
-        page = [
-            *self._lines[:2],
-            *_machine_lines(machine, self.data),
-            "",
-            f"`{command}`, {self._date}",
-            "",
-            *self._lines[2:],
-        ]
+        facts = {"benchmark": self.name, "date": self._date, "command": _command(), "convsmith": __version__}
+        content = facts | {"sources": compiler_source_hash(), "machine": self._machine, **self.data}
+        page = self.page
         RESULTS.mkdir(exist_ok=True)
         self.stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        self.stem.with_suffix(".md").write_text("\n".join(page), encoding="utf-8")
-        print("\n".join(page))
+        self.stem.with_suffix(".md").write_text(page, encoding="utf-8")
+        print(page)
         print(f"written: {self.stem}.md and .json", file=sys.stderr)
+
+
+def _command() -> str:
+    return f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
 
 
 def _machine_lines(machine: Mapping[str, Any], data: Mapping[str, Any]) -> list[str]:
