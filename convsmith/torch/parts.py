@@ -32,7 +32,7 @@ from convsmith.torch.tracing import (
 )
 from convsmith.torch.trees import difference, tensors_of
 
-__all__ = ["Parts", "in_words", "region_of"]
+__all__ = ["Parts", "in_words", "region_of", "tolerance"]
 
 _Optimized = Callable[[fx.GraphModule, list[Any]], fx.GraphModule]
 
@@ -47,11 +47,14 @@ class Parts:
         self._names = {id(m): name for name, m in network.named_modules()}
         self._report, self._optimized = report, optimized
         self.installed: dict[str, PartForward] = {}
+        self._improved: set[int] = set()
 
     def improve(self, module: nn.Module, calls: list[ModuleCall]) -> None:
-        """Let a module, or parts of it, run on our kernels in the calls that it gets in the example."""
+        """Let a module, or parts of it, run on our kernels in the calls that it gets in the example, once."""
+        if id(module) in self._improved:
+            return
+        self._improved.add(id(module))
         name = self._names[id(module)]
-        rows, chains = len(self._report.rows), len(self._report.chains)
         region = next((call.region for call in calls if call.region), "")
         if isinstance(module, torch.jit.ScriptModule):
             region = "it is compiled by torch.jit.script"
@@ -59,7 +62,12 @@ class Parts:
             self._report.divided[name] = region
             self._refuse(module, region)
             return
+        rows, chains = len(self._report.rows), len(self._report.chains)
         try:
+            # Hooks see the calls of their modules, so these stay modules, whatever becomes of the module around them.
+            for part, given in _calls_inside(module, calls, lambda m: has_hooks(m) and _has_weights(m)):
+                self.improve(part, given)
+            rows, chains = len(self._report.rows), len(self._report.chains)
             self._as_one(module, name, calls)
             return
         except Exception as error:  # what the module's own code raises on symbols, or a reason of ours
@@ -74,8 +82,7 @@ class Parts:
         if isinstance(module, _ConvNd):
             self._refuse(module, why)
         for part, given in inner:
-            if not isinstance(vars(part).get("forward"), PartForward):
-                self.improve(part, given)
+            self.improve(part, given)
 
     def _refuse(self, module: nn.Module, why: str) -> None:
         """Report that the convolutions of a module stay torch's."""
@@ -87,9 +94,6 @@ class Parts:
         """Let a module run as a graph for each signature of its calls. Raises the reason if that is not possible."""
         if isinstance(module, fx.GraphModule):
             raise UnsupportedError("a torch.fx.GraphModule keeps no other forward in copies", code="trace")
-        # Hooks see the calls of their modules, so these stay modules.
-        for part, given in _calls_inside(module, calls, lambda m: has_hooks(m) and _has_weights(m)):
-            self.improve(part, given)
         parts: list[Traced] = []
         for call in calls:
             if all(part.signature.inputs(*leaves_of(call.args, call.kwargs)) is None for part in parts):

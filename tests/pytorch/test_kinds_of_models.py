@@ -231,6 +231,17 @@ def test_hooks_of_every_module_see_its_calls() -> None:
     assert seen == expected and len(seen) == 10
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_modules_with_hooks_stay_ours_in_code_that_is_no_graph(inside: bool) -> None:
+    """They run on kernels before the code around them is tried, and the report keeps their rows."""
+    body = nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU())
+    body.register_forward_hook(lambda m, args, y: y * 2)
+    made = check_model(lambda m, x: m.conv(m.more[0](x)) if x.sum() != 12345 else x,
+                       nn.Sequential(body, nn.Conv2d(4, 4, 1)) if inside else body, ours=2 + inside)  # fmt: skip
+    rows = made.convsmith_report.rows
+    assert all(row.runner == "convsmith" for row in rows) and sum(len(row.names) for row in rows) == 2 + inside
+
+
 def test_attributes_methods_and_parameters_are_the_models() -> None:
     class Named(Model):
         size = 3
