@@ -5,10 +5,9 @@ Run: python benchmarks/gate.py OLD NEW [--all] [--every 5] [--problems FILE] [--
 OLD and NEW are revisions of git, or folders. The kernels are those of `tests/replay/kernels.json` with sizes known when
 they are made, at the levels that this machine has, and of them those whose object code differs between the two lists;
 with --all every one, with --problems those of a file of descriptors instead. Both revisions run `convsmith bench` in
-processes of their own, in turns, a few problems at a time. A kernel's speed is its share of the peak that is measured
-beside it in the same rounds, so that two runs of different clocks compare; where a level has no such peak, it is its
-time. A kernel that seems slower by the limit is measured again, with more turns, before it counts. The exit status is
-1 if the geometric mean or a kernel is below its limit.
+processes of their own, in turns, a few problems at a time; the fastest quartile of a revision's fastest turn counts,
+since whatever else runs makes a kernel slower and never faster. A kernel that seems slower by the limit is measured
+again, with more turns, before it counts. The exit status is 1 if the geometric mean or a kernel is below its limit.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from report import Report, Row, bench
+from report import Report, bench
 
 from convsmith.machine.registry import host_targets
 
@@ -125,22 +124,15 @@ def compare(subjects: Iterable[Subject], trees: Sequence[Path], cache: Path) -> 
 
 def _ratios(some: Sequence[Subject], trees: Sequence[Path], cache: Path, turns: int) -> dict[Subject, float]:
     target, threads = _level(some[0])
-    runs: dict[Path, list[list[Row]]] = {tree: [] for tree in trees}
+    seconds: dict[Path, list[list[float]]] = {tree: [] for tree in trees}
     for turn in range(turns):
         for tree in trees if turn % 2 == 0 else reversed(trees):
             words = ("--threads", str(threads), "--target", target)
             setting = {"PYTHONPATH": str(tree), "CONVSMITH_CACHE": str(cache / str(trees.index(tree)))}
-            runs[tree].append(bench([s.line for s in some], *words, **setting)["rows"])
-    return {
-        subject: statistics.median(_speed(new[i]) / _speed(old[i]) for old, new in zip(*runs.values(), strict=True))
-        for i, subject in enumerate(some)
-    }
-
-
-def _speed(row: Row) -> float:
-    """Return the share of the peak that was measured in the same rounds, or calls a second where there is no peak."""
-    share = row["of_peak"]
-    return float(share["median"]) if share else 1 / float(row["seconds"]["median"])
+            rows = bench([s.line for s in some], *words, **setting)["rows"]
+            seconds[tree].append([row["seconds"]["low"] for row in rows])
+    old, new = ([min(of_one) for of_one in zip(*seconds[tree], strict=True)] for tree in trees)
+    return {subject: before / now for subject, before, now in zip(some, old, new, strict=True)}
 
 
 def _level(subject: Subject) -> tuple[str, int]:
