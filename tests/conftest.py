@@ -12,18 +12,15 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-import hypothesis
 import pytest
+from draws import register_profiles
 from older_click import separate_streams
 from opencl_driver import load_first
 from tiers import mark_torch_cases, mark_wide_cases
 
 from convsmith.diag.settings import settings
 
-# On a loaded machine, neither an example nor its draw may fail a test by its time.
-hypothesis.settings.register_profile("any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("any-load")
-
+register_profiles()
 
 MICRO_ARCHITECTURE = "intel-server"
 """That of the machine whose choices the expected texts and the outputs of the pages show."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import hypothesis
 import pytest
+from draws import FACTOR
 from tiers import sample
 
 pytest_plugins = ["pytester"]
@@ -73,10 +75,51 @@ def test_one_case_in_n(n: int) -> None:
     assert len({number + 1 for number in kept} - more) <= 1
 
 
-def test_no_example_fails_by_its_time() -> None:
-    profile = hypothesis.settings.default
-    assert profile is not None and profile.deadline is None
-    assert hypothesis.HealthCheck.too_slow in profile.suppress_health_check
+@pytest.mark.parametrize("profile", ["same", "anew"])
+def test_no_example_fails_by_its_time(profile: str) -> None:
+    loaded = hypothesis.settings.get_profile(profile)
+    assert loaded.deadline is None
+    assert hypothesis.HealthCheck.too_slow in loaded.suppress_health_check
+
+
+DRAWS = """
+    from draws import examples
+    from hypothesis import given, strategies as st
+
+    @examples(3)
+    @given(st.integers(0, 2**64))
+    def test_drawn(number): print("drew", number)
+"""
+
+
+def drawn(suite: pytest.Pytester, *options: str) -> list[str]:
+    """The numbers that a test draws in a process of its own, as a profile holds for a whole process."""
+    return re.findall(r"drew (\d+)", suite.runpytest_subprocess("-p", "no:xdist", "-s", *options).stdout.str())
+
+
+def test_every_run_draws_the_same_examples_but_for_the_profile_anew(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    suite.makepyfile(test_cases=DRAWS)
+    once = drawn(suite)
+    monkeypatch.setenv("CI", "true")  # where hypothesis has a profile of its own
+    assert drawn(suite) == once and len(once) == 3
+    fresh = drawn(suite, "--hypothesis-profile=anew", "-m", "hypothesis")
+    assert len(fresh) == 3 * FACTOR and not {*fresh} <= {*once}
+
+
+def test_the_profile_anew_has_more_examples_by_default_as_well() -> None:
+    same, anew = map(hypothesis.settings.get_profile, ("same", "anew"))
+    assert same.derandomize and not anew.derandomize and FACTOR > 1
+    assert anew.max_examples == FACTOR * same.max_examples == FACTOR * 100
+
+
+def test_each_test_says_its_number_of_examples_in_one_way() -> None:
+    """Settings of a test's own would not follow the profile."""
+    pattern = r"max_examples|derandomize|^from hypothesis import.*\bsettings\b"
+    found = {path.name for path in TESTS.rglob("*.py") if re.search(pattern, path.read_text(), re.MULTILINE)}
+    assert found <= {"draws.py", Path(__file__).name}
 
 
 def test_tests_that_ask_for_pytorch_are_selected_by_their_mark(suite: pytest.Pytester) -> None:

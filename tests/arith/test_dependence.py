@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.arith.dependence import INFINITE, Access, Distances, LoopBounds, Unsettled, is_injective
@@ -85,7 +86,7 @@ def sign(x: int) -> int:
     return (x > 0) - (x < 0)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(pairs())
 def test_every_distance_that_occurs_is_possible(pair: tuple[Access, Access]) -> None:
     distances = Distances(*pair, OUTER)
@@ -101,7 +102,7 @@ def test_every_distance_that_occurs_is_possible(pair: tuple[Access, Access]) -> 
             assert distances.may({II: signs[0]}) and distances.may({JJ: signs[1]})
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(pairs(), st.tuples(st.sampled_from((-1, 0, 1)), st.sampled_from((-1, 0, 1))))
 def test_an_example_is_found_where_there_is_one(pair: tuple[Access, Access], signs: tuple[int, int]) -> None:
     wanted = {d for d in meetings(*pair) if (sign(d[0]), sign(d[1])) == signs}

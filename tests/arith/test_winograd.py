@@ -4,7 +4,8 @@ from fractions import Fraction
 from math import isclose, sqrt
 
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.arith.linear_map import linear_code
@@ -37,7 +38,7 @@ def correlation(d, g):
     return [sum(d[i + k] * g[k] for k in range(len(g))) for i in range(len(d) - len(g) + 1)]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(SIZES), st.data())
 def test_correlation_is_exact(size, data):
     m, r = size
@@ -48,7 +49,7 @@ def test_correlation_is_exact(size, data):
     assert times(made.output, products) == correlation(d, g)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(SIZES), st.sampled_from([2, 3, 5]), st.data())
 def test_correlation_with_a_stride_is_exact(size, stride, data):
     m, r = size
@@ -62,7 +63,7 @@ def test_correlation_with_a_stride_is_exact(size, stride, data):
         assert len(products) == stride * m + r - stride
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.sampled_from(SIZES), st.sampled_from([1, 2, 3, 5]), st.integers(0, 7), st.data())
 def test_transposed_correlation_is_exact(size, stride, pad, data):
     """With a stride, a residue class of the outputs has some of the taps, or none."""
@@ -88,7 +89,7 @@ def test_error_of_a_transposed_correlation_counts_the_taps_of_each_class():
     assert isclose(transposed_error_ratio(8, 3, 2, 1), sqrt(sum(both) / (2**2 + 1**2)))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(SIZES), st.data())
 def test_any_points_serve(size, data):
     m, r = size
@@ -100,7 +101,7 @@ def test_any_points_serve(size, data):
     assert times(made.output, products) == correlation(d, g)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(SIZES), st.data())
 def test_straight_lines_are_the_matrices(size, data):
     for matrix in filtering(*size):

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from draws import examples
 from guarded import Array, Compiled, logical
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import exact
 
@@ -55,7 +56,7 @@ def computed(problem: Conv, target: Machine, threads: int, arrays: dict[str, Arr
     return logical(problem, Compiled(problem, artifact)(inputs)).astype(np.float64)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@examples(25)
 @given(problems(), st.sampled_from(list(TYPES)), st.sampled_from(host_targets()), st.integers(1, 2), st.integers(0, 99))
 def test_gradients_are_adjoints(forward: Conv, types: str, target: Machine, threads: int, seed: int) -> None:
     a, b, c = types.split(":") if ":" in types else [types] * 3

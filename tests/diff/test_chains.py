@@ -8,8 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 from chain_problems import random_chain
+from draws import examples
 from guarded import Compiled, check_result, expected
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import convsmith as cs
@@ -132,7 +133,7 @@ def test_rows_that_are_kept_are_computed_once() -> None:
     assert {"compute_at(mid2, oh3, False)", "compute_at(mid, oh3, False)"} <= set(again)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@examples(12)
 @given(st.integers(0, 2**32))
 def test_random_chains(seed: int) -> None:
     check_random(random.Random(seed))

@@ -92,7 +92,7 @@ def run_tests(
     """Run the tests of a tier against the copy of the package in a directory, for so many seconds at most."""
     own = {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
     own["HYPOTHESIS_STORAGE_DIRECTORY"] = str(directory / "examples")  # what fails here is no example for other runs
-    options = ["-x", "-q", "-m", tier, "-p", "no:cacheprovider", "--hypothesis-seed=0", "--color=no"]
+    options = ["-x", "-q", "-m", tier, "-p", "no:cacheprovider", "--color=no"]
     return subprocess.run(
         [sys.executable, "-P", "-m", "pytest", *options, *tests],
         cwd=ROOT, env={**os.environ, **own}, timeout=seconds, capture_output=True, text=True,

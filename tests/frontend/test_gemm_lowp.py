@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import convsmith as cs
@@ -213,7 +214,7 @@ def test_probabilistic_rounding_is_the_better_one_for_deep_sums() -> None:
     assert np.array_equal(*(cs.gemm_lowp(lhs, rhs, bits=(5, 5), rounding="probabilistic", seed=7) for _ in range(2)))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.tuples(*[st.sampled_from([1, 2, 3, 5, 8, 17, 33])] * 3), st.sampled_from(TYPES), st.sampled_from(TYPES),
     st.integers(-300, 300), st.integers(-300, 300), st.integers(0, 99),

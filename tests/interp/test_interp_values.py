@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from natives import run_native
 
@@ -164,13 +165,13 @@ def floats(width: int) -> st.SearchStrategy[tuple[float, ...]]:
     return st.tuples(*[st.floats(width=width, allow_nan=False, allow_infinity=False)] * 3)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(floats(32))
 def test_fma_rounds_once(numbers: tuple[float, float, float]) -> None:
     check_fma(np.float32, *numbers)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(floats(16))
 def test_fma_of_halves_rounds_once(numbers: tuple[float, float, float]) -> None:
     check_fma(np.float16, *numbers)
@@ -267,7 +268,7 @@ def nearest(value: Fraction, name: str) -> float:
     return next(x for x in ties if len(ties) == 1 or not int(np.array(x, DTYPES[name].numpy).view(word)) & 1)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.one_of(st.floats(-1e5, 1e5), st.floats(-500, 500), st.floats(allow_nan=False, allow_infinity=False)),
     st.sampled_from(["f16", "bf16", "f8_e4m3", "f8_e5m2"]),

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.arith.evaluate import evaluate, holds
@@ -77,20 +78,20 @@ def directly(t: Tree, point: dict[str, int]) -> int:
     return point[t] if isinstance(t, str) else t
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(trees, points)
 def test_an_index_evaluates_as_python_does(tree: Tree, point: dict[str, int]) -> None:
     assert evaluate(build(tree), {Var(n): x for n, x in point.items()}) == directly(tree, point)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(trees)
 def test_printed_text_parses_to_the_same_object(tree: Tree) -> None:
     e = build(tree)
     assert parse_index(str(e)) is e
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(trees, points)
 def test_printed_text_means_the_same_to_python(tree: Tree, point: dict[str, int]) -> None:
     e = build(tree)
@@ -108,7 +109,7 @@ affine = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(affine, affine)
 def test_equal_affine_forms_are_one_object(x: Tree, y: Tree) -> None:
     a, b = build(x), build(y)
@@ -119,7 +120,7 @@ def test_equal_affine_forms_are_one_object(x: Tree, y: Tree) -> None:
     assert a * 2 - a is a
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(trees, trees, st.sampled_from(["<", "<=", ">", ">=", "=="]), points)
 def test_a_condition_holds_where_python_says(x: Tree, y: Tree, op: str, point: dict[str, int]) -> None:
     a, b = build(x), build(y)

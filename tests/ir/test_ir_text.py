@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.diag.errors import UsageError
@@ -93,7 +94,7 @@ def _grow(inner: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
 values = st.recursive(st.one_of(numbers, loads), _grow, max_leaves=10)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(values)
 def test_values_print_and_parse(v: Value) -> None:
     assert parse_value(str(v), BUFFERS) is v
@@ -107,7 +108,7 @@ def test_operators_within_operators(outer: str, inner: str) -> None:
         assert parse_value(str(v), BUFFERS) is v
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(values, lanes)
 def test_stores_print_and_parse(v: Value, n: Lanes | None) -> None:
     s = Store(SRC, (Var("i") * 3,), v, n)
@@ -316,7 +317,7 @@ def test_nests_are_read_or_said_to_be_too_deep(
         parse(before * 5000 + inner + after * 5000 + end)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data())
 def test_spoilt_text_is_read_or_refused(data: st.DataObject) -> None:
     text = KERNEL

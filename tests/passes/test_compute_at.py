@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from draws import examples
 from guarded import Array
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracles import assert_same_results
 
@@ -87,7 +88,7 @@ def result(kernel: Kernel) -> Array:
     return arrays["b"]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(nests(), st.sampled_from(("i.o", "c.o", "i.i", "c.i", "k")), st.booleans())
 def test_random_nests_keep_every_value(case: Nests, loop: str, rolling: bool) -> None:
     before = parse_kernel(case.text())

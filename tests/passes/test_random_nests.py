@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.diag.errors import ConvsmithError
@@ -378,21 +379,21 @@ def check(seed: int, only: str = "") -> set[str]:
     return done
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(SEEDS)
 def test_rewrites_in_a_row_keep_every_value_or_refuse(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.parametrize("name", sorted(ASK))
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(SEEDS)
 def test_a_rewrite_that_asks_keeps_every_value_or_refuses(name: str, seed: int) -> None:
     check(seed, name)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ASK])
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(SEEDS)
 def test_another_rewrite_keeps_every_value_or_refuses(name: str, seed: int) -> None:
     check(seed, name)
@@ -404,7 +405,7 @@ def test_a_rewrite_succeeds_now_and_then(name: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, deadline=None)
+@examples(5000)
 @given(SEEDS)
 def test_many_rewrites_in_a_row_keep_every_value_or_refuse(seed: int) -> None:
     check(seed)
@@ -412,7 +413,7 @@ def test_many_rewrites_in_a_row_keep_every_value_or_refuse(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(SEEDS)
 def test_many_nests_keep_every_value_or_are_refused(name: str, seed: int) -> None:
     check(seed, name)

@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.interp import InterpError, run
@@ -95,7 +96,7 @@ def check(seed: int) -> bool:
     return True
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.integers(0, 1 << 32))
 def test_random_loops_keep_every_value_at_any_number_of_units(seed: int) -> None:
     check(seed)

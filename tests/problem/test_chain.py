@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chain_problems import composed, random_chain
-from hypothesis import given, settings
+from draws import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.diag.errors import UsageError
@@ -30,7 +31,7 @@ BLOCK = f"{EXPAND} -> {DEPTHWISE} -> {PROJECT}"
 
 
 @given(st.integers(0, 2**32))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_print_and_parse_are_inverse(seed: int) -> None:
     chain = random_chain(random.Random(seed))
     assert parse_problem(str(chain)) == chain
@@ -69,7 +70,7 @@ def test_products_are_stages() -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_the_reference_is_the_composition_of_the_stages(seed: int) -> None:
     chain = random_chain(random.Random(seed))
     arrays = random_arrays(chain, seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from convsmith.problem import Conv, reference
@@ -42,7 +42,6 @@ def problems(draw: st.DrawFn) -> Conv:
 
 
 @given(problems(), st.integers(0, 99))
-@settings(deadline=None)
 def test_the_three_products_are_one_form(problem: Conv, seed: int) -> None:
     """<conv(x, w), dy> = <x, gradient of x> = <w, gradient of w>, exactly."""
     rng = np.random.default_rng(seed)
@@ -60,7 +59,6 @@ def test_the_three_products_are_one_form(problem: Conv, seed: int) -> None:
 
 
 @given(problems(), st.integers(0, 99))
-@settings(deadline=None)
 def test_a_deconvolution_is_the_gradient_of_a_convolution(problem: Conv, seed: int) -> None:
     arrays = random_arrays(problem, seed)
     weights = np.swapaxes(arrays["wei"].reshape(problem.g, problem.oc // problem.g, -1, *problem.k), 1, 2)

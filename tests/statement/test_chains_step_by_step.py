@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from chain_problems import random_chain
-from hypothesis import assume, given, settings
+from draws import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracles import Oracle, small_target
 
@@ -122,7 +123,7 @@ def stores(s: Stmt, buffer: str, at: dict[Var, Index]) -> Iterator[tuple[int, ..
                 yield from stores(x, buffer, at)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.tuples(windows(), windows()), st.booleans())
 def test_an_iteration_computes_exactly_the_rows_that_it_reads(axes: tuple[tuple[int, ...], ...], keeps: bool) -> None:
     second = conv(axes, 2)
