@@ -131,6 +131,8 @@ _CALLS_OF_CONVS: dict[Any, tuple[str, ...]] = {
     functional.conv_transpose3d: _ARGUMENTS_OF_TRANSPOSED,
 }  # fmt: skip
 """Functions that are convolutions, with their arguments; `torch.conv2d` is `functional.conv2d`."""
+_MAKING = (*_CALLS_OF_CONVS, functional.batch_norm, operator.add, torch.add)
+"""Functions whose results are new memory."""
 
 
 def without_identities(graph_module: fx.GraphModule) -> None:
@@ -445,6 +447,4 @@ def _writes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
 
 def _makes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
     """Return whether the value of a node is new memory, no view of another's."""
-    return type(module_of(graph_module, node)) in (*CONVOLUTIONS, *_NORMS) or node.target in (
-        operator.add, torch.add, functional.conv2d,
-    )  # fmt: skip
+    return type(module_of(graph_module, node)) in (*CONVOLUTIONS, *_NORMS) or node.target in _MAKING

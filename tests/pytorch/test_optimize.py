@@ -214,6 +214,21 @@ def test_writes_to_what_another_layer_reads_keep_their_order() -> None:
     check(Net(), whole(1, 4, 5, 5), ours=3)
 
 
+@pytest.mark.parametrize("function", [functional.conv2d, functional.conv_transpose2d])
+def test_what_a_function_has_just_made_may_be_written(function: Any) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.weight = nn.Conv2d(4, 4, 1), nn.Parameter(torch.randn(4, 4, 1, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return y + functional.relu(function(x, self.weight), inplace=True)
+
+    made = check(Net(), whole(1, 4, 5, 5), ours=2, runs=1)
+    assert [row.folded for row in made.convsmith_report.rows] == ["add", "relu"]
+
+
 def test_a_norm_behind_an_activation_stays() -> None:
     made = check(nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.BatchNorm2d(8)), whole(1, 4, 5, 5), ours=1)
     assert [type(m) for m in graph_of(made).children()] == [Segment, nn.BatchNorm2d]
