@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -153,8 +154,8 @@ class _Tracer(fx.Tracer):
         return node
 
     def _layer(self, node: fx.Node) -> str:
-        """Return the name of a node in the network: that of the module that it calls or that computes it, behind which
-        its own follows if the module is no convolution or linear layer.
+        """Return the name of a node in the network: the name of the module that it calls or that computes it, followed
+        by the node's own name if that module is no convolution or linear layer.
         """
         parts = [self._name]
         if node.op == "call_module":
@@ -171,7 +172,7 @@ def _inner(name: str) -> str:
 
 
 class _Root(nn.Module):
-    """What is traced: the forward of a module on inputs of a graph, without the module's own hooks."""
+    """The module that is traced: it runs the forward of `own` on inputs of a graph, without the hooks of `own`."""
 
     def __init__(self, own: nn.Module, signature: Signature) -> None:
         super().__init__()
@@ -220,15 +221,8 @@ def traced(own: nn.Module, signature: Signature, name: str) -> Traced:
     targets: dict[str, Any] = {}
     for node in graph.nodes:
         if node.op in ("call_module", "get_attr"):
-            found = root.get_submodule(node.target) if node.op == "call_module" else _attribute(root, node.target)
+            found = attrgetter(node.target)(root)
             node.target = _inner(node.target)
             targets[node.target] = found
     graph.owning_module = None
     return Traced(fx.GraphModule(targets, graph, class_name=type(own).__name__), signature, root.result)
-
-
-def _attribute(root: nn.Module, name: str) -> Any:
-    found: Any = root
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
