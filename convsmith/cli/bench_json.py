@@ -12,7 +12,7 @@ from convsmith import __version__
 from convsmith.cli.bench_page import Row
 from convsmith.compiler.cache import compiler_source_hash
 from convsmith.diag.errors import ConvsmithError, UsageError
-from convsmith.diag.expect import is_positive, shown
+from convsmith.diag.expect import is_encodable, is_positive, shown
 from convsmith.diag.files import read_text
 from convsmith.measure.description import describe
 from convsmith.measure.peers import PEERS
@@ -67,18 +67,20 @@ def earlier_rows(file: str, asked: Sequence[str], here: Sequence[str], rounds: i
             message = f"--resume: the {name} of {file}, {shown(value)}, differ from this run's, {now[name]}"
             raise UsageError(message, code="resume")
     for number, row in enumerate(rows if isinstance(rows, list) else [None], 1):
-        if not (isinstance(row, dict) and row.keys() == _COLUMNS.keys() and all(map(_holds, row, row.values()))):
-            raise UsageError(f"--json={file} holds no rows to add to: row {number} is none of bench", code="resume")
+        if not _is_row(row):
+            raise UsageError(f"--json={file} holds no rows to add to: row {number} is no row of bench", code="resume")
     return rows
 
 
-def _holds(column: str, value: object) -> bool:
-    """Return whether a column of a row that was read may have this value."""
-    return _COLUMNS[column](value)
+def _is_row(value: object) -> bool:
+    """Return whether a value that was read is a row of `bench`."""
+    if not isinstance(value, dict) or value.keys() != _COLUMNS.keys():
+        return False
+    return all(is_legal(value[name]) for name, is_legal in _COLUMNS.items())
 
 
 def _is_text(value: object) -> bool:
-    return type(value) is str and "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+    return is_encodable(value) and "\0" not in str(value)
 
 
 def _is_problem(value: object) -> bool:
@@ -90,20 +92,19 @@ def _is_problem(value: object) -> bool:
 
 def _is_config(value: object) -> bool:
     try:
-        return value is None or (_is_text(value) and Config.parse(str(value)) is not None)
+        return _is_text(value) and Config.parse(str(value)) is not None
     except ConvsmithError:
         return False
 
 
 def _is_spread(value: object) -> bool:
     names = [f.name for f in fields(Spread)]
-    return value is None or (type(value) is dict and [*value] == names and all(map(is_positive, value.values())))
+    return type(value) is dict and [*value] == names and all(map(is_positive, value.values()))
 
 
 def _are_libraries(value: object) -> bool:
     return type(value) is dict and all(
-        _is_text(name) and type(x) is dict and [*x] == ["seconds", "speedup"] and None not in x.values()
-        and all(map(_is_spread, x.values()))
+        _is_text(name) and type(x) is dict and [*x] == ["seconds", "speedup"] and all(map(_is_spread, x.values()))
         for name, x in value.items()
     )  # fmt: skip
 
@@ -121,14 +122,14 @@ def _is_count(value: object) -> bool:
 
 
 _COLUMNS: dict[str, Callable[[object], bool]] = {
-    "problem": _is_problem, "name": _may_lack(_is_text), "flops": _is_count, "config": _is_config,
+    "problem": _is_problem, "name": _may_lack(_is_text), "flops": _is_count, "config": _may_lack(_is_config),
     "target": _may_lack(_is_text), "threads": _may_lack(_is_count), "verified": lambda x: x in (True, False, None),
     "error": _may_lack(lambda x: isinstance(x, dict) and _are_texts(x) and x.keys() == {"class", "message"}),
-    "seconds": _is_spread, "gflops": _is_spread, "peak_gflops": _is_spread, "of_peak": _is_spread,
-    "peak_types": _may_lack(_is_text), "cpu_share": _may_lack(lambda x: x == 0 or is_positive(x)),
-    "libraries": _are_libraries, "cannot": _are_texts,
+    "seconds": _may_lack(_is_spread), "gflops": _may_lack(_is_spread), "peak_gflops": _may_lack(_is_spread),
+    "of_peak": _may_lack(_is_spread), "peak_types": _may_lack(_is_text),
+    "cpu_share": _may_lack(lambda x: x == 0 or is_positive(x)), "libraries": _are_libraries, "cannot": _are_texts,
 }  # fmt: skip
-"""Check of each column of a row that was read."""
+"""For each column of a row, the function that says whether a value that was read is legal."""
 
 
 def problem_key(problem: Problem) -> str:

@@ -18,7 +18,7 @@ from convsmith.diag.errors import ConvsmithError, UsageError
 
 __all__ = [
     "LEAST", "MOST", "MOST_DIGITS", "check_fields", "conforms", "expect_text", "expect_word", "has_long_number",
-    "integer", "integers", "is_day", "is_positive", "json_list", "limit_digits", "shown",
+    "integer", "integers", "is_day", "is_encodable", "is_positive", "json_list", "limit_digits", "shown",
 ]  # fmt: skip
 
 LEAST, MOST = 1e-12, 1e18
@@ -110,6 +110,11 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
 def is_positive(value: object) -> bool:
     """Return whether a value that was read from a file is a number from `LEAST` to `MOST`."""
     return type(value) in (int, float) and LEAST <= value <= MOST  # type: ignore[operator]
+
+
+def is_encodable(value: object) -> bool:
+    """Return whether a value that was read from a file is a text that UTF-8 can encode."""
+    return type(value) is str and not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def is_day(value: object) -> bool:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
 from convsmith.diag.errors import ConvsmithError
-from convsmith.diag.expect import LEAST, MOST, has_long_number, is_day, is_positive, shown
+from convsmith.diag.expect import LEAST, MOST, has_long_number, is_day, is_encodable, is_positive, shown
 from convsmith.diag.settings import MOST_THREADS
 from convsmith.plan.config import Config
 from convsmith.problem.lines import parse_problem
@@ -37,10 +37,6 @@ def is_line(value: object) -> bool:
     return type(value) is str and value.isprintable()
 
 
-def _is_encodable(value: object) -> bool:
-    return type(value) is str and not any("\ud800" <= c <= "\udfff" for c in value)
-
-
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and (value == 0 or is_positive(value))
 
@@ -54,7 +50,7 @@ _LEGAL = {
     "threads": _Legal(lambda x: type(x) is int and 1 <= x <= MOST_THREADS, f"a whole number from 1 to {MOST_THREADS}"),
     "status": _Legal(lambda x: x in get_args(Status), " or ".join(get_args(Status))),
     "ratio": _NUMBER, "seconds": _NUMBER, "spread": _NUMBER, "predicted": _NUMBER, "rounds": _COUNT,
-    "note": _Legal(_is_encodable, "a text"),
+    "note": _Legal(is_encodable, "a text"),
     "date": _Legal(lambda x: x == "" or is_day(x), "a day such as 2026-01-31, or nothing"),
 }  # fmt: skip
 _POSITIVE = ("ratio", "seconds", "rounds")

@@ -282,7 +282,7 @@ def test_a_damaged_input_is_an_error_of_ours(name: str, tmp_path: Path) -> None:
 def test_no_run_adds_to_a_damaged_row(change: dict[str, Any], tmp_path: Path) -> None:
     content = as_json([RESULT, RESULT | change], [], [], 3, "", True)
     (tmp_path / "rows.json").write_text(json.dumps(content))
-    with pytest.raises(cs.UsageError, match="holds no rows to add to: row 2 is none of bench"):
+    with pytest.raises(cs.UsageError, match="holds no rows to add to: row 2 is no row of bench"):
         earlier_rows(str(tmp_path / "rows.json"), [], [], 3)
 
 
