@@ -20,8 +20,6 @@ _DRAWN = 20
 """Number of rows of nodes that a picture shows."""
 _TEXTS = (*TEXTS, "agrees", "config")
 """Columns of texts in the table of a model's nodes."""
-_SPREAD = 3
-"""Place of the spread among the numbers of a row."""
 _SORTS = "A heading sorts the table by its column."
 
 
@@ -116,18 +114,20 @@ def _cells(row: RowData, libraries: Mapping[str, str | None]) -> list[HtmlCell]:
         verdict = row["error"]["message"]
     else:
         verdict = {True: "yes", False: "no", None: ""}[row["verified"]]
-    seconds, peak = row["seconds"], row["of_peak"]
-    spread = half_range(Spread(**seconds)) if seconds else None
+    seconds = Spread(**row["seconds"]) if row["seconds"] else None
     numbers = [
-        seconds and seconds["median"] * 1e6, row["gflops"] and row["gflops"]["median"],
-        peak and peak["median"] * 100, spread and spread * 100,
-        *(row["libraries"][x]["speedup"]["median"] if x in row["libraries"] else None for x in libraries),
+        _cell(seconds.median * 1e6 if seconds else None), _cell(row["gflops"] and row["gflops"]["median"]),
+        _cell(row["of_peak"] and row["of_peak"]["median"] * 100),
+        _cell(half_range(seconds) * 100 if seconds else None, seconds is not None and is_unsteady(seconds)),
+        *(_cell(row["libraries"][x]["speedup"]["median"] if x in row["libraries"] else None) for x in libraries),
     ]  # fmt: skip
     problem, config = row["name"] or row["problem"], row["config"] or ""
-    shown = [HtmlCell(_number(x), x if x is not None else "") for x in numbers]
-    if seconds and is_unsteady(Spread(**seconds)):
-        shown[_SPREAD] = HtmlCell(f"unreliable: {_number(numbers[_SPREAD])}", numbers[_SPREAD], True)
-    return [HtmlCell(problem, problem), HtmlCell(verdict, verdict), *shown, HtmlCell(config, config)]
+    return [HtmlCell(problem, problem), HtmlCell(verdict, verdict), *numbers, HtmlCell(config, config)]
+
+
+def _cell(x: float | None, is_doubtful: bool = False) -> HtmlCell:
+    """Return the cell of a number, which is empty to sort by if there is none."""
+    return HtmlCell("unreliable: " * is_doubtful + _number(x), "" if x is None else x, is_doubtful)
 
 
 def _doubts(rows: Sequence[RowData]) -> Iterator[str]:
