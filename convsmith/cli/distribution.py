@@ -22,7 +22,7 @@ from convsmith.problem.lines import parse_problem
 from convsmith.problem.types import print_types
 from convsmith.tune.verdict import verdict
 
-__all__ = ["SuiteResult", "check_picture", "distribution", "draw", "draw_all", "draw_ratios", "draw_roofline"]
+__all__ = ["SuiteResult", "check_picture", "distribution", "draw", "draw_ratios", "draw_roofline"]
 
 LEVEL = 0.97
 """Ratio of a library's time to ours from which we count as level with it: the noise of short samples."""
@@ -110,25 +110,21 @@ def distribution(rows: Sequence[RowData], libraries: Sequence[str]) -> Iterator[
 
 
 def draw(rows: Sequence[RowData], libraries: Sequence[str], file: str) -> None:
-    """Write a PNG of all problems. UsageError if the file cannot be written."""
+    """Write a PNG of the roofline and, if rows have ratios to `libraries`, of these. UsageError if that fails."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 5), layout="constrained")
-    draw_all(figure, [SuiteResult(row) for row in rows if row["seconds"]], libraries)
-    try:
-        figure.savefig(file, dpi=120, format="png")
-    except OSError as error:
-        raise UsageError(f"--png={file}: cannot be written: {error.strerror}", code="bad-file") from None
-
-
-def draw_all(figure: Any, timed: Sequence[SuiteResult], libraries: Sequence[str]) -> None:
-    """Draw the roofline with a dot for every problem, and beside it the ratios to each library, if there are any."""
-    if any(_compared(timed, name) for name in libraries):
+    timed = [SuiteResult(row) for row in rows if row["seconds"]]
+    if any(result.ratios for result in timed):
         left, right = figure.subplots(1, 2)
         draw_ratios(right, timed, libraries)
     else:
         left = figure.subplots()
     draw_roofline(left, timed)
+    try:
+        figure.savefig(file, dpi=120, format="png")
+    except OSError as error:
+        raise UsageError(f"--png={file}: cannot be written: {error.strerror}", code="bad-file") from None
 
 
 def draw_roofline(axes: Any, timed: Sequence[SuiteResult]) -> None:
