@@ -7,12 +7,12 @@ import re
 import ml_dtypes  # noqa: F401  # numpy then knows bfloat16
 import numpy as np
 import pytest
+from amx import needs_amx
 
 import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
-from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.plan.config import Config
 from convsmith.plan.plan import plan
@@ -81,9 +81,8 @@ def test_sums_that_are_never_denormal_are_converted_by_one_instruction(options: 
     assert any("lshr <16 x i32>" in text for text in texts) != converts
 
 
+@needs_amx
 def test_conversions_of_sums_round_to_even() -> None:
-    if "avx512_amx" not in {t.name for t in host_targets()}:
-        pytest.skip("this machine lacks avx512_amx")
     kernel = cs.compile("--dt=bf16 --matmul 64x32:32x16", config=BFLOAT, threads=1)
     rng = np.random.default_rng(0)
     x, w = (rng.integers(-16, 17, shape).astype("bfloat16") for shape in ((64, 32), (32, 16)))

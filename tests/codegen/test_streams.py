@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from amx import needs_amx
 
 import convsmith as cs
 from convsmith.compiler.driver import lower
@@ -55,10 +56,9 @@ def test_fragments_of_streamed_operands_alone_carry_the_hint() -> None:
     assert source["streamed"] and source["normal"] and not source["streamed"] & source["normal"]
 
 
+@needs_amx
 @pytest.mark.parametrize("names", ["src", "wei", "src,wei"])
 def test_the_hint_changes_no_result(names: str) -> None:
-    if "avx512_amx" not in {t.name for t in host_targets()}:
-        pytest.skip("this machine lacks avx512_amx")
     assert verify_kernel(cs.compile(LINE, config=f"{CONFIG} --stream={names}", threads=1)).ok
 
 

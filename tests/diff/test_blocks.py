@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from amx import needs_amx
 from problems import with_instruction
 
 import convsmith as cs
@@ -92,11 +93,10 @@ def test_blocks_are_exact(line: str, words: str, threads: int, isa: str) -> None
     assert verdict.ok, verdict.detail
 
 
+@needs_amx
 @pytest.mark.parametrize("block", ["k:128", "n:32,k:64,m:32", "m:64,n:64"])
 def test_blocks_on_fragments(block: str) -> None:
     """Sums go back into their registers where the next block begins."""
-    if "avx512_amx" not in ISAS:
-        pytest.skip("this machine lacks avx512_amx")
     words = "--lane=n --register=m:32,n:32 --instruction=tdpbusd_16 --terms=k:64"
     kernel = cs.compile("--matmul --dt=u8:s8:s32 70x320:320x70", config=f"--target=avx512_amx {words} --cache={block}")
     verdict = verify_kernel(kernel)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ml_dtypes  # noqa: F401  # numpy then knows bfloat16
 import numpy as np
 import pytest
+from amx import needs_amx
 
 import convsmith as cs
-from convsmith.machine.registry import host_targets
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
 
@@ -42,10 +42,9 @@ def test_padding_never_meets_a_weight(line: str, bad: float, realise: str) -> No
         np.testing.assert_array_equal(kernel(x, weights), expected)
 
 
+@needs_amx
 def test_fragments_give_way_where_a_weight_is_not_finite() -> None:
-    """A copy with zeros beyond the borders is what instructions on fragments read."""
-    if "avx512_amx" not in {t.name for t in host_targets()}:
-        pytest.skip("this machine lacks avx512_amx")
+    """Instructions on fragments read a copy with zeros beyond the borders."""
     line = "--dt=bf16 --stag=abx --dtag=abx mb1ic32ih16oc32oh16kh3ph1"
     p = Conv.parse(line)
     words = "--lane=oc --register=ow:16,oc:32 --instruction=tdpbf16ps_16 --terms=ic:32 --realise=pad_copy"
