@@ -87,10 +87,10 @@ def test_packed_weights_know_their_kernel(weight: int, line: str, isa: str, tmp_
     for given in (packed, pickle.loads(pickle.dumps(packed)), Packed.load(tmp_path / "w")):
         for _ in range(2):
             np.testing.assert_array_equal(kernel.run(**arrays, wei=given)["dst"], want)
-        np.testing.assert_array_equal(kernel(arrays["src"], given) if len(arrays) == 1 else want, want)
-    other = "vpmaddwd" if weight > LIMIT else "vpmaddubsw"
-    text = kernel._host._server(packed).artifact.config
-    assert other in text, text
+        if arrays.keys() == {"src"}:
+            np.testing.assert_array_equal(kernel(arrays["src"], given), want)
+    config = kernel._host._server(packed).artifact.config
+    assert ("vpmaddwd" if weight > LIMIT else "vpmaddubsw") in config, config
 
 
 @pytest.mark.parametrize("isa", ISAS)

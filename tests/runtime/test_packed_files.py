@@ -17,7 +17,7 @@ def saved(path: Path) -> dict[str, Any]:
     """Write packed weights to a file, and return its parts."""
     buffer = aligned_empty(64).view(np.float32)
     buffer[:] = range(16)
-    Packed("any", buffer, None, True).save(path)
+    Packed("any", buffer, None).save(path)
     with np.load(path) as parts:
         return dict(parts)
 
@@ -35,7 +35,7 @@ def test_a_file_of_another_format_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["", "a\0b", b"bytes", 3, None])
 def test_what_is_no_name_of_a_file_is_refused(path: Any) -> None:
-    for call in (lambda: Packed.load(path), lambda: Packed("any", aligned_empty(64), None, None).save(path)):
+    for call in (lambda: Packed.load(path), lambda: Packed("any", aligned_empty(64), None).save(path)):
         with pytest.raises(UsageError, match="is not legal: expected the name of a file") as caught:
             call()
         assert caught.value.code == "bad-path"
