@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from convsmith.torch import optimize
+from convsmith.torch.segment import Segment
 
 
 def assert_alike(ours: Any, theirs: Any) -> None:
@@ -56,6 +57,12 @@ def check(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     convolutions = [name for name, m in model.named_modules() if isinstance(m, nn.modules.conv._ConvNd)]
     assert set(convolutions) <= set(names), "each convolution is in the report"
     return made
+
+
+def segments(model: Any) -> list[Segment]:
+    """The runs of convolutions of an optimized network."""
+    graphs = [graph for several in model.convsmith_graphs.values() for graph in several]
+    return [m for graph in graphs for m in graph.modules() if isinstance(m, Segment)]
 
 
 def _is_float(x: object) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", exc_type=ImportError)
-from optimized import assert_alike  # noqa: E402
+from optimized import assert_alike, segments  # noqa: E402
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -22,7 +22,6 @@ from convsmith.torch import segment_operator as operator_module  # noqa: E402
 from convsmith.torch.chains import ChainOfLayers  # noqa: E402
 from convsmith.torch.channel_layers import GateLayer  # noqa: E402
 from convsmith.torch.layers import ConvLayer  # noqa: E402
-from convsmith.torch.segment import Segment  # noqa: E402
 from convsmith.torch.segment_operator import seen  # noqa: E402
 from convsmith.torch.segment_plan import PlacedLayer, Recipe, SegmentPlan, recipe_of  # noqa: E402
 
@@ -149,7 +148,7 @@ def test_torchscript_is_refused(name: str, inside: bool) -> None:
 def test_a_name_of_another_process_finds_no_segment() -> None:
     """Every process counts its segments from 0, so the number alone would name another network."""
     made = optimized()
-    (segment,) = (m for m in made.convsmith_graphs[""][0].modules() if isinstance(m, Segment))
+    (segment,) = segments(made)
     number = segment._name.split(" of ")[0]
     for stranger in (number, f"{number} of 00000000-0000-0000-0000-000000000000"):
         with pytest.raises(cs.UsageError, match="is of another process"):

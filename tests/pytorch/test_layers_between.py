@@ -6,7 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_optimize import check, segments, whole  # noqa: E402
+from optimized import segments  # noqa: E402
+from test_optimize import check, whole  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 

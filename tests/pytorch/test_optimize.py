@@ -14,6 +14,7 @@ from rich.console import Console
 
 torch = pytest.importorskip("torch")
 
+from optimized import segments  # noqa: E402
 from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -43,11 +44,6 @@ def exact(model: nn.Module) -> nn.Module:
                 for x in module.parameters(recurse=False):
                     x.copy_(whole(*x.shape))
     return model.eval()
-
-
-def segments(model: nn.Module) -> list[Segment]:
-    graphs = [graph for several in model.convsmith_graphs.values() for graph in several]
-    return [m for graph in graphs for m in graph.modules() if isinstance(m, Segment)]
 
 
 def graph_of(model: nn.Module) -> fx.GraphModule:

@@ -12,11 +12,12 @@ from callers import on_threads
 
 torch = pytest.importorskip("torch")
 
+from optimized import segments  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import convsmith as cs  # noqa: E402
 from convsmith.torch import optimize, segment  # noqa: E402
-from convsmith.torch.segment import OtherSizesWarning, Segment  # noqa: E402
+from convsmith.torch.segment import OtherSizesWarning  # noqa: E402
 
 
 def whole(*shape: int) -> Tensor:
@@ -51,11 +52,6 @@ class Network(nn.Module):
 def optimized(**options: Any) -> tuple[nn.Module, nn.Module]:
     model = exact(Network())
     return model, optimize(model, whole(1, 3, 9, 9), threads=1, keep_faster=False, **options)
-
-
-def segments(model: nn.Module) -> list[Segment]:
-    graphs = [graph for several in model.convsmith_graphs.values() for graph in several]
-    return [m for graph in graphs for m in graph.modules() if isinstance(m, Segment)]
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
