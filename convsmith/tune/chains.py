@@ -26,7 +26,7 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
 from convsmith.tune.chain_costs import ThreadCosts
 from convsmith.tune.fused import fused_config
-from convsmith.tune.stage_configs import ROWS, StageConfigs, row_bytes, rows_at_once
+from convsmith.tune.stage_configs import ROWS, StageConfigs, row_bytes, rows_at_once, unfused
 from convsmith.tune.thread_parts import share
 
 
@@ -184,7 +184,7 @@ def config_of(
         problem = stages.problems[n]
         near = n > 0 and fused[n - 1]
         if not near and not joined[n]:
-            own = configs.alone(problem, threads, n > 0)
+            own = unfused(problem, configs.whole(problem, threads), configs.machine, n > 0)
         elif not joined[n]:
             start = n - joined[n - 1 :: -1].index(False) if False in joined[:n] else 0
             parts = -(-threads // max(problem.dims["mb"], 1))

@@ -50,21 +50,24 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
         is_large = prod(tensor.shape[1:]) * dtype(tensor.dtype).bytes > held
         by_rows = is_large or (parts > 1 and second.lane not in groups)
     if by_rows:
-        first = apart(first)
-        order = first_in_order(second.order, "mb", "oh")
+        first, second = apart(first), of_stage(second, "mb", "oh")
         rows = share(two.o[0], second.size("oh"), parts)
         cache = (("oh", rows),) if parts > 1 else ()
     else:
-        order = first_in_order(second.order, "mb")
+        second = of_stage(second, "mb")
         cache = (("g", share(two.g, second.size("g"), parts)),) if parts > 1 else ()
     passing = tuple(n for n in first.stream if n != statement(one).c.name)  # the second stage reads the result at once
-    first = replace(first, split=(), order=first_in_order(first.order), threads=threads, stream=passing)
-    second = replace(second, split=(), order=order, cache=cache, threads=threads)
+    first = replace(of_stage(first), threads=threads, stream=passing)
+    second = replace(second, cache=cache, threads=threads)
     return replace(first, at="oh" if by_rows else "mb", then=second)
 
 
-def first_in_order(order: tuple[str, ...], *names: str) -> tuple[str, ...]:
-    return (*names, *(n for n in order if n not in (*names, PART)))
+def of_stage(config: Config, *outermost: str) -> Config:
+    """Return ``config`` without a division of the reduction among threads, which no statement of a kernel of several
+    has, and with the loops ``outermost`` first in its order.
+    """
+    order = (*outermost, *(n for n in config.order if n not in (*outermost, PART)))
+    return replace(config, split=(), order=order)
 
 
 def apart(config: Config) -> Config:

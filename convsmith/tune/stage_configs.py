@@ -17,7 +17,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.tune.candidates import default_config
 from convsmith.tune.expected import expected_terms
-from convsmith.tune.fused import apart, first_in_order
+from convsmith.tune.fused import apart, of_stage
 
 ROWS = 2
 """Reciprocal of the fraction of a memory that the rows between fused stages may fill."""
@@ -51,16 +51,6 @@ class StageConfigs:
                     return config
         return self._made(problem, threads, False)
 
-    def alone(self, problem: Problem, threads: int, reads_another: bool) -> Config:
-        """Return the default config of a stage that is fused with none.
-
-        Operands are packed before the first stage runs, so that the result of another that it reads is not packed.
-        """
-        config = self.whole(problem, threads)
-        source = scheduled_statement(problem, config, self.machine).a.name if reads_another else ""
-        pack = tuple(name for name in config.pack if name != source)
-        return replace(config, split=(), order=first_in_order(config.order), pack=pack)
-
     def _made(self, problem: Problem, threads: int, fragments: bool) -> Config:
         """Return the default config of ``problem`` for the machine, or for the machine without ``fragments``."""
         key = (problem, threads, fragments)
@@ -87,8 +77,7 @@ class StageConfigs:
         # Fragments read copies of windows of pixels.
         config = apart(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
         realise = config.realise if not near or config.realise in NEAR else "peel"
-        order = first_in_order(config.order, "mb", "oh")
-        return replace(config, split=(), order=order, realise=realise, hold=())
+        return replace(of_stage(config, "mb", "oh"), realise=realise, hold=())
 
     def _chosen_for(self, problem: Problem, rows: int) -> Conv:
         """Return the problem whose default config is that of a stage that computes a few ``rows`` at a time."""
@@ -125,6 +114,16 @@ class StageConfigs:
         """
         st = scheduled(problem, self.by_rows(problem, near, self.rows_of_tile(problem)), self.machine)
         return not near or all(view.adds == st.b.name for view in st.sums)
+
+
+def unfused(problem: Problem, config: Config, machine: Machine, reads_another: bool) -> Config:
+    """Return ``config``, that of ``problem`` alone, for a stage of a chain that is fused with none.
+
+    Operands are packed before the first stage runs, so that the result of another that it reads is not packed.
+    """
+    own = of_stage(config)
+    source = scheduled_statement(problem, own, machine).a.name if reads_another else ""
+    return replace(own, pack=tuple(name for name in own.pack if name != source))
 
 
 def _is_depthwise(problem: Problem) -> bool:

@@ -22,7 +22,7 @@ from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.tune.candidates import candidates
 from convsmith.tune.device import device_candidates
-from convsmith.tune.fused import first_in_order
+from convsmith.tune.stage_configs import unfused
 from convsmith.tune.stages_space import StagesSpace
 
 __all__ = ["refusal", "wished"]
@@ -103,7 +103,7 @@ def _of_stages(problem: Chain, wish: Wish, default: Config, target: Machine) -> 
             best = next(config for config in tries if _is_legal(own, config, target))
         except (ConfigError, StopIteration):
             return
-        whole = replace(best, split=(), order=first_in_order(best.order), then=whole)
+        whole = replace(unfused(own, best, target, n > 0), then=whole)
     assert whole is not None
     yield whole
 

@@ -141,6 +141,16 @@ def test_a_chain_has_the_values_in_its_stages() -> None:
         granted(problem, "--lane=ow / --lane=ow / --lane=ow", target)
 
 
+@pytest.mark.parametrize("text", ["--lane=ow", "--lane=oc / --lane=ow"])
+def test_a_stage_does_not_pack_the_result_of_another(text: str) -> None:
+    """Alone, the second convolution packs its source, of which vectors along a row read every other pixel."""
+    stages = "mb1ic16ih14oc32oh14kh3ph1", "--stag=axb mb1ic32ih14oc16oh7kh1sh2ph0"
+    target = level("znver4")
+    assert "src" in granted(parse_problem(stages[1]).canonical(), "--lane=ow", target).pack
+    config = granted(parse_problem(" -> ".join(stages)).canonical(), text, target)
+    assert config.stages[1].lane == "ow" and "src" not in config.stages[1].pack
+
+
 def test_a_device_has_its_own_fields() -> None:
     problem, target = parse_problem(LAYER).canonical(), next(t for t in device_targets() if t.name == "sm_80")
     assert granted(problem, "--pad= --realise=mask --shared= --copies=wait --buffers=1", target).shared == ()
