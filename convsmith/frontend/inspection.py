@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Inspected"]
 
 
-class Inspected:
+class Inspected(ABC):
     """Base class of kernels. `artifact` is None if nothing is compiled."""
 
     problem: Problem
@@ -38,12 +39,12 @@ class Inspected:
     sizes: Requirements = FIXED
     """Requirements on the sizes of calls, each of which has a kernel of its own; none where one kernel serves all."""
 
+    @abstractmethod
     def plan(self) -> AnyPlan:
         """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It prints.
 
         Its IR nodes are those of the present table (`convsmith.ir.intern`).
         """
-        raise NotImplementedError
 
     def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
         """Run the rewrites again, under `instruments`, and return the kernels that they make."""

@@ -8,6 +8,7 @@ run as generators, all others by the plain recursion.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
@@ -52,7 +53,7 @@ class _Coroutine(NamedTuple):
     steps: Iterator[None]
 
 
-class DeviceMachine(ValueMachine):
+class DeviceMachine(ValueMachine, ABC):
     """Runs the loops and effects of devices; a subclass runs all other statements."""
 
     def __init__(
@@ -65,8 +66,9 @@ class DeviceMachine(ValueMachine):
         self._synchronises: dict[Stmt, bool] = {}
         self._met: list[tuple[Barrier, Thread]] = []
 
+    @abstractmethod
     def _stmt(self, s: Stmt) -> None:
-        raise NotImplementedError
+        """Run a statement."""
 
     def _begin(self, *variables: Var) -> None:
         for v in variables:

@@ -6,6 +6,7 @@ as before.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -25,7 +26,7 @@ Serial = tuple[LoopBounds, ...]
 Accesses = list[EarlierAccess]
 
 
-class ThreadWalk(Generic[State]):
+class ThreadWalk(ABC, Generic[State]):
     """A walk over the statements of the ``threads``; ``ranges`` are of the variables around them."""
 
     def __init__(self, threads: Serial, ranges: dict[Var, Range]) -> None:
@@ -45,17 +46,17 @@ class ThreadWalk(Generic[State]):
         """Return the statement that a thread executes for a unit."""
         return unit
 
+    @abstractmethod
     def unit(self, s: Stmt, serial: Serial, state: State) -> State:
         """Return the state after a unit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def joined(self, a: State, b: State) -> State:
         """Return the state where either of two may hold."""
-        raise NotImplementedError
 
+    @abstractmethod
     def carried(self, state: State, loop: LoopBounds) -> State:
         """Return the state at the end of an iteration as the next one sees it."""
-        raise NotImplementedError
 
     def entered(self, state: State, loop: LoopBounds) -> State:
         """Return the state before a loop as the first iteration sees it."""
