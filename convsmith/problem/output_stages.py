@@ -31,12 +31,13 @@ class AppliedStep(NamedTuple):
 
 class OutputStage(NamedTuple):
     """A stage. `parameters` names its numbers, of which the last have `defaults`; `steps(*numbers)` gives (step,
-    *numbers).
+    *numbers). A stage with a `result`, the name of a type, is a cast to it.
     """
 
     parameters: tuple[str, ...]
     steps: Callable[..., tuple[tuple[Any, ...], ...]]
     defaults: tuple[int, ...] = ()
+    result: str = ""
 
 
 STAGES: dict[str, OutputStage] = {
@@ -56,10 +57,10 @@ STAGES: dict[str, OutputStage] = {
     "bias": OutputStage(("values",), lambda b: (("s32_add", b),)),
     "clamp": OutputStage(("low", "high"), lambda low, high: (("s32_max", low), ("s32_min", high))),
     "tanh": OutputStage(("zero", "amplitude"), lambda z, a: (("s32_tanh", z.reshape(()), a.reshape(())),)),
-    "saturate_u8": OutputStage((), lambda: ()),
-    "saturate_s8": OutputStage((), lambda: ()),
-    "saturate_s16": OutputStage((), lambda: ()),
-    "truncate_u8": OutputStage((), lambda: (("s32_and", np.int64(255)),)),
+    "saturate_u8": OutputStage((), lambda: (), result="u8"),
+    "saturate_s8": OutputStage((), lambda: (), result="s8"),
+    "saturate_s16": OutputStage((), lambda: (), result="s16"),
+    "truncate_u8": OutputStage((), lambda: (("s32_and", np.int64(255)),), result="u8"),
 }  # fmt: skip
 """`scale` is (x + offset) * mult / 2**shift. `fixed_point` is x * mult / 2**31 / 2**shift + offset. A cast must be
 last.
@@ -71,8 +72,8 @@ _NEUTRAL = {"s32_add": 0, "s32_mul": 1, "s32_shl": 0, "s32_rshift": 0}
 
 def result_type(stages: Sequence[Stage]) -> str:
     """Return the type of the result of `stages`: that of the final cast, otherwise s32."""
-    _, _, cast = _name(stages[-1]).rpartition("_") if stages else ("", "", "")
-    return cast if cast in ("u8", "s8", "s16") else "s32"
+    cast = STAGES[_name(stages[-1])].result if stages else ""
+    return cast or "s32"
 
 
 def stage_steps(stages: Sequence[Stage], shape: tuple[int, int]) -> tuple[AppliedStep, ...]:
@@ -101,7 +102,7 @@ def staged(acc: Array, stages: Sequence[Stage]) -> Array:
 def _steps_of(stage: Stage, last: bool, shape: tuple[int, int]) -> Iterator[AppliedStep]:
     name = _name(stage)
     row = STAGES[name]
-    if result_type([stage]) != "s32" and not last:
+    if row.result and not last:
         raise _bad(f"output stage {name}: legal is a cast at the end of the stages only")
     given: tuple[Any, ...] = tuple(stage[1:])
     missing = len(row.parameters) - len(given)

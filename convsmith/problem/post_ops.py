@@ -69,10 +69,10 @@ OPERATORS: dict[str, Callable[[Array, Array], Any]] = {
 
 _MASKS = {"common": 0, "per_dim_0": 1, "per_dim_1": 2, "per_dim_01": 3, "per_tensor": PER_TENSOR}
 _POLICIES = {mask: policy for policy, mask in _MASKS.items()}
-# Post-ops that benchdnn knows and convsmith does not.
-_OTHERS = frozenset(
-    {"select"} | {f"{alg}_dst" for alg in ("relu", "tanh", "elu", "sqrt", "logistic", "exp", "clip_v2")}
-)
+_OF_RESULTS = {f"{alg}_dst": alg for alg in ("relu", "tanh", "elu", "sqrt", "logistic", "exp", "clip_v2")}
+"""The algorithm that computes the same values, by the name of one whose gradient oneDNN computes from the result."""
+_OTHERS = frozenset(("select", *_OF_RESULTS))
+"""Post-ops that benchdnn knows and convsmith does not."""
 
 
 class PostOp:
@@ -395,7 +395,7 @@ def _bad(message: str) -> UsageError:
 
 def _unknown(alg: str) -> UsageError | UnsupportedError:
     kind = UnsupportedError if alg in _OTHERS else UsageError
-    nearest = f", the nearest is {alg.removesuffix('_dst')}" if alg.endswith("_dst") else ""
+    nearest = f", the nearest is {_OF_RESULTS[alg]}" if alg in _OF_RESULTS else ""
     meant = "" if nearest else suggestion(alg, (*ALGORITHMS, "sum", "prelu", "dw", *INTEGER_STEPS, *OPERATORS))
     return kind(f"post-op {alg!r} is not available{nearest}; available are {_usage()}{meant}", code="bad-post-op")
 

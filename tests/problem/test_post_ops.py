@@ -210,6 +210,7 @@ def test_masks_name_axes_that_are_there(rank: int) -> None:
         ("tanh_dst", UnsupportedError, "the nearest is tanh; available are relu[:slope], clip[:low][:high], clip_v2"),
         ("select:f32", UnsupportedError, "'select' is not available"),
         ("rellu", UsageError, "'rellu' is not available; available are relu[:slope]"),
+        ("reluu_dst", UsageError, "'reluu_dst' is not available; available are relu[:slope]"),
         ("relu:0.1:0.2", UsageError, "expected relu[:slope]"),
         ("relu:x", UsageError, "'relu:x' is malformed; expected relu[:slope]"),
         ("relu:nan", UsageError, "are not legal"),
