@@ -12,19 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from convsmith.codegen.artifact import Argument, Artifact, Entry, MapArgument
+from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
-from convsmith.ir.types import DTYPES
-from convsmith.runtime.arrays import Array, address_of, aligned_empty
+from convsmith.runtime.arrays import Array, address_of
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce
+from convsmith.runtime.tensor_maps import encoded_maps
 
 __all__ = ["CudaFunction", "CudaLibrary", "CudaMemory", "device_name"]
 
 _DEVICE = 0
-_MAP_BYTES = 128
-"""Bytes of a tensor map of the driver."""
-
 _CAPTURING = 1
 """CUDA's number of the status of a stream whose work is captured."""
 _GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
@@ -76,6 +73,16 @@ class _OpenedGpu:
         finally:
             self.driver.cuCtxPopCurrent()
 
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Let the calling thread reserve and free memory within the block while a graph is captured."""
+        exchange = self.driver.cuThreadExchangeStreamCaptureMode
+        before = self.check(exchange(self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED), "a capture")
+        try:
+            yield
+        finally:
+            exchange(before)
+
     def attribute(self, kind: Any) -> int:
         """Return a number that the driver knows of the device."""
         return int(self.check(self.driver.cuDeviceGetAttribute(kind, self.device), "the device lacks an attribute"))
@@ -118,12 +125,12 @@ class _Reserved:
 
     def __init__(self, gpu: _OpenedGpu, nbytes: int) -> None:
         self._gpu = gpu
-        with gpu.entered():
+        with gpu.entered(), gpu.relaxed():
             self.address = int(gpu.check(gpu.driver.cuMemAlloc(nbytes), f"a result of {nbytes} bytes"))
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
-            with self._gpu.entered():
+            with self._gpu.entered(), self._gpu.relaxed():
                 self._gpu.driver.cuMemFree(self.address)
 
 
@@ -152,6 +159,16 @@ class CudaMemory:
             yield
         finally:
             _stream.number, _stream.queued = before
+
+    def stream_number(self) -> int | None:
+        """Return a number above 0 that no other stream has had, of the stream on which this thread launches; None if
+        its work is captured.
+        """
+        if self.is_capturing(_stream.number):
+            return None
+        gpu = _opened()
+        with gpu.entered():
+            return 1 + int(gpu.check(gpu.driver.cuStreamGetId(_stream.number), "the number of a stream"))
 
     def wait(self, stream: int) -> None:
         """Wait for the kernels on a stream."""
@@ -226,14 +243,9 @@ class CudaFunction(DeviceFunction):
                     copied.append((n, nbytes))
                     gpu.check(driver.cuMemcpyHtoD(values[n], words[n], nbytes), f"argument {argument.name} of {name}")
             addresses = {argument.name: values[n] for n, argument in enumerate(self.entry.arguments)}
-            encoded = [encoded_map(gpu, x, addresses[x.of]) for x in launch.maps]
-            # Objects of the binding are aligned to 16 bytes; the driver documents 64 for a map.
-            memory = aligned_empty(_MAP_BYTES * len(encoded))
-            maps = [address_of(memory) + _MAP_BYTES * n for n in range(len(encoded))]
-            for place, made in zip(maps, encoded):
-                ctypes.memmove(place, made.getPtr(), _MAP_BYTES)
+            maps = encoded_maps(gpu, launch.maps, [addresses[x.of] for x in launch.maps])
             words_at = [ctypes.addressof(values) + 8 * n for n in range(len(values))]
-            places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *maps)
+            places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *map(address_of, maps))
             gpu.check(
                 driver.cuLaunchKernel(
                     function, *launch.grid, *launch.group, launch.shared, _stream.number, ctypes.addressof(places), 0
@@ -252,39 +264,6 @@ class CudaFunction(DeviceFunction):
             what = f"argument {argument.name} of {nbytes} bytes"
             self._memory[n] = gpu.check(gpu.driver.cuMemAlloc(max(nbytes, 1)), what)
         return int(self._memory[n])
-
-
-_ELEMENTS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "s32": "INT32"} | dict.fromkeys(
-    ("s8", "u8", "f8_e4m3", "f8_e5m2"), "UINT8"
-)
-"""The driver's names of the types of elements that copies bring unchanged."""
-
-
-def encoded_map(gpu: _OpenedGpu, made: MapArgument, address: int) -> Any:
-    """Return the driver's object of a tensor map at an ``address`` of the device."""
-    driver, m = gpu.driver, made.map
-    long, short = driver.cuuint64_t, driver.cuuint32_t
-    sizes, steps = [long(n) for n in m.dims], [long(n * DTYPES[made.dtype].bytes) for n in m.strides[1:]]
-    swizzles = driver.CUtensorMapSwizzle
-    form = (
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{made.swizzle}B" if made.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )
-    type_ = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[made.dtype]}")
-    rank, what = len(sizes), f"the tensor map of {made.of}"
-    if not m.pixels:
-        box, apart = [short(n) for n in m.box], [short(1)] * rank
-        return gpu.check(
-            driver.cuTensorMapEncodeTiled(type_, rank, address, sizes, steps, box, apart, *form), what
-        )  # fmt: skip
-    apart = [short(n) for n in (1, *m.steps, 1)]
-    corners = list(m.lower), list(m.upper)
-    return gpu.check(
-        driver.cuTensorMapEncodeIm2col(type_, rank, address, sizes, steps, *corners, m.box[0], m.pixels, apart, *form),
-        what,
-    )
 
 
 def _is_on_device(gpu: _OpenedGpu, address: int) -> bool:

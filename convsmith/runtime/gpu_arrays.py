@@ -8,6 +8,7 @@ beside them, and are copied as in other calls.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
@@ -29,7 +30,7 @@ from convsmith.runtime.foreign import (
 from convsmith.runtime.loading import DeviceMemory
 from convsmith.runtime.packed import Packed
 
-__all__ = ["GpuArguments", "all_finite_on_gpu", "is_on_gpu", "stream_of"]
+__all__ = ["FiniteArrays", "GpuArguments", "is_on_gpu", "stream_of"]
 
 _LEGACY_STREAM = 1
 """CUDA's number of the default stream, which waits for all others."""
@@ -202,8 +203,42 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def all_finite_on_gpu(name: str, given: Any) -> bool:
-    """Return whether an array of a GPU holds neither infinities nor NaN, as its library says."""
+class FiniteArrays:
+    """Whether arrays of a GPU hold neither infinities nor NaN, as their library says, which waits for the GPU.
+
+    The answer is kept for an array whose library counts the writes to it, as PyTorch does in `_version`, until the
+    count or the array's address differs. Several threads may ask at once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], tuple[int, int], bool]] = {}
+
+    def all_finite(self, name: str, given: Any, stream: int) -> bool:
+        """Return whether an array is finite; `stream` is the one on which it is read."""
+        count = _count_of_writes(given)
+        if count is None:
+            return _all_finite(name, given)
+        state = (count, _located(name, given, stream).address)
+        kept = self._known.get(id(given))
+        if kept is not None and kept[0]() is given and kept[1] == state:
+            return kept[2]
+        answer = _all_finite(name, given)
+        number = id(given)
+        self._known[number] = (weakref.ref(given, lambda _: self._known.pop(number, None)), state, answer)
+        return answer
+
+
+def _count_of_writes(given: Any) -> int | None:
+    """Return the number of writes to an array so far; None if its library does not count them."""
+    try:
+        weakref.ref(given)
+        count = given._version
+    except Exception:  # an inference tensor of PyTorch raises its own error
+        return None
+    return count if type(count) is int else None
+
+
+def _all_finite(name: str, given: Any) -> bool:
     is_finite = getattr(namespace_of(given), "isfinite", None)
     if is_finite is None:
         raise UnsupportedError(

@@ -32,13 +32,14 @@ from convsmith.runtime.border import BY_NAME, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.entry_call import EntryCall
 from convsmith.runtime.foreign import is_negated
-from convsmith.runtime.gpu_arrays import GpuArguments, all_finite_on_gpu, is_on_gpu, stream_of
+from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, stream_of
 from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.operand_packing import OperandPacking
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.placed_call import PlacedCall
 from convsmith.runtime.resident import ResidentCall
+from convsmith.runtime.stream_kernels import StreamKernels
 
 __all__ = ["HostKernel"]
 
@@ -68,7 +69,7 @@ class HostKernel:
 
         self._signature = packing.signature
         self._limit = artifact.limits.get(border.operand)
-        self._by_address: dict[tuple[str, ...], AddressedKernel] = {}
+        self._finite, self._on_streams = FiniteArrays(), StreamKernels(self.addressed)
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
         self._looks_for_denormals = True
@@ -351,20 +352,15 @@ class HostKernel:
                         "the array is finite; available are packed weights, as kernel.pack() returns them",
                         code="capture",
                     )
-                if not all_finite_on_gpu(names[name], given):
+                if not self._finite.all_finite(names[name], given, stream_of(given)):
                     return self._fallback_for(name).run(arrays, names)
             elif given is not None and not is_within(as_array(names[name], given), limit):
                 return self._fallback_for(name).run(arrays, names)
         arguments = GpuArguments(self._border, gpu, arrays, names)
-        key = (*arguments.addresses, "", *arguments.packed)
-        call = self._by_address.get(key)
-        if call is None:
-            call = self._by_address[key] = self.addressed(tuple(arguments.addresses), arguments.packed)
+        has_memory = bool(self._shared or {*self._packing.entries} - {*arguments.packed})
         with gpu.on_stream(arguments.stream):
+            call = self._on_streams.kernel(gpu, tuple(arguments.addresses), tuple(arguments.packed), has_memory)
             call(tuple(arguments.addresses.values()), arguments.keep)
-        if self._shared or {*self._packing.entries} - {*arguments.packed}:
-            # The next call, which may run on another stream, uses the same memory.
-            gpu.wait(arguments.stream)
         return arguments.results
 
     def _compute(self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:

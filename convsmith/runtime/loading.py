@@ -58,6 +58,12 @@ class DeviceMemory(Protocol):
         """
         ...
 
+    def stream_number(self) -> int | None:
+        """Return a number above 0 that no other stream has had, of the stream on which this thread launches; None if
+        its work is captured.
+        """
+        ...
+
     def wait(self, stream: int) -> None:
         """Wait for the kernels on a stream."""
         ...

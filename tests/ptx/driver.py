@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import replace
 from enum import IntEnum
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,27 +18,29 @@ class Status(IntEnum):
     """Statuses of the driver."""
 
     CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
     CUDA_ERROR_NO_DEVICE = 100
     CUDA_ERROR_NOT_FOUND = 500
 
 
-_BYTES = {"BFLOAT16": 2, "FLOAT16": 2, "FLOAT32": 4, "UINT8": 1, "INT32": 4}
+_TYPES = {"UINT8": (0, 1), "INT32": (3, 4), "FLOAT16": (6, 2), "FLOAT32": (7, 4), "BFLOAT16": (9, 2)}
+"""The driver's numbers of the types of elements, and their bytes."""
+_SWIZZLES = {32: 1, 64: 2, 128: 3}
+"""The driver's numbers of swizzles, by their bytes."""
+_L2_256B = 3
+"""The driver's number of the widest promotion in the second-level cache."""
 
-
+_LONGS, _WORDS, _INTS = (ctypes.POINTER(x) for x in (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int))
 _FIRST_MAP = 0xA11C0DE << 32
 """The number of the first map, which is no address."""
 
 
-class EncodedMap:
-    """A tensor map of the driver: 128 bytes that hold its number, the address of the tensor, and what it describes."""
+class EncodedMap(NamedTuple):
+    """A tensor map of the driver: the address of the tensor, and what it describes. Its 128 bytes hold its number."""
 
-    def __init__(self, address: int, made: TensorMap, number: int) -> None:
-        self.address, self.map, self._bytes = address, made, np.full(16, number, np.uint64)
-
-    def getPtr(self) -> int:
-        """Return the address of the bytes, as the binding's objects do."""
-        return int(self._bytes.ctypes.data)
+    address: int
+    map: TensorMap
 
 
 class InterpretedDriver:
@@ -58,14 +60,16 @@ class InterpretedDriver:
         self.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE="type")
         self.CUresult = Status
         self.maps: dict[int, EncodedMap] = {}
-        self.cuuint64_t = self.cuuint32_t = int
-        names = ("BFLOAT16", "FLOAT16", "FLOAT32", "UINT8", "INT32")
-        self.CUtensorMapDataType = SimpleNamespace(**{f"CU_TENSOR_MAP_DATA_TYPE_{x}": x for x in names})
+        kinds = {f"CU_TENSOR_MAP_DATA_TYPE_{name}": number for name, (number, _) in _TYPES.items()}
+        self.CUtensorMapDataType = SimpleNamespace(**kinds)
         self.CUtensorMapInterleave = SimpleNamespace(CU_TENSOR_MAP_INTERLEAVE_NONE=0)
-        widths = {f"CU_TENSOR_MAP_SWIZZLE_{n}B": n for n in (32, 64, 128)}
+        widths = {f"CU_TENSOR_MAP_SWIZZLE_{width}B": number for width, number in _SWIZZLES.items()}
         self.CUtensorMapSwizzle = SimpleNamespace(CU_TENSOR_MAP_SWIZZLE_NONE=0, **widths)
-        self.CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B=0)
+        self.CUtensorMapL2promotion = SimpleNamespace(CU_TENSOR_MAP_L2_PROMOTION_L2_256B=_L2_256B)
         self.CUtensorMapFloatOOBfill = SimpleNamespace(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE=0)
+        self._functions = self._encoders()
+        self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+        self.mode = 0
         self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
 
     def __getattribute__(self, name: str) -> Any:
@@ -96,7 +100,12 @@ class InterpretedDriver:
         assert self.contexts[-1] == "context", "another context is current"
 
     def cuStreamSynchronize(self, stream: int) -> tuple[Any, ...]:
+        self._check_context()
         return (Status.CUDA_SUCCESS,)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: int) -> tuple[Any, ...]:
+        before, self.mode = self.mode, mode
+        return Status.CUDA_SUCCESS, before
 
     def cuStreamIsCapturing(self, stream: int) -> tuple[Any, ...]:
         return Status.CUDA_SUCCESS, 0
@@ -107,14 +116,17 @@ class InterpretedDriver:
         return Status.CUDA_SUCCESS, known.get(kind, 100 << 10)
 
     def cuModuleLoadData(self, code: bytes) -> tuple[Any, ...]:
+        self._check_context()
         return Status.CUDA_SUCCESS, code.decode()
 
     def cuModuleGetFunction(self, module: str, name: bytes) -> tuple[Any, ...]:
+        self._check_context()
         if f".entry {name.decode()}(" not in module:
             return Status.CUDA_ERROR_NOT_FOUND, None
         return Status.CUDA_SUCCESS, (module, name.decode())
 
     def cuFuncSetAttribute(self, function: Any, kind: str, value: int) -> tuple[Any, ...]:
+        self._check_context()
         return (Status.CUDA_SUCCESS,)
 
     def cuMemAlloc(self, nbytes: int) -> tuple[Any, ...]:
@@ -140,23 +152,49 @@ class InterpretedDriver:
         self.free += self.arrays.pop(address).nbytes
         return (Status.CUDA_SUCCESS,)
 
-    def cuTensorMapEncodeTiled(self, kind: str, rank: int, address: int, sizes: Any, strides: Any, box: Any,
-                               steps: Any, *form: int) -> tuple[Any, ...]:  # fmt: skip
-        return self._encoded(address, TensorMap(0, _BYTES[kind], tuple(sizes), tuple(strides), tuple(box), form[1]))
+    def cuGetProcAddress(self, name: bytes, version: int, flags: int) -> tuple[Any, ...]:
+        assert (version, flags) == (12000, 0), "tensor maps came with CUDA 12.0"
+        self.calls.append(name.decode())
+        function = self._functions.get(name.decode())
+        return Status.CUDA_SUCCESS, ctypes.cast(function, ctypes.c_void_p).value if function is not None else 0, 0
 
-    def cuTensorMapEncodeIm2col(self, kind: str, rank: int, address: int, sizes: Any, strides: Any, lower: Any,
-                                upper: Any, channels: int, pixels: int, steps: Any,
-                                *form: int) -> tuple[Any, ...]:  # fmt: skip
-        made = TensorMap(
-            0, _BYTES[kind], tuple(sizes), tuple(strides), (channels,), form[1], pixels, tuple(lower), tuple(upper),
-            tuple(steps[1:-1]),
-        )  # fmt: skip
-        return self._encoded(address, made)
+    def _encoders(self) -> dict[str, Any]:
+        """Return the functions that encode maps, as functions of C with the parameters of CUDA's header."""
+        number = ctypes.c_int
+        tensor = (ctypes.c_void_p, number, ctypes.c_uint32, ctypes.c_void_p, _LONGS, _LONGS)
+        form = (_WORDS, number, number, number, number)
+        tiled = ctypes.CFUNCTYPE(number, *tensor, _WORDS, *form)
+        columns = ctypes.CFUNCTYPE(number, *tensor, _INTS, _INTS, ctypes.c_uint32, ctypes.c_uint32, *form)
+        return {"cuTensorMapEncodeTiled": tiled(self._tiled), "cuTensorMapEncodeIm2col": columns(self._columns)}
 
-    def _encoded(self, address: int, made: TensorMap) -> tuple[Any, ...]:
+    def _tiled(self, place: int, kind: int, rank: int, address: int, sizes: Any, strides: Any, box: Any, steps: Any,
+               *form: int) -> int:  # fmt: skip
+        if set(steps[:rank]) != {1}:
+            return Status.CUDA_ERROR_INVALID_VALUE
+        return self._encoded(place, kind, rank, address, sizes, strides, form, tuple(box[:rank]))
+
+    def _columns(self, place: int, kind: int, rank: int, address: int, sizes: Any, strides: Any, lower: Any, upper: Any,
+                 channels: int, pixels: int, steps: Any, *form: int) -> int:  # fmt: skip
+        between = rank - 2
+        more = (pixels, tuple(lower[:between]), tuple(upper[:between]), tuple(steps[1 : rank - 1]))
+        if (steps[0], steps[rank - 1]) != (1, 1) or not 0 < pixels <= 1024:
+            return Status.CUDA_ERROR_INVALID_VALUE
+        return self._encoded(place, kind, rank, address, sizes, strides, form, (channels,), *more)
+
+    def _encoded(self, place: int, kind: int, rank: int, address: int, sizes: Any, strides: Any, form: Any,
+                 box: tuple[int, ...], *more: Any) -> int:  # fmt: skip
+        """Write a map to `place`, unless the driver's documentation forbids an argument."""
+        interleave, swizzle, promotion, fill = form
+        itemsize = {number: nbytes for number, nbytes in _TYPES.values()}.get(kind, 0)
+        width = {number: width for width, number in _SWIZZLES.items()}.get(swizzle, 0)
+        is_legal = not (place % 64 or address % 16) and 1 <= rank <= 5 and itemsize and max(box) <= 256
+        if not is_legal or (interleave, promotion, fill) != (0, _L2_256B, 0):
+            return Status.CUDA_ERROR_INVALID_VALUE
+        made = TensorMap(0, itemsize, tuple(sizes[:rank]), tuple(strides[: rank - 1]), box, width, *more)
         number = _FIRST_MAP + len(self.maps)
-        encoded = self.maps[number] = EncodedMap(address, made, number)
-        return Status.CUDA_SUCCESS, encoded
+        self.maps[number] = EncodedMap(address, made)
+        ctypes.memmove(place, (ctypes.c_uint64 * 16)(*[number] * 16), 128)
+        return Status.CUDA_SUCCESS
 
     def cuLaunchKernel(self, function: Any, *numbers: Any) -> tuple[Any, ...]:
         self._check_context()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -46,15 +47,23 @@ def artifact(machine: str = "sm_80", text: str = TEXT) -> Artifact:
     return Artifact(kernel_ptx(kernel, level).encode(), level.name, {"main": entry}, "k", f"--target={machine}")
 
 
+_drivers: list[InterpretedDriver] = []
+
+
 @pytest.fixture(autouse=True)
-def _unopened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process in which no device has been opened."""
+def _unopened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process in which no device has been opened. After each test, errors included, the caller's context is current.
+    """
     monkeypatch.setattr(cuda, "_opened", OpenedOnce(cuda._OpenedGpu, "CUDA", "cuda"))
+    _drivers.clear()
+    yield
+    assert all((driver.contexts, driver.mode) == (["the caller's"], 0) for driver in _drivers)
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, driver: InterpretedDriver) -> None:
     """Make the run time use a driver."""
     monkeypatch.setattr(cuda, "_driver", lambda: driver)
+    _drivers.append(driver)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -71,7 +80,6 @@ def test_a_launch_gives_the_driver_its_arguments(name: str, monkeypatch: pytest.
         function(block.address)
         assert all(np.array_equal(found[x], wanted[x]) for x in "abcd")
     assert driver.calls.count("cuMemAlloc") == 4 and driver.calls.count("cuMemcpyHtoD") == 8
-    assert driver.contexts == ["the caller's"], "the context that was current is so again"
 
 
 @pytest.mark.parametrize("kind", ["stride", "backward by weights"])

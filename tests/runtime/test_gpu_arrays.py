@@ -48,12 +48,26 @@ class FakeDriver:
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
     CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_MEMORY_TYPE=2)
     CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
 
     def __init__(self) -> None:
         self.memory: dict[int, Array] = {}
+        self.waits: list[str] = []
+        self.mode = 0
         self.streams: list[int] = []
         self.copies = 0
         self.captured: tuple[int, ...] = ()
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[int]:
+        self.waits.append("cuStreamSynchronize")
+        return (0,)
+
+    def cuStreamGetId(self, stream: int) -> tuple[int, int]:
+        return 0, stream
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: int) -> tuple[int, int]:
+        before, self.mode = self.mode, mode
+        return 0, before
 
     def cuStreamIsCapturing(self, stream: int) -> tuple[int, int]:
         return 0, int(stream in self.captured)
@@ -65,6 +79,8 @@ class FakeDriver:
         return 0, {"major": 9, "minor": 0, "shared": 1 << 17}[kind]
 
     def cuMemAlloc(self, nbytes: int) -> tuple[int, int]:
+        if self.captured and self.mode != 2:
+            return 900, 0
         raw = np.zeros(nbytes + 64, np.uint8)
         start = -raw.ctypes.data % 64
         self.memory[raw.ctypes.data + start] = raw[start : start + nbytes]
@@ -122,9 +138,23 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(cuda, "code_for", lambda artifact, _: artifact.notes["ptx"].encode())
     module = ModuleType("fake_gpu")
     module.from_dlpack = lambda exported: Taken(fake, exported)  # type: ignore[attr-defined]
-    module.isfinite = lambda array: np.isfinite(array.values())  # type: ignore[attr-defined]
+    module.isfinite = lambda array: Answer(fake, np.isfinite(array.values()))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fake_gpu", module)
     return fake
+
+
+class Answer:
+    """Truth values on the fake GPU, for which the host has to wait."""
+
+    def __init__(self, driver: FakeDriver, values: Any) -> None:
+        self.driver, self.values = driver, values
+
+    def all(self) -> Answer:
+        return Answer(self.driver, self.values.all())
+
+    def __bool__(self) -> bool:
+        self.driver.waits.append("bool")
+        return bool(self.values)
 
 
 class OnGpu:
@@ -279,6 +309,99 @@ def test_weights_that_are_not_finite_run_on_another_kernel(driver: FakeDriver, k
     y = k(OnGpu(driver, X), OnGpu(driver, w)).values()
     np.testing.assert_array_equal(y[:, 1:], WANT[:, 1:])
     assert not np.isnan(y[:, 0, 0]).any(), "padding is absent"
+
+
+class Counted(OnGpu):
+    """An array on the fake GPU whose library counts the writes to it, as PyTorch does."""
+
+    __module__ = "fake_gpu.arrays"
+    _version = 0
+
+    def write(self, values: Array) -> None:
+        self.values()[...] = values
+        self._version += 1
+
+
+def unloaded(k: Any) -> Any:
+    """The same kernel, whose code no driver has loaded."""
+    return cs.CompiledKernel(k.problem, k.target, k.config)
+
+
+PACKED_IN_EACH_CALL = "--target=sm_80 --lane=oc --pack=wei --realise=pad_copy --group=oc:8,ow:4,ic:4 --shared=src,wei"
+
+
+@pytest.mark.parametrize("config", ["", PACKED_IN_EACH_CALL], ids=["default", "packs"])
+def test_calls_with_plain_weights_do_not_wait(driver: FakeDriver, config: str) -> None:
+    """The first call with an array asks whether it is finite, and each one after a write; no other call waits."""
+    k = unloaded(cs.compile(LINE, threads=1, **({"config": config} if config else {"target": "sm_80"})))
+    assert k.artifact is not None and "wei" in k.artifact.limits and bool(k.artifact.packs) is bool(config)
+    x, w = OnGpu(driver, X), Counted(driver, W)
+    waits = []
+    infinite = W.copy()
+    infinite[0, 0, 0, 0] = np.inf
+    for values in (W, infinite, -W):
+        w.write(values)
+        for _ in range(3):
+            before = len(driver.waits)
+            np.testing.assert_array_equal(k(x, w).values(), cs.conv2d(X, values, padding=1, threads=1))
+            waits.append(driver.waits[before:])
+    assert waits == [["bool"], [], []] * 3
+
+
+def test_another_array_is_not_taken_for_the_last_one(driver: FakeDriver, kernel: Any) -> None:
+    """A new array may have the identity, the place and the count of one that is gone."""
+    k = cs.CompiledKernel(kernel.problem, kernel.target, kernel.config)
+    x, w = OnGpu(driver, X), Counted(driver, W)
+    k(x, w)
+    for other, count in ((Counted(driver, W), 1), (OnGpu(driver, W), 2)):
+        before = len(driver.waits)
+        k(x, other)
+        k(x, other)
+        assert len(driver.waits) == before + count
+    address, w.address = w.address, other.address
+    before = len(driver.waits)
+    k(x, w)
+    assert len(driver.waits) == before + 1, "the array lies elsewhere"
+    w.address = address
+    assert len(k._host._finite._known) == 1  # type: ignore[union-attr]
+    del w, other
+    gc.collect()
+    assert not k._host._finite._known, "nothing is kept of arrays that are gone"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_memory_between_entries_is_that_of_one_stream(driver: FakeDriver, captured: bool) -> None:
+    """Calls that may overlap share no memory: those on several streams, and those that graphs replay."""
+    k = unloaded(cs.compile(LINE, config=PACKED, threads=1))
+    x, w = OnGpu(driver, X), Counted(driver, W)
+    out = OnGpu(driver, np.zeros_like(WANT))
+    k(x, w, out=out)
+    module = sys.modules["fake_gpu"]
+    counts = []
+    for stream in (0x10, 0x20, 0x10, 0x20):
+        current = SimpleNamespace(cuda_stream=stream)
+        module.cuda = SimpleNamespace(current_stream=lambda current=current: current)
+        driver.captured = (stream,) if captured else ()
+        before = len(driver.memory)
+        k(x, w, out=out)
+        counts.append(len(driver.memory) - before)
+        np.testing.assert_array_equal(out.values(), WANT)
+        assert driver.streams[-2:] == [stream, stream]
+    assert counts == ([1, 1, 1, 1] if captured else [1, 1, 0, 0])
+    assert not driver.waits and not driver.mode
+
+
+def test_memory_is_kept_for_the_streams_used_last(driver: FakeDriver) -> None:
+    k = unloaded(cs.compile(LINE, config=PACKED, threads=1))
+    x, w, out = OnGpu(driver, X), OnGpu(driver, W), OnGpu(driver, np.zeros_like(WANT))
+    k(x, w, out=out)
+    before, module = len(driver.memory), sys.modules["fake_gpu"]
+    for stream in range(100, 130):
+        current = SimpleNamespace(cuda_stream=stream)
+        module.cuda = SimpleNamespace(current_stream=lambda current=current: current)
+        k(x, w, out=out)
+    gc.collect()
+    assert len(driver.memory) == before + 15, "16 streams have memory"
 
 
 def test_weights_of_a_captured_call_are_packed(driver: FakeDriver, kernel: Any) -> None:

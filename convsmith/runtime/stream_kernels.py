@@ -1,0 +1,50 @@
+"""`StreamKernels`: a kernel with memory of its own for each stream of a GPU, so that no call waits for another.
+
+A kernel whose entries pass data to each other, or which packs an operand in each call, uses memory of its own. Calls on
+one stream follow each other and use it in turn. Calls on several streams overlap, so each stream has its own memory. A
+call that is captured in a graph has memory that no other call uses, because a replay may overlap any of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+
+from convsmith.diag.forking import RenewedLock
+from convsmith.runtime.addressed import AddressedKernel
+from convsmith.runtime.loading import DeviceMemory
+
+__all__ = ["StreamKernels"]
+
+_MOST_STREAMS = 16
+"""Streams for which a kernel keeps memory: the last ones used."""
+
+
+class StreamKernels:
+    """The kernels that `make` returns for the names of arrays and of those that are packed."""
+
+    def __init__(self, make: Callable[[Sequence[str], Collection[str]], AddressedKernel]) -> None:
+        self._make = make
+        self._known: OrderedDict[object, dict[object, AddressedKernel]] = OrderedDict()
+        self._captured: list[AddressedKernel] = []
+        self._guard = RenewedLock()
+
+    def kernel(
+        self, gpu: DeviceMemory, names: tuple[str, ...], packed: tuple[str, ...], has_memory: bool
+    ) -> AddressedKernel:
+        """Return the kernel for a call on the stream of this thread; `has_memory` is whether it has its own memory.
+        """
+        stream = gpu.stream_number() if has_memory else 0
+        if stream is None:
+            made = self._make(names, packed)
+            self._captured.append(made)
+            return made
+        with self._guard.lock:
+            known = self._known.setdefault(stream, {})
+            self._known.move_to_end(stream)
+            if (names, packed) not in known:
+                known[names, packed] = self._make(names, packed)
+            # The memory of a stream is freed when the last call on it has ended.
+            while len(self._known) > _MOST_STREAMS:
+                self._known.popitem(last=False)
+            return known[names, packed]

@@ -1,0 +1,95 @@
+"""Tensor maps of the copy engine, which the driver encodes into memory of ours.
+
+The driver documents an alignment of 64 bytes for a map; the objects of cuda.bindings are aligned to 16. So the encoding
+functions are called by ctypes, at the addresses that the driver gives for their names.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from convsmith.codegen.artifact import MapArgument
+from convsmith.diag.errors import ToolchainError
+from convsmith.ir.types import DTYPES
+from convsmith.runtime.arrays import address_of, aligned_empty
+
+__all__ = ["encoded_maps"]
+
+_MAP_BYTES = 128
+"""Bytes of a tensor map of the driver. The memory of `aligned_empty` is aligned to as many."""
+_INTERFACE = 12000
+"""The version of CUDA that has the functions with the parameters below."""
+
+_LONGS, _WORDS, _INTS = (ctypes.POINTER(x) for x in (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int))
+_TENSOR: tuple[Any, ...] = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, _LONGS, _LONGS)
+"""The first parameters: the map, and the tensor's type, rank, address, sizes, and steps in bytes."""
+_FORM: tuple[Any, ...] = (_WORDS, *[ctypes.c_int] * 4)
+"""The last parameters: the steps of elements, interleave, swizzle, promotion, and what fills elements beyond."""
+_PROTOTYPES = {
+    "cuTensorMapEncodeTiled": ctypes.CFUNCTYPE(ctypes.c_int, *_TENSOR, _WORDS, *_FORM),
+    "cuTensorMapEncodeIm2col": ctypes.CFUNCTYPE(
+        ctypes.c_int, *_TENSOR, _INTS, _INTS, ctypes.c_uint32, ctypes.c_uint32, *_FORM
+    ),
+}
+_ELEMENTS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "s32": "INT32"} | dict.fromkeys(
+    ("s8", "u8", "f8_e4m3", "f8_e5m2"), "UINT8"
+)
+"""The driver's names of the types of elements that copies bring unchanged."""
+
+
+class _Gpu(Protocol):
+    """The driver's binding, and the check of what its functions answer."""
+
+    driver: Any
+
+    def check(self, answer: Any, what: str) -> Any: ...
+
+
+def encoded_maps(gpu: _Gpu, maps: Sequence[MapArgument], addresses: Sequence[int]) -> NDArray[np.uint8]:
+    """Return the tensor maps of arrays at ``addresses`` of the device, a row of bytes each."""
+    encoded = aligned_empty(_MAP_BYTES * len(maps)).reshape(len(maps), _MAP_BYTES)
+    for row, made, address in zip(encoded, maps, addresses):
+        _encode(gpu, address_of(row), made, address)
+    return encoded
+
+
+def _encode(gpu: _Gpu, place: int, made: MapArgument, address: int) -> None:
+    """Write the map of a tensor at an ``address`` of the device to ``place``."""
+    driver, m, rank = gpu.driver, made.map, len(made.map.dims)
+    swizzle = f"CU_TENSOR_MAP_SWIZZLE_{made.swizzle}B" if made.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
+    form = (
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(driver.CUtensorMapSwizzle, swizzle),
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    type_ = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[made.dtype]}")
+    steps = [n * DTYPES[made.dtype].bytes for n in m.strides[1:]]
+    tensor = (place, int(type_), rank, address, _row(ctypes.c_uint64, m.dims), _row(ctypes.c_uint64, steps))
+    last = tuple(map(int, form))
+    if m.pixels:
+        corners = (_row(ctypes.c_int, m.lower), _row(ctypes.c_int, m.upper))
+        apart = _row(ctypes.c_uint32, (1, *m.steps, 1))
+        status = _function(gpu, "cuTensorMapEncodeIm2col")(*tensor, *corners, m.box[0], m.pixels, apart, *last)
+    else:
+        box, apart = _row(ctypes.c_uint32, m.box), _row(ctypes.c_uint32, (1,) * rank)
+        status = _function(gpu, "cuTensorMapEncodeTiled")(*tensor, box, apart, *last)
+    gpu.check((driver.CUresult(status),), f"the tensor map of {made.of}")
+
+
+def _function(gpu: _Gpu, name: str) -> Callable[..., int]:
+    """Return a function of the driver. ToolchainError: the driver lacks it."""
+    address = gpu.check(gpu.driver.cuGetProcAddress(name.encode(), _INTERFACE, 0), f"the driver's function {name}")
+    if not address:
+        raise ToolchainError(f"the driver has no function {name}", text=name)
+    return _PROTOTYPES[name](int(address))
+
+
+def _row(kind: type[Any], values: Sequence[int]) -> Any:
+    """Return an array of ctypes."""
+    return (kind * len(values))(*values)
