@@ -80,6 +80,7 @@ def test_a_launch_gives_the_driver_its_arguments(name: str, monkeypatch: pytest.
         function(block.address)
         assert all(np.array_equal(found[x], wanted[x]) for x in "abcd")
     assert driver.calls.count("cuMemAlloc") == 4 and driver.calls.count("cuMemcpyHtoD") == 8
+    assert driver.contexts == ["the caller's"], "the context that was current is so again"
 
 
 @pytest.mark.parametrize("kind", ["stride", "backward by weights"])
