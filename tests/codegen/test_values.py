@@ -174,6 +174,22 @@ def test_grouped_sums(lanes: int, group: int, name: str, target: Machine) -> Non
     assert_same_bits(found["out"], expected["out"])
 
 
+@EACH_TARGET
+@pytest.mark.parametrize("count", range(2, 9))
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_sums_of_any_number_of_vectors(lanes: int, count: int, target: Machine) -> None:
+    """Each sum has the lane of its number, also beside the absent sums that round their number up to a power of two."""
+    if count > lanes:
+        return
+    sums = ", ".join(f"a[{n * 16}]{{{lanes}}}" for n in range(count))
+    kernel = parse_kernel(f"kernel k(a: f32[128], out: f32[{count}])\n  out[0]{{{count}}} = sums({sums})\n")
+    a = np.random.default_rng(0).normal(0, 40, 128).astype(np.float32)
+    expected, found = ({"a": a, "out": np.zeros(count, np.float32)} for _ in range(2))
+    run(kernel, expected)
+    run_native(kernel, found, target)
+    assert_same_bits(found["out"], expected["out"])
+
+
 @pytest.mark.sampled(4, "types", "lanes", "target")
 @EACH_TARGET
 @pytest.mark.parametrize("lanes", [8, 16, 32, 64])

@@ -165,6 +165,44 @@ def test_a_config_names_the_instruction(words: str, error: str) -> None:
             Unit.of(st, target, replace(config, instruction="vdpbf16ps_512"))
 
 
+PIXELS = "its rows are pixels along ow: legal is a register tile of that loop alone, beside oc"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --terms=ic:32", ""),
+        ("--lane=oc --fuse=oh+ow --register=oh_ow:6,oc:16 --realise=pad_copy --terms=ic:32", ""),
+        ("--lane=oc --register=oh:6,oc:16 --realise=pad_copy --terms=ic:32", PIXELS),
+        ("--lane=oc --register=oh:2,ow:6,oc:16 --realise=pad_copy --terms=ic:32", PIXELS),
+        ("--lane=oc --fuse=mb+oh --register=mb_oh:6,oc:16 --realise=pad_copy --terms=ic:32", PIXELS),
+        ("--lane=oc --register=oc:16 --realise=pad_copy --terms=ic:32", PIXELS),
+        ("--lane=ow --register=oc:16 --realise=pad_copy --terms=ic:32", "its lanes are channels; legal is --lane=oc"),
+        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --terms=ic:16",
+         "it adds up 32 products; legal is --terms=ic:32"),
+        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --terms=kh:32",
+         "it adds up 32 products; legal is --terms=ic:32"),
+        ("--lane=oc --register=ow:6,oc:16 --terms=ic:32",
+         "src lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"),
+        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --terms=ic:32 --pack=",
+         "its terms lie side by side in packed wei; legal is --pack=wei"),
+    ],
+)  # fmt: skip
+def test_a_config_of_fragments(words: str, error: str) -> None:
+    """The loop of the pixels may be fused, if the innermost of its dims is that of the columns."""
+    with interning():
+        target = TARGETS["avx512_amx"]
+        st = statement(parse_problem("--dt=bf16 mb2ic32ih6oc32oh6kh3ph1"), target)
+        config = Config.parse(f"--target=avx512_amx --instruction=tdpbf16ps_16 {words}")
+        if not error:
+            unit = Unit.of(st, target, config)
+            assert (unit.lanes, unit.terms, unit.dot, unit.rows, unit.group) == (16, 32, True, 16, 2)
+            return
+        with pytest.raises(ConfigError) as caught:
+            Unit.of(st, target, config)
+    assert str(caught.value) == f"--instruction=tdpbf16ps_16: {error}"
+
+
 @pytest.mark.parametrize(
     ("line", "classes"),
     [
