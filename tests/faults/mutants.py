@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import random
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +30,8 @@ from functools import cache
 from pathlib import Path
 
 from mutations import Site, sites
-from planted import HERE, PACKAGE, ROOT, SECONDS, copy_of_the_package, is_success, run_tests
+from planted import HERE, PACKAGE, ROOT, copy_of_the_package, is_success, run_tests
+from reach import Span, in_order, reached
 
 FOLDERS = {
     "arith": ("arith", "laws", "proofs"),
@@ -49,6 +52,12 @@ NUMBER = 100
 RATE = 0.95
 """Part of the mutants that the tests must catch."""
 
+START, SLOWER = 30.0, 4.0
+"""Limit of a mutant's tests: seconds of CPU time to start them, and times as long as they take without it."""
+
+LOADED = 10.0
+"""Times as long as its CPU time a process may take on a machine that does other work too."""
+
 MEMORY = 12 << 30
 """Bytes that a process of a mutant may allocate: a loop without end does not take the machine's."""
 
@@ -67,6 +76,11 @@ class Mutant:
         text = (PACKAGE / self.file).read_text()
         assert text[self.site.start : self.site.end] == self.site.old
         return text[: self.site.start] + self.site.new + text[self.site.end :]
+
+    @property
+    def span(self) -> Span:
+        """Its place in the file's text."""
+        return self.site.start, self.site.end
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -147,46 +161,50 @@ def files_of_tests(file: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in dict.fromkeys((*first, *own))]
 
 
-def outcome(mutant: Mutant, seconds: int = 2 * SECONDS) -> Outcome:
-    """What the tests of a mutant's file say with the mutant in a copy of the package."""
+def reach_of(drawn: Iterable[Mutant], jobs: int) -> dict[Mutant, tuple[list[str], float]]:
+    """What the tests of each mutant's file reach, and how long they take, in the package as it is."""
+    numbers: dict[tuple[str, Span], int] = {}
+    places: dict[str, dict[Span, int]] = {}
+    for mutant in drawn:
+        number = numbers.setdefault((mutant.file, mutant.span), len(numbers))
+        places.setdefault(mutant.file, {})[mutant.span] = number
+    files = {test for file in places for test in files_of_tests(file)}
+    found = reached(files, places, TIER, jobs)
+    return {x: in_order([found[test] for test in files_of_tests(x.file)], numbers[x.file, x.span]) for x in drawn}
+
+
+def outcome(mutant: Mutant, tests: Sequence[str], seconds: float) -> Outcome:
+    """What tests say with the mutant in a copy of the package; they take so many seconds without it."""
+    if not tests:
+        return Outcome(mutant)
+    limit = START + SLOWER * seconds
     with tempfile.TemporaryDirectory(prefix="convsmith-mutant-") as folder:
         directory = Path(folder)
         copy_of_the_package(directory, mutant)
+        (directory / "order.json").write_text(json.dumps({"tests": tests, "seconds": int(limit)}))
+        files = dict.fromkeys(test.partition("::")[0] for test in tests)
         try:
-            done = run_tests(directory, files_of_tests(mutant.file), seconds, TIER)
+            done = run_tests(directory, files, LOADED * limit, TIER, "in_order")
         except subprocess.TimeoutExpired:
             return Outcome(mutant, is_late=True)
     if is_success(done):
         return Outcome(mutant)
     failed = _FIRST.search(done.stdout)
+    if failed is None and done.returncode == -signal.SIGXCPU:
+        return Outcome(mutant, is_late=True)
     return Outcome(mutant, failed[1] if failed else "the process of the tests")
 
 
 def outcomes(drawn: Sequence[Mutant], jobs: int) -> list[Outcome]:
-    """The outcomes of mutants, each printed when it is known; a failure counts if the test passes without a mutant."""
+    """The outcomes of mutants, each printed when it is known."""
+    reach = reach_of(drawn, jobs)
     found = []
     with ThreadPoolExecutor(jobs) as pool:
-        for x in pool.map(outcome, drawn):
+        for x in pool.map(lambda mutant: outcome(mutant, *reach[mutant]), drawn):
             found.append(x)
-            print(f"{x.test or ('TIME' if x.is_late else 'SURVIVED')}\n    {x.mutant}", flush=True)
-    broken = _failing_without({x.test for x in found if x.test.startswith("tests/")})
-    return [Outcome(x.mutant) if x.test in broken else x for x in found]
-
-
-def _failing_without(tests: set[str]) -> set[str]:
-    """The tests that fail in the package as it is."""
-    broken = set[str]()
-    while tests - broken:
-        with tempfile.TemporaryDirectory(prefix="convsmith-mutant-") as folder:
-            copy_of_the_package(Path(folder), None)
-            done = run_tests(Path(folder), sorted(tests - broken), 10 * SECONDS, TIER)
-        if is_success(done):
-            break
-        failed = _FIRST.search(done.stdout)
-        assert failed is not None, done.stdout + done.stderr
-        print(f"fails without a mutant: {failed[1]}")
-        broken.add(failed[1])
-    return broken
+            survived = "TIME" if x.is_late else "SURVIVED" if reach[x.mutant][0] else "SURVIVED: no test reaches it"
+            print(f"{x.test or survived}\n    {x.mutant}", flush=True)
+    return found
 
 
 def summary(found: Sequence[Outcome]) -> str:

@@ -87,12 +87,18 @@ def copy_of_the_package(directory: Path, fault: Change | None) -> None:
 
 
 def run_tests(
-    directory: Path, tests: Iterable[str], seconds: int = SECONDS, tier: str = "not slow"
+    directory: Path, tests: Iterable[str], seconds: float = SECONDS, tier: str = "not slow", *plugins: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the tests of a tier against the copy of the package in a directory, for so many seconds at most."""
+    """Run the tests of a tier against the copy of the package in a directory, for so many seconds at most.
+
+    They end with the first failure. Plugins are files beside this one, which find the directory as `CONVSMITH_MUTANT`.
+    """
     own = {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
+    if plugins:
+        own |= {"PYTHONPATH": os.pathsep.join((str(directory), str(HERE))), "CONVSMITH_MUTANT": str(directory)}
     own["HYPOTHESIS_STORAGE_DIRECTORY"] = str(directory / "examples")  # what fails here is no example for other runs
     options = ["-x", "-q", "-m", tier, "-p", "no:cacheprovider", "--color=no"]
+    options += [part for plugin in plugins for part in ("-p", plugin)]
     return subprocess.run(
         [sys.executable, "-P", "-m", "pytest", *options, *tests],
         cwd=ROOT, env={**os.environ, **own}, timeout=seconds, capture_output=True, text=True,
