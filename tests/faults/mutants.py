@@ -4,9 +4,10 @@
     python tests/faults/mutants.py --seed 7 --first 20 --number 10 plan passes
 
 A mutant is planted as a fault of the tables is: in a copy of the package, with the tests in a process of their own. Its
-tests are those of the normal tier in files of the changed module's name, then in the other files of the package's
-folders (`FOLDERS`), up to the first failure. A test counts if it passes without any mutant. The mutants of
-`equivalent/mutants.toml`, which compute the same, are not drawn.
+tests are those of the normal tier in files of the changed module's name and in the package's folders (`FOLDERS`), up to
+the first failure. First each of these files runs once in the package as it is, with probes at the drawn places
+(`reach.py`): a mutant's tests are those of files that reach its place, if they pass, and its limit of CPU time is a
+multiple of what they take. The mutants of `equivalent/mutants.toml`, which compute the same, are not drawn.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -161,16 +162,18 @@ def files_of_tests(file: str) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in dict.fromkeys((*first, *own))]
 
 
-def reach_of(drawn: Iterable[Mutant], jobs: int) -> dict[Mutant, tuple[list[str], float]]:
-    """What the tests of each mutant's file reach, and how long they take, in the package as it is."""
+def reach_of(
+    drawn: Iterable[Mutant], jobs: int, tests_of: Callable[[str], Sequence[str]] = files_of_tests
+) -> dict[Mutant, tuple[list[str], float]]:
+    """The tests of each mutant's file that may see it, in order, and the seconds that they take without it."""
     numbers: dict[tuple[str, Span], int] = {}
     places: dict[str, dict[Span, int]] = {}
     for mutant in drawn:
         number = numbers.setdefault((mutant.file, mutant.span), len(numbers))
         places.setdefault(mutant.file, {})[mutant.span] = number
-    files = {test for file in places for test in files_of_tests(file)}
+    files = {test for file in places for test in tests_of(file)}
     found = reached(files, places, TIER, jobs)
-    return {x: in_order([found[test] for test in files_of_tests(x.file)], numbers[x.file, x.span]) for x in drawn}
+    return {x: in_order([found[test] for test in tests_of(x.file)], numbers[x.file, x.span]) for x in drawn}
 
 
 def outcome(mutant: Mutant, tests: Sequence[str], seconds: float) -> Outcome:

@@ -1,8 +1,8 @@
 """Mutation operators: the small changes of a file's code that are drawn at random, as a table over its syntax tree.
 
 An operator takes a node and yields the nodes that may stand in its place. Text that computes nothing has no sites:
-docstrings, messages (f-strings, arguments of an exception, of a warning and of the trace), annotations, decorators,
-imports, and `__repr__`.
+docstrings, messages (f-strings, arguments of an exception, of a warning and of the trace), private functions that are
+used in messages alone, annotations, decorators, imports, `__all__` and `__repr__`.
 """
 
 from __future__ import annotations
@@ -154,6 +154,12 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
+def _is_list_of_names(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign | ast.AugAssign) and "__all__" in {
+        x.id for x in ast.walk(node) if isinstance(x, ast.Name)
+    }
+
+
 @dataclass(frozen=True)
 class Site:
     """A change of one node: its place in the text (first and last character), the function, and the other text."""
@@ -178,7 +184,9 @@ def sites(text: str) -> list[Site]:
         return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     found = []
-    for node, within, function in _computing(ast.parse(text), None, ""):
+    tree = ast.parse(text)
+    silent = _of_messages(tree)
+    for node, within, function in _computing(tree, None, "", silent):
         whole: Any = within if isinstance(node, ast.comprehension) else node
         for name, operator in OPERATORS.items():
             for other in operator(node):
@@ -200,13 +208,37 @@ def _exchanged(within: Any, node: ast.AST, other: ast.AST) -> ast.AST:
     return _with(within, generators=[other if x is node else x for x in within.generators])
 
 
-def _computing(node: ast.AST, within: ast.AST | None, function: str) -> Iterator[tuple[ast.AST, Any, str]]:
+def _of_messages(tree: ast.Module) -> frozenset[str]:
+    """Return the private functions of a module that messages alone use, or other functions of this kind.
+
+    An f-string may be text of a program, and is a message where it is raised or shown.
+    """
+    private = {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("_")}
+    silent = frozenset[str]()
+    while True:
+        found = frozenset(private & _used(tree, silent, True) - _used(tree, silent, False))
+        if found == silent:
+            return found
+        silent = found
+
+
+def _used(node: ast.AST, silent: frozenset[str], in_text: bool, is_text: bool = False) -> set[str]:
+    """Return the names that are used in messages and functions of theirs (`in_text`), or elsewhere."""
+    is_text = is_text or isinstance(node, ast.Raise) or _is_message(node)
+    is_text = is_text or (isinstance(node, ast.FunctionDef) and node.name in silent)
+    own = {node.id} if isinstance(node, ast.Name) and is_text == in_text else set()
+    return own.union(*(_used(part, silent, in_text, is_text) for part in ast.iter_child_nodes(node)))
+
+
+def _computing(
+    node: ast.AST, within: ast.AST | None, function: str, silent: frozenset[str]
+) -> Iterator[tuple[ast.AST, Any, str]]:
     """Yield the nodes whose values the program computes with, each with the node around it and its function's name."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         function = f"{function}.{node.name}".lstrip(".")
-        if node.name == "__repr__":
+        if node.name == "__repr__" or function in silent:
             return
-    if _is_message(node) or _is_for_types(node):
+    if _is_message(node) or _is_for_types(node) or _is_list_of_names(node):
         return
     yield node, within, function
     if isinstance(node, ast.Raise):
@@ -216,4 +248,4 @@ def _computing(node: ast.AST, within: ast.AST | None, function: str) -> Iterator
             continue
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, ast.AST) and not isinstance(part, ast.JoinedStr | ast.Import | ast.ImportFrom):
-                yield from _computing(part, node, function)
+                yield from _computing(part, node, function, silent)

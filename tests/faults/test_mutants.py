@@ -6,9 +6,23 @@ import ast
 import os
 
 import pytest
-from mutants import FOLDERS, NUMBER, RATE, drawn, equivalent, files_of_tests, mutants_of, outcomes, summary
+from mutants import (
+    FOLDERS,
+    NUMBER,
+    RATE,
+    Outcome,
+    drawn,
+    equivalent,
+    files_of_tests,
+    mutants_of,
+    outcome,
+    outcomes,
+    reach_of,
+    summary,
+)
 from mutations import CALLED, COMPARED, COMPUTED, OPERATORS, sites
 from planted import HERE, PACKAGE, ROOT
+from reach import FileReach, in_order, with_probes
 
 EXAMPLES = {
     "comparison": ("a = b < c <= d", {"(b <= c <= d)", "(b >= c <= d)", "(b < c < d)", "(b < c > d)"}),
@@ -47,9 +61,27 @@ def f(a: Literal[1], b: tuple[int, 2] | None) -> Literal[3]:
     raise E(f"of {a - 1} < {b}", 9)
 
 
+__all__ += ["f"]
+
+
+def _shown(a: int) -> str:
+    return _rest(a + 1) if a < 2 else "none"
+
+
+def _rest(a: int) -> str:
+    return str(a * 7)
+
+
+def _both(a: int) -> int:
+    raise E(_shown(a) + str(_both(a)))
+
+
 class C:
     def __repr__(self) -> str:
         return self.a + self.b[10]
+
+    def twice(self) -> int:
+        return _both(self)
 '''
 
 
@@ -70,7 +102,9 @@ def test_every_comparison_and_operation_has_others() -> None:
 
 
 def test_text_that_computes_nothing_has_no_mutants() -> None:
-    assert {(site.old, site.new) for site in sites(TEXT)} == {('raise E(f"of {a - 1} < {b}", 9)', "pass")}
+    assert {(site.old, site.new) for site in sites(TEXT)} == {
+        ('raise E(f"of {a - 1} < {b}", 9)', "pass"), ("raise E(_shown(a) + str(_both(a)))", "pass")
+    }  # fmt: skip
 
 
 def test_places_count_letters_before_them() -> None:
@@ -118,6 +152,47 @@ def test_every_file_has_tests(package: str) -> None:
 def test_tests_that_import_the_module_come_first() -> None:
     files = files_of_tests("passes/restrict.py")
     assert files[0] == "tests/passes/test_restrict.py" and "tests/passes/test_bind.py" not in files[:3]
+
+
+@pytest.mark.parametrize("file", ["ir/value.py", "arith/rules.py", "passes/unify.py", "codegen/values.py"])
+def test_probes_stand_around_every_place(file: str) -> None:
+    """What a place computes stays the same, and so do its lines."""
+    text = (PACKAGE / file).read_text()
+    places = {mutant.span: n for n, mutant in enumerate(mutants_of(file))}
+    changed = with_probes(text, places)
+    compile(changed, file, "exec")
+    assert all(f".at({n})" in changed for n in places.values()) and changed.count("\n") == text.count("\n")
+
+
+def test_probes_of_expressions_and_statements_within_each_other() -> None:
+    text = "a = []\nfor b in (4, 5):\n    a.append(any(c for c in (b, 0)) + 1); a[0] += 2"
+    places = {site: n for n, site in enumerate(sorted({(x.start, x.end) for x in sites(text)}))}
+    reached: list[int] = []
+    names = {"__builtins__": {"any": any, "__import__": lambda _: type("_", (), {"at": reached.append})}}
+    exec(with_probes(text, places), names)
+    assert names["a"] == [6, 2] and set(reached) == set(places.values())
+
+
+def test_tests_that_reach_a_place_come_first() -> None:
+    """The fastest of each function before its other cases, then the rest of their files; no other file."""
+    seconds = {"a::x[1]": 2.0, "a::x[2]": 1.0, "a::y": 3.0, "a::z": 0.1}
+    one = FileReach({7: frozenset({"a::x[1]", "a::x[2]", "a::y"})}, seconds)
+    files = [FileReach({8: frozenset()}, {"b::x": 1.0}), one]
+    assert in_order(files, 7) == (["a::x[2]", "a::y", "a::x[1]", "a::z"], 6.1)
+    assert in_order(files, 9) == ([], 0)
+
+
+def test_outcomes_of_mutants() -> None:
+    """One that the tests of its name catch, one that they let live, and one that no test reaches."""
+    caught, lives = (
+        next(m for m in mutants_of("ir/value.py") if (m.site.function, m.site.old, m.site.new) == key)
+        for key in (("Lanes.is_whole", "not self.first", "(self.first)"), ("_rows", "0", "(1)"))
+    )
+    reach = reach_of([caught, lives], 1, lambda _: ["tests/ir/test_lanes.py"])
+    tests, seconds = reach[caught]
+    assert tests[0] == "tests/ir/test_lanes.py::test_lanes_that_are_accessed"
+    assert outcome(caught, tests, seconds) == Outcome(caught, tests[0])
+    assert outcome(lives, *reach[lives]) == outcome(lives, [], 0) == Outcome(lives)
 
 
 @pytest.mark.slow

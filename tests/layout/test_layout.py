@@ -137,3 +137,11 @@ def test_offset_refuses_what_lies_outside() -> None:
         layout.offset((0, 32, 0, 0))
     with pytest.raises(UsageError, match="3 coordinates are given for 4 dims"):
         layout.offset((0, 0, 0))
+
+
+@pytest.mark.parametrize("tag", [None, 3, b"axb", ["a", "x", "b"], ("axb",)])
+def test_a_tag_is_a_text(tag: object) -> None:
+    for call in (Layout.from_tag, Layout.parse):
+        with pytest.raises(UsageError, match="expected a text") as caught:
+            call(tag, (2, 3, 4, 5))  # type: ignore[arg-type]
+        assert caught.value.code == "bad-tag" and str(caught.value).startswith("tag: ")

@@ -21,7 +21,8 @@ CASES = {
     "nothing packed": (LAYER, "--target=avx512 --lane=oc --register=ow:3,oc:32 --pack=", ()),
     "weights": (LAYER, "--target=avx512 --lane=oc --register=ow:3,oc:32", ("until the operand changes",)),
     "padded copy": (
-        LAYER, "--target=avx512 --lane=oc --register=ow:3,oc:32 --realise=pad_copy", ("until the operand changes", FILL),
+        LAYER, "--target=avx512 --lane=oc --register=ow:3,oc:32 --realise=pad_copy",
+        ("until the operand changes", FILL),
     ),
     "dot products": (
         f"--dt=bf16 {LAYER}", "--target=avx512_bf16 --lane=oc --register=ow:3,oc:32 --realise=pad_copy "
