@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import floordiv, mod
 from convsmith.ir.stmt import Kernel
+from convsmith.layout.block import LayoutBlock
 from convsmith.passes.flatten import offset
 from convsmith.passes.relocate import Place, relocated
 
 
+def rotated_row(blocks: Iterable[LayoutBlock], elements: int) -> LayoutBlock:
+    """Return the rows of a buffer of these ``blocks``; ConfigError where they are no parts of so many ``elements``."""
+    nearest = min((b for b in blocks if b.size > 1), key=lambda b: b.stride, default=None)
+    if nearest is None or nearest.stride != 1 or nearest.size % elements:
+        found = "one element" if nearest is None else f"{nearest.size} elements {nearest.stride} apart"
+        raise ConfigError(
+            "swizzle", f"swizzle: parts of {elements} elements; legal are divisors of a row, which has {found}"
+        )
+    return nearest
+
+
 def _rotation(old: Buffer, elements: int) -> Callable[[Place], Place]:
     """Return the place of an element of ``old`` in rotated rows."""
-    nearest = min((b for b in old.blocks if b.size > 1), key=lambda b: b.stride, default=None)
-    if nearest is None or nearest.stride != 1 or nearest.size % elements or old.in_registers:
-        raise ConfigError("swizzle", f"swizzle: parts of {elements} elements; legal are divisors of a row of {old!r}")
+    if old.in_registers:
+        raise ConfigError("swizzle", f"swizzle: {old!r} is in registers; legal are buffers with rows in memory")
+    nearest = rotated_row(old.blocks, elements)
     dim, parts = nearest.dim, nearest.size // elements
 
     def place(index: Place) -> Place:

@@ -50,6 +50,7 @@ from convsmith.plan.group_limits import (
     check_limits,
     check_names,
     check_parts,
+    check_rows,
     copy_width,
     innermost,
     loaded_vector,
@@ -192,6 +193,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     check_join(config, None if nest.warp is None else nest.warp.row)
     shared = shared_bytes(read, loops, config, nest)
     check_limits(machine, nest, shared)
+    check_rows(read, loops, config, nest)
     order, lower = group_steps(read, config, loops, nest), lower_steps(read, config, loops, nest, machine)
     return GroupPlan(st, config, loops, nest, shared, tuple(order), tuple(lower))
 

@@ -14,6 +14,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.passes.footprint import dense_blocks
+from convsmith.passes.swizzle import rotated_row
 from convsmith.plan.config import Config
 from convsmith.plan.group_nest import GroupNest, tile_of
 from convsmith.plan.loops import Loop, Loops, fused_dims
@@ -144,10 +145,18 @@ def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -
     return found
 
 
+def check_rows(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> None:
+    """Raise ConfigError where rows of a copy have no parts of as many elements as stay together in rotated rows."""
+    for view in (v for v in st.factors if v.name in dict(config.swizzle)):
+        shape = _copy_shape(st, view, loops, config)
+        blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
+        rotated_row(blocks, dict(config.swizzle)[view.name])
+
+
 def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list[int]:
     """Return the extents of the box of a view that a group tile reads."""
-    tiles, apart = _group_tiles(loops, config), loops.residues
     sizes = {Var(d.name): d.size for d in st.dims}
+    tiles, apart = _group_tiles(loops, config, sizes), loops.residues
     reached = (
         interval(x, {v: (0, (n - 1) * apart.get(str(v), 1)) for v, n in _moving(x, tiles, sizes, apart).items()})
         for x in view.coords
@@ -155,9 +164,24 @@ def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list
     return [hi - lo + 1 for lo, hi in reached]
 
 
-def _group_tiles(loops: Loops, config: Config) -> dict[Var, int]:
-    """Return the iterations of each dim in the tile of a group."""
-    return {Var(dim): tile_of(loops, config, n)[0] for n, dims in loops.dims.items() for dim in dims}
+def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict[Var, int]:
+    """Return the iterations of each dim, of these ``sizes``, in the tile of a group.
+
+    A tile of a fused loop has a part of the innermost dim that it divides, whole inner dims and a part of the next one
+    where they divide it, or else all iterations.
+    """
+    found: dict[Var, int] = {}
+    for n, (outermost, *inner) in loops.dims.items():
+        tile = tile_of(loops, config, n)[0]
+        beyond, is_even = -(-loops.extents[n] // tile) * tile, True
+        for dim in reversed(inner):
+            size = sizes[Var(dim)]
+            beyond = -(-beyond // size)
+            is_even = is_even and not (size % tile and tile % size)
+            found[Var(dim)] = min(size, tile) if is_even else size
+            tile = max(tile // size, 1)
+        found[Var(outermost)] = tile if is_even else beyond
+    return found
 
 
 def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest) -> int:
@@ -167,11 +191,11 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Gr
     nearest = min(blocks, key=lambda b: b.stride, default=None)
     if nearest is None or nearest.stride != 1 or nearest.dim != innermost(st, view, nest, config):
         return 1
-    coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config)
+    sizes = {Var(d.name): d.size for d in st.dims}
+    coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config, sizes)
     parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], MOST_BYTES // dtype(view.dtype).bytes]
     parts += [b.stride for b in blocks if b is not nearest]
     parts += [b.size for b in blocks if b is nearest and len([x for x in blocks if x.dim == b.dim]) > 1]
-    sizes = {Var(d.name): d.size for d in st.dims}
     for atom, n in coordinate.terms:
         if not isinstance(atom, Var):
             return 1

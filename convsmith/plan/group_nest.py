@@ -123,6 +123,9 @@ def group_nest(
     ]  # fmt: skip
     threads.sort(key=lambda x: x.of == config.lane)
     vectors.sort(key=lambda x: x.of == config.lane)
+    if row is not None:  # loops of rows, and of columns, become one loop each
+        roles = [x.role for x in registers]
+        registers.sort(key=lambda x: roles.index(x.role))
     registers += [x for x in vectors if loops.kinds[x.of] != "k"]
     terms += [x for x in vectors if loops.kinds[x.of] == "k"]
     return GroupNest(

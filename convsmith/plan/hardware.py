@@ -45,6 +45,7 @@ from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, GroupNest, packed
 from convsmith.plan.group_plan import GroupPlan
 from convsmith.plan.loops import Loop, Loops, fused_name, loops_after_fusing
 from convsmith.plan.tensor_views import TileLoop, mapped_copy
+from convsmith.statement.parts import PART
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import KINDS, Statement, View
 
@@ -128,7 +129,21 @@ class HardwareNest:
                 )  # fmt: skip
         self.residing = 0
         """Groups that reside on the device at a time, where there are more tiles, else 0."""
-        self.grid = [n for n in loops.of("batch", "n", "m") if n not in (self.rows, self.columns)]
+        in_parts = {v for view in st.factors for x in view.coords if Var(PART) in dict(x.terms) for v in dict(x.terms)}
+        size = config.group_size(self.terms)
+        if loops.extents[self.terms] % size and in_parts & {Var(d) for d in loops.dims[self.terms]}:
+            raise ConfigError(
+                "hardware", f"--realise=hardware: {loops.extents[self.terms]} terms of a part of the reduction stand "
+                f"beside those of another one in memory; legal is a step that divides them, found {size}",
+            )  # fmt: skip
+        apart = [n for n in loops.of("batch", "n", "m") if n not in (self.rows, self.columns)]
+        legal = [*apart, self.rows, self.columns]
+        if not set(config.order) <= set(legal):
+            raise ConfigError(
+                "unknown-loop", f"--order={','.join(config.order)}: loops over groups are {', '.join(legal)}"
+            )
+        self.grid = [*config.order, *(n for n in legal if n not in config.order)]
+        """The loops over groups, outermost first."""
 
     def tiles(self) -> list[TileLoop]:
         """Return the tiles of all loops."""
@@ -148,6 +163,12 @@ class HardwareNest:
         turned = is_turned(self.row, number)
         inner = self.loops.dims[loop if turned else self.terms][-1]
         made = mapped_copy(self.st, view, self.tiles(), inner)
+        if not turned and len(made.pieces) > 1:
+            row = made.map.box[0]
+            raise ConfigError(
+                "tensor-map", f"--realise=hardware: a step of {len(made.pieces) * row} terms; legal is at most {row}, "
+                f"which a row of the copy of {view.name} has",
+            )  # fmt: skip
         if turned and made.map.box[0] != self.row.result.shape[number - 1]:
             raise ConfigError(
                 "instruction", f"--instruction={self.row.name}: {view.name} lies in rows along {inner}, of which a "
@@ -160,6 +181,10 @@ class HardwareNest:
         made = made._replace(needed=Var(f"{loop}.g") * tile + place < self.loops.extents[loop])
         return made, (outer, *inside, f"{loop}.i") if turned else (outer, f"{loop}.i", *inside)
 
+    def over_groups(self, of: str) -> str:
+        """Return the name of the loop over groups that is a part of the loop ``of``, or is that loop."""
+        return f"{of}.g" if of in (self.rows, self.columns) else of
+
     def loop(self, name: str, of: str, extent: int, size: int = 1) -> Loop:
         return self.loops.part(name, of, "register", extent, size, is_tiled=size > 1)
 
@@ -167,8 +192,9 @@ class HardwareNest:
         """Return the nest by role, for limits and reports: the warps that multiply and the one that copies."""
         tiles = {n: self.config.group_size(n) for n in (self.rows, self.columns, self.terms)}
         counts = {n: -(-self.loops.extents[n] // size) for n, size in tiles.items()}
-        grid = [*(self.loop(n, n, self.loops.extents[n]) for n in self.grid)]
-        grid += [self.loop(f"{n}.g", n, counts[n], tiles[n]) for n in (self.rows, self.columns)]
+        grid = [
+            self.loop(self.over_groups(n), n, counts.get(n, self.loops.extents[n]), tiles.get(n, 1)) for n in self.grid
+        ]
         steps = [self.loop(n, n, self.loops.extents[n]) for n in self.outer_terms]
         steps.append(self.loop(f"{self.terms}.g", self.terms, counts[self.terms], tiles[self.terms]))
         lanes = self.row.result.layout.lanes
@@ -193,7 +219,7 @@ def hardware_steps(
         size = config.group_size(n)
         steps += [Step(extend, n, size), Step(tile, n, size, f"{n}.g", f"{n}.b")]
         steps.append(Step(tile, f"{n}.b", inner[0], f"{n}.{inner[1]}", f"{n}.{inner[2]}"))
-    grid = (*nest.grid, f"{r}.g", f"{c}.g")
+    grid = tuple(map(nest.over_groups, nest.grid))
     sums = (f"{r}.w", f"{c}.f", f"{r}.i", f"{c}.i")
     stepping = (*nest.outer_terms, f"{k}.g")
     tile_loop = GROUP if len(grid) > 1 else grid[0]

@@ -13,7 +13,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.hardware import SHARED, hardware_plan, hardware_rows, is_turned
-from convsmith.plan.loops import fused_name
+from convsmith.plan.loops import fused_chain
 from convsmith.plan.tensor_views import WIDTHS
 from convsmith.statement.parts import parted, splits
 from convsmith.statement.phases import phased, phases
@@ -59,8 +59,8 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
     columns = [d for d in channels if d.kind == "n"]
     if len(kinds) > 1 or not rows or not terms or len(columns) != 1 or (rows is not pixels and len(rows) > 1):
         raise _refuse("rows, columns and terms of its product are no dims of their own")
-    row_loop, row_pairs = _fused([d.name for d in rows])
-    term_loop, term_pairs = _fused([d.name for d in terms])
+    row_loop, row_pairs = fused_chain([d.name for d in rows])
+    term_loop, term_pairs = fused_chain([d.name for d in terms])
     lane = columns[0].name
     turned = (_is_turned(st.a, terms), _is_turned(st.b, terms))
     reduce = (*(n for n in st.reduce if n not in {d.name for d in terms}), term_loop)
@@ -138,15 +138,6 @@ def _is_turned(view: View, terms: list[Dim]) -> bool:
     nearest = next((b.dim for b in view.layout.blocks if b.stride == 1 and b.size > 1), None)
     names = {Var(d.name) for d in terms if not d.axis and d.sort != "images"}
     return nearest is None or not variables_of(view.coords[nearest]) & names
-
-
-def _fused(names: list[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the loop that the adjacent loops ``names`` become, and the pairs that are fused one after the other."""
-    whole, pairs = names[0], []
-    for name in names[1:]:
-        pairs.append((whole, name))
-        whole = fused_name(whole, name)
-    return whole, tuple(pairs)
 
 
 def _splits(st: Statement, pixels: list[Dim], step: int) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:

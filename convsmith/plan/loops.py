@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,6 +79,15 @@ class Loops:
 def fused_name(a: str, b: str) -> str:
     """Return the name of the loop that two loops become."""
     return f"{a}_{b}"
+
+
+def fused_chain(names: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the loop that the adjacent loops ``names`` become, and the pairs that are fused one after the other."""
+    whole, pairs = names[0], []
+    for name in names[1:]:
+        pairs.append((whole, name))
+        whole = fused_name(whole, name)
+    return whole, tuple(pairs)
 
 
 def fused_dims(config: Config, loop: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from convsmith.plan.config import Config
 from convsmith.plan.loops import Loops, fused_dims, fused_name
 from convsmith.tune.config_space import Changes
 
-__all__ = ["joined", "neighbours_of", "parted"]
+__all__ = ["Sizes", "joined", "neighbours_of", "parted"]
 
 Sizes = tuple[tuple[str, int], ...]
 """Loops with numbers of their iterations."""

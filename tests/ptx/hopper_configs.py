@@ -42,6 +42,7 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
     "a volume": (f"{LAST} --dt=bf16 {_SHAPES['a volume']}",
                  forward().replace("mb+oh,mb_oh+ow", "mb+od,mb_od+oh,mb_od_oh+ow").replace("mb_oh_ow", "mb_od_oh_ow")
                  .replace("kh,kw,ic", "kd,kh,kw,ic")),
+    "columns around rows": (f"{LAST} --dt=bf16 {_SHAPES['tiles']}", forward() + " --order=oc,mb_oh_ow"),
     "two groups of warps": (f"{LAST} --dt=bf16 --attr-post-ops=relu mb1ic64ih9oc16oh9kh1", forward(128, slots=2)),
     "four groups of warps": (f"{LAST} --dt=bf16 mb1ic64ih16iw15oc16oh16ow15kh1kw1", forward(256, slots=2)),
     "two products beside each other": (f"{LAST} --dt=bf16 mb1ic64ih7oc32oh7kh1", forward(n=32, slots=1)),
