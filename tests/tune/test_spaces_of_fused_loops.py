@@ -22,7 +22,7 @@ LAST = "--stag=axb --wtag=axb --dtag=axb"
 TILES = ("register", "group", "step", "copies", "rows", "order", "fuse")
 SPACES = {
     ("sm_90a", f"{LAST} --dt=bf16 mb2ic128ih9oc64oh9kh3ph1"): ("register", "group", "step", "copies", "order"),
-    ("sm_90a", f"--dir=BWD_W {LAST} --dt=bf16 mb4ic64ih8oc64oh8kh3ph1"): ("register", "step", "copies", "order", "parts"),
+    ("sm_90a", f"--dir=BWD_W {LAST} --dt=bf16 mb4ic64ih8oc64oh8kh3ph1"): ("step", "copies", "order", "parts"),
     ("sm_90a", f"{LAST} --dt=f32 mb2ic16ih6oc32oh6kh1"): (*TILES, "vectors"),
     ("sm_80", f"{LAST} --dt=bf16 mb2ic64ih8oc32oh8kh1"): TILES,
     ("sm_70", f"--dir=BWD_W {LAST} mb4ic16ih6oc32oh6kh1"): (*TILES, "vectors", "parts"),
