@@ -36,8 +36,7 @@ def mark_wide_cases(items: Iterable[pytest.Item]) -> None:
 
 
 def mark_torch_cases(items: Iterable[pytest.Item]) -> None:
-    """Mark those of `items` as `torch` that PyTorch is asked for by their module, themselves or one of their fixtures.
-    """
+    """Mark the cases among `items` as `torch` whose module, function or fixture asks for PyTorch."""
     for case in items:
         if isinstance(case, pytest.Function):
             fixtures = (f.func for fs in case._fixtureinfo.name2fixturedefs.values() for f in fs)

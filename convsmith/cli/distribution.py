@@ -72,7 +72,7 @@ class SuiteResult:
 
     @property
     def verdict(self) -> str:
-        """What bounds the kernel, what to do, and what it gains."""
+        """The bound of the kernel, and an alternative with its modelled gain, in a sentence."""
         machine = target(self.config.target)
         found = verdict(self.problem.canonical(), self.config, machine, self.roofline)
         return str(found) if found is not None else self.reason

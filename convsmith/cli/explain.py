@@ -22,7 +22,7 @@ def explain(
     source: str | None, node: str | None, threads: int | None, target: str | None, config: str | None, layout: str,
     inputs: ModelInputs, torch: str | None, html: str | None, **options: str | bool | None,
 ) -> None:  # fmt: skip
-    """What bounds the kernel, what to do about it, and what that gains; then problem, config, plan, packing, registers,
+    """Explain a kernel: its bound, an alternative with its gain; then problem, config, plan, packing, registers,
     operations, bytes, roofline, and the files that were generated.
 
     For a model, NODE names one of its convolutions.

@@ -89,7 +89,7 @@ def _until_reader_leaves(meta: Mapping[str, Any]) -> Iterator[None]:
         closed = [stream for stream in (sys.stdout, sys.stderr) if _is_closed_pipe(stream)]
         if not closed:
             raise  # a pipe to a worker
-        for stream in closed:  # what is buffered goes nowhere when Python ends
+        for stream in closed:  # so that Python drops buffered text at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise SystemExit(meta.get(STATUS, 0)) from None
 

@@ -44,8 +44,7 @@ _FILES = frozenset(
     wordexp
     """.split()
 )
-"""Names of standard headers, of libraries that linkers search, and of targets of CMake: a library has files so called.
-"""
+"""Names of standard headers, of libraries that linkers search and of targets of CMake: no file of ours may have one."""
 _RESERVED = frozenset(
     {"calls", "code", "end", "i", "main", "one_after_the_other", "seconds", "start", "tiles_are_granted", *PROVIDED}
 )

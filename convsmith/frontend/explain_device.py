@@ -36,8 +36,8 @@ def device_lines(plan: DevicePlan, low: Lowered, artifact: Artifact) -> Iterator
 
 
 def resident(launch: Launch, device: Device, registers: int = 0) -> str:
-    """Return how many groups of a launch reside on a unit of the device at a time, and what limits them. A thread needs
-    so many ``registers``, 0 where no assembler has said how many.
+    """Return how many groups of a launch reside on a unit of the device at a time, and what limits them. ``registers``
+    are those of a thread; 0 if no assembler has reported them.
     """
     units, threads = device.units, prod(launch.group)
     limits = {"threads": units.threads // threads, "groups": units.groups}
@@ -90,9 +90,7 @@ def device_verdict(problem: Problem, config: Config, launch: Launch, units: Comp
 
 
 def _cycles(problem: Problem, config: Config, units: ComputeUnits) -> tuple[int, str, float, float]:
-    """Return the multiply-adds of a unit in a cycle, of which kind, and the least cycles for the products and for the
-    bytes.
-    """
+    """Return the multiply-adds of a unit in a cycle, their kind, and the least cycles for products and for bytes."""
     rate, kind = units.multiply_adds, "f32"
     if config.instruction:
         bits = TYPES[problem.types[0]].bits

@@ -73,8 +73,8 @@ def run_transposed(
     steps = [step for step in problem.post_ops if isinstance(step, Eltwise)]
     if len(steps) < len(problem.post_ops):
         raise UnsupportedError(
-            f"{print_post_ops(problem.post_ops)} on an output of which no source reaches {sizes} beyond {problem.o}; "
-            "available are element-wise functions",
+            f"{print_post_ops(problem.post_ops)} on an output of {sizes}, where no source reaches elements beyond "
+            f"{problem.o}; available are element-wise functions",
             code="unsupported-option",
         )
     whole = _empty(problem, shape) if out is None else out

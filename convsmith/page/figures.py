@@ -22,7 +22,7 @@ ABOVE = (
     "Winograd transforms multiply less than the direct sum, whose operations are counted (effective operations): their "
     "dots may lie above the roof."
 )
-"""Why a dot may lie above the roof."""
+"""The explanation of dots above the roof."""
 
 
 class Dot(NamedTuple):

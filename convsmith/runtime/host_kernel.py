@@ -340,7 +340,7 @@ class HostKernel:
         return border.give(arrays, results)
 
     def _run_on_gpu(self, gpu: DeviceMemory, arrays: Mapping[str, Given], names: Names) -> dict[str, Array]:
-        """Compute on arrays of which some lie in the memory of a GPU, where new results lie too."""
+        """Compute on arrays, some of which lie in the memory of a GPU; new results lie there too."""
         for name, limit in self.artifact.limits.items():
             given = arrays.get(name)
             if isinstance(given, Packed):

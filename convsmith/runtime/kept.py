@@ -2,7 +2,7 @@
 
 An array of weights that comes a second time is packed into memory that is kept, beside a copy of its bytes. A later
 call compares all bytes of the array with the copy, which takes a third to a tenth of the time of packing, and packs
-anew if one differs. So nobody who writes to the array need say so.
+anew if one differs: writers need not notify the cache.
 """
 
 from __future__ import annotations

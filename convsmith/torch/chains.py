@@ -108,7 +108,7 @@ class ChainTimes:
 
 @dataclass(eq=False)
 class Chained:
-    """A chain in a graph: `layer` computes from `source` what the last of `nodes` gives."""
+    """A chain in a graph: `layer` computes the result of the last of `nodes` from `source`."""
 
     layer: ChainOfLayers
     source: fx.Node

@@ -1,4 +1,4 @@
-"""Whether a layer runs on our kernel or on torch's: measured in turn, and kept in the cache.
+"""The choice between our kernel and torch's for a layer: both are timed in alternation, and the cache keeps the times.
 
 Times that were taken while other processes had the CPUs are kept as such, and the next `optimize` measures them again.
 """

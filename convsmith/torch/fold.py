@@ -40,8 +40,8 @@ class Refused(NamedTuple):
 
 @dataclass(eq=False)
 class Folded:
-    """A convolution of a graph: `layer` computes from `source`, and from `residual` if it adds one, what the last of
-    `nodes` gives.
+    """A convolution of a graph: `layer` computes the result of the last of `nodes` from `source`, and from `residual`
+    if it adds one.
     """
 
     layer: ConvLayer
@@ -136,7 +136,7 @@ _MAKING = (*_CALLS_OF_CONVS, functional.batch_norm, operator.add, torch.add)
 
 
 def without_identities(graph_module: fx.GraphModule) -> None:
-    """Remove what a network in eval mode does not compute: dropout, stochastic depth and identities."""
+    """Remove the nodes that compute nothing in eval mode: dropout, stochastic depth and identities."""
     graph = graph_module.graph
     for node in list(graph.nodes):
         module: Any = module_of(graph_module, node)

@@ -1,7 +1,7 @@
 """`optimize`: a network whose convolutions run on our kernels.
 
-The network is traced by torch.fx, so that what stands around a convolution is seen: a norm, an activation and the
-addition of a residual become part of its kernel, and convolutions that follow one another share one layout of memory.
+The network is traced by torch.fx, because a trace shows the operations around a convolution: a norm, an activation and
+the addition of a residual become part of its kernel, and successive convolutions share one layout of memory.
 The result is a copy of the network whose forward runs the graph. A network that cannot be traced keeps its own code,
 and its largest parts that can be traced run as graphs.
 """
@@ -80,7 +80,7 @@ def _checked(
     """Return the arguments of the example. Raises UsageError if the model or the arguments are illegal."""
     if not isinstance(model, nn.Module):
         raise UsageError(f"model: expected a torch.nn.Module, got {type(model).__name__}", code="model")
-    # The module of an exported program cannot be set to eval mode: it is what it was when it was exported.
+    # The module of an exported program cannot be set to eval mode: it keeps the mode of its export.
     if model.training and not (isinstance(model, fx.GraphModule) and "eval" in vars(model)):
         raise UsageError("model is in training mode; legal is model.eval()", code="training")
     kwargs = dict(example_kwargs or {})

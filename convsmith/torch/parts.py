@@ -187,7 +187,7 @@ def _form(call: ModuleCall) -> object:
 
 
 def _compare(module: nn.Module, made: PartForward, call: ModuleCall) -> None:
-    """Raise UnsupportedError if the graphs of a module do not compute what it computes, in two calls on end."""
+    """Raise UnsupportedError if the graphs of a module do not compute what it computes, in two consecutive calls."""
     results = []
     for forward in (own_forward(module), made):
         args, kwargs = fresh((call.args, call.kwargs))

@@ -1,4 +1,4 @@
-"""Whether a call may bypass torch's dispatcher, which costs microseconds."""
+"""Conditions under which a call may bypass torch's dispatcher, which costs microseconds."""
 
 from __future__ import annotations
 
