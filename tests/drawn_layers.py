@@ -7,7 +7,8 @@ choice among ways to compute is wide: transforms, blocked layouts, fused stages,
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.aarch64.levels import LEVELS as AARCH64
@@ -16,9 +17,11 @@ from convsmith.machine.generic.level import level
 from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.x86.levels import LEVELS as X86
-from convsmith.problem import Chain, Conv
+from convsmith.problem import Chain, Conv, Problem
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.post_ops import parse_post_ops
+
+P = TypeVar("P", bound=Problem)
 
 ON_X86 = tuple((of.name, of.of(target)) for of in MICRO_ARCHITECTURES for target in X86)
 """Every level of x86 with the costs of each micro-architecture, by its name."""
@@ -48,24 +51,33 @@ def random_machine(rng: random.Random) -> tuple[str, Machine]:
 
 def random_layer(rng: random.Random) -> Conv:
     """A convolution, a gradient of one, or a deconvolution."""
-    while True:
-        try:
-            problem = _layer(rng)
-        except (UsageError, UnsupportedError):
-            continue
-        if problem.flops_dense <= 2 * PRODUCTS:
-            return problem
+    return _small(_layer, rng)
 
 
 def random_chain(rng: random.Random) -> Chain:
     """Two to four convolutions, each of which reads the result of the one before."""
+    return _small(_chain, rng)
+
+
+def random_long_layer(rng: random.Random) -> Conv:
+    """A layer with few channels whose kernels and strides are about as long as its images."""
+    return _legal(_long_layer, rng)
+
+
+def _small(draw: Callable[[random.Random], P], rng: random.Random) -> P:
+    """The first legal problem of `draw` that has at most `PRODUCTS` multiplications."""
+    while (problem := _legal(draw, rng)).flops_dense > 2 * PRODUCTS:
+        pass
+    return problem
+
+
+def _legal(draw: Callable[[random.Random], P], rng: random.Random) -> P:
+    """The first legal problem of `draw`."""
     while True:
         try:
-            chain = _chain(rng)
+            return draw(rng)
         except (UsageError, UnsupportedError):
             continue
-        if chain.flops_dense <= 2 * PRODUCTS:
-            return chain
 
 
 def _layer(rng: random.Random) -> Conv:
@@ -98,23 +110,18 @@ def _axis(rng: random.Random) -> tuple[int, ...]:
     return size, max((size + p + back - reach) // s + 1, 1), k, s, d, p
 
 
-def random_long_layer(rng: random.Random) -> Conv:
-    """A layer with few channels whose kernels and strides are about as long as its images."""
-    while True:
-        rank = rng.choice((1, 2, 3))
-        axes = [_long_axis(rng, LONG[rank]) for _ in range(rank)]
-        fine, coarse, k, s, d, p = zip(*(axes[:1] * rank if rng.random() < 0.6 else axes))
-        g, ic, oc = rng.choice(LONG_CHANNELS)
-        deconv, direction = rng.random() < 0.3, rng.choice(("FWD_D", "BWD_D", "BWD_W"))
-        stag, dtag = rng.choice(("abx", "axb")), rng.choice(("abx", "axb"))
-        try:
-            return Conv(
-                mb=rng.choice((1, 2)), ic=g * ic, oc=g * oc, i=coarse if deconv else fine, o=fine if deconv else coarse,
-                k=k, s=s, d=d, p=p, g=g, has_groups=g > 1, dir=direction, deconv=deconv,
-                dt=_types(rng.choice(("f32", "f32", "bf16"))), stag=stag, dtag=dtag,
-            )  # fmt: skip
-        except (UsageError, UnsupportedError):
-            continue
+def _long_layer(rng: random.Random) -> Conv:
+    rank = rng.choice((1, 2, 3))
+    axes = [_long_axis(rng, LONG[rank]) for _ in range(rank)]
+    fine, coarse, k, s, d, p = zip(*(axes[:1] * rank if rng.random() < 0.6 else axes))
+    g, ic, oc = rng.choice(LONG_CHANNELS)
+    deconv, direction = rng.random() < 0.3, rng.choice(("FWD_D", "BWD_D", "BWD_W"))
+    stag, dtag = rng.choice(("abx", "axb")), rng.choice(("abx", "axb"))
+    return Conv(
+        mb=rng.choice((1, 2)), ic=g * ic, oc=g * oc, i=coarse if deconv else fine, o=fine if deconv else coarse,
+        k=k, s=s, d=d, p=p, g=g, has_groups=g > 1, dir=direction, deconv=deconv,
+        dt=_types(rng.choice(("f32", "f32", "bf16"))), stag=stag, dtag=dtag,
+    )  # fmt: skip
 
 
 def _long_axis(rng: random.Random, sizes: tuple[int, ...]) -> tuple[int, ...]:
