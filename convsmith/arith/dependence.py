@@ -151,8 +151,8 @@ class Distances:
         return all(x <= y for x, y in zip(lo, hi)) and self._narrow(lo, hi)
 
     def occur(self, signs: Signs) -> bool:
-        """Return whether iterations at distances of these signs touch one element, or the search for them ends without
-        an answer.
+        """Return whether iterations at distances of these signs touch one element; also true if the search for them
+        ends without an answer.
         """
         try:
             return self.may(signs) and self.example(signs) is not None
@@ -355,7 +355,7 @@ class Distances:
 
 
 def _is_dense(buffer: Buffer) -> bool:
-    """Return whether any two elements of the buffer lie at two places."""
+    """Return whether no two elements of the buffer have one address."""
     end = 1
     for stride, size in sorted((b.stride, b.size) for b in buffer.blocks if b.size > 1):
         if stride < end:
@@ -365,7 +365,7 @@ def _is_dense(buffer: Buffer) -> bool:
 
 
 def _bounds_of(e: Index) -> Iterator[Index]:
-    """Yield indices without minima, none of which is below the index."""
+    """Yield indices without minima that are at least ``e``."""
     least = next(((atom, c) for atom, c in e.terms if type(atom) is Min and c > 0), None)
     if least is None:
         yield e
@@ -376,7 +376,7 @@ def _bounds_of(e: Index) -> Iterator[Index]:
 
 
 def _by_sizes(e: Index, known: set[Var]) -> dict[tuple[Var, ...], Index]:
-    """Return what the index multiplies each product of sizes by; sizes are variables that are not ``known``."""
+    """Return the factor of each product of sizes in the index; sizes are variables that are not ``known``."""
     out: dict[tuple[Var, ...], Index] = {(): as_index(e.const)}
     for atom, c in e.terms:
         factors = atom.args if type(atom) is Prod else (atom,)

@@ -10,15 +10,15 @@ an address for each argument in memory, then the value of each size. The n parts
 time, and on any threads; 1 <= n <= `Launch.threads`.
 `Launch.kind` says what `symbol` does: a "call" runs `symbol_chunk(block, 0, 1)`; "tasks" asks the library
 `Launch.runtime` for `threads` threads, each of which runs its part; the entry points that it calls are
-`RUNTIME_SYMBOLS[runtime]`. A call runs its entries one after the other, after the system has granted the process every
-one of `Artifact.permissions`.
+`RUNTIME_SYMBOLS[runtime]`. Before a call, the system must have granted the process all of `Artifact.permissions`. A
+call runs its entries one after the other.
 
 The object of a device holds a kernel `symbol` for each entry, whose parameters are the entry's arguments: pointers to
 the memory of the device, then sizes. Its launch is a "grid": the library `Launch.runtime` runs `Launch.grid` groups of
 `Launch.group` threads.
 
-The file form is a magic word, the length of a JSON header, the header, the object code, and the SHA-256 of all that
-stands before it.
+The file form is a magic word, the length of a JSON header, the header, the object code, and the SHA-256 of all these
+bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 ABI_VERSION = 11
 """Version of the calling convention above. Artifacts of other versions are refused."""
 FINITE = sys.float_info.max
-"""The limit of a tensor whose elements may be any finite numbers."""
+"""The limit of a tensor whose elements can be any finite numbers."""
 
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
 LaunchKind = Literal["call", "tasks", "grid"]

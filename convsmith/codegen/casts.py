@@ -57,7 +57,9 @@ class CastEmitter(ScalarEmitter):
         self.half = half
         self.intrinsics: dict[tuple[str, DType, int, bool], str] = {}
         self.scalable = False
-        """Whether vectors have units of lanes, as many as the machine's ``vscale``; counts of lanes are a unit's."""
+        """Whether vectors are scalable: ``vscale`` units of lanes, which the machine defines; lane counts are those of
+        a unit.
+        """
 
     def vector(self, element: str, lanes: int) -> str:
         """Return LLVM's name of a vector type, or of its element for no lanes."""

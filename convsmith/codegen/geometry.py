@@ -108,7 +108,7 @@ def shared_bytes(nbytes: int, alignment: int = _ALIGNMENT) -> int:
 
 
 def _nest(kernel: Kernel, kinds: Sequence[str]) -> list[For]:
-    """Return the loops of the ``kinds``, outermost first, each of which stands in the one before it."""
+    """Return the loops of the ``kinds``, outermost first; each of them contains the next one."""
     nest: list[For] = []
     body: Stmt = kernel.body
     for s in statements_of(kernel.body):

@@ -10,9 +10,9 @@ __all__ = ["load_head"]
 
 
 def load_head(emit: ShuffleEmitter, head: HeadLoad, t: DType, where: str, lanes: int, active: int) -> str:
-    """Return the vector of ``lanes`` at ``where`` of which the first ``active`` are in memory; the others are zero.
+    """Return the vector of ``lanes`` whose first ``active`` elements are loaded from ``where``; the others are zero.
 
-    A vector of more than a register is loaded register by register.
+    A vector that is longer than a register is loaded register by register.
     """
     most = head.bits // t.bits
     parts = []
@@ -32,7 +32,7 @@ def load_head(emit: ShuffleEmitter, head: HeadLoad, t: DType, where: str, lanes:
 
 
 def _register(emit: ShuffleEmitter, head: HeadLoad, t: DType, where: str, active: int) -> str:
-    """Return a register with ``active`` elements from the address ``where`` on, and zeros behind them."""
+    """Return a register with ``active`` elements, loaded from the address ``where``, followed by zeros."""
     lanes = head.bits // t.bits
     ty = emit.type(t, lanes)
     emit.declared |= dict.fromkeys(head.declare)

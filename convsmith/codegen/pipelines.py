@@ -142,7 +142,7 @@ class PipelineEmitter(ThreadEmitter):
         return self.put(f"getelementptr i64, ptr {space} {place}, i32 {slot}")
 
     def _narrowed(self, value: str, bits: int = 32) -> str:
-        """Return an index as a word of so many bits."""
+        """Return an index as a word of ``bits``."""
         if bits == self.bits:
             return value
         return self.put(f"{'trunc' if bits < self.bits else 'zext'} {self.it} {value} to i{bits}")
@@ -237,8 +237,8 @@ class PipelineEmitter(ThreadEmitter):
         self.start(on)
 
     def _settle(self) -> None:
-        """Pass the sums through an empty instruction: behind the wait for their products, LLVM does not know that they
-        change there.
+        """Pass the sums through an empty instruction behind the wait for their products, because LLVM does not know
+        that they change there.
         """
         slots = [x for use in self.parts.uses for x in self.written_slots(use) if x in self.slots]
         if not slots:

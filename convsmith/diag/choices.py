@@ -9,9 +9,9 @@ from difflib import get_close_matches
 __all__ = ["choices", "nearest", "suggestion"]
 
 _CUTOFF = 0.6
-"""Least ratio of similarity, that of `difflib`, of a name that a wrong one probably means."""
+"""Least similarity, as `difflib` measures it, of a name that a wrong one probably means."""
 _LONGEST = 80
-"""Characters of a text beyond which it is no misspelt name; comparing long texts takes time."""
+"""Maximum length of a misspelt name; longer texts, which take time to compare, get no suggestion."""
 
 
 def choices(word: object, legal: Iterable[str], shown: Iterable[str] | None = None) -> str:
@@ -24,7 +24,8 @@ def choices(word: object, legal: Iterable[str], shown: Iterable[str] | None = No
 
 
 def suggestion(word: object, legal: Iterable[str], meanings: Mapping[str, str] | None = None) -> str:
-    """Return the question at the end of a message: which of the ``legal`` names ``word`` probably means; else nothing.
+    """Return the question at the end of a message: which of the ``legal`` names ``word`` probably means; empty if none
+    is similar.
 
     ``meanings`` has what to write instead of some of the names.
     """

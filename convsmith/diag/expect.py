@@ -27,7 +27,7 @@ _LONGEST = 200
 """Characters of a value in an error message."""
 _MOST_BITS = 1000
 MOST_DIGITS = 300
-"""Limits of numbers, of which each is beyond any legal size."""
+"""Bits, and digits, of the largest number that is read; every legal size is smaller."""
 _LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")
 
 

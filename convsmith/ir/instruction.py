@@ -155,9 +155,9 @@ class Instruction:
     of which all sums have the same terms: its operand has these terms once. The lanes of a warp execute a row with an
     ``exchange`` together: each gives an address, ``{a}``, of elements that follow each other in memory, and receives
     those of other lanes. The layout's coordinates are the lane that gives an element and the element's number there.
-    `widens` is the type of the last factor in arrays where that is narrower than the operand's: packing converts it.
+    `widens` is the type of the last factor in arrays if it is narrower than the operand's: packing converts it.
     `temporaries` counts the registers that a call needs besides its operands. `limit` is the largest magnitude of the
-    last factor with which the machine computes the specification, where that is not any.
+    last factor with which the machine computes the specification; 0 if any magnitude will do.
     """
 
     name: str

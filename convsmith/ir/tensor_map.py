@@ -17,8 +17,8 @@ class TensorMap:
     """The dims of a tensor and the part of it that a copy brings; sizes and strides count elements.
 
     ``dims`` and ``strides`` are innermost first, ``box`` is the part along each dim. With ``pixels``, the copy brings
-    so many pixels of ``box[0]`` channels: the dims between channels and images are walked in ``steps`` from ``lower``
-    to their last coordinate plus ``upper``, the innermost first, then the next image follows.
+    that number of pixels, of ``box[0]`` channels each: the dims between channels and images are walked in ``steps``
+    from ``lower`` to their last coordinate plus ``upper``, the innermost first, then the next image follows.
     """
 
     dims: tuple[int, ...]

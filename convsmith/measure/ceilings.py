@@ -64,7 +64,7 @@ class Ceiling:
     sample: Callable[[int], float]
 
     def kept(self, threads: int) -> Figure | None:
-        """Return the kept figure; None where the ceiling was never measured on so many threads."""
+        """Return the kept figure; None if the ceiling was never measured on that number of threads."""
         return _kept(self._key(threads))
 
     def figure(self, threads: int) -> Figure:
@@ -142,7 +142,7 @@ def _kept(key: str) -> Figure | None:
 
 
 def _decoded(content: bytes) -> Figure:
-    """Return the figure of an entry; ValueError where it is none that is kept."""
+    """Return the figure of an entry; ValueError if the entry is not one that is kept."""
     rate, date, is_steady = json_list(content, 3)
     if not (is_positive(rate) and is_day(date) and is_steady is True):
         raise ValueError("no figure of a ceiling")

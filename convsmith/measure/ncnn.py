@@ -66,7 +66,7 @@ def ncnn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
 
 
 def _net(conv: Conv, weights: int) -> str:
-    """Return the text of a net with one convolution of so many `weights`."""
+    """Return the text of a net with one convolution, which has that number of `weights`."""
     (h, w), (kh, kw), (sh, sw), (dh, dw) = conv.i, conv.k, conv.s, conv.d
     (top, left), (bottom, right) = conv.p, (max(pr, 0) for pr in conv.pr)
     options = {

@@ -189,8 +189,8 @@ def _read_loop(nbytes: int, threads: int) -> _Loop:
 
 
 def accumulators(t: Machine, row: Instruction) -> int:
-    """Return the number of independent sums in the loop: with its two operands, and the registers that an instruction
-    needs besides, they fill the registers, which hides the latency.
+    """Return the number of independent sums in the loop. Together with its two operands and the temporaries of an
+    instruction they fill the registers, which hides the latency.
     """
     if row.result.file != t.vectors.name and t.fragments is not None:
         return t.fragments.count - 2

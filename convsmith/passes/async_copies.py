@@ -1,4 +1,4 @@
-"""Copy to shared memory asynchronously: commit what an iteration copies, and wait before the first use."""
+"""Copy to shared memory asynchronously: commit the copies of an iteration, and wait before the first use."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Copies(Rewriter):
 
 
 def _copy_of(s: Store) -> AsyncCopy | None:
-    """Return the copy of contiguous elements of global to shared memory that a store is, None if it is none."""
+    """Return the store as a copy of contiguous elements from global to shared memory; None if it is another store."""
     cond, value = None, s.value
     if isinstance(value, Select) and _is_zero(value.no):
         cond, value = value.cond, value.yes

@@ -153,8 +153,8 @@ class _ComputeAt(ScopedRewriter):
         return any(isinstance(x, For) and x.var.name == self.loop for x in statements_of(s))
 
     def _before(self, s: Stmt) -> Stmt:
-        """Return a statement that has the loop in it, or beside it: one beside it that reads the buffer has what it
-        reads computed before it.
+        """Return a statement that contains the loop or is next to it; one next to it that reads the buffer follows a
+        nest which computes the elements that it reads.
         """
         if self._has_loop(s) or self.producer.buffer not in _read(s):
             return self.stmt(s)

@@ -1,4 +1,4 @@
-"""Copy the windows of a buffer, so that all terms of a pixel lie side by side.
+"""Copy the windows of a buffer, so that all terms of a pixel are contiguous.
 
 An instruction that adds up many terms reads them as one run of memory. Where the terms of a pixel are several runs, of
 few channels each, the copy holds them in one run for each pixel, filled up with zeros to full instructions. Elements of
@@ -46,7 +46,7 @@ Parts = tuple[tuple[str, int], ...]
 class Windows(NamedTuple):
     """A loop of a nest: the ``dims`` that were fused to it, with their sizes, and the ``parts`` that it was split into.
 
-    The copy has ``room`` for so many of its iterations.
+    The copy has room for ``room`` iterations of the loop.
     """
 
     dims: tuple[tuple[str, int], ...]

@@ -58,7 +58,7 @@ def indirect(
 
     ``moved`` elements are added to every entry that is not absent: the offset of the image and of a row that the table
     does not store.  ``zero`` has the layout of a pixel's channels.  Table and zero buffer become parameters.
-    The ``sizes`` of the mask, which the table replaces, are none of the kernel any longer.
+    The ``sizes`` of the mask, which the table replaces, are no longer sizes of the kernel.
 
     Before::
 

@@ -173,9 +173,9 @@ def keep_sums(
 
     The first part initialises the sums, the others load partial sums from memory, and the last finishes them. Where
     several loops ``outer`` follow each other, the first and the last of them run at least once, any number of times
-    those between. A copy of the loops ``moved`` without a loop ``outer`` adds nothing up, as that of a residue class
-    without taps, and stays as it is. ``memory``, if given, becomes a parameter of the kernel, and keeps each sum at its
-    ``place``, an index over the loops ``moved`` and those of the accumulator; by default these loops are its dims.
+    those between. A copy of the loops ``moved`` without a loop ``outer``, such as that of a residue class without taps,
+    adds nothing up and stays as it is. ``memory``, if given, becomes a parameter of the kernel, and keeps each sum at
+    its ``place``, an index over the loops ``moved`` and those of the accumulator; by default these loops are its dims.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Pack what an iteration of a loop reads of an operand, in reading order, when the iteration starts.
+"""Pack the elements of an operand that an iteration of a loop reads, in reading order, when the iteration starts.
 
 The copy is small, contiguous and private to a thread, whatever the distances between the elements in memory are.
 """

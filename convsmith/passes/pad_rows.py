@@ -21,7 +21,7 @@ def _with_long_rows(old: Buffer, elements: int) -> Buffer:
 
 
 def _padded(blocks: tuple[LayoutBlock, ...], elements: int) -> tuple[LayoutBlock, ...]:
-    """Return dense blocks, of which the innermost that is longer than 1 has room for so many more elements."""
+    """Return dense blocks, of which the innermost that is longer than 1 has room for ``elements`` more."""
     out: list[LayoutBlock] = []
     stride, row = 1, False
     for b in sorted(blocks, key=lambda b: b.stride):

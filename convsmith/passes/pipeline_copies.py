@@ -58,7 +58,7 @@ class _PipelineCopies(LoopRewriter):
 
 
 def pipeline_copies(kernel: Kernel, loop: str, slots: int, around: str = "") -> Kernel:
-    """Give the shared memory that ``loop`` fills so many ``slots``, and let copies run ahead of its other statements.
+    """Give the shared memory that ``loop`` fills ``slots``, and let copies run ahead of its other statements.
 
     The slots are used in turn, also from one iteration of the loop ``around`` it to the next one, where it is given.
 

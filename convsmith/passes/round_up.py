@@ -2,7 +2,7 @@
 
 The rewrite relies on no iteration of the old loops reading what an added iteration writes.  It asks the dependence
 test, except for two accesses of which one is before the old end of a loop that is its coordinate, and the other is not.
-A loop whose added iterations write what is read keeps its end.
+A loop whose added iterations write elements that are read keeps its end.
 """
 
 from __future__ import annotations

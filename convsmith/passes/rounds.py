@@ -29,7 +29,7 @@ class _Rounds(LoopRewriter):
 
 
 def rounds(kernel: Kernel, loop: str, groups: int, name: str) -> Kernel:
-    """Let at most so many ``groups`` run the iterations of a grid ``loop``, each several of them one after the other.
+    """Let at most ``groups`` run the iterations of a grid ``loop``, each several of them one after the other.
 
     The loop ``name`` over the groups stands around the loop, which counts the rounds of a group. Iterations of a grid
     are independent, so they may run in any order.

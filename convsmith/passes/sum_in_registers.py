@@ -74,7 +74,7 @@ def _has_constant_bounds(loop: Loop) -> bool:
 def sum_in_registers(kernel: Kernel, loop: str, around: Sequence[str] = ()) -> Kernel:
     """Hold the sums of a nest below ``loop`` in registers; a nest with bounds that vary stays as it is.
 
-    Where ``loop`` is gone because it runs once, the first of the loops ``around`` it that is left stands for it.
+    If ``loop`` was removed because it runs once, the first of the loops ``around`` it that is left takes its place.
 
     Before::
 

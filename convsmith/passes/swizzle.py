@@ -42,7 +42,7 @@ def _rotation(old: Buffer, elements: int) -> Callable[[Place], Place]:
 def swizzle(kernel: Kernel, buffer: str, elements: int) -> Kernel:
     """Rotate each row of the allocated ``buffer`` by one part of ``elements`` more than the row before it.
 
-    The memory has no gaps, and a part stays whole, so that a vector of so many elements is one access.
+    The memory has no gaps, and a part stays whole, so that a vector of ``elements`` is one access.
 
     Before::
 

@@ -61,14 +61,14 @@ class Config:
     ``realise``   how masked elements are read: ``peel`` (split loops so that no test remains), ``mask`` (test each
                   access), ``pad_copy`` (padded copy first, of the type of sums where lanes are channels and no
                   instruction multiplies the floats as they are; a packed source holds the padding itself),
-                  ``window_copy`` (copy of the windows of pixels first, in which all terms of a pixel lie side by
-                  side), ``indirection`` (through a pointer table) or
-                  ``hardware`` (a copy engine brings what a step reads, with zeros for what is absent)
+                  ``window_copy`` (copy of the windows of pixels first, in which all terms of a pixel are
+                  contiguous), ``indirection`` (through a pointer table) or ``hardware`` (a copy engine brings the
+                  elements of a step, with zeros for absent ones)
     ``table``     form of that table: taps by ``row`` or by ``column``, ``compressed`` (columns shared by outputs are
                   stored once), or in ``sections`` (one row for all outputs without padding above and below)
     ``pack``      operands packed in reading order
-    ``near``      an operand and a loop around the register tile, each of whose iterations first packs what it reads of
-                  the operand, into memory that stays in a cache
+    ``near``      an operand and a loop around the register tile, each of whose iterations first packs the elements of
+                  the operand that it reads, into memory that stays in a cache
     ``stream``    operands whose elements pass through the first-level cache once: the lines of fragments are replaced
                   first, and loads of vectors of packed weights, of pixels or of a result that is added to prefetch
                   lines; or another result, whose vectors are stored past the caches
@@ -83,7 +83,7 @@ class Config:
     ``swizzle``   operand -> elements that stay together where each row of its copy in shared memory is rotated further
                   than the one before, for the same reason; no memory is spent
     ``vectors``   loop -> neighbouring iterations of a thread that load and store at once, on machines that have groups;
-                  its tile along the lane loop is in runs of so many
+                  the lane loop's tile consists of such runs
     ``buffers``   copies of each operand in shared memory: groups fill the next ones while they use the first
     ``copies``    how elements reach shared memory: through registers of the threads that then wait (``wait``), or on
                   their own while threads go on (``async``)

@@ -1,4 +1,4 @@
-"""Copies of the source: its padded copy, and the copy of windows, in which all terms of a pixel lie side by side."""
+"""Copies of the source: its padded copy, and the copy of windows, in which all terms of a pixel are contiguous."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def copied_type(st: Statement, nest: Nest) -> str:
 
 
 def has_windows(config: Config) -> bool:
-    """Return whether a copy of A holds the terms of each pixel side by side."""
+    """Return whether the terms of each pixel are contiguous in a copy of A."""
     return config.realise == "window_copy"
 
 

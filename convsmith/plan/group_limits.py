@@ -132,7 +132,7 @@ def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -
 
 
 def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> dict[str, int]:
-    """Return the bytes of shared memory that the copy of each operand needs: the box of what a group tile reads."""
+    """Return the bytes of shared memory for the copy of each operand: the box of elements that a group tile reads."""
     found = {}
     for view in (v for v in st.factors if v.name in config.shared):
         shape = _copy_shape(st, view, loops, config)

@@ -149,7 +149,8 @@ def _ordered(loops: Loops, config: Config) -> list[str]:
 
 
 def packed(loops: tuple[str, ...], name: str, most: int) -> list[Step]:
-    """Return the rewrites that leave at most so many of the adjacent ``loops``: the last ones become the loop ``name``.
+    """Return the rewrites that leave at most ``most`` of the adjacent ``loops``: the last ones become the loop
+    ``name``.
     """
     steps = []
     outer = loops[: most][-1]

@@ -250,8 +250,8 @@ def phase_steps(st: Statement, config: Config) -> list[Step]:
 
 
 def _residing(machine: Machine, groups: GroupNest, registers: int, shared: Mapping[str, int]) -> int:
-    """Return the number of groups that reside on a device at a time, whose lanes need so many ``registers`` each, or 0
-    where they are all that there are. ConfigError where a unit has too few registers for one.
+    """Return the number of groups that reside on a device at a time, each lane of which needs ``registers``; 0 if the
+    grid has no more groups than that. ConfigError where a unit has too few registers for one.
     """
     assert machine.device is not None
     units = machine.device.units

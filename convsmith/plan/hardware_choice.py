@@ -152,7 +152,7 @@ def _splits(st: Statement, pixels: list[Dim], step: int) -> Iterator[tuple[tuple
 
 def _cost(sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, units: int) -> float:
     """Return the relative time of results of ``sizes`` in tiles, ``apart`` of them: products of iterations beyond the
-    ends, copies, units without a group, and the beginning and the end of a group of so many ``steps``.
+    ends, copies, units without a group, and the start and the end of a group, which has ``steps``.
     """
     counts = [-(-n // t) for n, t in zip(sizes, tile)]
     excess = prod(n * t / s for n, t, s in zip(counts, tile, sizes))

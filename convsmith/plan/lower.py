@@ -195,7 +195,7 @@ def register_transposing_steps(lanes: int, target: Machine) -> list[Step]:
 
 
 def _window_steps(st: Statement, config: Config, lanes: int) -> list[Step]:
-    """Make the taps of a window that lie side by side one loop, of vectors, and its empty terms another."""
+    """Fuse the taps of a window that are contiguous into a loop of vectors; its empty terms become another loop."""
     taps = window_loops(st, config)
     last = taps[-1]
     steps = [Step(coalesce, tap, last, last) for tap in reversed(taps[:-1])]

@@ -78,7 +78,7 @@ class Nest:
         return tuple(x for x in around[-1:] if self.scalable and x.tile == self.filled)
 
     def packed(self, loops: Sequence[Loop]) -> tuple[Loop, ...]:
-        """Return ``loops``, which index a packed operand, in the order of its dims: units lie side by side."""
+        """Return ``loops``, which index a packed operand, in the order of its dims: units are contiguous."""
         if not {*self.units, self.lane} <= {*loops}:
             return tuple(loops)
         others = [x for x in loops if x not in self.units]
@@ -368,7 +368,7 @@ def register_steps(config: Config, nest: Nest, sums: Buffer | None = None) -> li
     elif is_drained(config, nest):
         steps.append(Step(drain, names((*nest.pixels, *nest.vectors, *nest.rows)), _WRITTEN))
         if nest.rows and nest.vectors:
-            # The vectors of a pixel lie side by side in memory.
+            # The vectors of a pixel are adjacent in memory.
             steps.append(Step(reorder, tuple(written_name(x.name) for x in (*nest.rows, *nest.vectors))))
     if nest.depth is not None and nest.within:
         place = (_position(nest, config.lane),) if sums is not None else ()

@@ -250,7 +250,7 @@ def resident(st: Statement, config: Config) -> dict[str, str]:
 
 
 def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
-    """Return the dim of A whose elements one instruction adds up, if any: in the copy they lie side by side."""
+    """Return the dim of A whose elements one instruction adds up, if any: they are contiguous in the copy."""
     loops = {Var(n) for n, _ in config.terms} if nest.unit.dot else set()
     return tuple(dim for dim, x in enumerate(st.a.coords) if loops & variables_of(x))[-1:]
 
@@ -298,7 +298,7 @@ def _copy_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
 def row_loops(st: Statement, config: Config, nest: Nest) -> tuple[str, ...]:
     """Return the loops of the copy that run along a row of memory, where rows are copied and not channels.
 
-    Pixels of a row lie side by side in channels first. In channels last, a few channels lie between them.
+    In channels first, pixels of a row are contiguous. In channels last, a few channels lie between them.
     """
     layout, last = st.a.layout, len(st.a.coords) - 1
     if not layout.is_plain or last < 2:

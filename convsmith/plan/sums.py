@@ -1,4 +1,4 @@
-"""The config of a statement that only adds up entries: vectors along what lies side by side in memory."""
+"""The config of a statement that only adds up entries: vectors along the dim that is contiguous in memory."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class TileLoop(NamedTuple):
 
 
 def mapped_copy(st: Statement, view: View, tiles: Sequence[TileLoop], inner: str) -> MappedCopy:
-    """Return the copy of what a step reads of ``view``, in rows along the dim ``inner`` of the statement.
+    """Return the copy of the elements of ``view`` that a step reads, in rows along the dim ``inner`` of the statement.
 
     ``tiles`` are the tiles of all loops. ConfigError where no tensor map brings it.
     """

@@ -24,10 +24,10 @@ class Unit:
     """The shape of a product instruction: ``lanes`` sums at once, each of ``terms`` products.
 
     ``name`` is the row's that a config names. An instruction that the config does not name multiplies and adds elements
-    of the type of sums: ``dot`` is false then. One with several ``rows`` works on fragments of so many rows of
-    ``lanes`` sums, and ``group`` terms lie side by side in its packed operand, whose elements packing ``widens`` to a
-    type, if it is not empty. It needs ``temporaries`` registers besides those of its operands.
-    Its results are right for weights up to the magnitude ``limit``, if that is not 0.
+    of the type of sums: ``dot`` is false then. One with several ``rows`` works on fragments of ``rows`` times ``lanes``
+    sums. ``group`` terms are contiguous in its packed operand, whose elements packing converts to the type ``widens``
+    unless that is empty. It needs ``temporaries`` registers besides those of its operands. Its results are right for
+    weights up to the magnitude ``limit``, unless that is 0.
     """
 
     lanes: int
@@ -143,7 +143,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     if config is not None and st.constant and st.b.name not in config.pack:
         return f"its terms lie side by side in packed {st.b.name}; legal is --pack={st.b.name}"
-    # A copy has zeros beyond the borders, and there is none of nothing. A stride meets all elements of a residue class.
+    # A copy has zeros beyond the borders, unless no element exists. A stride meets all elements of a residue class.
     strides = [part for part in parts_of(st.a.mask) if isinstance(part, Eq0) and _divides(part)]
     bordered = all(isinstance(part, Ge0) or part in strides for part in parts_of(st.a.mask))
     if not all(_meets_each_class(st, part) for part in strides):

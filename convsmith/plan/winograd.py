@@ -36,7 +36,7 @@ PIECES = 4
 
 
 def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Winograd:
-    """Return the transform of ``problem`` that ``config`` describes; ConfigError where there is none."""
+    """Return the transform of ``problem`` that ``config`` describes; ConfigError if it describes none."""
     if config.realise != "peel" or config.offsets != "each" or config.split or config.phases or config.then is not None:
         raise ConfigError("winograd", f"{config}: legal beside --winograd= is the schedule of its product")
     if problem.accuracy == "strict":

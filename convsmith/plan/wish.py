@@ -1,6 +1,6 @@
 """Wish: values of some fields of a config. A model chooses the others, among the configs that can have these values.
 
-Knows no model: how the configs of a problem are ranked stands in ``tune/``.
+This module knows no model: ``tune/`` ranks the configs of a problem.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ Decisions = Config | Wish
 
 
 def read_decisions(text: str) -> Decisions:
-    """Return what a text decides: a config, which names a target and a loop along the lanes and gives all other fields
-    their defaults, or else a wish. ConfigError names an illegal word.
+    """Return the decisions of a text: a config if it names a target and a loop along the lanes, whose other fields have
+    defaults; otherwise a wish. ConfigError names an illegal word.
     """
     if not isinstance(text, str):
         return Config.parse(text)
@@ -113,5 +113,5 @@ def read_decisions(text: str) -> Decisions:
 
 
 def _unordered(name: str, value: Any) -> Any:
-    """Return a value of the field ``name`` that is equal for equal decisions."""
+    """Return ``value``, sorted unless the order of its entries matters in the field ``name``."""
     return sorted(value) if isinstance(value, tuple) and name not in _SEQUENCES else value

@@ -29,7 +29,7 @@ __all__ = ["Chain"]
 T = TypeVar("T")
 
 MOST_STAGES = 64
-"""Stages of the longest chain; the time that fusing takes grows with their square."""
+"""Maximum number of stages; the time to choose which ones to fuse grows with its square."""
 _OF_STAGES = ("bia_dt", "wtag", "acc_mode", "accuracy", "scales", "zero_points", "post_ops", "name")
 """Fields of a problem that only stages have."""
 

@@ -11,8 +11,8 @@ def pairs_below(bound: int, first: tuple[int, int], second: tuple[int, int]) -> 
     (m, a), (n, b) = first, second
     if bound <= 0 or not m or not n:
         return 0
-    some = min(n, (bound - 1) // b + 1)  # each of the first so many j has an i
-    every = min(max((bound - 1 - (m - 1) * a) // b + 1, 0), some)  # each of the first so many has all of them
+    some = min(n, (bound - 1) // b + 1)  # each j below `some` has an i
+    every = min(max((bound - 1 - (m - 1) * a) // b + 1, 0), some)  # each j below `every` has all of them
     return every * m + _sum_of_floors(some - every, a, b, bound - 1 - (some - 1) * b) + some - every
 
 

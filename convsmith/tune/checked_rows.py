@@ -26,7 +26,7 @@ MOST_ROUNDS = 10**9
 
 
 class _Legal(NamedTuple):
-    """What a column may hold: whether a value is legal, and the legal values in words."""
+    """The legal values of a column: a predicate, and their description for a message."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -58,7 +58,8 @@ _POSITIVE = ("ratio", "seconds", "rounds")
 
 
 def checked(values: Sequence[Any]) -> Measured:
-    """Return the row of these values, in the order of `COLUMNS`; ValueError says which is illegal, and what is legal.
+    """Return the row of these values, in the order of `COLUMNS`; ValueError names the illegal value, and the legal
+    ones.
     """
     row = dict(zip(COLUMNS, values, strict=True))
     for name, legal in _LEGAL.items():

@@ -95,7 +95,8 @@ def run_job(job: _Job, known: Sequence[tuple[Any, ...]]) -> list[tuple[object, .
 def _one_at_a_time() -> Iterator[None]:
     """Hold the host's lock of measurements; the system releases it when the process dies.
 
-    It lies in the directory of the cache, where no other user can hold or replace it. Without a cache there is none.
+    It lies in the directory of the cache, where no other user can hold or replace it. Without a cache nothing is
+    locked.
     """
     cache = disk_cache()
     lock = cache.opened(f"measuring-{platform.node()}.lock") if cache is not None else None
@@ -109,7 +110,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def checked_rows(arrived: Iterable[Any]) -> tuple[list[Measured], list[str]]:
-    """Return the legal rows of the lists that workers have sent, and what is wrong with the others."""
+    """Return the legal rows of the lists that workers have sent, and the flaws of the others."""
     rows, flaws = [], []
     for several in arrived:
         for values in several if isinstance(several, list | tuple) else [several]:

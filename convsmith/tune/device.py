@@ -73,7 +73,7 @@ class _Choice(NamedTuple):
 
 def device_config(problem: Problem, machine: Machine, packs: bool = True) -> Config:
     """Return the config that the model expects to be fastest on a machine with groups of threads; it packs operands
-    only if ``packs``. ConfigError where there is none.
+    only if ``packs``. ConfigError if no config is legal.
     """
     with one_table():
         stages = stages_of(problem)

@@ -88,7 +88,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
 
 
 def _has_registers(row: Instruction, counts: Sequence[int], registers: int) -> bool:
-    """Return whether a lane with so many ``registers`` holds the fragments of a warp's tile."""
+    """Return whether the fragments of a warp's tile fit the ``registers`` of a lane."""
     high, wide, *_ = counts
     sums, left, right = (
         n * x.layout.registers * x.layout.elements * dtype(x.dtype).bits / 32

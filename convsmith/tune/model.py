@@ -376,7 +376,7 @@ class Model(CostModel):
         return other if then * self.target.costs.inner_taps < now else config
 
     def delivered(self, loops: Loops, config: Config, cycles: float) -> float:
-        """Return the cycles of a config that takes so many where each operand is near, and moves between memories."""
+        """Return the cycles of a config, transfers between memories included, which takes ``cycles`` without them."""
         return cycles if self.unit.rows > 1 else overlapped(cycles, self.traffic.cycles(loops, config))
 
     def holding(self, loops: Loops, config: Config) -> Config | None:

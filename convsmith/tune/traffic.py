@@ -108,10 +108,12 @@ class Traffic:
         self.sizes = {d.name: d.size for d in st.dims}
         self.operands: dict[tuple[tuple[str, ...], int], list[TouchedArray]] = {}
         self.tile: tuple[Config, _NestPart] | None = None
-        """The bytes that a config's register tile moves with its sums, in any order of the loops around it."""
+        """The bytes that a config's register tile moves, its sums included, in any order of the loops around it."""
 
     def of(self, config: Config, kept: int = 1) -> list[TouchedArray]:
-        """Return the operands under ``config``, which packs some of them; each sum is ``kept`` as so many in memory."""
+        """Return the operands under ``config``, which packs some of them; memory keeps ``kept`` partial sums for each
+        sum.
+        """
         if (config.pack, kept) not in self.operands:
             memories = self.target.memories[:2]
             read = [TouchedArray(view, view.name in config.pack, memories) for view in self.st.factors]
@@ -123,7 +125,7 @@ class Traffic:
         return sum(x.touched(self.sizes)[0][0] for x in self.of(config)) > self.target.l2.bytes
 
     def cycles(self, loops: Loops, config: Config) -> float:
-        """Return the cycles in which the caches deliver what the whole nest moves to the first of them."""
+        """Return the cycles in which the caches deliver all lines that the nest loads into the first-level cache."""
         near, far, pages = self.bytes_and_pages(loops, config)
         l2, costs = self.target.l2, self.target.costs
         return (near + far * (costs.streamed - 1)) / l2.rate + pages * costs.page_walk
@@ -134,9 +136,10 @@ class Traffic:
         return near, far
 
     def bytes_and_pages(self, loops: Loops, config: Config) -> tuple[float, float, float]:
-        """Return the bytes that move to each cache, and the pages whose addresses are looked up.
+        """Return the bytes that move to the first-level cache, those to the second from beyond, and the pages whose
+        addresses are looked up.
 
-        The bytes are the means of those with and without conflicts of runs, which depend on more than strides.
+        The bytes are means of the estimates with and without conflicts of runs, which depend on more than strides.
         """
         lanes = self.target.width(dtype(self.st.acc))
         parts = any(loops.kinds[n] == "k" for n, _ in config.cache) and loops.kinds[config.lane] == "k"
@@ -157,7 +160,9 @@ class Traffic:
     def around(
         self, loops: Loops, levels: list[_Level], inner: _NestPart, operands: list[TouchedArray], held: tuple[int, ...]
     ) -> _NestPart:
-        """Return what a nest moves whose loops ``levels`` are around an ``inner`` nest; memories of ``held`` bytes."""
+        """Return the part of a nest that has the loops ``levels`` around an ``inner`` part; memories hold ``held``
+        bytes.
+        """
         nest = inner
         for loop in reversed(levels):
             if loop.trips < 2:
@@ -173,7 +178,7 @@ class Traffic:
         return nest
 
     def spread(self, loops: Loops, loop: str, extent: int) -> dict[str, int]:
-        """Return the extents of the dims of a loop, which may be fused, that so many of its iterations cover."""
+        """Return the extents of the dims of a loop, which may be fused, that ``extent`` of its iterations cover."""
         covered = {}
         for n in reversed(loops.dims[loop]):
             covered[n] = min(extent, self.sizes[n])
@@ -214,7 +219,7 @@ class _Level(NamedTuple):
 
 
 def _tile(config: Config, loop: str, lanes: int) -> int:
-    """Return the iterations of a loop within a register tile, whose vectors have so many ``lanes``."""
+    """Return the iterations of a loop within a register tile, whose vectors have ``lanes``."""
     return max(config.size(loop), dict(config.terms).get(loop, 1), lanes if loop == config.lane else 1)
 
 

@@ -1,4 +1,4 @@
-"""What bounds a kernel, what to do about it, and what that gains: from the terms of the cost model alone.
+"""The verdict on a kernel: its bound, the change that saves most time, and how much, by the cost model alone.
 
 The bound is the largest term. Each alternative is a problem, or a config, whose modelled time is compared with the
 kernel's.
@@ -28,9 +28,9 @@ from convsmith.tune.recall import measured_row
 __all__ = ["MIN_GAIN", "KernelVerdict", "verdict"]
 
 MIN_GAIN = 0.03
-"""Part of the modelled time that an alternative has to save to be worth a word."""
+"""Least part of the modelled time that an alternative saves if it is reported."""
 MIN_GAIN_CHANGED = 0.1
-"""The same for an alternative that computes something else: in another type, or with other channels."""
+"""The same for an alternative that does other work: in another type, or with other channels."""
 _BOUNDS = {
     "multiply-adds": "the multiply-adds", "products": "the products of fragments", "loads": "loads of operands",
     "loads of fragments": "loads of fragments", "latency": "the latency of multiply-adds",
@@ -39,16 +39,16 @@ _BOUNDS = {
     "packing": "packing in each call", "transforms": "the transforms", "copies of channels": "copies of channels",
     "far memory": "loads from beyond the second-level cache",
 }  # fmt: skip
-"""What the terms of the model are in a sentence."""
+"""Names of the model's terms in a sentence."""
 _PRODUCTS = ("multiply-adds", "products")
-"""Terms of the work itself: the others are what a kernel may save."""
+"""Terms of the multiplications, which every kernel has; a better kernel may save the other terms."""
 
 
 @dataclass(frozen=True)
 class KernelVerdict:
-    """What bounds a kernel, with its ``share`` of the modelled time, and what to do.
+    """The ``bound`` of a kernel, its ``share`` of the modelled time, and the ``action`` that saves most.
 
-    ``gain`` is the part of the time that this saves; 0 where no alternative is known.
+    ``gain`` is the part of the time that the action saves; 0 where no alternative is known.
     """
 
     bound: str
@@ -62,8 +62,8 @@ class KernelVerdict:
 
 @dataclass(frozen=True)
 class _Alternative:
-    """A problem and a target whose default config may be faster. The ``option`` that makes it, where one does, and
-    ``text`` say what to do, up to the gain.
+    """A problem and a target whose default config may be faster. The ``option`` that selects it, if there is one,
+    and ``text`` say what to do; the gain follows them.
     """
 
     option: str
@@ -76,7 +76,7 @@ class _Alternative:
 def verdict(problem: Problem, config: Config, target: Machine, roof: Roofline | None = None) -> KernelVerdict | None:
     """Return the verdict on the kernel of a canonical ``problem`` under ``config``; None if the model has no estimate.
 
-    Where ``roof`` says that bytes from beyond the caches of a core take longer than the products, they are the bound.
+    If bytes from beyond the caches of a core take longer than the products, by ``roof``, they are the bound.
     """
     with interning():
         terms = _terms(problem, config, target)
@@ -127,7 +127,9 @@ def _relative(other: _Alternative, problem: Problem, total: float, threads: int)
 
 
 def _alternatives(problem: Problem, config: Config, target: Machine) -> Iterator[_Alternative]:
-    """Yield what may be faster: the default config, other options, another level, and work that suits the machine."""
+    """Yield alternatives that may be faster: the default config, other options, another level, and work that suits the
+    machine.
+    """
     if measured_row(problem, config) is None and choose(problem, target, config.threads, False) != config:
         yield _Alternative("--config", " left out takes", problem, target)
     if not isinstance(problem, Conv):

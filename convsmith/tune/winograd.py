@@ -118,7 +118,7 @@ def winograd_cycles(problem: Problem, config: Config, target: Machine) -> float:
 
 
 def winograd_terms(problem: Problem, config: Config, target: Machine) -> dict[str, float]:
-    """Return the cycles of `winograd_cycles` by cause: those of the products, and those of what is around them."""
+    """Return the cycles of `winograd_cycles` by cause: products, transforms, copies, and loads from far memory."""
     made = winograd_of(problem, config, target, dynamic=False)
     return _Products(problem, made, target, config.fuse).terms(product_config(config))
 
@@ -200,7 +200,7 @@ class _Products:
 
     @property
     def worth(self) -> float:
-        """The factor of cycles for an error beyond that of the direct sum."""
+        """The factor by which cycles count more, because the error exceeds that of the direct sum."""
         return WORTH if self.made.error > 1 else 1.0
 
 

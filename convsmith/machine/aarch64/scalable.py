@@ -69,7 +69,7 @@ def _numbered_fused(type_: str, scale: int) -> Instruction:
 
 
 def _dot(mnemonic: str, types: tuple[str, str, str], needs: str) -> Instruction:
-    """Return the scalable row of an instruction that adds up the products of so many bits as a sum has."""
+    """Return the scalable row of an instruction that adds up as many products as factors fit into the bits of a sum."""
     a, b, c = types
     terms = 2 if a == "bf16" else 4
     body = (

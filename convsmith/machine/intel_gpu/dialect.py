@@ -28,7 +28,7 @@ _JOIN = DialectCall(
 
 
 def dialect(lanes: int = 0) -> Dialect:
-    """Return the dialect of kernels whose sub-groups have so many `lanes`; 0 leaves their size to the device.
+    """Return the dialect of kernels whose sub-groups have `lanes`; 0 leaves their size to the device.
 
     A split barrier stops where its second part stands: all threads that reach it have passed the first one.
     """

@@ -1,7 +1,7 @@
 """Products of fragments: matrices spread over the registers of the lanes of a sub-group.
 
 A register holds a row of sums or of the left factor, a column in each lane; lanes that are fewer than the terms hold
-neighbours. A register of the right factor holds so many rows of a column that they fill 32 bits.
+neighbours. A register of the right factor holds as many rows of a column as fill 32 bits.
 
 The products by dpas have the names and the layouts of the extension cl_intel_subgroup_matrix_multiply_accumulate.
 Others multiply and add in each lane: a lane gives its element of the left factor to all of them, which costs a GPU
@@ -63,7 +63,7 @@ def _operands(
 
 
 def _product(lanes: int, terms: int, factors: tuple[str, str]) -> Instruction:
-    """Return the row of dpas for sub-groups of so many lanes."""
+    """Return the row of dpas for sub-groups of ``lanes``."""
     a, b = map(dtype, factors)
     sums, llvm_sums = ("s32", "i32") if terms == 32 else ("f32", "float")
     together, group = terms // lanes, 32 // b.bits

@@ -51,8 +51,8 @@ _XE_MULTIPLY_ADDS = 128
 def _xe(
     lanes: int, cores: int, shared: int, rate: float, memory_bytes: int, resident: int = 1024, threads: int = 1024
 ) -> Device:
-    """Return the facts of a GPU of Xe cores, whose sub-groups have so many ``lanes`` and whose groups so many
-    ``threads``; a core has room for the ``resident`` ones.
+    """Return the facts of a GPU of Xe cores, whose sub-groups have ``lanes`` and whose groups have at most ``threads``;
+    a core has room for ``resident`` threads.
 
     The ``rate`` is that of dpas or dp4a beside multiply-adds of f32, from the peak rates of the data sheets; so are the
     ``memory_bytes`` of all cores in a cycle.

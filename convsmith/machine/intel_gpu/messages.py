@@ -26,7 +26,7 @@ HELD = ("element", "fragment")
 
 
 def _load(memory: str, type_: str, elements: int, registers: int) -> Instruction:
-    """Return the row of a message that loads so many registers of each lane, with ``elements`` each."""
+    """Return the row of a message that loads ``registers`` of each lane, with ``elements`` each."""
     bits = dtype(type_).bits * elements
     suffix, letter, extension = _PLACES[bits]
     held = f"i{bits}" if registers == 1 else f"<{registers} x i{bits}>"

@@ -131,7 +131,7 @@ HELD, SHARED = ("lane", "fragment"), ("address", "shared")
 
 
 def _matrix_load(type_: str, matrices: int, is_transposed: bool = False) -> Instruction:
-    """Return the row of ldmatrix for elements of a type: so many matrices of eight rows of 16 bytes."""
+    """Return the row of ldmatrix for elements of a type: ``matrices`` of eight rows of 16 bytes."""
     width = 16 // dtype(type_).bytes
     elements = width // 4
     coords = (f"r * 8 + {_ROW}", f"{_QUAD} * {elements} + e")

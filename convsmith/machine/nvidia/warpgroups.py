@@ -24,7 +24,7 @@ BYTES = 32
 
 
 def sums_layout(columns: int) -> FragmentLayout:
-    """Return the layout of 64 rows and so many columns: each warp has 16 rows."""
+    """Return the layout of 64 rows and ``columns``: each warp has 16 rows."""
     row, column = "l // 32 * 16 + l % 32 // 4 + r // 2 % 2 * 8", "l % 4 * 2 + r % 2 + r // 4 * 8"
     return FragmentLayout((row, column), LANES, registers=columns // 2)
 
@@ -35,7 +35,7 @@ def _factor(name: str, type_: str, outer: int, terms: int, is_turned: bool) -> O
 
 
 def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = (False, False)) -> Instruction:
-    """Return the row of a product with so many columns; ``turned`` says which factors are MN-major."""
+    """Return the row of a product with ``columns``; ``turned`` says which factors are MN-major."""
     left, right = factors
     terms, sums = BYTES // dtype(left).bytes, "f32" if dtype(left).kind == "float" else "s32"
     count = columns // 2
