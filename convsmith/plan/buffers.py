@@ -47,7 +47,8 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
                 order = tuple(x._replace(extent=rows.get(x.name, x.extent)) for x in order if x.name not in taps)
             # The rewrites find out how many taps and phases residue classes have, and what a stream holds.
             elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
-            packed = st.acc if not nest.unit.dot else nest.unit.widens or view.factor
+            widened = nest.unit.widens if view.name == st.b.name else ""
+            packed = st.acc if not nest.unit.dot else widened or view.factor
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
     for operand, of in config.near:

@@ -49,16 +49,26 @@ def plans(threads: int = 1) -> list[Plan]:
 @pytest.mark.parametrize("threads", [1, 4])
 def test_packed_operands_have_the_elements_of_the_plan(threads: int) -> None:
     with interning():
-        seen = 0
-        for made in plans(threads):
-            packs = run_steps(made.naive(), made.pipeline).packs
-            written = {b.name: b for pack in packs for b in pack.written}
-            for b in made.main.buffers:
-                if b.elements:
-                    packed = written[b.name]
-                    assert (prod(packed.shape), packed.dtype.name) == (b.elements, b.dtype), str(made)
-                    seen += 1
-        assert seen >= 20
+        assert sum(map(check_packed, plans(threads))) >= 20
+
+
+def check_packed(made: Plan) -> int:
+    """Compare the plan's packed operands of known size with those that the kernel packs; return their number."""
+    packs = run_steps(made.naive(), made.pipeline).packs
+    written = {b.name: b for pack in packs for b in pack.written}
+    planned = [b for b in made.main.buffers if b.elements]
+    for b in planned:
+        packed = written[b.name]
+        assert (prod(packed.shape), packed.dtype.name) == (b.elements, b.dtype), str(made)
+    return len(planned)
+
+
+@pytest.mark.parametrize("words", ["vpmaddwd_256_u8 --terms=ic:2", "vpmaddubsw_256 --terms=ic:4"])
+def test_packing_converts_weights_alone_to_words(words: str) -> None:
+    problem = parse_problem("--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic32ih8oc32oh8kh1").canonical()
+    text = f"--target=avx2 --lane=oc --register=ow:4,oc:16 --reduce=kh,kw,ic --pack=src,wei --instruction={words}"
+    with interning():
+        assert check_packed(plan(problem, Config.parse(text), TARGETS["avx2"])) == 2
 
 
 def test_loops_are_values() -> None:
