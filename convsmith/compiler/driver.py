@@ -21,7 +21,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.text import listing
-from convsmith.ir.types import POINTERS, dtype
+from convsmith.ir.types import POINTERS
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import recipe, shape_of
 from convsmith.layout.requirements import FIXED, Requirements
@@ -165,11 +165,10 @@ def _check_addresses(problem: Problem, target: Machine) -> None:
     """Raise UnsupportedError where a tensor has more bytes than half of the target's addresses reach."""
     most = 1 << target.address_bits - 1
     for tensor in problem.tensors:
-        nbytes = tensor.layout.size * dtype(tensor.dtype).bytes
-        if nbytes >= most:
+        if tensor.nbytes >= most:
             raise UnsupportedError(
-                f"{tensor.name} has {nbytes} bytes; legal are fewer than {most} on {target.name}, whose addresses have "
-                f"{target.address_bits} bits",
+                f"{tensor.name} has {tensor.nbytes} bytes; legal are fewer than {most} on {target.name}, whose "
+                f"addresses have {target.address_bits} bits",
                 code="memory",
             )
 

@@ -37,8 +37,7 @@ from convsmith.plan.planned import AnyPlan, without_limits
 from convsmith.plan.text import kernel_lines, statement_lines
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import TYPES, print_types
+from convsmith.problem.types import print_types
 from convsmith.runtime.arrays import beyond_text
 from convsmith.statement.views import sums_type
 from convsmith.tune.expected import expected_terms
@@ -121,7 +120,7 @@ def _problem(problem: Problem) -> list[Line]:
         shape = " x ".join(map(str, layout.shape))
         physical = "" if layout.is_plain else f", array of {' x '.join(map(str, layout.physical_shape))}"
         role = {"in": "", "out": ", written", "inout": ", read and written"}[tensor.role]
-        text = f"{tensor.name} {shape} {tensor.dtype} {layout}{physical}, {_bytes(_size(tensor))}{role}"
+        text = f"{tensor.name} {shape} {tensor.dtype} {layout}{physical}, {_bytes(tensor.nbytes)}{role}"
         lines.append(("", text))
     if isinstance(problem, Conv) and any(back != front for front, back in zip(problem.p, problem.pr)):
         pads = ", ".join(f"{a} {f} + {b}" for a, f, b in zip(problem.axes, problem.p, problem.pr))
@@ -364,10 +363,6 @@ def _dump(problem: Problem, config: str) -> Dump | None:
         return Dump(dump_directory(root, problem, config)) if root is not None else None
     except UsageError:
         return None
-
-
-def _size(tensor: Tensor) -> int:
-    return tensor.layout.size * TYPES[tensor.dtype].bits // 8
 
 
 def _bytes(count: int) -> str:

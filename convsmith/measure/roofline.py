@@ -13,7 +13,6 @@ from convsmith.machine.host import cache_sizes
 from convsmith.measure.ceilings import Figure, peak_ceiling, read_ceiling
 from convsmith.measure.peak import Types, peak_types
 from convsmith.problem.problem import Problem
-from convsmith.problem.types import TYPES
 
 __all__ = ["Roofline", "bytes_of_arrays", "rate_unit", "roofline"]
 
@@ -77,7 +76,7 @@ def roofline(problem: Problem, machine: Machine, threads: int) -> Roofline:
 
 def bytes_of_arrays(problem: Problem) -> int:
     """Return the bytes of all arrays of ``problem``, in their layouts."""
-    return sum(t.layout.size * TYPES[t.dtype].bits // 8 for t in problem.tensors)
+    return sum(t.nbytes for t in problem.tensors)
 
 
 def rate_unit(problem: Problem) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from convsmith.diag.forking import cached_property
 from convsmith.layout.layout import Layout
+from convsmith.problem.types import TYPES
 
 __all__ = ["HOLDS", "Tensor"]
 
@@ -40,3 +41,8 @@ class Tensor:
     def layout(self) -> Layout:
         """The memory layout; `any` is row-major."""
         return Layout.parse(self.tag, self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array in its layout."""
+        return self.layout.size * TYPES[self.dtype].bits // 8

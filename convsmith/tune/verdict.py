@@ -19,8 +19,6 @@ from convsmith.plan.config import Config
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import TYPES
 from convsmith.tune.compile import choose
 from convsmith.tune.expected import expected_terms, model_of
 from convsmith.tune.recall import measured_row
@@ -176,7 +174,7 @@ def _of_bytes(problem: Problem, config: Config, target: Machine, roof: Roofline)
     """Return the verdict on a kernel that the roofline's bytes bound."""
     share = f"{roof.nbytes / max(roof.flops, 1):.2g} bytes an operation"
     bound, alone = f"the bytes from {roof.level}", "only fewer bytes help: a chain with its neighbours, `A -> B`, saves"
-    most = max(_bytes(t) for t in problem.tensors if t.holds != "wei") / roof.nbytes
+    most = max(t.nbytes for t in problem.tensors if t.holds != "wei") / roof.nbytes
     other = _changed(problem, dt=("bf16",) * 3) if isinstance(problem, Conv) and set(problem.dt) == {"f32"} else None
     if other is not None:
         gain = 1 - roofline(other, target, config.threads).seconds / roof.seconds
@@ -184,7 +182,3 @@ def _of_bytes(problem: Problem, config: Config, target: Machine, roof: Roofline)
             text = f"--dt=bf16, where its precision suffices, takes {gain:.0%} less by the roofline"
             return KernelVerdict(bound, share, text, gain)
     return KernelVerdict(bound, share, f"{alone} at most {most:.0%}", most)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.layout.size * TYPES[tensor.dtype].bits // 8
