@@ -17,11 +17,12 @@ from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import ConvsmithError, UsageError
 
 __all__ = [
-    "LEAST", "MOST", "MOST_DIGITS", "check_fields", "conforms", "expect_text", "expect_word", "has_long_number",
-    "integer", "integers", "is_day", "is_encodable", "is_positive", "json_list", "limit_digits", "shown",
+    "LEAST_FIGURE", "MOST_DIGITS", "MOST_FIGURE", "check_fields", "conforms", "expect_text", "expect_word",
+    "has_long_number", "integer", "integers", "is_day", "is_encodable", "is_positive", "json_list", "limit_digits",
+    "shown",
 ]  # fmt: skip
 
-LEAST, MOST = 1e-12, 1e18
+LEAST_FIGURE, MOST_FIGURE = 1e-12, 1e18
 """Bounds of a positive measured number; a quotient of two such numbers and its logarithm are finite."""
 _LONGEST = 200
 """Characters of a value in an error message."""
@@ -108,8 +109,8 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
 
 
 def is_positive(value: object) -> bool:
-    """Return whether a value that was read from a file is a number from `LEAST` to `MOST`."""
-    return type(value) in (int, float) and LEAST <= value <= MOST  # type: ignore[operator]
+    """Return whether a value that was read from a file is a number from `LEAST_FIGURE` to `MOST_FIGURE`."""
+    return type(value) in (int, float) and LEAST_FIGURE <= value <= MOST_FIGURE  # type: ignore[operator]
 
 
 def is_encodable(value: object) -> bool:

@@ -280,8 +280,6 @@ class Config:
     @staticmethod
     def parse(text: str) -> Config:
         """Return the config that prints as ``text``. ConfigError names the illegal word."""
-        if not isinstance(text, str):
-            raise ConfigError("syntax", f"config: expected a text, got {shown(text)}")
         config: Config | None = None
         for own in reversed(split_statements(text)):
             values = read_fields(own)
@@ -294,7 +292,9 @@ class Config:
 
 
 def split_statements(text: str) -> list[str]:
-    """Return the texts of the configs of the statements. ConfigError if there are too many."""
+    """Return the texts of the configs of the statements. ConfigError if there are too many, or ``text`` is no str."""
+    if not isinstance(text, str):
+        raise ConfigError("syntax", f"config: expected a text, got {shown(text)}")
     statements = text.split(THEN)
     if len(statements) > MOST_STATEMENTS:
         raise ConfigError("syntax", f"config: {len(statements)} statements; legal are at most {MOST_STATEMENTS}")

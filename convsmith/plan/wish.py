@@ -92,8 +92,6 @@ def read_decisions(text: str) -> Decisions:
     """Return the decisions of a text: a config if it names a target and a loop along the lanes, whose other fields have
     defaults; otherwise a wish. ConfigError names an illegal word.
     """
-    if not isinstance(text, str):
-        return Config.parse(text)
     parts = [read_fields(part) for part in split_statements(text)]
     if any({"target", "lane"} <= values.keys() for values in parts):
         return Config.parse(text)

@@ -302,6 +302,5 @@ class Conv(Problem):
             "bad-output-size",
         )
 
-
     def _fail(self, why: str, code: str) -> UsageError:
         return UsageError(f"{why} (in {self.descriptor()})", code=code)

@@ -37,8 +37,8 @@ BLOCKS_A_THREAD = 3
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """Return the config with blocks of channels and of the longest reduction loop, where that pays."""
     inner = max(loops.of("k"), key=lambda n: loops.extents[n])
-    alone = not (config.hold or config.phases or loops.residues)
-    if loops.kinds[config.lane] != "n" or not alone or config.realise != "peel":
+    is_plain = not (config.hold or config.phases or loops.residues)
+    if loops.kinds[config.lane] != "n" or not is_plain or config.realise != "peel":
         return config
     terms = prod(loops.extents[n] for n in loops.of("k"))
     wide = config.size(config.lane)

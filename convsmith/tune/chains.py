@@ -141,9 +141,8 @@ def are_fusible(stages: Stages, fused: Sequence[bool]) -> bool:
     problems = stages.problems
     ends = [n for n, joined in enumerate([*fused, False]) if not joined]
     groups = [problems[before + 1 : end + 1] for before, end in pairwise([-1, *ends])]
-    return all(
-        all(map(has_rows, group)) and reads_padding_alone(group) is None for group in groups if len(group) > 1
-    )  # fmt: skip
+    fusible = (all(map(has_rows, group)) and reads_padding_alone(group) is None for group in groups if len(group) > 1)
+    return all(fusible)
 
 
 def computes_near(problem: Problem) -> bool:

@@ -12,7 +12,15 @@ from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
 from convsmith.diag.errors import ConvsmithError
-from convsmith.diag.expect import LEAST, MOST, has_long_number, is_day, is_encodable, is_positive, shown
+from convsmith.diag.expect import (
+    LEAST_FIGURE,
+    MOST_FIGURE,
+    has_long_number,
+    is_day,
+    is_encodable,
+    is_positive,
+    shown,
+)
 from convsmith.diag.settings import MOST_THREADS
 from convsmith.plan.config import Config
 from convsmith.problem.lines import parse_problem
@@ -42,7 +50,7 @@ def _is_number(value: object) -> bool:
 
 
 _LINE = _Legal(lambda x: is_line(x) and x != "", "a line of text")
-_NUMBER = _Legal(_is_number, f"0, or a number from {LEAST:g} to {MOST:g}")
+_NUMBER = _Legal(_is_number, f"0, or a number from {LEAST_FIGURE:g} to {MOST_FIGURE:g}")
 _COUNT = _Legal(lambda x: type(x) is int and 0 <= x <= MOST_ROUNDS, f"a whole number from 0 to {MOST_ROUNDS}")
 _LEGAL = {
     "problem": _Legal(lambda x: is_line(x) and x != "" and not has_long_number(x), "the line of a problem"),
