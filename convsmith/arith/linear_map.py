@@ -14,7 +14,7 @@ from itertools import combinations
 from math import gcd, lcm
 from typing import NamedTuple
 
-from convsmith.arith.winograd import Matrix
+from convsmith.arith.winograd import Filtering, Matrix
 
 Terms = tuple[tuple[Fraction, int], ...]
 """A sum of products: (factor, number of the value)."""
@@ -33,6 +33,25 @@ class LinearCode(NamedTuple):
     def operations(self) -> int:
         """The number of additions and multiply-adds; a first term with another factor than 1 is a multiplication."""
         return sum(len(terms) - any(c == 1 for c, _ in terms) for terms in self.steps)
+
+    def magnitudes(self, inputs: Sequence[float]) -> list[float]:
+        """Return upper bounds of the magnitudes of all values where those of the ``inputs`` have these bounds."""
+        bounds = list(inputs)
+        for terms in self.steps:
+            bounds.append(sum(abs(float(c)) * bounds[i] for c, i in terms))
+        return bounds
+
+
+def growth(made: Filtering) -> float:
+    """Return the largest magnitude of a product of transformed elements, or of a sum that straight-line code of A^T
+    adds up from products, for sources and weights of magnitude 1 and one channel.
+    """
+    factors = []
+    for matrix in (made.input, made.weights):
+        code = linear_code(matrix)
+        bounds = code.magnitudes([1.0] * code.inputs)
+        factors.append([bounds[i] for i in code.results])
+    return max(linear_code(made.output).magnitudes([a * b for a, b in zip(*factors)]))
 
 
 @lru_cache

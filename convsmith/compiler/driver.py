@@ -38,6 +38,7 @@ from convsmith.plan.unit import Unit
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.statement.winograd import Winograd
 
 _LINE = 64
 """Bytes of a cache line, at which private buffers begin."""
@@ -185,16 +186,18 @@ def emit(plan: AnyPlan, low: Lowered) -> Artifact:
 def _limits(plan: AnyPlan) -> dict[str, float]:
     """Return the largest magnitude of the elements of each argument with which the kernels of `plan` are right.
 
-    Stored zeros that stand for absent activations are multiplied by weights, which must be finite.
+    Stored zeros that stand for absent activations are multiplied by weights, which must be finite. Sums of a transform
+    overflow sooner than those of products.
     """
     copies = ("pad_copy", "window_copy", "indirection", "hardware")
     limits: dict[str, float] = {}
 
-    def note(name: str, config: Config, unit: Unit | None = None, copied: bool = False) -> None:
-        if copied or config.realise in copies:
-            limits[name] = min(limits.get(name, FINITE), FINITE)
-        if unit is not None and unit.limit:
-            limits[name] = min(limits.get(name, FINITE), float(unit.limit))
+    def note(name: str, config: Config, unit: Unit | None = None, transform: Winograd | None = None) -> None:
+        found = [FINITE] if config.realise in copies else []
+        found += [float(unit.limit)] if unit is not None and unit.limit else []
+        found += [transform.limit] if transform is not None else []
+        if found:
+            limits[name] = min(limits.get(name, FINITE), *found)
 
     if isinstance(plan, DevicePlan):
         for group in plan.kernels:
@@ -205,7 +208,7 @@ def _limits(plan: AnyPlan) -> dict[str, float]:
     for kernel in plan.program.kernels:
         for n, k in zip(kernel.numbers, plan.plans_of(kernel)):
             name = kernel.name(n, kernel.own[n - kernel.start].whole.b.name)
-            note(name, k.config, k.nest.unit, kernel.winograd is not None)
+            note(name, k.config, k.nest.unit, kernel.winograd)
     if not plan.program.kernels:
         note(plan.main.statement.whole.b.name, plan.main.config, plan.main.nest.unit)
     return limits

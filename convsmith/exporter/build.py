@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import FINITE, Artifact
+from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError
 from convsmith.exporter.constants import built_in_contents
 from convsmith.exporter.entry_points import entry_points_text
@@ -18,8 +16,9 @@ from convsmith.exporter.library_functions import PROVIDED, library_text
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import known_targets
+from convsmith.measure.verification import narrow_limits
 from convsmith.plan.planned import with_wide_products
-from convsmith.runtime.arrays import Array, is_within
+from convsmith.runtime.arrays import Array, is_within, numpy_dtype
 
 __all__ = ["BuiltKernel", "build_kernel"]
 
@@ -86,12 +85,17 @@ def build_kernel(
 
 
 def _for_any(kernel: CompiledKernel, weights: Mapping[str, Array]) -> CompiledKernel:
-    """Return ``kernel``, or one for weights of any magnitude where those that are built in do not suit it: an exported
-    kernel has no other one to turn to.
+    """Return ``kernel``, or one for weights of any magnitude where those that are built in are beyond its limits: an
+    exported kernel has no other one to turn to.
+
+    Weights of a call may be all integers of their type, and floating-point numbers within the limits.
     """
-    narrow = {name: limit for name, limit in _exportable(kernel).limits.items() if limit < FINITE}
-    known = {name: x for name, x in weights.items() if isinstance(x, np.ndarray) and x.dtype.kind in "iuf"}
-    if all(name in known and is_within(known[name], limit) for name, limit in narrow.items()):
+    limits = _exportable(kernel).limits
+    types = {t.name: numpy_dtype(t.dtype) for t in kernel.problem.inputs}
+    known = {name: x for name, x in weights.items() if x.dtype == types.get(name)}
+    if any(name in known and not is_within(known[name], limit) for name, limit in limits.items()):
+        return kernel.without_limits()
+    if narrow_limits(kernel).keys() <= known.keys():
         return kernel
     config = with_wide_products(kernel.config, kernel.target)
     return CompiledKernel(kernel.problem, kernel.target, config, config.threads)

@@ -29,16 +29,7 @@ from convsmith.passes.manager import Step, run_steps
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.relocate import Relocate
 from convsmith.passes.simplify import simplify
-from convsmith.runtime.arrays import (
-    ALIGNMENT,
-    Array,
-    ArraySpec,
-    address_of,
-    aligned_empty,
-    beyond_text,
-    is_within,
-    within_text,
-)
+from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, address_of, aligned_empty
 from convsmith.runtime.border import tensors_of
 from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.host import HostLibrary
@@ -61,8 +52,7 @@ def stored_bytes(spec: ArraySpec, array: Array | tuple[float, ...]) -> bytes:
 def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str, Array]) -> dict[str, bytes]:
     """Return the bytes of the tensors ``given``, by the names of the parameters that they replace.
 
-    UsageError if a tensor is unknown, is not an input, has another shape or type, or holds an infinity or NaN that the
-    kernel would multiply by a stored zero.
+    UsageError if a tensor is unknown, is not an input, or has another shape or type.
     """
     tensors = tensors_of(artifact)
     specs = {name: ArraySpec(tensor) for name, tensor in tensors.items()}
@@ -74,12 +64,6 @@ def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str,
                 f"weights: {artifact.problem} reads no array {name!r}; it reads {', '.join(inputs)}", code="bad-weights"
             )
         checked[name] = specs[name].check(array, name)
-        if (limit := artifact.limits.get(name)) is not None and not is_within(checked[name], limit):
-            raise UsageError(
-                f"{name}: holds {beyond_text(limit)}, with which this kernel would compute wrong results (config "
-                f"{artifact.config}); legal are {within_text(limit)}, or a config whose kernel has no such limit",
-                code="non-finite",
-            )
     plain = {a.name for entry in artifact.steps.values() for a in entry.arguments}
     contents = {name: stored_bytes(specs[name], array) for name, array in checked.items() if name in plain}
     packed = [name for name in checked if name in artifact.packs]

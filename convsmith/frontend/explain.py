@@ -349,6 +349,8 @@ def _notes(kernel: Inspected, plan: AnyPlan, low: Lowered) -> Iterator[Line]:
     for name, limit in kernel.artifact.limits.items():
         other = without_limits(kernel.config, kernel.target)
         how = f"realise={other.realise}" if limit >= FINITE else f"instruction={other.instruction}"
+        if kernel.config.has_transform:
+            how = "accuracy=strict"
         notes.append(f"{name} with {beyond_text(limit)} run through another kernel ({how})")
     yield from ((("notes" if n == 0 else ""), note) for n, note in enumerate(notes))
 

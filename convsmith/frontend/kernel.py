@@ -204,16 +204,21 @@ class CompiledKernel(Inspected):
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.problem, self.target.name, self.config)
 
-    def _fallback(self) -> HostKernel:
-        """Return the kernel for weights beyond the limits of this one."""
+    def without_limits(self) -> CompiledKernel:
+        """Return the kernel of the same problem for weights beyond the limits of this one."""
         problem, config = self.problem.without_transforms(), self.config
         if config.has_transform:
             config = Config.parse(compile_problem(problem, target=self.target, threads=config.threads).config)
         with import_lock:
             from convsmith.plan.planned import without_limits
 
-        unlimited = without_limits(config, self.target)
-        return HostKernel(compile_problem(problem, target=self.target, config=unlimited, threads=config.threads))
+        return CompiledKernel(problem, self.target, without_limits(config, self.target), config.threads)
+
+    def _fallback(self) -> HostKernel:
+        """Return the run time's kernel for weights beyond the limits of this one."""
+        host = self.without_limits()._host
+        assert isinstance(host, HostKernel)
+        return host
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()

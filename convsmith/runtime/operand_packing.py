@@ -6,11 +6,11 @@ It checks no arrays: callers pass arrays that `Border` has checked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isnan
+from math import isfinite, isnan
 
 import numpy as np
 
-from convsmith.codegen.artifact import Artifact
+from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, magnitude
 from convsmith.runtime.border import BY_NAME, Border, Given, Names
 from convsmith.runtime.entry_call import EntryCall, PackedParts
@@ -64,9 +64,16 @@ class OperandPacking:
         return parts
 
     def examine(self, operand: str, packed: Packed) -> float:
-        """Return the largest magnitude of an operand in memory of this packing; infinity if one element is a NaN."""
+        """Return the largest magnitude of an operand in memory of this packing; infinity if one element is a NaN.
+
+        A transform packs other numbers than the operand's, of operands within its limit. If they are finite, 0 stands
+        for the magnitude of an operand that comes from a file.
+        """
         if isnan(packed.magnitude):
-            packed.magnitude = magnitude(self.parts_of(operand).elements(packed.buffer))
+            elements = self.parts_of(operand).elements(packed.buffer)
+            largest = magnitude(elements)
+            is_transformed = elements.dtype.kind not in "iu" and self._artifact.limits.get(operand, FINITE) < FINITE
+            packed.magnitude = 0.0 if is_transformed and isfinite(largest) else largest
         return packed.magnitude
 
     def check(self, inputs: Mapping[str, Given], names: Names = BY_NAME) -> None:

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import frexp, prod
 
-from convsmith.arith.linear_map import linear_code
+from convsmith.arith.linear_map import growth, linear_code
 from convsmith.arith.winograd import (
     POINTS,
     Filtering,
@@ -60,6 +60,10 @@ FACTORS = ("f32", "bf16", "f16")
 REACH = 32
 """Maximum number of pixels that a tile covers along an axis, of the finer array: it bounds the rows and columns of the
 matrices. A transform is straight-line code on such a line, and the search for sums that its rows share takes the cube.
+"""
+SOURCES = 2.0**64
+"""The largest magnitude of sources with which no sum overflows, whatever weights within their limit are. It is the
+square root of f32's range: weights have the other half, less what the transforms multiply.
 """
 ERROR = 4.0
 """Maximum of the expected error relative to the direct statement's for which `--accuracy=relaxed` admits a transform.
@@ -237,6 +241,16 @@ class Winograd:
     def error(self) -> float:
         """The expected error of the sums relative to the direct statement's, as a root mean square."""
         return prod(x.error for x in self.axes)
+
+    @property
+    def limit(self) -> float:
+        """The power of two up to which weights with sources up to `SOURCES` overflow in no transform and no sum.
+
+        Half of f32's range is left for rounding.
+        """
+        (k,) = (d for d in self.direct.of("k") if not d.axis)
+        most = 2.0**127 / (SOURCES * k.size * prod(growth(x.matrices) for x in self.axes))
+        return 2.0 ** (frexp(most)[1] - 1)
 
     @property
     def is_exact(self) -> bool:

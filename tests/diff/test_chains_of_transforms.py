@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import convsmith as cs
-from convsmith.codegen.artifact import FINITE, host_launch
+from convsmith.codegen.artifact import host_launch
 from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import parse_problem
@@ -75,7 +75,7 @@ def test_keywords_of_one_stage_are_refused(keyword: str, value: Any, option: str
 
 def test_infinite_weights_meet_no_stored_zeros() -> None:
     kernel = cs.compile(TWICE.format(tag="axb"), target="avx512", threads=1)
-    assert kernel.artifact.limits == {"wei_1": FINITE, "wei_2": FINITE}
+    assert kernel.artifact.limits.keys() == {"wei_1", "wei_2"}
     arrays = {a.name: np.zeros(a.shape, np.float32) for a in kernel.arguments if a.role == "in"}
     arrays["wei_2"][0, 0] = np.inf
     result = kernel.run(**arrays)["dst"]

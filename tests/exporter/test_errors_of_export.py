@@ -69,16 +69,6 @@ def test_other_kernels_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_that_stored_zeros_would_spoil(tmp_path: Path) -> None:
-    spoiled = WEIGHTS.copy()
-    spoiled[3, 4, 1, 1] = np.inf
-    config = "--target=generic --lane=oc --register=ow:3,oc:8 --reduce=kh,kw,ic"
-    with pytest.raises(cs.UsageError, match=r"wei: holds infinities or NaN.*legal are finite numbers") as error:
-        cs.export(LINE, tmp_path, config=f"{config} --realise=pad_copy", weights=spoiled)
-    assert error.value.code == "non-finite"
-    cs.export(LINE, tmp_path, config=config, weights=spoiled)  # reads no stored zeros
-
-
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(cs.UsageError, match="cannot be written: ") as error:

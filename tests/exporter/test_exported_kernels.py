@@ -97,6 +97,36 @@ def test_transforms_give_the_bits_that_the_kernel_gives_here(built_in: bool, tmp
 
 
 @pytest.mark.parametrize(
+    ("words", "value"),
+    (
+        ("--register=ow:3,oc:8 --realise=pad_copy", np.inf),
+        ("--register=oc:8 --pack=wei_w --winograd=oh:4,ow:4", np.inf),
+        ("--register=oc:8 --pack=wei_w --winograd=oh:4,ow:4", 3e38),
+    ),
+)
+def test_built_in_weights_beyond_a_limit_have_a_kernel_without_it(words: str, value: float, tmp_path: Path) -> None:
+    """Weights of a call may not be beyond it, as the header says, and the config stays."""
+    problem = parse_problem("mb1ic8ih6oc16kh3ph1")
+    config = f"--target=generic --lane=oc {words}"
+    arrays = {"src": np.ones((1, 8, 6, 6), np.float32), "wei": np.ones((16, 8, 3, 3), np.float32)}
+    kernels = {}
+    for name, change, built_in in (("call", 1, False), ("ordinary", 1, True), ("beyond", value, True)):
+        arrays["wei"][3, 4, 1, 1] = change
+        made = cs.export(
+            problem, tmp_path / name, name="layer", config=config, weights=arrays["wei"] if built_in else None
+        )
+        (kernels[name],) = made.kernels
+        assert ("wei must hold" in made.header.read_text()) is not built_in
+    assert kernels["call"].config == kernels["ordinary"].config == config
+    limits = kernels["beyond"].interface.artifact.limits
+    assert not limits and kernels["beyond"].config != config
+    strict = cs.compile(problem, target="generic", threads=1, accuracy="strict")
+    truths = {"dst": strict.run(**arrays)["dst"]}
+    assert np.isfinite(truths["dst"]).all() == (value == 3e38)
+    check_called(kernels["beyond"], shared_library(made), problem, arrays, False, truths)
+
+
+@pytest.mark.parametrize(
     "line",
     (
         "--stag=axb --dtag=axb mb1ic8ih5iw9oc16kh3kw3ph1pw1",
