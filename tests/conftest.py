@@ -23,7 +23,7 @@ from convsmith.diag.settings import settings
 register_profiles()
 
 MICRO_ARCHITECTURE = "intel-server"
-"""That of the machine whose choices the expected texts and the outputs of the pages show."""
+"""The micro-architecture whose choices the expected texts and the outputs of the pages show."""
 # Before tests are collected: some make kernels for their parameters.
 if not os.environ.get("CONVSMITH_MICRO_ARCHITECTURE"):
     os.environ["CONVSMITH_MICRO_ARCHITECTURE"] = MICRO_ARCHITECTURE

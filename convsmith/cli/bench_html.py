@@ -131,7 +131,7 @@ def _cell(x: float | None, is_doubtful: bool = False) -> HtmlCell:
 
 
 def _doubts(rows: Sequence[RowData]) -> Iterator[str]:
-    """Yield reasons to distrust rows, as the table of text has them."""
+    """Yield reasons to distrust rows: the spread of their times, and their share of CPU time."""
     figures = [Figures((Spread(**row["seconds"]),), row["cpu_share"]) for row in rows if row["seconds"]]
     yield from doubts(figures, len(rows), "unreliable")
 

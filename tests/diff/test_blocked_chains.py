@@ -103,7 +103,7 @@ STRIDED = [(window, rest, blocks) for window in WINDOWS for rest in (0, 1) for b
 def test_a_row_that_no_tap_reads_is_left_over(
     window: tuple[tuple[int, int], ...], rest: int, blocks: tuple[int, int, int]
 ) -> None:
-    """Strides of both stages, of which the last rows and columns of a source may be beyond all taps."""
+    """With strides in both stages, the last rows and columns of a source may be beyond all taps."""
     (rows, columns, channels), sizes = blocks, (10 + 10 * rest, 24)
     terms, stages = min(channels, 4), []
     tags = f"--wtag=OIHW{channels // terms}i{channels}o{terms}i --dtag=NHWC{rows}h{columns}w{channels}c"

@@ -1,4 +1,4 @@
-"""Chains with stages that read padding alone, or of which later stages need no other elements.
+"""Chains with stages that read padding alone, in all of their elements or in those that later stages need.
 
 Such a stage has no row that another one computes for it. It is fused with none, and every argument of the chain is one
 of its kernel.

@@ -109,7 +109,7 @@ def damaged_bytes(content: bytes, draw: random.Random) -> bytes:
 
 
 def damaged_json(value: Any, draw: random.Random) -> Any:
-    """Return a value of JSON one part of which is another one."""
+    """Return a copy of a value of JSON with another value in place of one of its parts."""
     if draw.random() < 0.15 or not isinstance(value, dict | list) or not value:
         return draw.choice((None, True, -1, 0, 2**70, 10**400, 1e300, float("inf"), float("nan"), "", "x", "\ud800",
                             [], [[]], {}, {"x": 1}, "9" * 5000))  # fmt: skip

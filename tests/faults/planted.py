@@ -89,7 +89,7 @@ def copy_of_the_package(directory: Path, fault: Change | None) -> None:
 def run_tests(
     directory: Path, tests: Iterable[str], seconds: float = SECONDS, tier: str = "not slow", *plugins: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the tests of a tier against the copy of the package in a directory, for so many seconds at most.
+    """Run the tests of a tier against the copy of the package in a directory, for at most `seconds`.
 
     They end with the first failure. Plugins are files beside this one, which find the directory as `CONVSMITH_MUTANT`.
     """

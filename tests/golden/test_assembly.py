@@ -108,7 +108,7 @@ def test_copies_of_f16_are_converted_outside_of_the_inner_loop(isa: str) -> None
 @pytest.mark.parametrize("isa", list(TARGETS))
 @pytest.mark.parametrize("types", ["u8:s8:s32", "s8:s8:s32", "u8:u8:s32", "s8:u8:f32"])
 def test_no_sum_of_words_saturates(types: str, isa: str) -> None:
-    """vpmaddubsw adds two products in 16 bits, which do not hold those of all weights: kernels for all have no such."""
+    """vpmaddubsw adds two products in 16 bits, which saturate for large weights: kernels for all weights lack it."""
     problem, target = parse_problem(f"--dt={types} {LAYER}"), TARGETS[isa]
     config = default_config(problem, target)
     with interning():

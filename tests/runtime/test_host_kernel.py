@@ -42,7 +42,7 @@ def test_calls(threads: int, bias: bool, scratch: bool, in_place: bool) -> None:
         out[...] = np.nan
         assert kernel(X, packed, out=out) is out
         assert (out == truth).all()
-    assert math.isnan(packed.magnitude), "nobody examines weights that may be anything"
+    assert math.isnan(packed.magnitude), "weights without a limit are not examined"
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -24,7 +24,7 @@ from convsmith.problem.lines import parse_problem
 from convsmith.tune.compile import choose
 
 CALLS = 4_000_000
-"""Most calls of functions for one kernel: some three times those of the longest compilation of a layer of a network."""
+"""Maximum number of calls of functions for one kernel: some three times that of the slowest layer of a network."""
 
 
 class TooManyCalls(Exception):
