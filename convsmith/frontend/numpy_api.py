@@ -174,7 +174,7 @@ def _with_options(
         raise UsageError(f"expected a descriptor or a problem, got {type(problem).__name__}", code="bad-descriptor")
     if isinstance(conv, Chain):
         of_stages = {"wei_tag": tags["wtag"], "bias": bias, "activation": activation}
-        for name in (name for name, value in of_stages.items() if value):
+        if name := next((name for name, value in of_stages.items() if value), None):
             raise UsageError(f"{name} is of one stage; legal in a chain is {_IN_LINES[name]} in its line", code=name)
     changes: dict[str, Any] = {}
     for option, tag in tags.items():
