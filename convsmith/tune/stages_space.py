@@ -25,14 +25,19 @@ from convsmith.tune.fused import fused_config
 from convsmith.tune.stage_configs import StageConfigs
 from convsmith.tune.steps import Steps
 
-__all__ = ["StagesSpace"]
+__all__ = ["MOST_JOINTS", "StagesSpace"]
+
+MOST_JOINTS = 6
+"""Maximum number of pairs of neighbours of which every choice of fused ones is a seed; choices double with each pair.
+"""
 
 
 class StagesSpace(ConfigSpace):
     """The configs of ``problem``, several stages, on ``target``, a CPU, for a number of threads.
 
-    The seeds fuse any of the neighbours, the default choice first. A stage's step changes its config alone; a step
-    along ``joint`` or ``rows`` replaces the configs of the stages that it joins or parts by default ones.
+    The seeds fuse any of the neighbours, the default choice first; in a chain of more than `MOST_JOINTS` pairs, they
+    fuse all, one pair, or none. A stage's step changes its config alone; a step along ``joint`` or ``rows`` replaces
+    the configs of the stages that it joins or parts by default ones.
     """
 
     def __init__(self, problem: Problem, target: Machine, threads: int) -> None:
@@ -73,9 +78,19 @@ class StagesSpace(ConfigSpace):
         if self._is_near:
             yield from (self._by_rows(way) for way in (True, False))
             return
-        for ways in product((True, False), repeat=len(self._stages) - 1):
+        for ways in self._ways_of_seeds():
             if are_fusible(self._stages, ways):
                 yield from self._default(ways)
+
+    def _ways_of_seeds(self) -> Iterator[Sequence[bool]]:
+        """Yield, for each seed, whether a stage is fused with the next one: every such choice, or some of them."""
+        joints = range(len(self._stages) - 1)
+        if len(joints) <= MOST_JOINTS:
+            yield from product((True, False), repeat=len(joints))
+        else:
+            yield [True for _ in joints]
+            yield from ([n == fused for n in joints] for fused in joints)
+            yield [False for _ in joints]
 
     def _by_rows(self, by_rows: bool) -> Config:
         assert isinstance(self.problem, Conv)
