@@ -1,4 +1,4 @@
-"""Ask once what holds for all iterations of a loop or for none, so that the loop may become a vector."""
+"""Replace conditions that are uniform over a loop by one test of a value, so that the loop can become a vector."""
 
 from __future__ import annotations
 

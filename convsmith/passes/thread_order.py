@@ -123,7 +123,7 @@ class ThreadWalk(ABC, Generic[State]):
 
 
 def later_access(x: EarlierAccess, loop: LoopBounds, most: int = 1) -> EarlierAccess:
-    """Return an access as the next iteration of a loop around it sees it; iterations are counted up to ``most``."""
+    """Return ``x`` one iteration of ``loop`` later; iterations are counted up to ``most``."""
     later = dict(x.later)
     count = later.get(loop.var, 0)
     later[loop.var] = count + 1 if count is not None and count < most else None

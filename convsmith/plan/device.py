@@ -138,7 +138,7 @@ def _parts(kernel: Kernel) -> tuple[Stmt, ...]:
 
 
 def _zeros(name: str, whole: Kernel) -> list[tuple[Kernel, tuple[Step, ...]]]:
-    """Return the kernels that zero what blocked layouts add to the result of ``whole``, with their rewrites."""
+    """Return the kernels that zero the padding of a blocked result of ``whole``, with their rewrites."""
     return [
         (_kernel_of(f"{name}_zeros{n}", whole, nest), filling_steps(loop_names(nest)))
         for n, nest in enumerate(_parts(whole)[1:])

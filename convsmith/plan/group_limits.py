@@ -37,8 +37,8 @@ _KNOWN = {
 
 
 def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -> None:
-    """Raise ConfigError where ``config`` names loops or operands that ``st`` does not have, or asks for what no device
-    does.
+    """Raise ConfigError where ``config`` names loops or operands that ``st`` does not have, or requests a feature
+    that devices do not support.
     """
     for name in (config.lane, *dict(config.register), *dict(config.group), *config.order, *config.reduce):
         if name not in loops.extents:

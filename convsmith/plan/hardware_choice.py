@@ -20,15 +20,15 @@ from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
 SLOTS = 4
-"""Steps whose copies are in shared memory at a time."""
+"""Number of steps whose copies are in shared memory at once."""
 WARPS = (4, 2, 1)
-"""Warp groups that multiply, each 64 rows."""
+"""Numbers of warp groups that multiply, 64 rows each."""
 FRAGMENTS = (1, 2, 3, 4)
-"""Instructions of a warp group that lie beside each other."""
+"""Numbers of adjacent instructions of a warp group."""
 COLUMNS = 256
 """Maximum number of columns of a warp group, whose sums are in half as many registers of a lane."""
 LOADS = 96.0
-"""Rows or columns of a tile whose copy takes as long as the products with one row or column of the other operand."""
+"""Machine balance: extent of a tile at which copying an operand takes as long as multiplying it."""
 
 READS = 32.0
 """Rows and columns alike of a product that takes as long as its factors are read from shared memory."""

@@ -32,7 +32,7 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
 def _lane(st: Statement, sizes: dict[str, int], lanes: int, unknown: frozenset[str]) -> str:
     """Return a dim along which elements are neighbours and all are there, or else the longest of the result.
 
-    Lanes beyond the last term read as zero, which is no zero once it is flipped.
+    Lanes past the last term read 0, which a flip turns into -128: such lanes must not be summed.
     """
     masked = unknown | {v.name for v in variables_of(st.a.mask)} | set(st.reduce if st.a.flipped else ())
     contiguous = {b.dim for b in st.a.layout.blocks if b.stride == 1 and b.size > 1}

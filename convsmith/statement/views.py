@@ -163,7 +163,7 @@ class _Relation:
         """Return the view of the grid at a pixel of the image and a tap; its mask requires that the stride divides."""
         coords, masks = [], []
         for n, (image, d) in enumerate(zip(self.image.axes, side.axes)):
-            # A grid of one pixel is met at the tap alone, as with any stride; one as long as the kernel says so.
+            # One pixel of the grid meets the same taps with any stride; the kernel's extent makes this explicit.
             single = d.size == 1 and not self.p.d[n] and not self.symbolic
             s = max(self.p.s[n], self.p.k[n]) if single else self.p.s[n]
             moved = Var(image.name) + self.pads[n] - Var(self.taps[n].name) * (self.p.d[n] + 1)

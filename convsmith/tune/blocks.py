@@ -101,7 +101,7 @@ def _for_threads(loops: Loops, config: Config, delivered: Callable[[Config], flo
 
 
 def _largest_share(loops: Loops, config: Config) -> float:
-    """Return the part of all work that the thread with most work has."""
+    """Return the load of the busiest thread, as a fraction of all work."""
     sizes = dict(config.cache) or {n: config.size(n) for n in loops.extents}
     shared = {n: size for n, size in sizes.items() if loops.kinds[n] != "k"}
     tasks = prod(-(-loops.extents[n] // size) for n, size in shared.items())

@@ -135,8 +135,7 @@ def has_rows(problem: Problem) -> bool:
 
 
 def are_fusible(stages: Stages, fused: Sequence[bool]) -> bool:
-    """Return whether each of ``stages`` for which ``fused`` says so can be computed where the next one reads it, as far
-    as their shapes say.
+    """Return whether the shapes of ``stages`` allow to compute those that are ``fused`` where the next one reads them.
     """
     problems = stages.problems
     ends = [n for n, joined in enumerate([*fused, False]) if not joined]
@@ -172,7 +171,7 @@ def _chain_config(stages: Stages, configs: StageConfigs, threads: int) -> Config
 def config_of(
     stages: Stages, configs: StageConfigs, threads: int, fused: Sequence[bool], asked: Mapping[int, int] | None = None
 ) -> Config:  # fmt: skip
-    """Return the config of ``stages`` in which a stage is ``fused`` with the next one where that is said for it.
+    """Return the config of ``stages`` in which ``fused`` says for each stage whether it is fused with the next one.
 
     ``asked`` holds numbers of rows that are computed at once, by the last one of fused stages.
     """

@@ -61,7 +61,7 @@ STEPS = (8, 16, 32)
 SEEDS = 16
 """Maximum number of configs of the model from which a search starts."""
 FIRST = 20
-"""Candidates by tiles alone of which the steps are worked out."""
+"""Number of candidates, ranked by their tiles alone, whose other decisions are worked out."""
 
 
 class _Choice(NamedTuple):
@@ -274,7 +274,7 @@ def _tiles(
 def _of_product(
     sizes: Mapping[str, int], register: Mapping[str, int], group: Mapping[str, int], device: Device
 ) -> float:
-    """Return the cycles of a product that is used, in tiles that exceed the loops, on units of which some may wait."""
+    """Return the cycles per useful product: tiles exceed the loops, and units may be idle."""
     loads = SHARED_LOAD / VECTOR_LOAD * _loads(register) + GLOBAL_LOAD * _loads(group)
     counts = [-(-sizes[n] // g) for n, g in group.items()]
     excess = prod(count * g / sizes[n] for count, (n, g) in zip(counts, group.items()))

@@ -27,7 +27,7 @@ WARPS = (1, 2, 4)
 MOST_WARPS = 8
 """Maximum number of warps of a group."""
 FIRST = 8
-"""Candidates by tiles alone of which the steps are worked out."""
+"""Number of candidates, ranked by their tiles alone, whose other decisions are worked out."""
 SUMS, HELD = 0.5, 0.75
 """Parts of the registers of a lane that sums take at most, and that sums and factors take."""
 STEP = 64

@@ -32,8 +32,8 @@ _PIXELS = frozenset(("mb", "od", "oh", "ow"))
 
 
 def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | None = None) -> Config:
-    """Return the configs of both statements, and the loop that computes the first: images, or rows where ``by_rows``
-    says so. By default, the size of an intermediate and the threads decide.
+    """Return the configs of both statements, and the loop that computes the first: rows if ``by_rows``, else images.
+    By default, the size of the intermediate and the threads decide.
     """
     stages = stages_of(problem)
     assert stages is not None

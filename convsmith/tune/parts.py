@@ -24,8 +24,8 @@ def parts_of_sums(
 ) -> tuple[tuple[str, int], ...]:
     """Return the reduction loop that threads share and the number of its parts; nothing where that does not pay.
 
-    A gradient of weights has as many parts as there are threads. Other results have the same for any number of threads,
-    and so the same bits: as many as make enough work for threads, each long enough to be worth a thread.
+    A gradient of weights has a part for each thread. The parts of other results, and so their bits, are the same for
+    any number of threads: enough for many threads, each of them long enough to be worth a thread.
     """
     tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
     if not st.constant:

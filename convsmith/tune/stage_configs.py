@@ -42,7 +42,7 @@ class StageConfigs:
         self._found: dict[tuple[Problem, int, bool], Config] = {}
 
     def whole(self, problem: Problem, threads: int, fragments: bool = True) -> Config:
-        """Return the default config of ``problem``, without instructions on ``fragments`` where that is said."""
+        """Return the default config of ``problem``; unless ``fragments``, it has no instructions on fragments."""
         if self._has_fragments and not _is_depthwise(problem):
             # A default config without them is the same on a machine that has them.
             if fragments or (problem, threads, True) in self._found:
@@ -142,8 +142,9 @@ def row_of(problem: Conv) -> Conv:
 def rows_at_once(problems: Sequence[Problem], configs: StageConfigs, parts: int) -> int:
     """Return the rows of the result of fused stages that a kernel computes at once; threads share it in ``parts``.
 
-    Windows read fewer elements where a register tile has several rows: there are as many as the tile of a stage alone
-    has, unless the rows between the stages then fill too much of their memory, or a part has no more.
+    Windows read fewer elements where a register tile has several rows. So the kernel computes as many rows as the tile
+    of a stage alone has, unless the rows between the stages then fill too much of their memory, or a part has no
+    more rows.
     """
     apart_by, most = 1, 1
     for problem in reversed(problems):

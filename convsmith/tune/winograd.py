@@ -40,7 +40,7 @@ frequencies or more, whose weights come from beyond the second-level cache: slow
 BLOCKS = (14, 28, 56, 112)
 """Tiles of a block, roughly: whole rows of tiles, or parts of one row."""
 WORTH = 1.08
-"""Ratio of the cycles of the direct kernel to those of a transform from which an error larger than its is worth while.
+"""Least ratio of the cycles of the direct kernel to its own at which a transform with a larger error is chosen.
 """
 WIDE = 4
 """Maximum number of vectors of channels of a register tile."""
@@ -89,7 +89,7 @@ def winograd_configs(
 
 
 def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Yield blocks of about each number of `BLOCKS`, and that of all ``tiles`` of an image.
+    """Yield blocks of about each number of tiles in `BLOCKS`, and the block of all ``tiles`` of an image.
 
     Outer axes are in parts first; blocks that hold an image hold several, where there are more ``images``.
     """
