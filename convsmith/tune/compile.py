@@ -49,9 +49,33 @@ def compile_problem(
             return compile_or_load(problem, target=target, choose=choose, config=measured, threads=threads)
         except ConvsmithError as error:
             refuse(plain, measured, error)
+    try:
+        return compile_or_load(
+            problem, target=target, choose=choose, config=config, threads=threads, requirements=requirements
+        )
+    except ConvsmithError as error:
+        if config is not None or not _refuses_row(problem.canonical(), target, threads, bool(requirements), error):
+            raise
     return compile_or_load(
         problem, target=target, choose=choose, config=config, threads=threads, requirements=requirements
     )
+
+
+def _refuses_row(problem: Problem, target: Machine, threads: int, dynamic: bool, error: ConvsmithError) -> bool:
+    """Return whether the default config comes from a table of measurements, whose row is then used no more, with a
+    warning: no kernel can be made of it.
+    """
+    with import_lock:
+        from convsmith.ir.intern import interning
+        from convsmith.tune.shipped import refuse as refuse_row
+
+    if not _has_table(problem, target, threads, dynamic):
+        return False
+    with interning():
+        _, measured = _of_table(problem, target, threads)
+    if measured is not None:
+        refuse_row(problem, error)
+    return measured is not None
 
 
 def _compile_wished(
@@ -68,12 +92,17 @@ def _compile_wished(
     with interning():
         default = measured or choose(plain, target, threads, bool(requirements))
         tries = list(wished(plain, wish, default, target, bool(requirements)))
-    refused: dict[Config, ConfigError] = {}
+    refused: dict[Config, ConvsmithError] = {}
     for config in tries:
         try:
             return compile_or_load(problem, target=target, choose=choose, config=config, requirements=requirements)
-        except ConfigError as error:
+        except ConvsmithError as error:
             refused[config] = error
+            if config == default and measured is not None:
+                refuse(plain, measured, error)
+            elif config != default or not _refuses_row(plain, target, threads, bool(requirements), error):
+                if not isinstance(error, ConfigError):
+                    raise
     raise refusal(problem, wish, target, refused)
 
 
@@ -85,15 +114,11 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
     with import_lock:
         from convsmith.ir.intern import interning
         from convsmith.plan.dynamic import check_dynamic
-        from convsmith.plan.planned import check_sizes, plan_for
+        from convsmith.plan.planned import check_sizes
         from convsmith.tune.candidates import default_config
         from convsmith.tune.chains import stages_config
         from convsmith.tune.device import device_config
         from convsmith.tune.dynamic import dynamic_config
-        from convsmith.tune.expected import expected_terms
-        from convsmith.tune.shipped import faster
-        from convsmith.tune.shipped import refuse as refuse_row
-        from convsmith.tune.thread_parts import with_own_pixels
 
     if target.device is not None:
         check_sizes(target, dynamic)
@@ -104,17 +129,39 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
     if stages_of(problem) is not None:
         with interning():
             return stages_config(problem, target, threads)
+    if not _has_table(problem, target, threads, dynamic):
+        return default_config(problem, target, threads)
+    first, measured = _of_table(problem, target, threads)
+    return first if measured is None else measured
+
+
+def _has_table(problem: Problem, target: Machine, threads: int, dynamic: bool) -> bool:
+    """Return whether a table of measurements may have a row for the problem."""
+    is_listed = target.device is None and not dynamic and stages_of(problem) is None
+    return is_listed and settings.database != "off" and (threads == 1 or keeps_bits(problem))
+
+
+def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, Config | None]:
+    """Return the model's choice, and the config that this micro-architecture's table has in its place; None if it has
+    none, or one that the plan refuses, which costs a warning.
+    """
+    with import_lock:
+        from convsmith.plan.planned import plan_for
+        from convsmith.tune.candidates import default_config
+        from convsmith.tune.expected import expected_terms
+        from convsmith.tune.shipped import faster
+        from convsmith.tune.shipped import refuse as refuse_row
+        from convsmith.tune.thread_parts import with_own_pixels
+
     first = default_config(problem, target, threads)
-    if settings.database == "off" or not (threads == 1 or keeps_bits(problem)):
-        return first
     alone = first if threads == 1 else default_config(problem, target)
     config = faster(problem, alone)
     if config is alone:
-        return first
+        return first, None
     try:
         plan_for(problem, config, target)
         cycles = sum(expected_terms(problem, config, target).values())
     except ConvsmithError as error:
         refuse_row(problem, error)
-        return first
-    return with_own_pixels(problem, on_threads(config, threads), target, cycles)
+        return first, None
+    return first, with_own_pixels(problem, on_threads(config, threads), target, cycles)

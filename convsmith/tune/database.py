@@ -273,9 +273,11 @@ class Database:
             yield
         except sqlite3.OperationalError as error:
             raise DatabaseError(f"{self.path}: cannot be {verb}: {_reason(error, self.path)}") from None
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            # A message of SQLite has names of the file in it, which may be no text.
+            why = error if isinstance(error, sqlite3.DatabaseError) else "its schema holds names that are no UTF-8"
             raise DatabaseError(
-                f"{self.path}: is damaged ({error}); move it away, or restore what is readable with "
+                f"{self.path}: is damaged ({why}); move it away, or restore what is readable with "
                 f"`sqlite3 {self.path} .recover`", code="damaged",
             ) from None  # fmt: skip
 

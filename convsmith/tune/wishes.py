@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from convsmith.diag.errors import ConfigError
+from convsmith.diag.errors import ConfigError, ConvsmithError
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.loops import fused_dims
@@ -35,7 +35,7 @@ def wished(problem: Problem, wish: Wish, default: Config, target: Machine, dynam
     ConfigError if no config can hold the values.
     """
     found: dict[Config, None] = {}
-    refused: dict[Config, ConfigError] = {}
+    refused: dict[Config, ConvsmithError] = {}
     for config in _ranked(problem, wish, default, target, dynamic):
         try:
             changed = wish.applied(config)
@@ -49,7 +49,7 @@ def wished(problem: Problem, wish: Wish, default: Config, target: Machine, dynam
         raise refusal(problem, wish, target, refused)
 
 
-def refusal(problem: Problem, wish: Wish, target: Machine, refused: Mapping[Config, ConfigError]) -> ConfigError:
+def refusal(problem: Problem, wish: Wish, target: Machine, refused: Mapping[Config, ConvsmithError]) -> ConfigError:
     """Return the error of a ``wish`` that no config can have, with the reason for which the shortest was ``refused``.
     """
     why = refused[min(refused, key=lambda config: len(str(config)))]

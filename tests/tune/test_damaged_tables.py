@@ -7,7 +7,7 @@ import os
 import stat
 import warnings
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,17 @@ import pytest
 from damaged import JSON
 
 import convsmith as cs
+from convsmith.compiler import driver
 from convsmith.compiler.cache import CacheWarning
 from convsmith.machine.registry import target
+from convsmith.plan.planned import plan_for
+from convsmith.plan.wish import Wish, read_decisions
 from convsmith.problem import parse_problem
-from convsmith.tune import cluster, shipped
-from convsmith.tune.compile import choose
+from convsmith.tune import cluster, recall, shipped
+from convsmith.tune.compile import choose, compile_problem
+from convsmith.tune.database import Database
 from convsmith.tune.measured import DatabaseWarning, Measured
-from convsmith.tune.origin import compiler_key
+from convsmith.tune.origin import compiler_key, machine_key
 from convsmith.tune.shipped import MeasuredTable
 
 PROBLEM = parse_problem("mb1ic8iw8oc8kw1").canonical()
@@ -81,6 +85,59 @@ def test_a_config_of_which_no_kernel_is_made_is_one_warning(
     ):
         assert choose(PROBLEM, GENERIC, 1, False) == choose(PROBLEM, GENERIC, 1, False) == FIRST
     assert len(caught) == 1
+
+
+PLANNED = replace(FIRST, register=(("oc", 2), ("ow", 8)))
+"""A config that the plan accepts."""
+REFUSALS = [cs.ConfigError("planted", "a pass refuses it"), cs.ToolchainError("a pass refuses it"),
+            cs.InternalError("a pass refuses it")]  # fmt: skip
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("wish", [None, read_decisions(f"--lane={FIRST.lane}")], ids=["default", "wish"])
+@pytest.mark.parametrize("source", ["table", "database"])
+def test_a_row_that_a_pass_refuses_is_one_warning(
+    source: str, wish: Wish | None, refusal: cs.ConvsmithError, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The plan accepts its config, from which a later step makes no kernel."""
+    bad = str(PLANNED)
+    assert PLANNED != FIRST and plan_for(PROBLEM, PLANNED, GENERIC)
+    lower = driver.lower
+
+    def refusing(made: Any, *rest: Any, **options: Any) -> Any:
+        if str(made.config) == bad:
+            raise refusal
+        return lower(made, *rest, **options)
+
+    monkeypatch.setattr(driver, "lower", refusing)
+    monkeypatch.setattr(recall, "_refused", set())
+    made = MeasuredTable("a CPU", "2026-01-31", {(str(PROBLEM), str(FIRST)): (bad, 0.9)} if source == "table" else {})
+    monkeypatch.setattr(shipped, "own_table", lambda: made)
+    with cs.settings.scope(database=tmp_path / "m.db", cache="off"):
+        if source == "database":
+            with Database(tmp_path / "m.db") as database:
+                database.put([replace(GOOD, config=bad, machine=machine_key())])
+        with pytest.warns(DatabaseWarning, match="row for .* is not used: .*a pass refuses it") as caught:
+            for _ in range(2):
+                assert compile_problem(PROBLEM, target=GENERIC, config=wish).config == str(FIRST)
+        assert len(caught) == 1
+        with pytest.raises(type(refusal)):
+            compile_problem(PROBLEM, target=GENERIC, config=PLANNED)
+
+
+def test_a_default_of_the_model_that_a_pass_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table with a row for another choice of the model keeps it."""
+
+    def refusing(*_: Any, **__: Any) -> Any:
+        raise cs.ConfigError("planted", "a pass refuses it")
+
+    monkeypatch.setattr(driver, "lower", refusing)
+    rows = {(str(PROBLEM), str(PLANNED)): (str(FIRST), 0.9)}
+    monkeypatch.setattr(shipped, "own_table", lambda: MeasuredTable("a CPU", "2026-01-31", dict(rows)))
+    with cs.settings.scope(cache="off"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(cs.ConfigError, match="a pass refuses it"):
+            compile_problem(PROBLEM, target=GENERIC)
 
 
 GOOD = Measured(

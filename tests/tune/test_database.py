@@ -104,6 +104,17 @@ def _damage(path: Path) -> None:
     path.write_bytes(content[:4096] + b"\x5a" * (len(content) - 4096))
 
 
+def _spoil_names(path: Path) -> None:
+    """Give a table a name that is no text, and a statement that SQLite does not read."""
+    _fill(path)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = path.read_bytes()
+    assert b"tablemeasurements" in content
+    content = content.replace(b"tablemeasurements", b"table\xff\xfe!surements")
+    path.write_bytes(content.replace(b"CREATE TABLE measurements", b"CREATE TUBLE measurements"))
+
+
 def _make_foreign(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE measurements (x)")
@@ -112,6 +123,7 @@ def _make_foreign(path: Path) -> None:
 BAD = {
     "version": (_set_version, "has version 7 of the tables, and this convsmith reads version 1; move the file away"),
     "damaged": (_damage, "is damaged (database disk image is malformed); move it away"),
+    "names": (_spoil_names, "is damaged (its schema holds names that are no UTF-8); move it away"),
     "text": (lambda path: path.write_text("no database " * 100), "is damaged (file is not a database); move it away"),
     "foreign": (_make_foreign, "is a database of another program; it stays as it is"),
 }
