@@ -20,6 +20,10 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
+from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.frontend.numpy_api import thread_count
+from convsmith.machine.registry import host_target
 from convsmith.torch.copies import copied
 from convsmith.torch.layouts import check_memory
 from convsmith.torch.network_graph import Work
@@ -48,10 +52,15 @@ def optimize(
     `threads` are those of our kernels, by default torch's. A layer that torch runs faster stays torch's, unless
     `keep_faster` is false; both are measured once, and the times are kept in the cache. `progress` shows a bar on
     stderr, by default if that is a terminal.
+
+    UsageError for an illegal option, and for a model that does not run on the example; UnsupportedError for a target
+    that this machine lacks. What no kernel can serve stays torch's.
     """
     start = time.perf_counter()
     args, kwargs = _checked(model, example_inputs, example_kwargs)
-    count = torch.get_num_threads() if threads is None else threads
+    count = thread_count(min(torch.get_num_threads(), MOST_THREADS) if threads is None else threads)
+    settings.validate()
+    host_target(settings.target)
     report = OptimizeReport(type(model).__name__, count)
     bar = sys.stderr.isatty() if progress is None else progress
     work = Work(report, count, keep_faster, bar)
@@ -62,6 +71,7 @@ def optimize(
         except Exception:  # the model's own code
             _check_eager(model, args, kwargs)
             made = copied(model, frozen=False)
+            made.convsmith_graphs = {}  # type: ignore[assignment]
             why = "the network computes with gradients of its own parameters"
         else:
             parts = Parts(made, report, work.optimized)
@@ -83,6 +93,9 @@ def _checked(
     # The module of an exported program cannot be set to eval mode: it keeps the mode of its export.
     if model.training and not (isinstance(model, fx.GraphModule) and "eval" in vars(model)):
         raise UsageError("model is in training mode; legal is model.eval()", code="training")
+    if not isinstance(example_kwargs, Mapping | None):
+        message = f"example_kwargs={shown(example_kwargs)} is not legal: expected a dict of arguments by name"
+        raise UsageError(message, code="example-inputs")
     kwargs = dict(example_kwargs or {})
     args: Any = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
     if isinstance(example_inputs, Mapping):

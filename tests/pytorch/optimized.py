@@ -52,6 +52,7 @@ def check(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
                 results.append((network(*x, **named), x, named))
             assert_alike(*results)
     report = made.convsmith_report
+    assert bool(made.convsmith_graphs) == bool(report.ours), "the graphs that run"
     assert all(row.why for row in report.rows if row.runner == "torch"), "each layer that stays torch's has a reason"
     names = [name for row in report.rows for name in row.names]
     convolutions = [name for name, m in model.named_modules() if isinstance(m, nn.modules.conv._ConvNd)]

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import convsmith as cs  # noqa: E402
+from convsmith.machine.registry import host_targets  # noqa: E402
 from convsmith.torch import chains, choice, network_graph, optimize  # noqa: E402
 from convsmith.torch.chains import ChainOfLayers  # noqa: E402
 from convsmith.torch.segment import Segment  # noqa: E402
@@ -273,6 +274,28 @@ def test_illegal_calls_are_refused_in_words() -> None:
         made(x.to("meta"))
     with pytest.raises(cs.UsageError, match=r"example_inputs: one is on meta"):
         optimize(copy.deepcopy(model).to("meta"), x.to("meta"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"threads": 0}, "threads=0 is not legal: expected 1 to 1024"),
+        ({"threads": 1.5}, r"threads=1\.5 is not a whole number"),
+        ({"threads": "two"}, "threads='two' is not a whole number"),
+        ({"example_kwargs": [1]}, r"example_kwargs=\[1\] is not legal: expected a dict"),
+    ],
+)
+def test_illegal_options_are_no_reason_to_leave_layers_to_torch(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(cs.UsageError, match=words):
+        optimize(nn.Conv2d(4, 4, 1).eval(), torch.ones(1, 4, 5, 5), **options)
+
+
+@pytest.mark.parametrize(("name", "error"), [("nothing", cs.UsageError), ("aarch64", cs.UnsupportedError)])
+def test_a_target_that_runs_nothing_is_refused(name: str, error: type[Exception]) -> None:
+    if name in {t.name for t in host_targets()}:
+        name = "avx2"
+    with cs.settings.scope(target=name), pytest.raises(error, match=f"target '{name}'"):
+        optimize(nn.Conv2d(4, 4, 1).eval(), torch.ones(1, 4, 5, 5))
 
 
 def test_a_network_that_cannot_be_traced_is_optimized_in_parts() -> None:
