@@ -21,8 +21,9 @@ Spans = dict[tuple[Gathered, Extent], Extent]
 
 
 def is_gather(v: Load) -> bool:
-    """Return whether a load is a gather."""
-    return v.lanes is not None and v.buffer.scope != "register" and v.lanes.stride not in (0, 1)
+    """Return whether a load is a gather, of one active lane at least."""
+    lanes = v.lanes
+    return lanes is not None and v.buffer.scope != "register" and lanes.stride not in (0, 1) and bool(lanes.touched)
 
 
 def gathered_from(v: Load) -> Gathered:

@@ -169,6 +169,19 @@ class FunctionEmitter(ValueEmitter):
         super().start(label)
 
     def _At(self, s: At) -> None:
+        """Emit the loaded pointer and those of the statements of its kind within, of which there may be hundreds."""
+        around = [(len(self.lines), s)]
+        self._pointer(s)
+        while isinstance(s.body, At):
+            s = s.body
+            around.append((len(self.lines), s))
+            self._pointer(s)
+        self.stmt(s.body)
+        if self.facts.debug is not None:
+            for begin, each in reversed(around[1:]):
+                self.facts.debug.locate(self.lines, begin, each)
+
+    def _pointer(self, s: At) -> None:
         """Emit the loaded pointer, with the offset added unless it points to zeros."""
         self.known.drop(s.buffer)
         pointer = self.put(f"load ptr, ptr {self.address(s.table, s.index[0])}, align {self.facts.address_bits // 8}")
@@ -177,7 +190,6 @@ class FunctionEmitter(ValueEmitter):
             moved = f"getelementptr {s.buffer.dtype.llvm}, ptr {pointer}, {self.it} {self.index(s.offset)}"
             pointer = self.put(f"select i1 {absent}, ptr {pointer}, ptr {self.put(moved)}")
         self.bases[s.buffer] = pointer
-        self.stmt(s.body)
 
     def _Let(self, s: Let) -> None:
         self.vars[s.var] = self.index(s.value)

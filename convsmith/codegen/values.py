@@ -188,6 +188,8 @@ class ValueEmitter(ShuffleEmitter):
         if lanes is None:
             return self.put(f"load {t.llvm}, {self.place(v.buffer, v.index)}, align {t.bytes}")
         n, ty = lanes.count, self.type(t, lanes.count)
+        if not lanes.touched:
+            return "zeroinitializer"
         whole = lanes.is_whole and not (self.scalable and lanes.stride)
         if lanes.stride == 0:
             x = self.splat(t, self.load(Load(v.buffer, v.index, None)), n)

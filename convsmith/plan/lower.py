@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, is_true
+from convsmith.ir.index import Var, is_false, is_true
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -109,6 +109,8 @@ def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tup
             legal[st.a.name] = ahead
         if has_full_vectors(st, config, nest.lanes) and target.fence:
             legal[st.c.name] = result_ahead(st, nest)
+    if is_false(st.a.mask):  # nothing reads the factors
+        legal = {n: ahead for n, ahead in legal.items() if n == st.c.name}
     if not set(config.stream) <= set(legal):
         raise ConfigError(
             "stream", f"--stream={','.join(config.stream)}: legal are operands whose fragments registers of their own "

@@ -12,8 +12,8 @@ from convsmith.diag.forking import import_lock
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
-from convsmith.passes.derive_packing import packing_name
-from convsmith.passes.manager import Step
+from convsmith.passes.derive_packing import derive_packing, packing_name
+from convsmith.passes.manager import Step, run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
 from convsmith.plan.fused import joined, scheduled_stages, stage_plans
@@ -140,4 +140,16 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
             own = config_of_sums(st, machine, threads, unknown)
             sizes = symbolic_sizes(problem, st, own) if any(d.name in unknown for d in st.dims) else None
             kernels.append(kernel_plan(st, own, machine, sizes))
+    for kernel in kernels:
+        if not made.kernels and kernel.statement.residues and kernel.statement.a.name in kernel.config.pack:
+            _check_packed(problem, kernel)
     return Plan(problem, config, machine, made, tuple(kernels), requirements)
+
+
+def _check_packed(problem: Problem, kernel: KernelPlan) -> None:
+    """Raise ConfigError where an operand of ``kernel``, which has residue classes, cannot be packed in the order in
+    which its nest reads it. Only the nest has the ends of its loops, so that the rewrites run up to there.
+    """
+    packs = [n for n, step in enumerate(kernel.read) if step.run is derive_packing]
+    if packs:
+        run_steps(naive(problem, kernel.statement), (*kernel.order, *kernel.tile, *kernel.read[: packs[-1] + 1]))

@@ -13,7 +13,7 @@ from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops
+from convsmith.plan.loops import Loops, fused_dims
 from convsmith.statement.statement import View, view_steps
 from convsmith.tune.fragments import Panels, fragment_cycles
 from convsmith.tune.shared_facts import SharedFacts
@@ -56,7 +56,8 @@ class CostModel(SharedFacts):
         else:
             row = next((d for d in self.st.of("m") if d.axis), None)
             again = prod(d.size for d in self.st.of("k") if row is not None and d.axis == row.axis)
-            outside = config.order[: config.order.index(row.name)] if row is not None else ()
+            own = row.name if row is not None else ""
+            outside = takewhile(lambda n: own not in fused_dims(config, n), config.order) if own else ()
             again *= prod(-(-self.sizes[n] // config.size(n)) for n in outside if n == self.n)
         lines = elements // (self.st.a.layout.shape[-1] * self.st.a.layout.shape[1])
         return again * (vector * elements / self.lanes + cost.call * lines)
@@ -124,7 +125,7 @@ class CostModel(SharedFacts):
             columns = _splits(total, tile.get(self.n, 1))
         else:
             runs = (-(-n // lanes) for n in self.columns(loops, lane))
-            columns = [x for n in runs for x in _splits(n, tile[lane] // lanes)]
+            columns = [x for n in runs for x in _splits(n, max(tile[lane] // lanes, 1))]
         pixels = [(1, 1)]
         rows = loops.of("m")
         if loops.kinds[lane] == "m":
