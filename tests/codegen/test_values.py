@@ -109,6 +109,15 @@ def test_high_products(target: Machine) -> None:
 
 
 @EACH_TARGET
+@pytest.mark.parametrize("lanes", [1, 2, 3, 5, 6, 7, 9, 15])
+def test_high_products_of_any_number_of_lanes(lanes: int, target: Machine) -> None:
+    numbers = np.random.default_rng(lanes).integers(-(2**31), 2**31, (2, 2 * lanes)).astype(np.int32)
+    inputs = dict(zip("ab", numbers))
+    found = computed("mulh(a@, b@)", inputs, "s32", lanes, target)
+    assert_same_bits(found, interpreted("mulh(a@, b@)", inputs, "s32", 0))
+
+
+@EACH_TARGET
 def test_a_high_product_is_two_products_of_words(target: Machine) -> None:
     if target.vector_bits < 256:
         return
