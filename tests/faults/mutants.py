@@ -41,12 +41,12 @@ FOLDERS = {
     "ir": ("ir", "laws"),
     "layout": ("layout",),
     "passes": ("passes", "oracle", "golden"),
-    "plan": ("plan", "oracle", "golden"),
+    "plan": ("plan", "oracle", "golden", "statement"),
     "problem": ("problem",),
     "runtime": ("runtime",),
     "statement": ("statement", "oracle"),
 }
-"""The packages that decide numbers, and the folders of their tests."""
+"""The packages that decide numbers, and the folders of their tests; those of statements interpret plans of chains."""
 
 TIER = "not wide and not slow"
 NUMBER = 100

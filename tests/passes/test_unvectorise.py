@@ -54,6 +54,15 @@ def test_the_same_elements(body: str) -> None:
         np.testing.assert_array_equal(arrays[name], wanted[name])
 
 
+def test_lanes_along_the_last_of_several_dims() -> None:
+    text = "kernel k(a: s32[4, 16], dst: f32[2, 3, 16])\n  dst[1, 2, 3]{8} = cast(f32, a[2, 5]{8}) * 0.5\n"
+    new = unvectorise(parse_kernel(text), ("f32",))
+    found, wanted = ({"a": np.arange(64, dtype=np.int32), "dst": np.zeros(96, np.float32)} for _ in range(2))
+    run(new, found)
+    run(parse_kernel(text), wanted)
+    assert "{" not in str(new) and np.array_equal(found["dst"], wanted["dst"])
+
+
 @pytest.mark.parametrize("body", LEFT.values(), ids=LEFT)
 def test_other_statements_stay(body: str) -> None:
     kernel = parse_kernel(f"kernel k({PARAMS})\n  {body}\n")
