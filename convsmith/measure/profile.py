@@ -132,12 +132,12 @@ class ModelProfile:
 
     @property
     def _share(self) -> str:
-        """The share of the nodes in the time of the model, where they take no longer than all of it."""
+        """The share of the nodes in the time of the model; unknown if they take longer than the model."""
         whole = f"the model's {self.seconds.median * _MILLISECONDS:.2f} ms"
         share = self.host_seconds / self.seconds.median
         if share <= 1:
             return f"{share:.0%} of {whole}"
-        return f"more than {whole}: how much of it they are is not known"
+        return f"more than {whole}, of which their share is not known"
 
     def _doubts(self) -> Iterator[str]:
         """Yield reasons to distrust the figures, those of `bench` and those of a model."""

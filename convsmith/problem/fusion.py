@@ -73,7 +73,7 @@ def reads_padding_alone(problems: Sequence[Problem]) -> int | None:
     """Return the number (from 0) of one of consecutive `problems` that reads padding alone, the last if there are
     several; None if there is none.
 
-    Counted are the elements that the result of the last problem needs.
+    Only elements that the result of the last problem needs count.
     """
     found = None
     for n in range(len(problems)):

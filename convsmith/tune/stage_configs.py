@@ -31,7 +31,7 @@ class StageConfigs:
     """
 
     def __init__(self, machine: Machine) -> None:
-        # Weights of stages are packed one by one, and no other kernel takes those that are beyond a limit.
+        # A call that passes packed weights of stages has no other kernel for weights beyond a limit.
         unlimited = tuple(row for row in machine.instructions if not row.limit)
         if len(unlimited) < len(machine.instructions):
             machine = replace(machine, instructions=unlimited)

@@ -337,7 +337,7 @@ def test_a_share_of_the_model_is_at_most_all_of_it(whole: float, share: str) -> 
     if share:
         assert f"each on its own, {share}" in line
     else:
-        assert line.endswith("each on its own, more than the model's 1.00 ms: how much of it they are is not known")
+        assert line.endswith("each on its own, more than the model's 1.00 ms, of which their share is not known")
 
 
 def test_a_whole_model_that_varies_is_said() -> None:
