@@ -34,11 +34,9 @@ from convsmith.plan.packing import packing_steps
 from convsmith.plan.pipelines import Pipelines
 from convsmith.plan.planned import AnyPlan, plan_for
 from convsmith.plan.pointers import Pointers, indirect, pointers
-from convsmith.plan.unit import Unit
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
-from convsmith.statement.winograd import Winograd
 
 _LINE = 64
 """Bytes of a cache line, at which private buffers begin."""
@@ -184,34 +182,37 @@ def emit(plan: AnyPlan, low: Lowered) -> Artifact:
 
 
 def _limits(plan: AnyPlan) -> dict[str, float]:
-    """Return the largest magnitude of the elements of each argument with which the kernels of `plan` are right.
+    """Return the largest magnitude of the elements of each argument with which the kernels of `plan` are right."""
+    limits: dict[str, float] = {}
+    for name, limit in _limits_of_kernels(plan):
+        limits[name] = min(limits.get(name, FINITE), limit)
+    return limits
+
+
+def _limits_of_kernels(plan: AnyPlan) -> Iterator[tuple[str, float]]:
+    """Yield the name of the weights of each kernel of `plan` with each limit of their magnitude.
 
     Stored zeros that stand for absent activations are multiplied by weights, which must be finite. Sums of a transform
     overflow sooner than those of products.
     """
     copies = ("pad_copy", "window_copy", "indirection", "hardware")
-    limits: dict[str, float] = {}
-
-    def note(name: str, config: Config, unit: Unit | None = None, transform: Winograd | None = None) -> None:
-        found = [FINITE] if config.realise in copies else []
-        found += [float(unit.limit)] if unit is not None and unit.limit else []
-        found += [transform.limit] if transform is not None else []
-        if found:
-            limits[name] = min(limits.get(name, FINITE), *found)
-
     if isinstance(plan, DevicePlan):
         for group in plan.kernels:
-            # Sums of one operand multiply nothing.
-            for weights in group.statement.whole.factors[1:]:
-                note(weights.name, group.config)
-        return limits
-    for kernel in plan.program.kernels:
-        for n, k in zip(kernel.numbers, plan.plans_of(kernel)):
-            name = kernel.name(n, kernel.own[n - kernel.start].whole.b.name)
-            note(name, k.config, k.nest.unit, kernel.winograd)
-    if not plan.program.kernels:
-        note(plan.main.statement.whole.b.name, plan.main.config, plan.main.nest.unit)
-    return limits
+            for weights in group.statement.whole.factors[1:]:  # sums of one operand multiply nothing
+                if group.config.realise in copies:
+                    yield weights.name, FINITE
+        return
+    stages = [
+        (kernel.name(n, kernel.own[n - kernel.start].whole.b.name), k, kernel.winograd)
+        for kernel in plan.program.kernels for n, k in zip(kernel.numbers, plan.plans_of(kernel))
+    ]  # fmt: skip
+    for name, k, transform in stages or [(plan.main.statement.whole.b.name, plan.main, None)]:
+        if k.config.realise in copies:
+            yield name, FINITE
+        if k.nest.unit.limit:
+            yield name, float(k.nest.unit.limit)
+        if transform is not None:
+            yield name, transform.limit
 
 
 def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:
