@@ -1,6 +1,7 @@
 """Every layer of three networks, and others, beside the best library of each layer, one thread.
 
 Run: python benchmarks/best.py [--only resnet50,int8] [--keep] [--vs torch,onednn] [--rounds 15]
+     python benchmarks/best.py --target avx2 --pointwise --vs onednn --only resnet50,mobilenet_v2,batch16
 
 Ours is the fastest of three layouts, as libraries choose theirs; the library's is its time in the rounds of that row.
 All groups take some twenty minutes; with `--keep`, a run measures some groups of a page and leaves the others. Tune
@@ -16,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from report import Report, Row, bench, percent
+from report import LIMITS, Report, Row, bench, percent
 
 from convsmith.compiler.cache import compiler_source_hash
 from convsmith.measure.peers import PEERS
+from convsmith.problem import parse_problem
 from convsmith.problem.suites import suite
 
 LAYOUTS = ("axb", "aBx16b", "abx")
@@ -69,19 +71,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--vs", default=",".join(PEERS))
     parser.add_argument("--rounds", default="9")
     parser.add_argument("--keep", action="store_true", help="keep the other groups of the last page of the day")
+    parser.add_argument("--target", help="instruction set of ours, to which libraries are held")
+    parser.add_argument("--pointwise", action="store_true", help="only the 1x1 layers of the groups")
     given = parser.parse_args(arguments)
-    report = Report("best", "Every layer beside its best library, one thread")
+    name = "-".join(["best", *filter(None, [given.target]), *["pointwise"] * given.pointwise])
+    which, level = "1x1 layer" if given.pointwise else "layer", f" at level {given.target}" if given.target else ""
+    report = Report(name, f"Every {which} beside its best library{level}, one thread")
     report.note(
         "The last column is the time of the best library of the layer divided by ours (above 1: convsmith is faster). "
         "The libraries were called in the same rounds, and choose their layouts; ours is the fastest of the layouts "
         "that the summary names. It also names the sources with which a group was measured."
     )
-    runs = {group: run for group, run in _runs(report).items() if given.keep and group in GROUPS}
+    groups = {group: _pointwise(layers) if given.pointwise else layers for group, layers in GROUPS.items()}
+    runs = {group: run for group, run in _runs(report).items() if given.keep and group in groups}
+    options = ["--threads", "1", "--vs", given.vs, "--rounds", given.rounds]
+    options += ["--target", given.target] if given.target else []
     for group in given.only.split(","):
-        named = [line for _, line in _lines(group, LAYOUTS)]
-        run = bench(named, "--threads", "1", "--vs", given.vs, "--rounds", given.rounds)
+        named = [line for _, line in _lines(groups[group], LAYOUTS)]
+        run = bench(named, *options, **LIMITS.get(given.target, {}))
         runs[group] = {"group": group, "sources": compiler_source_hash(), **run}
-    summary = [_add_table(report, group, runs[group], given.vs.split(",")) for group in GROUPS if group in runs]
+    libraries = given.vs.split(",")
+    summary = [
+        _add_table(report, group, layers, runs[group], libraries) for group, layers in groups.items() if group in runs
+    ]
     report.data = {"runs": list(runs.values())}
     columns = ["group", "layers", "geometric mean", "least", "layouts", "sources"]
     report.table("Summary", columns, summary)
@@ -97,20 +109,28 @@ def _runs(report: Report) -> dict[str, dict[str, Any]]:
     return {run["group"]: {"sources": page["sources"], **run} for run in page["runs"]}
 
 
-def _lines(group: str, layouts: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the names of a group's layers, each with its line in each of `layouts`, or in its own."""
+def _pointwise(layers: Mapping[str, str]) -> dict[str, str]:
+    """Return the layers whose kernels have one tap."""
+    taps = {name: parse_problem(line).k for name, line in layers.items()}
+    return {name: line for name, line in layers.items() if set(taps[name]) == {1}}
+
+
+def _lines(layers: Mapping[str, str], layouts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names of a group's `layers`, each with its line in each of `layouts`, or in its own."""
     return [
         (name, line if "--stag" in line else f"--stag={layout} --dtag={layout} {line}")
-        for name, line in GROUPS[group].items() for layout in (layouts[:1] if "--stag" in line else layouts)
+        for name, line in layers.items() for layout in (layouts[:1] if "--stag" in line else layouts)
     ]  # fmt: skip
 
 
-def _add_table(report: Report, group: str, run: Mapping[str, Any], libraries: Sequence[str]) -> list[str]:
+def _add_table(
+    report: Report, group: str, layers: Mapping[str, str], run: Mapping[str, Any], libraries: Sequence[str]
+) -> list[str]:
     """Add the table of a group's run to the report, and return its row of the summary."""
-    count = len(run["rows"]) // len(GROUPS[group])
+    count = len(run["rows"]) // len(layers)
     layouts = LAYOUTS[:count]
     by_name: dict[str, list[Row]] = {}
-    for (name, _), row in zip(_lines(group, layouts), run["rows"], strict=True):
+    for (name, _), row in zip(_lines(layers, layouts), run["rows"], strict=True):
         by_name.setdefault(name, []).append(row)
     faster = {name: min(rows, key=_seconds) for name, rows in by_name.items()}
     report.table(
@@ -121,7 +141,7 @@ def _add_table(report: Report, group: str, run: Mapping[str, Any], libraries: Se
     worst = min(ratios, key=ratios.__getitem__, default="-")
     mean = f"{statistics.geometric_mean(ratios.values()):.2f}" if ratios else "-"
     least = f"{ratios[worst]:.2f} ({worst})" if ratios else "-"
-    own = any("--stag" in line for line in GROUPS[group].values())
+    own = any("--stag" in line for line in layers.values())
     return [group, str(len(ratios)), mean, least, "abx" if own else ", ".join(layouts), run["sources"][:12]]
 
 

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from report import Report, bench, ratio
+from report import LIMITS, Report, bench, ratio
 
 FIRST, LAST = "--stag=abx --dtag=abx", "--stag=axb --dtag=axb"
 WEIGHTS = f"--dir=BWD_W {LAST} --wtag=axb"
@@ -53,8 +53,6 @@ PROBLEMS = {
     ],
 }
 """Problems by the level of both kernels."""
-LIMITS = {"avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}}
-"""Variables by which PyTorch and oneDNN use no higher level."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -22,9 +22,12 @@ from convsmith import __version__
 from convsmith.compiler.cache import compiler_source_hash
 from convsmith.measure.description import describe
 
-__all__ = ["Report", "Row", "bench", "percent", "ratio"]
+__all__ = ["LIMITS", "Report", "Row", "bench", "percent", "ratio"]
 
 RESULTS = Path(__file__).parent / "results"
+
+LIMITS = {"avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}}
+"""Variables by which PyTorch and oneDNN use no higher level, by the level."""
 
 Row = dict[str, Any]
 """A problem in the JSON of `convsmith bench`."""
