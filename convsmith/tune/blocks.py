@@ -6,12 +6,14 @@ too.
 
 A gradient of the weights reduces over pixels, and each register tile reads some channels of all images. All tiles read
 one block of pixels before the next block where that moves less between memories. Threads then share blocks of the
-result, each of which passes over all blocks of pixels.
+result, each of which passes over all blocks of pixels. A block may have rows of some images, where the loops over
+images and rows are one. Factors are packed in each call where the channels that a tile reads, which lie apart from
+those of the next pixel, would arrive much later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from math import inf, prod
@@ -26,6 +28,8 @@ from convsmith.tune.traffic import Traffic
 
 OUT_OF_ORDER = 1.5
 """Ratio of cycles of memory below which a gradient of the weights is written in the order of memory."""
+MUCH = 1.5
+"""Ratio of cycles below which no factor of a gradient of the weights is packed, and its loops are not joined."""
 SUMS = 8
 """Maximum size of the sums that memory keeps between blocks of pixels, relative to the second-level cache."""
 UNEVEN = 1.2
@@ -80,6 +84,33 @@ def with_blocks_of_pixels(
     reordered = [replace(c, order=order) for c in (config, *tiled) for order in others]
     chosen = _less(chosen, reordered, cycles, OUT_OF_ORDER)
     return chosen if config.threads == 1 or not chosen.cache else _for_threads(loops, chosen, delivered)
+
+
+def with_near_pixels(
+    traffic: Traffic, nests: Sequence[tuple[Loops, Config]], factors: Sequence[str],
+    near: Callable[[Loops, Config], float], delivered: Callable[[Loops, Config, float], float],
+) -> Config:  # fmt: skip
+    """Return the config of a gradient of the weights, the first of `nests`, with blocks of pixels; or any of `nests`
+    with them, and with some of `factors` packed in each call, where its operands then arrive much sooner.
+
+    `near` are the cycles of a config on one thread whose operands are near, packing included; `delivered` those of one
+    with so many, in which memories deliver its operands.
+    """
+
+    def arranged(loops: Loops, config: Config) -> tuple[float, Config]:
+        cycles = near(loops, config)
+        chosen = with_blocks_of_pixels(traffic, loops, config, lambda c: delivered(loops, c, cycles))
+        return delivered(loops, chosen, cycles), chosen
+
+    (loops, config), *_ = nests
+    expected, chosen = arranged(loops, config)
+    if expected <= near(loops, config) * MUCH:
+        return chosen
+    apart = [name for name in factors if name not in config.pack]
+    packs = [(*config.pack, *names) for count in range(len(apart) + 1) for names in combinations(apart, count)]
+    others = [arranged(loops, replace(each, pack=pack)) for loops, each in nests for pack in packs]
+    least, other = min(others, key=lambda each: each[0])
+    return other if least * MUCH < expected else chosen
 
 
 def _for_threads(loops: Loops, config: Config, delivered: Callable[[Config], float]) -> Config:

@@ -106,9 +106,10 @@ def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
             continue
         model, loops = made_by
         if n < ARRANGED or (n < len(alike) and choice.config.lane not in lanes):
-            choices[n] = replace(choice, config=model.arranged(loops, choice.config))
+            arranged = _arranged(model, loops, choice)
+            choices[n] = arranged.choice
             if n < len(alike):
-                rated[n] = _delivered(ranked[n]._replace(choice=choices[n]))
+                rated[n] = _delivered(arranged)
             elif model.unit.rows > 1:
                 rated[n] = model.cycles(loops, choices[n].config)
         lanes.add(choice.config.lane)
@@ -116,6 +117,15 @@ def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
     if 0 in rated and rated[best] * CLEARLY < rated[0]:
         choices.insert(0, choices.pop(best))
     return choices
+
+
+def _arranged(model: Model, loops: Loops, choice: Choice) -> _ModelledChoice:
+    """Return ``choice`` with its config arranged, and with the cycles to pack what is packed then."""
+    config = model.arranged(loops, choice.config)
+    if config.fuse != choice.config.fuse:
+        loops = loops_after_fusing(model.st, config)
+    cycles = choice.cycles if config.pack == choice.config.pack else model.cycles(loops, config)
+    return _ModelledChoice(replace(choice, cycles=cycles, config=config), (model, loops))
 
 
 def _is_alone(of: _ModelledChoice) -> bool:

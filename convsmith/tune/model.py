@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
@@ -19,14 +19,14 @@ from convsmith.ir.index import Mod, Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, fused_name
+from convsmith.plan.loops import Loops, fused_name, loops_after_fusing
 from convsmith.plan.lower import has_full_vectors
 from convsmith.plan.registers import register_file
 from convsmith.problem.post_ops import SumPostOp
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import View, view_steps
-from convsmith.tune.blocks import BLOCKS_A_THREAD, blocked, with_blocks_of_pixels
+from convsmith.tune.blocks import BLOCKS_A_THREAD, blocked, with_near_pixels
 from convsmith.tune.cost_model import CostModel, overlapped
 from convsmith.tune.fragments import fragment_tiles, streamed_operand
 from convsmith.tune.orders import CLEARLY, ordered, with_depth_within
@@ -322,7 +322,8 @@ class Model(CostModel):
         return (*outer, *(n for n in inner if n not in outer))
 
     def arranged(self, loops: Loops, config: Config) -> Config:
-        """Return the config in the order of loops, or with the blocks of pixels, that move least between memories.
+        """Return the config in the order of loops, or with the blocks of pixels and the packed factors of a gradient of
+        the weights, that move least between memories.
 
         Threads that share the pixels of a gradient of the weights have no blocks beside that.
         """
@@ -331,8 +332,9 @@ class Model(CostModel):
         if not self.st.constant:
             if config.split or self.unit.rows > 1:
                 return config
-            near = self.cycles(loops, config, near=True)
-            return with_blocks_of_pixels(self.traffic, loops, config, lambda c: self.delivered(loops, c, near))
+            nests = [(loops, config), *self.with_joined_rows(config)]
+            near = partial(self.cycles, near=True)
+            return with_near_pixels(self.traffic, nests, self.packed_once(loops, config), near, self.delivered)
         config = self.with_inner_taps(loops, config)
         if not self.traffic.is_far(config):
             return config
@@ -341,6 +343,31 @@ class Model(CostModel):
             return config
         chosen = ordered(self.traffic, loops, config, self.images)
         return replace(chosen, stream=self.streamed(loops, chosen)) if self.unit.rows > 1 else chosen
+
+    def with_joined_rows(self, config: Config) -> Iterator[tuple[Loops, Config]]:
+        """Yield the loops and the config of a gradient of the weights whose loops over images and their rows are one,
+        where rows lie evenly in memory.
+        """
+        images = next((d.name for d in self.st.of("k") if d.sort == "images" and d.size > 1), "")
+        pixels = [n for n in self.st.reduce if n in config.reduce and n != config.lane]
+        if pixels[:1] != [images] or len(pixels) < 2 or not all(is_true(view.mask) for view in self.st.factors):
+            return
+        rows, steps = pixels[1], [view_steps(view) for view in self.st.factors]
+        if any(s.get(Var(images), 0) != self.sizes[rows] * s.get(Var(rows), 0) for s in steps):
+            return
+        reduce = (fused_name(images, rows), *(n for n in config.reduce if n not in pixels[:2]))
+        joined = replace(config, fuse=(*config.fuse, (images, rows)), reduce=reduce)
+        yield loops_after_fusing(self.st, joined), joined
+
+    def packed_once(self, loops: Loops, config: Config) -> tuple[str, ...]:
+        """Return the factors of a gradient of the weights of which packing repeats no element.
+
+        Taps that a register tile has, or that a loop shares with channels, have copies of the pixels that they read.
+        """
+        taps = {d.name for d in self.st.dims if d.axis and d.kind != "k" and d.size > 1}
+        within = (n for n in loops.extents if taps.intersection(loops.dims[n]))
+        apart = all(len(loops.dims[n]) == 1 and n != config.lane and config.size(n) == 1 for n in within)
+        return (self.st.a.name, self.st.b.name) if apart else (self.st.b.name,)
 
     def with_depth_within(self, loops: Loops, config: Config) -> Config:
         """Return ``config`` with the loop over depths within that over rows, where all operands then arrive clearly
