@@ -360,10 +360,14 @@ class Model(CostModel):
         yield loops_after_fusing(self.st, joined), joined
 
     def packed_once(self, loops: Loops, config: Config) -> tuple[str, ...]:
-        """Return the factors of a gradient of the weights of which packing repeats no element.
+        """Return the factors of a gradient of the weights that may be packed: tiles read them again, and packing
+        repeats no element.
 
-        Taps that a register tile has, or that a loop shares with channels, have copies of the pixels that they read.
+        Taps that a register tile has, or that a loop shares with channels, have copies of the pixels that they read. A
+        window meets the pixels of a channel alone, which a copy reads as late.
         """
+        if config.lane == self.batch:
+            return ()
         taps = {d.name for d in self.st.dims if d.axis and d.kind != "k" and d.size > 1}
         within = (n for n in loops.extents if taps.intersection(loops.dims[n]))
         apart = all(len(loops.dims[n]) == 1 and n != config.lane and config.size(n) == 1 for n in within)

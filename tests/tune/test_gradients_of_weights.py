@@ -60,6 +60,41 @@ def test_pixels_that_share_sets_of_a_cache_have_blocks(channels: int, blocks: bo
     assert bool(config.cache) == blocks
 
 
+@pytest.mark.parametrize(("channels", "packed"), [(2048, ("src", "diff_dst")), (1920, ())])
+def test_pixels_in_few_sets_of_a_cache_are_packed(channels: int, packed: tuple[str, ...]) -> None:
+    """Pixels of 2048 channels lie 8 KiB apart, so that a few channels of all pixels are in no cache for the next tile;
+    packed, they lie side by side. Blocks serve where pixels spread over more sets.
+    """
+    assert config_of(f"{LAST} mb1ic{channels}ih14oc320oh14kh1ph0", "avx2").pack == packed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "g1024mb1ic1024ih43oc1024oh37kh7ph0",
+        "g512mb1ic512ih32oc512oh13kh7sh2ph0",
+        "mb4ic1ih161iw700oc32oh79ow341kh5kw20sh2sw2ph0pw0",
+    ],
+)
+def test_taps_of_a_tile_and_windows_have_no_copies_of_their_pixels(line: str) -> None:
+    assert config_of(f"{LAST} {line}", "avx2").pack == ()
+
+
+@pytest.mark.parametrize("images", [1, 4])
+def test_blocks_have_rows_of_one_image(images: int) -> None:
+    """A row of each of four images is more than the second-level cache holds; the rows of all images are one loop."""
+    config = config_of(f"{LAST} mb{images}ic24ih320iw512oc16oh320ow512kh1kw1ph0pw0", "avx2")
+    ((loop, rows),) = config.cache
+    assert loop == ("mb_oh" if images > 1 else "oh") and (("mb", "oh") in config.fuse) == (images > 1)
+    assert rows * 512 * (24 + 16) * 4 <= TARGETS["avx2"].l2.bytes
+
+
+def test_rows_that_lie_apart_stay_loops_of_their_own() -> None:
+    """Rows of a strided source follow each other two rows apart, but the first of an image one row after the last."""
+    config = config_of(f"{LAST} mb4ic24ih321iw1023oc16oh161ow512kh1kw1sh2sw2ph0pw0", "avx2")
+    assert ("mb", "oh") not in config.fuse
+
+
 def test_no_blocks_are_made_of_what_the_caches_hold() -> None:
     assert config_of(f"{LAST} mb1ic64ih14oc64oh14kh3ph1", "avx512").cache == ()
 
