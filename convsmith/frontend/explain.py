@@ -276,14 +276,12 @@ def _verdict(kernel: Inspected, low: Lowered, roof: Roofline | None) -> str:
         launch = launch_of(low.kernel, 1, kernel.target)
         return device_verdict(kernel.problem, kernel.config, launch, kernel.target.device.units)
     sized = bool(kernel.sizes or low.kernel.sizes)
-    found = None if sized else verdict(kernel.problem.canonical(), kernel.config, kernel.target, roof)
+    where = "at the sizes of the line, " if sized else ""
+    found = verdict(kernel.problem.canonical(), kernel.config, kernel.target, roof, sized)
     if found is not None:
-        return str(found)
-    where = "for the sizes of the line" if sized else "as a whole"
-    bound = f"bound by {roof.side} {where}, by the roofline" if roof is not None else f"the bound {where} is not known"
-    if sized:
-        return f"{bound}: the model compares configs of fixed sizes, without dynamic="
-    return f"{bound}: the model has no estimate of fused stages; `convsmith tune` measures other configs"
+        return f"{where}{found}"
+    bound = f"bound by {roof.side} as a whole, by the roofline" if roof is not None else "the bound is not known"
+    return f"{where}{bound}: no gain is known, as the model has no estimate of these stages; `convsmith tune` measures"
 
 
 def _roofline(kernel: Inspected, roof: Roofline | None) -> Iterator[Line]:

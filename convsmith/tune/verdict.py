@@ -16,8 +16,8 @@ from convsmith.machine.registry import host_targets
 from convsmith.machine.registry import target as known_target
 from convsmith.measure.roofline import Roofline, roofline
 from convsmith.plan.config import Config
-from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.tune.compile import choose
 from convsmith.tune.expected import expected_terms, model_of
@@ -69,11 +69,15 @@ class _Alternative:
     problem: Problem
     target: Machine
     is_other_work: bool = False
+    dynamic: bool = False
 
 
-def verdict(problem: Problem, config: Config, target: Machine, roof: Roofline | None = None) -> KernelVerdict | None:
+def verdict(
+    problem: Problem, config: Config, target: Machine, roof: Roofline | None = None, dynamic: bool = False
+) -> KernelVerdict | None:  # fmt: skip
     """Return the verdict on the kernel of a canonical ``problem`` under ``config``; None if the model has no estimate.
 
+    Stages of several statements count as if each ran alone. A ``dynamic`` kernel is judged at the sizes of ``problem``.
     If bytes from beyond the caches of a core take longer than the products, by ``roof``, they are the bound.
     """
     with interning():
@@ -86,25 +90,28 @@ def verdict(problem: Problem, config: Config, target: Machine, roof: Roofline | 
         (name, stage), cycles = max(terms.items(), key=lambda term: term[1])
         bound = _BOUNDS.get(name, name) + ("" if stage is None else f" of stage {stage}")
         share = f"{cycles / total:.0%} of the modelled time"
-        gains = [(1 - _relative(x, problem, total, config.threads), x) for x in _alternatives(problem, config, target)]
+        others = list(_alternatives(problem, config, target, dynamic))
+        gains = [(1 - _relative(x, problem, total, config.threads), x) for x in others]
     worth = [(gain, x) for gain, x in gains if gain >= (MIN_GAIN_CHANGED if x.is_other_work else MIN_GAIN)]
     if worth:
         gain, best = max(worth, key=lambda item: (not item[1].is_other_work, item[0]))
         return KernelVerdict(bound, share, f"{best.option}{best.text} {gain:.0%} less by the model", gain)
     work = sum(cycles for (cause, _), cycles in terms.items() if cause in _PRODUCTS)
     tried = ", ".join(x.option for _, x in gains if x.option)
-    others = f"no gain by the model from {tried}" if tried else "the model knows nothing faster"
-    action = f"{others}; a config that `convsmith tune` finds saves at most {1 - work / total:.0%}"
+    known = f"no gain by the model from {tried}" if tried else "the model knows nothing faster"
+    way = "another config" if dynamic else "a config that `convsmith tune` finds"
+    action = f"{known}; {way} saves at most {1 - work / total:.0%}"
     return KernelVerdict(bound, share, action)
 
 
 def _terms(problem: Problem, config: Config, target: Machine) -> dict[tuple[str, int | None], float]:
-    """Return the modelled cycles by cause and stage of a chain; empty where there is no estimate."""
-    if not isinstance(problem, Chain):
+    """Return the modelled cycles by cause, and by stage where there are several; empty where there is no estimate."""
+    stages = stages_of(problem)
+    if stages is None:
         found = expected_terms(problem, config, target) if config.then is None else {}
         return {(name, None): cycles for name, cycles in found.items()}
     terms: dict[tuple[str, int | None], float] = {}
-    for n, (stage, own) in enumerate(zip(problem.stages, config.stages)):
+    for n, (stage, own) in enumerate(zip(stages.problems, config.stages)):
         try:
             found = expected_terms(stage.canonical(), replace(own, then=None, at="", halo="keep"), target)
         except ConvsmithError:  # a stage within another one has loops of that one
@@ -116,7 +123,7 @@ def _terms(problem: Problem, config: Config, target: Machine) -> dict[tuple[str,
 def _relative(other: _Alternative, problem: Problem, total: float, threads: int) -> float:
     """Return the time of an alternative relative to the ``total`` of the kernel, for each operation of the result."""
     try:
-        config = choose(other.problem, other.target, threads, False)
+        config = choose(other.problem, other.target, threads, other.dynamic)
         cycles = sum(_terms(other.problem, config, other.target).values())
     except ConvsmithError:
         return 1.0
@@ -124,12 +131,20 @@ def _relative(other: _Alternative, problem: Problem, total: float, threads: int)
     return cycles / total / work if cycles else 1.0
 
 
-def _alternatives(problem: Problem, config: Config, target: Machine) -> Iterator[_Alternative]:
-    """Yield alternatives that may be faster: the default config, other options, another level, and work that suits the
-    machine.
+def _alternatives(problem: Problem, config: Config, target: Machine, dynamic: bool) -> Iterator[_Alternative]:
+    """Yield the alternatives: the default config, fixed sizes, other options, another level, and work that suits the
+    machine. Other options than fixed sizes leave a ``dynamic`` kernel dynamic.
     """
-    if measured_row(problem, config) is None and choose(problem, target, config.threads, False) != config:
-        yield _Alternative("--config", " left out takes", problem, target)
+    if measured_row(problem, config) is None and choose(problem, target, config.threads, dynamic) != config:
+        yield _Alternative("--config", " left out takes", problem, target, dynamic=dynamic)
+    if dynamic:
+        yield _Alternative("fixed sizes", " (no dynamic=) take", problem, target)
+    for other in _of_options(problem, config, target):
+        yield replace(other, dynamic=dynamic)
+
+
+def _of_options(problem: Problem, config: Config, target: Machine) -> Iterator[_Alternative]:
+    """Yield the problem under other options, and work that suits the machine."""
     if not isinstance(problem, Conv):
         return
     for tag, meaning in (("axb", "channels last"), ("abx", "channels first")):
@@ -146,7 +161,9 @@ def _alternatives(problem: Problem, config: Config, target: Machine) -> Iterator
 
 
 def _fuller_lanes(problem: Conv, config: Config, target: Machine) -> Iterator[_Alternative]:
-    """Yield the problem whose channels along the lanes fill all vectors, where they do not."""
+    """Yield the problem of one statement whose channels along the lanes fill all vectors, where they do not."""
+    if config.then is not None:
+        return
     model, loops = model_of(problem, config, target)
     is_depthwise = problem.ic == problem.oc == problem.g
     fields: tuple[str, ...] = ("g", "ic", "oc") if is_depthwise else loops.dims[config.lane]

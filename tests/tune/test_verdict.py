@@ -19,7 +19,7 @@ from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.tune.compile import choose
 from convsmith.tune.expected import expected_terms
-from convsmith.tune.verdict import MIN_GAIN, KernelVerdict, verdict
+from convsmith.tune.verdict import MIN_GAIN, KernelVerdict, _terms, verdict
 
 TARGETS = {t.name: t for t in known_targets()}
 LAST = "--stag=axb --dtag=axb"
@@ -111,6 +111,48 @@ def test_a_chain_is_judged_by_the_terms_of_its_stages() -> None:
     assert re.fullmatch(r".* of stage [01]", found.bound) and "at most" in found.action
 
 
+DYNAMIC = (
+    f"{LAST} mb1ic64ih14oc64oh14kh3ph1", f"--dir=BWD_W {LAST} mb1ic8ih6oc16kh3ph1", "g16mb1ic16ih6oc16kh3ph1",
+    "--dt=s8:s8:s32 mb1ic16ih6oc16kh1", "--matmul 64x48:48x40", "mb1ic8ih6oc16kh1 -> mb1ic16ih6oc8kh1",
+)  # fmt: skip
+"""Problems whose sizes a kernel takes from the call."""
+
+
+@pytest.mark.parametrize("line", DYNAMIC)
+def test_a_kernel_of_sizes_of_the_call_is_judged_at_those_of_the_line(line: str) -> None:
+    """Its gain is that of a kernel of these sizes alone, where no other option gains more."""
+    problem, level = parse_problem(line).canonical(), TARGETS["aarch64"]
+    with interning():
+        config, fixed = (choose(problem, level, 1, dynamic) for dynamic in (True, False))
+        found = verdict(problem, config, level, dynamic=True)
+        slow, fast = (sum(_terms(problem, c, level).values()) for c in (config, fixed))
+    assert found is not None and slow > 0
+    gain = 1 - fast / slow
+    if gain < MIN_GAIN:
+        assert not found.action.startswith("fixed sizes")
+        return
+    assert found.gain >= gain
+    if found.action.startswith("fixed sizes"):
+        assert found.action == f"fixed sizes (no dynamic=) take {gain:.0%} less by the model"
+        assert found.gain == pytest.approx(gain)
+
+
+def test_fixed_sizes_gain_and_do_not() -> None:
+    with interning():
+        level, problems = TARGETS["aarch64"], [parse_problem(line).canonical() for line in DYNAMIC]
+        found = [verdict(p, choose(p, level, 1, True), level, dynamic=True) for p in problems]
+    assert {str(v).split(": ")[1].split(" (")[0] for v in found} >= {"fixed sizes"}
+    assert any("no gain by the model from fixed sizes" in str(v) for v in found)
+
+
+def test_stages_with_fused_loops_have_a_gain() -> None:
+    """A convolution with a depthwise one behind it is judged by the terms of both."""
+    line = "--attr-post-ops=dw:k3s1p1 mb1ic4ih6oc8kh1"
+    problem, found = judged(line, "aarch64")
+    assert re.fullmatch(r".* of stage [01]", found.bound) and re.search(r"\d% (less|$)|at most", found.action)
+    assert "%" in found.action and problem.post_ops
+
+
 @pytest.mark.parametrize(("level", "is_bound"), [("L1", False), ("L2", False), ("L3", True), ("DRAM", True)])
 def test_bytes_from_beyond_the_core_are_the_bound(level: str, is_bound: bool) -> None:
     problem = parse_problem("--matmul 512x2:2x512")
@@ -133,7 +175,8 @@ def test_the_first_line_of_every_page_is_the_verdict() -> None:
     first = [kernel.explain().splitlines()[0] for kernel in pages]
     assert all(line.startswith("verdict       ") and len(line) < 200 for line in first), first
     assert "less" in first[0] or "at most" in first[0]
-    assert "nothing bounds it" in first[1] and "sizes of the line" in first[2]
+    assert "nothing bounds it" in first[1] and "at the sizes of the line, bound by" in first[2]
+    assert all("less by the model" in line or "at most" in line for line in first[2:]), first
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_80", "xe_hpc", "opencl", "aarch64"])
