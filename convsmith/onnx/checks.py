@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.diag.printable import printable
 from convsmith.runtime.arrays import Array
 
-__all__ = ["Connections", "array_of", "check_node", "check_shape", "element_type"]
+__all__ = ["Connections", "array_of", "check_node", "check_shape", "check_texts", "element_type"]
 
 _LARGEST = 2**60
 """Elements that an array cannot have: sizes in bytes and index arithmetic stay below 2**63."""
@@ -93,3 +94,19 @@ def check_node(model: str, name: str, node: Any, inputs: Connections) -> None:
 def _shape_text(shape: Sequence[int]) -> str:
     """Return a shape as messages show it."""
     return " x ".join(map(str, shape)) or "()"
+
+
+def check_texts(model: str, message: Any) -> None:
+    """Raise UsageError where a text field of a protocol buffer's ``message`` is no UTF-8: protobuf returns its bytes.
+    """
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    raise UsageError(
+                        f"{model}: is no ONNX model: {field.full_name} is {shown(text)}; legal is UTF-8",
+                        code="bad-file",
+                    )
+        elif field.type == field.TYPE_MESSAGE:
+            for part in (value,) if hasattr(value, "ListFields") else value:
+                check_texts(model, part)

@@ -20,7 +20,7 @@ from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import cached_property, import_lock
 from convsmith.diag.printable import printable
 from convsmith.onnx.calls import NODE_CALLS, KernelCall, node_call
-from convsmith.onnx.checks import Connections, array_of, check_node, check_shape, element_type
+from convsmith.onnx.checks import Connections, array_of, check_node, check_shape, check_texts, element_type
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
@@ -107,6 +107,7 @@ class OnnxModel:
     def __init__(self, proto: Any, name: str, shapes: Shapes | None = None) -> None:
         self.name = name
         onnx = _onnx(name)
+        check_texts(name, proto)
         if not proto.graph.node:
             raise UsageError(f"{name}: is no ONNX model, or one without nodes", code="bad-file")
         try:

@@ -78,6 +78,36 @@ def test_profiles_of_a_model_with_any_damage(name: str, tmp_path: Path) -> None:
         _reads(lambda: _profiled(path), what)
 
 
+def _texts(message: Any) -> Iterator[tuple[Any, str, int | None]]:
+    """Every text of a message: the message that has it, its field, and its place in a repeated one."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            places = [None] if isinstance(value, str) else range(len(value))
+            yield from ((message, field.name, n) for n in places)
+        elif field.type == field.TYPE_MESSAGE:
+            for part in [value] if hasattr(value, "ListFields") else value:
+                yield from _texts(part)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_texts_that_are_no_utf_8(name: str, tmp_path: Path) -> None:
+    """Protobuf returns their bytes: nothing that prints, compares or joins names meets one."""
+    path, mark = tmp_path / "m.onnx", "\x01mark\x02"
+    count = len(list(_texts(MODELS[name]())))
+    assert count > 3
+    for n in range(count):
+        made = MODELS[name]()
+        message, field, at = list(_texts(made))[n]
+        if at is None:
+            setattr(message, field, mark)
+        else:
+            getattr(message, field)[at] = mark
+        path.write_bytes(made.SerializeToString().replace(mark.encode(), b"\xff\xfemk\x80\x80"))
+        with pytest.raises(UsageError, match=r"is no ONNX model|the file of its weights") as error:
+            read_model(path, with_data=True)
+        assert str(error.value).isprintable(), field
+
+
 def _set(**fields: Any) -> Callable[[Any], None]:
     return lambda made: [setattr(made.graph.initializer[0], name, value) for name, value in fields.items()] and None
 
