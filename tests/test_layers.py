@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,7 +110,11 @@ def imports_of(file: Path) -> Iterator[Import]:
 
 
 FILES = sorted(ROOT.rglob("*.py"))
-IMPORTS = [i for file in FILES for i in imports_of(file)]
+
+
+@cache  # not while tests are collected, which every process does
+def imports() -> list[Import]:
+    return [i for file in FILES for i in imports_of(file)]
 
 
 def fail_on(found: list[Import], why: str) -> None:
@@ -119,25 +124,25 @@ def fail_on(found: list[Import], why: str) -> None:
 def test_the_table_names_every_folder() -> None:
     folders = {layer_of_parts(file.relative_to(ROOT).parts) for file in FILES}
     assert folders == set(ORDER)
-    assert {i.importer for i in IMPORTS} <= folders
+    assert {i.importer for i in imports()} <= folders
 
 
 @pytest.mark.parametrize("folder", ORDER)
 def test_imports_only_what_stands_above(folder: str) -> None:
     above = set(ORDER[: ORDER.index(folder) + 1])
-    wrong = [i for i in IMPORTS if i.importer == folder and i.ours and i.imported not in above]
+    wrong = [i for i in imports() if i.importer == folder and i.ours and i.imported not in above]
     fail_on(wrong, f"{folder} may import {', '.join(ORDER[: ORDER.index(folder)]) or 'nothing of ours'}")
 
 
 @pytest.mark.parametrize("folder", list(UNKNOWN))
 def test_does_not_know(folder: str) -> None:
-    wrong = [i for i in IMPORTS if i.importer == folder and i.ours and i.imported in UNKNOWN[folder]]
+    wrong = [i for i in imports() if i.importer == folder and i.ours and i.imported in UNKNOWN[folder]]
     fail_on(wrong, f"{folder} must not know {', '.join(sorted(UNKNOWN[folder]))}")
 
 
 def test_runtime_sees_only_an_artifact() -> None:
     legal = tuple(f"{ROOT.name}.{m}." for m in SEEN_BY_RUNTIME)
-    wrong = [i for i in IMPORTS if i.importer == "runtime" and i.ours and not f"{i.module}.".startswith(legal)]
+    wrong = [i for i in imports() if i.importer == "runtime" and i.ours and not f"{i.module}.".startswith(legal)]
     fail_on(wrong, f"runtime may import {', '.join(sorted(SEEN_BY_RUNTIME))}")
 
 
@@ -146,7 +151,7 @@ def test_target_folders_do_not_know_each_other() -> None:
     targets = {file.parent.name for file in FILES if file.parent.parent == ROOT / "machine"}
     assert len(targets) > 1
     wrong = []
-    for i in IMPORTS:
+    for i in imports():
         if i.file.parent.parent == ROOT / "machine" and i.ours and i.imported == "machine":
             folder = i.module.split(".")[2]
             if folder != i.file.parent.name and (folder in targets or folder == "registry"):
@@ -157,7 +162,7 @@ def test_target_folders_do_not_know_each_other() -> None:
 @pytest.mark.parametrize("folder", ORDER)
 def test_packages_of_others(folder: str) -> None:
     standard = sys.stdlib_module_names
-    others = [i for i in IMPORTS if i.importer == folder and not i.ours and i.imported not in standard]
+    others = [i for i in imports() if i.importer == folder and not i.ours and i.imported not in standard]
     fail_on([i for i in others if i.imported not in LAYERS[folder]], f"{folder} may import {LAYERS[folder] or 'none'}")
     unused = LAYERS[folder] - {i.imported for i in others}
     assert not unused, f"{folder} no longer imports {unused}: take it off the table"

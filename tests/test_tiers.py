@@ -53,6 +53,32 @@ def test_the_tiers_share_the_cases(suite: pytest.Pytester) -> None:
     assert normal["deselected"] == wide["passed"] + 10 and wide["deselected"] == normal["passed"] + 10
 
 
+REPEATED = """
+    import pytest
+
+    @pytest.mark.sampled(50, "a", "b", "c", wide=4)
+    @pytest.mark.parametrize("a", range(5))
+    @pytest.mark.parametrize("b", range(5))
+    @pytest.mark.parametrize("c", range(5))
+    def test_sampled(a, b, c):
+        print("ran", a, b, c)
+"""
+
+
+def test_cases_that_repeat_each_other_are_slow(suite: pytest.Pytester) -> None:
+    suite.makepyfile(test_cases=REPEATED)
+    ran = {
+        tier: {tuple(line.split()) for line in re.findall("ran (.*)", output)}
+        for tier in ("not wide and not slow", "wide", "slow")
+        if (output := suite.runpytest("-p", "no:xdist", "-s", "-m", tier).stdout.str())
+    }
+    normal, wide, slow = ran.values()
+    assert len(normal | wide | slow) == len(normal) + len(wide) + len(slow) == 125
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert len({(case[one], case[other]) for case in normal | wide}) == 25
+    assert len(normal) < 10 and 20 < len(wide) < 60
+
+
 def test_the_sample_has_every_value(suite: pytest.Pytester) -> None:
     output = suite.runpytest("-p", "no:xdist", "-s").stdout.str()
     ran = [line.split() for line in re.findall("ran (.*)", output)]

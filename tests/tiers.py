@@ -2,8 +2,10 @@
 
 The normal tier runs one case in n of a test marked `sampled(n, "a", "b")`, or more if more are needed for every value
 of the parameters a and b to occur; for `sampled(n, "a+b")` every pair of values occurs. A problem's line is covered
-option by option: every value of every option occurs. The other cases get the mark `wide`; slow cases stay slow. The
-sample depends on the cases' names alone, so every process selects the same cases.
+option by option: every value of every option occurs. The other cases get the mark `wide`; slow cases stay slow. Where
+they repeat each other, `sampled(n, ..., wide=m)` leaves one case in m to the wide tier, or more until every value of
+its parameters occurs, and every pair of values of three parameters or more; the rest is marked `slow`. The sample
+depends on the cases' names alone, so every process selects the same cases.
 
 Tests that are skipped without PyTorch get the mark `torch`, by which they run alone once it is installed.
 """
@@ -14,7 +16,7 @@ import inspect
 import re
 from collections.abc import Hashable, Iterable, Iterator
 from functools import lru_cache
-from itertools import groupby, product
+from itertools import combinations, groupby, product
 from typing import Any
 from zlib import crc32
 
@@ -22,17 +24,23 @@ import pytest
 
 
 def mark_wide_cases(items: Iterable[pytest.Item]) -> None:
-    """Mark those of `items` as `wide` that belong to a sampled test and not to its sample."""
+    """Mark those of `items` as `wide`, or `slow`, that belong to a sampled test and not to its sample."""
     for _, group in groupby(items, lambda item: item.nodeid.partition("[")[0]):
         cases = [case for case in group if case.get_closest_marker("slow") is None]
         mark = cases[0].get_closest_marker("sampled") if cases else None
         if mark is not None:
             n, *names = mark.args
-            traits = [frozenset(_traits(case.callspec.params, names)) for case in cases]  # type: ignore[attr-defined]
-            kept = sample([case.nodeid for case in cases], traits, n)
+            kept = _sample_of(cases, names, n)
+            pairs = ["+".join(pair) for pair in combinations(names, 2)] if len(names) > 2 else names
+            wide = _sample_of(cases, pairs, mark.kwargs["wide"]) if mark.kwargs else set(range(len(cases)))
             for number, case in enumerate(cases):
                 if number not in kept:
-                    case.add_marker(pytest.mark.wide)
+                    case.add_marker(pytest.mark.wide if number in wide else pytest.mark.slow)
+
+
+def _sample_of(cases: list[pytest.Item], names: list[str], n: int) -> set[int]:
+    traits = [frozenset(_traits(case.callspec.params, names)) for case in cases]  # type: ignore[attr-defined]
+    return sample([case.nodeid for case in cases], traits, n)
 
 
 def mark_torch_cases(items: Iterable[pytest.Item]) -> None:

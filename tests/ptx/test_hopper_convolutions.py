@@ -33,7 +33,7 @@ def check(artifact: Artifact, line: str, seed: int) -> None:
     check_result(problem, memory, expected(problem, arrays))
 
 
-@pytest.mark.sampled(8, "kind", "seed")
+@pytest.mark.sampled(8, "kind", "seed", wide=2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_are_exact_under_four_schedules(kind: str, seed: int) -> None:
@@ -57,7 +57,7 @@ def resident(kind: str, count: int) -> Artifact:
     return compiled(*KINDS[kind], replace(machine, device=replace(machine.device, units=units)))
 
 
-@pytest.mark.sampled(3, "kind")
+@pytest.mark.sampled(3, "kind", "count", wide=2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("count", (1, 2))
 @pytest.mark.parametrize("kind", ("tiles", "backward by data and a stride", "backward by weights, taps and a stride"))
