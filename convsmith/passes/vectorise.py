@@ -22,6 +22,7 @@ from convsmith.ir.walk import children, loops_of, statements_of, variables_of, w
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import conflicts, require_order
+from convsmith.passes.register_use import Part, RegisterUse, may_meet, part_of
 from convsmith.passes.scope import ScopedRewriter, has_loop, require_loops, with_body
 
 
@@ -151,20 +152,13 @@ def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) 
     return Load(v.buffer, index, Lanes(offsets, lanes.active * inner.count))
 
 
-def _is_zero_beyond(v: Value) -> bool:
-    """Return whether inactive lanes add nothing to a sum; inactive lanes of memory read as zero.
-
-    Registers hold zeros in these lanes, because the statements that fill them store zeros.
-    """
-    if isinstance(v, Load):
-        return v.lanes is not None
-    if isinstance(v, Const):
-        return v.value == 0
-    if isinstance(v, Binary) and v.op == "mul":
-        return _is_zero_beyond(v.a) or _is_zero_beyond(v.b)
-    # A repeated vector repeats its active lanes in inactive groups, too.
-    linear = isinstance(v, (Cast, Select, Sum)) or (isinstance(v, Binary) and v.op in ("add", "sub"))
-    return linear and all(_is_zero_beyond(x) for x in children(v) if isinstance(x, Value))
+def _is_sum(s: Store) -> bool:
+    """Return whether a store adds something to its own element."""
+    v = s.value
+    return (
+        isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load)
+        and v.a.buffer is s.buffer and v.a.index == s.index
+    )  # fmt: skip
 
 
 def _keeps_to_itself(s: Stmt, var: Var, loads: Collection[Load]) -> bool:
@@ -197,6 +191,8 @@ class _Vectorise(ScopedRewriter):
         """
         self.moved: dict[Stmt, dict[Buffer, int]] = {}
         """The arrays that statements move into others, with the most lanes, by the statement around them."""
+        self.uses: dict[Stmt, RegisterUse] = {}
+        """The parts of register arrays that are read and written, by the statement in which the arrays exist."""
 
     def Alloc(self, s: Allocation) -> Stmt:
         if s.buffer.scope != "register":
@@ -220,6 +216,48 @@ class _Vectorise(ScopedRewriter):
         if body not in self.moved:
             self.moved[body] = self.moved_lanes(body)
         return self.moved[body].get(buffer, self.lanes)
+
+    def use_of(self, buffer: Buffer) -> RegisterUse | None:
+        """Return what reads and writes the register array ``buffer``; None if no statement around allocates it."""
+        body = self.scopes.get(buffer)
+        if body is not None and body not in self.uses:
+            self.uses[body] = RegisterUse(body, self.ranges)
+        return self.uses[body] if body is not None else None
+
+    def beyond(self, index: tuple[Index, ...], lanes: LaneMap) -> list[Part]:
+        """Return the elements of a register vector at ``index`` that belong to no active lane."""
+        ends = ((0, lanes.low - 1), (lanes.active, lanes.count - 1))
+        return [part_of(index, self.ranges, first, last) for first, last in ends if first <= last]
+
+    def is_needed_beyond(self, buffer: Buffer, index: tuple[Index, ...], lanes: LaneMap) -> bool:
+        """Return whether something may read what others write beyond the active lanes of a register vector."""
+        beyond = self.beyond(index, lanes)
+        use = self.use_of(buffer) if beyond else None
+        read = [(x, y) for x in use.reads[buffer] for y in beyond if may_meet(x, y)] if use is not None else []
+        return use is not None and any(may_meet(x, y, z) for x, y in read for z in use.writes[buffer])
+
+    def is_filled_beyond(self, buffer: Buffer, index: tuple[Index, ...], lanes: LaneMap) -> bool:
+        """Return whether some statement may write other values than zeros beyond the active lanes."""
+        beyond = self.beyond(index, lanes)
+        use = self.use_of(buffer) if beyond else None
+        return use is not None and any(may_meet(x, y) for x in use.fills[buffer] for y in beyond)
+
+    def is_zero_beyond(self, v: Value, lanes: LaneMap) -> bool:
+        """Return whether inactive lanes of a value add nothing to a sum.
+
+        Inactive lanes of memory read as zero. Registers hold zeros in these lanes, because the statements that fill
+        them store zeros, unless others write there.
+        """
+        if isinstance(v, Load):
+            filled = v.buffer.scope == "register" and self.is_filled_beyond(v.buffer, v.index, lanes)
+            return v.lanes is not None and not filled
+        if isinstance(v, Const):
+            return v.value == 0
+        if isinstance(v, Binary) and v.op == "mul":
+            return self.is_zero_beyond(v.a, lanes) or self.is_zero_beyond(v.b, lanes)
+        # A repeated vector repeats its active lanes in inactive groups, too.
+        linear = isinstance(v, (Cast, Select, Sum)) or (isinstance(v, Binary) and v.op in ("add", "sub"))
+        return linear and all(self.is_zero_beyond(x, lanes) for x in children(v) if isinstance(x, Value))
 
     def moved_lanes(self, body: Stmt) -> dict[Buffer, int]:
         """Return the most iterations of a loop over lanes in ``body`` that moves each array into another."""
@@ -303,20 +341,21 @@ class _Vectorise(ScopedRewriter):
                 raise NotVector(f"the first lanes of {s.buffer.name} are not written")
             if s.buffer.scope != "register" and len(set(where.offsets[: where.active])) < where.active:
                 raise NotVector(f"lanes of {s.buffer.name} write the same element")
-            if s.buffer.scope == "register" and not lanes.low and lanes.active == self.most_lanes(s.buffer):
+            whole = s.buffer.scope == "register" and where.is_whole
+            if whole and self.is_needed_beyond(s.buffer, index, lanes):
+                if not (_is_sum(s) and isinstance(value, Binary) and self.is_zero_beyond(value.b, lanes)):
+                    raise NotVector(f"lanes of {s.buffer.name} that the loop does not write are read")
+            elif s.buffer.scope == "register" and lanes.active == self.most_lanes(s.buffer):
                 value = _Broadcasts().expr(value)
             return Store(s.buffer, index, value, where)
-        v = s.value
-        if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load)):
+        if not _is_sum(s):
             raise NotVector(f"every lane writes the same element of {s.buffer.name}")
-        assert isinstance(value, Binary)
-        if v.a.buffer is not s.buffer or v.a.index != s.index:
-            raise NotVector(f"every lane writes the same element of {s.buffer.name}")
+        assert isinstance(s.value, Binary) and isinstance(value, Binary)
         if not lanes_of(value.b):
             raise NotVector(f"every lane adds the same to {s.buffer.name}")
-        if (lanes.low or lanes.active < lanes.count) and not _is_zero_beyond(value.b):
+        if (lanes.low or lanes.active < lanes.count) and not self.is_zero_beyond(value.b, lanes):
             raise NotVector(f"lanes beyond the last would add to {s.buffer.name}")
-        return Store(s.buffer, s.index, Binary("add", v.a, Sum(value.b, lanes_of(value.b))))
+        return Store(s.buffer, s.index, Binary("add", s.value.a, Sum(value.b, lanes_of(value.b))))
 
 
 def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:

@@ -106,6 +106,65 @@ def test_registers_that_are_not_vectors_are_refused() -> None:
         vectorise(over_lanes("t[l * 2] = a[l]", allocs="f32[8]"), "l", LANES)
 
 
+def of_registers(*loops: str, lanes: int = LANES) -> Kernel:
+    """Loops over lanes of one register array."""
+    text = "".join(f"    for {head}\n      {body}\n" for head, _, body in (loop.partition(" do ") for loop in loops))
+    return parse_kernel(f"kernel k(a: f32[64], d: f32[64])\n  alloc t: f32[{lanes}] @register:\n{text}")
+
+
+READ = "lanes of t that the loop does not write are read"
+ADDED = "lanes beyond the last would add to d"
+FILLED = "l in 0 .. 4: do t[l] = a[l]"
+ZEROED = "l in 0 .. 4: do t[l] = 0.0"
+USED_BEYOND = [
+    ((FILLED, "l in 0 .. 3: do t[l] = a[l + 4]", "l in 0 .. 4: do d[l] = t[l]"), READ),
+    ((FILLED, "l in 0 .. 3: do t[l] = a[l + 4]", "m in 0 .. 4: do d[m] = t[m]"), READ),
+    ((FILLED, "l in 0 .. 3: do t[l] = 0.0", "m in 0 .. 4: do d[m] = t[m]"), READ),
+    ((FILLED, "l in 0 .. 3: do t[l] = t[l] * 2.0", "m in 0 .. 4: do d[m] = t[m]"), READ),
+    ((FILLED, "l in 0 .. 3: do t[l] = t[l] + 2.0", "m in 0 .. 4: do d[m] = t[m]"), READ),
+    ((FILLED, "l in 0 .. 4: do if l - 1 >= 0: t[l] = a[l + 4]", "m in 0 .. 4: do d[m] = t[m]"), READ),
+    ((FILLED, "l in 0 .. 4: do if 2 - l >= 0: t[l] = a[l + 4]", "m in 0 .. 4: do d[m] = t[m]"), READ),
+    (("l in 0 .. 1: do t[l] = a[l]", "l in 0 .. 3: do t[l + 1] = a[l + 5]", "l in 0 .. 4: do d[l] = t[l]"), READ),
+    ((FILLED, "l in 0 .. 3: do d[9] = d[9] + t[l]"), ADDED),
+    (("m in 0 .. 4: do t[m] = a[m]", "l in 0 .. 3: do d[9] = d[9] + t[l]"), ADDED),
+    ((FILLED, "l in 0 .. 4: do if l - 1 >= 0: d[9] = d[9] + t[l]"), ADDED),
+    ((ZEROED, "l in 0 .. 4: do t[l] = t[l] + a[l]", "l in 0 .. 3: do d[9] = d[9] + t[l] * 2.0"), ADDED),
+]
+UNUSED_BEYOND = [
+    (ZEROED, "l in 0 .. 3: do t[l] = t[l] + a[l]", "l in 0 .. 3: do d[9] = d[9] + t[l]"),
+    (ZEROED, "l in 0 .. 3: do t[l] = t[l] + a[l]", "l in 0 .. 4: do d[9] = d[9] + t[l]"),
+    (FILLED, "l in 0 .. 3: do t[l] = t[l] + a[l + 4]", "m in 0 .. 4: do d[m] = t[m]"),
+    (FILLED, "l in 0 .. 3: do t[l] = a[l + 4]", "l in 0 .. 3: do d[l] = t[l]"),
+    (FILLED, "l in 0 .. 3: do d[l] = t[l]", "l in 0 .. 4: do d[l + 4] = t[l]"),
+]
+
+
+@pytest.mark.parametrize(("loops", "message"), USED_BEYOND)
+def test_lanes_of_registers_beyond_the_last_may_belong_to_others(loops: tuple[str, ...], message: str) -> None:
+    """A vector writes and adds all lanes of its registers, so no other access may need those of no iteration."""
+    kernel = of_registers(*loops)
+    with pytest.raises(ConfigError, match=message):
+        vectorise(kernel, "l", LANES)
+    assert_same_results(kernel, vectorise(kernel, "l", LANES, strict=False))
+
+
+@pytest.mark.parametrize("loops", UNUSED_BEYOND)
+def test_lanes_of_registers_that_nothing_else_needs_are_written(loops: tuple[str, ...]) -> None:
+    kernel = of_registers(*loops)
+    assert_same_results(kernel, vectorise(kernel, "l", LANES))
+
+
+def test_rows_of_register_arrays_are_apart() -> None:
+    """A row may be short where another one is whole."""
+    text = "kernel k(a: f32[64], d: f32[64])\n  alloc t: f32[2, 4] @register:\n"
+    for row, count in ((0, 4), (1, 3)):
+        text += f"    for l in 0 .. {count}:\n      t[{row}, l] = a[l * {row + 1}]\n"
+    for row, count in ((0, 4), (1, 3)):
+        text += f"    for l in 0 .. {count}:\n      d[l + {row * 4}] = t[{row}, l]\n"
+    kernel = parse_kernel(text)
+    assert_same_results(kernel, vectorise(kernel, "l", LANES))
+
+
 def test_lanes_that_are_repeated_are_the_same_in_all_vectors() -> None:
     """Rows of one matrix by rows of another are no vector: each row of the first meets all of the second."""
     kernel = parse_kernel(
