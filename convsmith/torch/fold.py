@@ -18,7 +18,7 @@ from convsmith.torch.linear import LinearLayer
 from convsmith.torch.tracing import has_hooks
 
 __all__ = [
-    "CONVOLUTIONS", "Folded", "Form", "Refused", "class_of", "convolutions", "form_of", "module_of",
+    "CONVOLUTIONS", "Folded", "Form", "Refused", "class_of", "convolutions", "form_of", "is_product", "module_of",
     "without_identities",
 ]  # fmt: skip
 
@@ -175,6 +175,13 @@ def class_of(module: nn.Module | None) -> type[nn.Module] | None:
     return type(module)
 
 
+def is_product(graph_module: fx.GraphModule, node: fx.Node) -> bool:
+    """Return whether a node is a convolution or a linear layer, whose first argument is the source."""
+    if node.op == "call_function":
+        return node.target in _CALLS_OF_CONVS or node.target is functional.linear
+    return class_of(module_of(graph_module, node)) in (*CONVOLUTIONS, nn.Linear)
+
+
 class _Given(NamedTuple):
     """A convolution as its module or its call gives it."""
 
@@ -204,10 +211,12 @@ def _conv(graph_module: fx.GraphModule, node: fx.Node) -> Folded | Refused | Non
     if isinstance(given, str):
         return Refused(name, given)
     form, result = form_of(given.source), form_of(node)
-    weight, bias = given.weight.detach(), None if given.bias is None else given.bias.detach()
+    if form is None or result is None:
+        return Refused(name, "its source has no batch" if form is None else "its result is no tensor")
+    weight, bias = _cast(given.weight, result), None if given.bias is None else _cast(given.bias, result)
     why = _obstacle(form, weight, bias)
-    if why or form is None or result is None:
-        return Refused(name, why or "its result is no tensor")
+    if why:
+        return Refused(name, why)
     rank = weight.dim() - 2
     dilation = _per_axis(given.dilation, rank)
     padding = _pairs(given.padding, tuple(weight.shape[2:]), dilation)
@@ -230,7 +239,7 @@ def _linear(graph_module: fx.GraphModule, name: str, node: fx.Node, module: nn.L
     form, result, matrix = form_of(source), form_of(node), parameters[0]
     if form is None or result is None or len(form.shape) < 2 or matrix is None or matrix.dim() != 2:
         return None
-    weight, bias = matrix.detach().unsqueeze(2), None if parameters[1] is None else parameters[1].detach()
+    weight, bias = _cast(matrix, result).unsqueeze(2), None if parameters[1] is None else _cast(parameters[1], result)
     if _obstacle(form._replace(shape=(1, form.shape[-1], math.prod(form.shape[:-1]))), weight, bias):
         return None
     return Folded(LinearLayer(name, weight, bias, (1,), ((0, 0),), (1,), 1, None, ()), source, None, [node])
@@ -260,9 +269,14 @@ def _of_call(graph_module: fx.GraphModule, node: fx.Node, names: tuple[str, ...]
     return _Given(given["input"], weight, bias, *options)
 
 
-def _obstacle(form: Form | None, weight: Tensor, bias: Tensor | None) -> str:
+def _cast(parameter: Tensor, result: Form) -> Tensor:
+    """Return a parameter as torch multiplies it: under autocast, in the type of the result."""
+    return parameter.detach().to(result.dtype)
+
+
+def _obstacle(form: Form, weight: Tensor, bias: Tensor | None) -> str:
     """Return why no kernel of ours serves these weights and a source of this form; empty if one does."""
-    if form is None or len(form.shape) != weight.dim():
+    if len(form.shape) != weight.dim():
         return "its source has no batch"
     if form.device != "cpu":
         return f"its source is on {form.device}"

@@ -16,7 +16,7 @@ from convsmith.torch.aten import with_functions
 from convsmith.torch.between import Taken, with_layers_between
 from convsmith.torch.chains import chained
 from convsmith.torch.choice import Times, times_of
-from convsmith.torch.fold import Folded, Form, Refused, convolutions, form_of, without_identities
+from convsmith.torch.fold import Folded, Form, Refused, convolutions, form_of, is_product, without_identities
 from convsmith.torch.layouts import has_one_order
 from convsmith.torch.report import LayerRow, OptimizeReport
 from convsmith.torch.segment import Segment
@@ -38,6 +38,7 @@ class Work(NamedTuple):
         with_functions(traced)
         without_identities(traced)
         _Shapes(traced).run(*inputs)
+        _with_casts(traced)
         found = list(convolutions(traced))
         for x in found:
             if isinstance(x, Refused):
@@ -57,6 +58,22 @@ class _Shapes(fx.Interpreter):
             n.meta["form"] = Form(tuple(result.shape), result.dtype, result.device.type)
         n.meta["dtype"] = result if isinstance(result, torch.dtype) else None
         return result
+
+
+def _with_casts(traced: fx.GraphModule) -> None:
+    """Cast the sources of convolutions and linear layers to the types of their results, as autocast does."""
+    for node in list(traced.graph.nodes):
+        source: Any = (node.args[0] if node.args else node.kwargs["input"]) if is_product(traced, node) else None
+        form, result = form_of(source), form_of(node)
+        if form is None or result is None or form.dtype == result.dtype:
+            continue
+        with traced.graph.inserting_before(node):
+            cast = traced.graph.call_method("to", (source, result.dtype))
+        cast.meta.update(layer=cast.name, dtype=None, form=form._replace(dtype=result.dtype))
+        if node.args:
+            node.args = (cast, *node.args[1:])
+        else:
+            node.kwargs = {**node.kwargs, "input": cast}
 
 
 def _chosen(layers: Sequence[Folded], work: Work) -> list[Folded]:

@@ -24,6 +24,7 @@ from convsmith.diag.expect import shown
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.numpy_api import thread_count
 from convsmith.machine.registry import host_target
+from convsmith.torch.autocast import cast_type
 from convsmith.torch.copies import copied
 from convsmith.torch.layouts import check_memory
 from convsmith.torch.network_graph import Work
@@ -75,7 +76,7 @@ def optimize(
             why = "the network computes with gradients of its own parameters"
         else:
             parts = Parts(made, report, work.optimized)
-            parts.improve(made, [ModuleCall(args, kwargs, region_of(args, kwargs))])
+            parts.improve(made, [ModuleCall(args, kwargs, region_of(args, kwargs), cast_type())])
             made.convsmith_graphs = _installed(made, parts, report, (args, kwargs, expected))  # type: ignore[assignment]
             why = "the example does not call it"
         _report_others(made, report, why)

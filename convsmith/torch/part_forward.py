@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.warning import ConvsmithWarning, warn
-from convsmith.torch.tracing import Traced, is_autocast, leaves_of
+from convsmith.torch.autocast import cast_type
+from convsmith.torch.tracing import Traced, leaves_of
 
 __all__ = ["OtherCallsWarning", "PartForward", "torchscript_error"]
 
@@ -37,11 +38,11 @@ class PartForward:
 
     def _prepare(self) -> None:
         """Find the parts that take tensors only, which a call finds by their number."""
-        self._plain: dict[tuple[type, ...], Traced] = {}
+        self._plain: dict[tuple[torch.dtype | type | None, ...], Traced] = {}
         for part in self._parts:
-            count = len(part.signature.types)
-            if part.signature.inputs(*leaves_of([Tensor()] * count, {})) is not None:
-                self._plain[(Tensor,) * count] = part
+            count, cast = len(part.signature.types), part.signature.cast
+            if part.signature.inputs(*leaves_of([Tensor()] * count, {}), cast) is not None:
+                self._plain[(cast, *[Tensor] * count)] = part
 
     def install(self) -> None:
         """Make this the forward of the module."""
@@ -62,16 +63,19 @@ class PartForward:
         return [part.graph for part in self._parts]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_autocast():
-            return self._by_own_code("under torch.autocast", args, kwargs)
-        if not kwargs and (part := self._plain.get(tuple(map(type, args)))) is not None:
+        cast = cast_type()
+        if not kwargs and (part := self._plain.get((cast, *map(type, args)))) is not None:
             return self._value(part, part.graph.forward(*args))
         leaves, tree = leaves_of(args, kwargs)
         for part in self._parts:
-            inputs = part.signature.inputs(leaves, tree)
+            inputs = part.signature.inputs(leaves, tree, cast)
             if inputs is not None:
                 return self._value(part, part.graph.forward(*inputs))
-        return self._by_own_code("with other arguments than in the example", args, kwargs)
+        how = "with other arguments than in the example"
+        if all(part.signature.cast is not cast for part in self._parts):
+            how = f"under torch.autocast to {cast}" if cast else "without the torch.autocast"
+            how += ", with which optimize was not called" if cast else " with which optimize was called"
+        return self._by_own_code(how, args, kwargs)
 
     def _value(self, part: Traced, results: Any) -> Any:
         """Return the result of a part that has these leaves."""

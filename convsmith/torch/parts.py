@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 
 from convsmith.diag.errors import ConvsmithError, UnsupportedError
+from convsmith.torch.autocast import cast_type, casting
 from convsmith.torch.part_forward import PartForward
 from convsmith.torch.purity import fresh, undone
 from convsmith.torch.report import LayerRow, OptimizeReport
@@ -24,7 +25,6 @@ from convsmith.torch.tracing import (
     ModuleCall,
     Traced,
     has_hooks,
-    is_autocast,
     leaves_of,
     own_forward,
     signature_of,
@@ -96,7 +96,7 @@ class Parts:
             raise UnsupportedError("a torch.fx.GraphModule keeps no other forward in copies", code="trace")
         parts: list[Traced] = []
         for call in calls:
-            if all(part.signature.inputs(*leaves_of(call.args, call.kwargs)) is None for part in parts):
+            if all(part.signature.inputs(*leaves_of(call.args, call.kwargs), call.cast) is None for part in parts):
                 parts.append(self._part(module, name, call))
         if not any(isinstance(m, Segment) for part in parts for m in part.graph.modules()):
             return
@@ -108,13 +108,14 @@ class Parts:
 
     def _part(self, module: nn.Module, name: str, call: ModuleCall) -> Traced:
         """Return the graph with our kernels of a module for a call; numbers are inputs of it if its code allows it."""
-        try:
-            part = traced(module, signature_of(call, True), name)
-        except Exception:  # what the module's own code raises on symbols
-            part = traced(module, signature_of(call, False), name)
-        inputs = part.signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))))
+        with casting(call.cast):
+            try:
+                part = traced(module, signature_of(call, True), name)
+            except Exception:  # what the module's own code raises on symbols
+                part = traced(module, signature_of(call, False), name)
+        inputs = part.signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))), call.cast)
         assert inputs is not None
-        with undone(module):
+        with undone(module), casting(call.cast):
             return replace(part, graph=self._optimized(part.graph, inputs))
 
 
@@ -144,7 +145,8 @@ def _calls_inside(
         _watch(inner, found)
         for call in calls:
             args, kwargs = fresh((call.args, call.kwargs))
-            own_forward(module)(*args, **kwargs)
+            with casting(call.cast):
+                own_forward(module)(*args, **kwargs)
     return [(m, list(given.values())) for m, given in found.items()]
 
 
@@ -156,7 +158,7 @@ def _watch(modules: list[nn.Module], found: dict[nn.Module, dict[object, ModuleC
         def watched(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
             if not depth:
-                call = ModuleCall(args, kwargs, region_of(args, kwargs))
+                call = ModuleCall(args, kwargs, region_of(args, kwargs), cast_type())
                 found.setdefault(m, {}).setdefault(_form(call), call)
             depth += 1
             try:
@@ -172,8 +174,6 @@ def _watch(modules: list[nn.Module], found: dict[nn.Module, dict[object, ModuleC
 
 def region_of(args: Any, kwargs: Any) -> str:
     """Return the reason that a module which is called now stays torch's; empty if there is none."""
-    if is_autocast():
-        return "it runs under torch.autocast"
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors_of((args, kwargs))):
         return "its arguments require gradients"
     return ""
@@ -183,7 +183,7 @@ def _form(call: ModuleCall) -> object:
     """Return what distinguishes a call from others: types, sizes and plain values of its arguments."""
     leaves, tree = leaves_of(call.args, call.kwargs)
     forms = [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else (type(x), repr(x)) for x in leaves]
-    return repr(tree), repr(forms), call.region
+    return repr(tree), repr(forms), call.region, call.cast
 
 
 def _compare(module: nn.Module, made: PartForward, call: ModuleCall) -> None:
@@ -191,7 +191,7 @@ def _compare(module: nn.Module, made: PartForward, call: ModuleCall) -> None:
     results = []
     for forward in (own_forward(module), made):
         args, kwargs = fresh((call.args, call.kwargs))
-        with undone(module):
+        with undone(module), casting(call.cast):
             once = fresh(forward(*args, **kwargs))
             results.append((once, forward(*args, **kwargs), args, kwargs))
     expected, ours = results

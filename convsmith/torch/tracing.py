@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
-from torch import _C, Tensor, fx, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils import parametrize
 from torch.nn.utils.prune import BasePruningMethod
@@ -22,15 +22,14 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree as pytree
 
 from convsmith.diag.errors import UnsupportedError
+from convsmith.torch.autocast import cast_type
 from convsmith.torch.purity import undone
 from convsmith.torch.trees import Tree, flattened
 
 __all__ = [
-    "WEIGHT_HOOKS", "ModuleCall", "Signature", "Traced", "has_hooks", "is_autocast", "leaves_of", "own_forward",
-    "signature_of", "traced",
+    "WEIGHT_HOOKS", "ModuleCall", "Signature", "Traced", "has_hooks", "leaves_of", "own_forward", "signature_of",
+    "traced",
 ]  # fmt: skip
-
-is_autocast = _C._is_any_autocast_enabled
 
 FREE = ...
 """In place of a constant: a leaf that is an input of the graph."""
@@ -45,26 +44,31 @@ WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """The arguments of a call of a module; `region` is the reason that it stays torch's there, or empty."""
+    """The arguments of a call of a module, and the type to which autocast casts the factors of products in it, if any.
+
+    `region` is the reason that it stays torch's there, or empty.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     region: str = ""
+    cast: torch.dtype | None = None
 
 
 @dataclass(frozen=True)
 class Signature:
     """The calls that a graph computes: the structure of their arguments, the types of its leaves, and for each leaf a
-    constant or `FREE`.
+    constant or `FREE`; the type to which autocast casts, if any.
     """
 
     tree: Tree
     types: tuple[type, ...]
     constants: tuple[Any, ...]
+    cast: torch.dtype | None
 
-    def inputs(self, leaves: Sequence[Any], tree: Tree) -> list[Any] | None:
+    def inputs(self, leaves: Sequence[Any], tree: Tree, cast: torch.dtype | None) -> list[Any] | None:
         """Return the inputs of the graph for a call with these leaves; None if it is a call of another signature."""
-        if len(leaves) != len(self.types) or tree != self.tree:
+        if cast is not self.cast or len(leaves) != len(self.types) or tree != self.tree:
             return None
         inputs = []
         for leaf, kind, constant in zip(leaves, self.types, self.constants):
@@ -92,7 +96,7 @@ def signature_of(call: ModuleCall, free_numbers: bool) -> Signature:
             raise UnsupportedError(f"an argument is an object of class {type(leaf).__name__}", code="trace")
         types.append(Tensor if isinstance(leaf, Tensor) else type(leaf))
         constants.append(FREE if is_input else leaf)
-    return Signature(tree, tuple(types), tuple(constants))
+    return Signature(tree, tuple(types), tuple(constants), call.cast)
 
 
 def own_forward(module: nn.Module) -> Callable[..., Any]:
@@ -121,7 +125,7 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, own: type[nn.Module] = nn.Module, name: str = "") -> None:
         super().__init__()
-        self._own, self._name, self._autocast = own, name, is_autocast()
+        self._own, self._name, self._autocast = own, name, cast_type()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if _computes_weights(m):
@@ -147,7 +151,7 @@ class _Tracer(fx.Tracer):
         return super().create_arg(a)
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        if is_autocast() is not self._autocast:
+        if cast_type() is not self._autocast:
             raise UnsupportedError("it enters or leaves torch.autocast", code="trace")
         node = super().create_node(*args, **kwargs)
         node.meta["layer"] = self._layer(node)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, 
 
 import convsmith as cs  # noqa: E402
 from convsmith.torch import optimize  # noqa: E402
-from convsmith.torch.part_forward import OtherCallsWarning  # noqa: E402
 
 X = torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(1))
 
@@ -284,28 +283,6 @@ def test_modules_of_torchscript_stay_as_they_are() -> None:
     assert made.convsmith_report.divided == {"": "it is compiled by torch.jit.script"}
     assert_alike(made(X), script(X))
     check_model(lambda m, x: m.more[0](m.conv(x)), script, ours=1)
-
-
-@pytest.fixture
-def autocast() -> Iterator[None]:
-    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        yield
-
-
-def test_calls_under_autocast_are_torchs(autocast: None) -> None:
-    model = Model(lambda m, x: m.conv(x)).eval()
-    with torch.autocast("cpu", enabled=False):
-        made = optimize(model, X, threads=1, keep_faster=False)
-        assert made.convsmith_report.ours == 1 and made(X).dtype is torch.float32
-    with pytest.warns(OtherCallsWarning, match="Model is called under torch.autocast"):
-        assert torch.equal(made(X), model(X))
-    assert made(X).dtype is torch.bfloat16
-    report = optimize(model, X, threads=1, keep_faster=False).convsmith_report
-    assert (report.ours, report.rows[0].why) == (0, "it runs under torch.autocast")
-    with torch.autocast("cpu", enabled=False):
-        inside = optimize(Model(autocast_inside, nn.Conv2d(4, 4, 1)).eval(), X, threads=1, keep_faster=False)
-    divided = {"": "it enters or leaves torch.autocast", "conv": "it runs under torch.autocast"}
-    assert inside.convsmith_report.divided == divided
 
 
 def test_what_the_example_does_not_reach_is_named() -> None:
