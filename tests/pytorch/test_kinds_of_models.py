@@ -133,12 +133,6 @@ def written_constant(model: Any, x: Tensor) -> Tensor:
     return total
 
 
-def autocast_inside(model: Any, x: Tensor) -> Tensor:
-    with torch.autocast("cpu", torch.bfloat16):
-        y = model.conv(x)
-    return model.more[0](y.float())
-
-
 def gradient(model: Any, x: Tensor) -> Tensor:
     with torch.enable_grad():
         x = x.detach().requires_grad_()
@@ -164,7 +158,6 @@ EFFECTS: dict[str, tuple[Callable[[Any, Tensor], Any], int]] = {
     "view as another type": (lambda m, x: m.conv(x).view(torch.int32).view(torch.float32), 1),
     "view in its own code": (lambda m, x: m.conv(x).view(2, -1) if x.sum() != 12345 else x, 1),
     "strides in its own code": (lambda m, x: m.conv(x).as_strided((2, 4), (1, 2)), 1),
-    "autocast inside": (autocast_inside, 1),
     "a gradient by its source": (gradient, 0),
     "a gradient by its weights": (gradient_of_weights, 0),
     "numbers of tensors": (lambda m, x: m.conv(x) * float(x.mean()), 1),

@@ -68,7 +68,7 @@ def check(model: Any, arguments: dict[str, Any], convolutions: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_networks_of_transformers(name: str) -> None:
-    """All: 60 s."""
+    """All: 6 s on a core of its own."""
     library = pytest.importorskip("transformers", exc_type=ImportError)
     config, arguments, convolutions = TRANSFORMERS[name]
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def test_networks_of_transformers(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DIFFUSERS)
 def test_networks_of_diffusers(name: str) -> None:
-    """All: 90 s."""
+    """All: 9 s on a core of its own."""
     pytest.importorskip("diffusers", exc_type=ImportError)
     options, arguments, convolutions = DIFFUSERS[name]
     torch.manual_seed(0)
