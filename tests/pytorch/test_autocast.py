@@ -18,6 +18,7 @@ from torch.nn import functional  # noqa: E402
 from convsmith.torch import optimize  # noqa: E402
 from convsmith.torch.fold import is_product  # noqa: E402
 from convsmith.torch.part_forward import OtherCallsWarning  # noqa: E402
+from convsmith.torch.segment import Segment  # noqa: E402
 
 
 def whole(*shape: int, seed: int = 0) -> Tensor:
@@ -137,6 +138,22 @@ def test_a_region_of_autocast_inside_of_a_network() -> None:
         assert torch.equal(made(x), model(x))
     types = {name: [s.dtype for g in graphs for s in g.children()] for name, graphs in made.convsmith_graphs.items()}
     assert types == {"layers.0": [torch.bfloat16, torch.float32], "layers.1": [torch.float32]}
+
+
+def test_a_wrong_graph_in_a_region_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is compared under the autocast of its calls, where its kernels run."""
+
+    def code(m: Any, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return m[0](x)
+
+    right = Segment.outputs
+    monkeypatch.setattr(Segment, "outputs", lambda self, tensors: [y + 1 for y in right(self, tensors)])
+    model, x = Network(code, nn.Conv2d(4, 4, 1)).eval(), whole(2, 4, 4, 4)
+    with torch.no_grad():
+        made = optimize(model, x, threads=1, keep_faster=False)
+        assert torch.equal(made(x), model(x))
+    assert "its graph gives results that differ by" in made.convsmith_report.divided["layers.0"]
 
 
 def test_torch_keeps_layers_that_it_runs_faster(monkeypatch: pytest.MonkeyPatch) -> None:
