@@ -104,7 +104,8 @@ def registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled:
         file = register_file(target, unit)
         name = "vector registers" if file is target.vectors else "registers for fragments"
         return Registers(high * vectors + SPARE, file.count, name, text)
-    spare = target.costs.temporaries + unit.temporaries
+    flips = any(name not in config.pack for name in config.flip)  # by a constant that all vectors share
+    spare = target.costs.temporaries + unit.temporaries + flips
     read = vectors * (1 if unit.dot else prod(size for _, size in config.terms))
     many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
     text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many} + 1 {one}"

@@ -79,6 +79,7 @@ def test_lanes_lie_along_neighbours_that_are_there(
 
 
 LAYER = "mb2ic8ih6oc32oh6kh3ph1"
+SIGNED = f"--dt=s8:s8:s32 {LAYER}"
 GROUPS = "g4mb2ic12ih6oc12oh6kh3ph1"
 
 
@@ -91,6 +92,10 @@ GROUPS = "g4mb2ic12ih6oc12oh6kh3ph1"
          "1x2: 2 accumulators + 8 weights + 1 source + 1 temporary"),
         (LAYER, "--lane=ic --register=oc:3,ow:2", 11, "2x3: 6 accumulators + 3 weights + 1 source + 1 temporary"),
         (GROUPS, "--fuse=g+oc --lane=g_oc --register=g_oc:6,ow:3", 10,
+         "3x2: 6 accumulators + 2 weights + 1 source + 1 temporary"),
+        (SIGNED, "--lane=oc --register=oc:8,ow:3 --offsets=sums --flip=src", 11,
+         "3x2: 6 accumulators + 2 weights + 1 source + 2 temporary"),
+        (SIGNED, "--lane=oc --register=oc:8,ow:3 --offsets=sums --flip=src --pack=src,wei", 10,
          "3x2: 6 accumulators + 2 weights + 1 source + 1 temporary"),
     ],
 )  # fmt: skip
