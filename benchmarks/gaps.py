@@ -61,8 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--level", choices=[*PROBLEMS], action="append", help="only this level")
     options = parser.parse_args(arguments)
     before = json.loads(options.before.read_text(encoding="utf-8")) if options.before else {"runs": [], "levels": []}
-    report = Report("gaps", "Problems on which PyTorch was faster, one thread")
     levels = options.level or [*PROBLEMS]
+    name = "-".join(["gaps", *(options.level or ())])
+    report = Report(name, "Problems on which PyTorch was faster, one thread")
     report.data = {"runs": [], "levels": levels}
     report.note(
         "`vs torch` is PyTorch's time divided by ours, from rounds in which both ran in turn; PyTorch has channels "
