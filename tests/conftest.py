@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from draws import register_profiles
+from draws import register_profiles, seed_generators
 from older_click import separate_streams
 from opencl_driver import load_first
 from tiers import mark_torch_cases, mark_wide_cases
@@ -55,6 +55,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_wide_cases(items)
     mark_torch_cases(items)
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures draw
+def pytest_runtest_setup() -> None:
+    seed_generators()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,11 +1,17 @@
-"""How many examples hypothesis draws for a test, and which: the same in every run, so that no test fails by chance for
-code that has not changed. The profile `anew` draws other examples in each run, and FACTOR times as many.
+"""What tests draw is the same in every run, so that none fails by chance for code that has not changed: the examples of
+hypothesis, and the numbers of generators that a test does not seed, whatever ran before in its process.
+
+The profile `anew` draws other examples of hypothesis in each run, and FACTOR times as many.
 
 A test says `@examples(200)` instead of `@settings(max_examples=200)`; without either it has 100 examples.
 """
 
 from __future__ import annotations
 
+import random
+import sys
+
+import numpy as np
 from hypothesis import HealthCheck, settings
 
 FACTOR = 30
@@ -28,3 +34,11 @@ def examples(number: int) -> settings:
     same, current = settings.get_profile("same"), settings.default
     assert current is not None
     return settings(max_examples=number * current.max_examples // same.max_examples)
+
+
+def seed_generators() -> None:
+    """Seed the generators that a process shares, PyTorch's where something has imported it."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)

@@ -135,6 +135,17 @@ def test_every_run_draws_the_same_examples_but_for_the_profile_anew(
     assert len(fresh) == 3 * FACTOR and not {*fresh} <= {*once}
 
 
+@pytest.mark.parametrize("draw", ["random.random()", "numpy.random.random()", "torch.rand(()).item()"])
+def test_generators_without_a_seed_draw_the_same_in_every_test(suite: pytest.Pytester, draw: str) -> None:
+    module = draw.partition(".")[0]
+    if module == "torch":
+        pytest.importorskip("torch")
+    body = f"def test_{{}}(): print('drew', {draw}, {draw})\n"
+    suite.makepyfile(test_cases=f"import {module}\n{body.format('one')}{body.format('other')}")
+    one, other = re.findall("drew (.*)", suite.runpytest("-p", "no:xdist", "-s").stdout.str())
+    assert one == other and len(set(one.split())) == 2
+
+
 def test_the_profile_anew_has_more_examples_by_default_as_well() -> None:
     same, anew = map(hypothesis.settings.get_profile, ("same", "anew"))
     assert same.derandomize and not anew.derandomize and FACTOR > 1
