@@ -13,10 +13,11 @@ from convsmith.ir.stmt import Kernel
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.passes.derive_packing import derive_packing, packing_name
+from convsmith.passes.fuse import fuse
 from convsmith.passes.manager import Step, run_steps
 from convsmith.plan.config import Config
 from convsmith.plan.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
-from convsmith.plan.fused import joined, scheduled_stages, stage_plans
+from convsmith.plan.fused import joined, links, scheduled_stages, stage_plans
 from convsmith.plan.kernel import KernelPlan, kernel_plan, scheduled
 from convsmith.plan.pipelines import SYMBOL
 from convsmith.plan.sums import config_of_sums
@@ -143,7 +144,21 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
     for kernel in kernels:
         if not made.kernels and kernel.statement.residues and kernel.statement.a.name in kernel.config.pack:
             _check_packed(problem, kernel)
-    return Plan(problem, config, machine, made, tuple(kernels), requirements)
+    found = Plan(problem, config, machine, made, tuple(kernels), requirements)
+    places = tuple(links(config))
+    for joint in made.kernels:
+        if any(places[n].at and config.stages[n].fuse for n in joint.numbers):
+            _check_fused(joint, found)
+    return found
+
+
+def _check_fused(joint: FusedStatements, of: Plan) -> None:
+    """Raise ConfigError where loops of a stage that is computed at a loop of another one cannot be fused. How many rows
+    such a stage computes follows from what the other one reads, so that the rewrites run up to there.
+    """
+    steps = of._joined(joint)
+    *_, last = (n for n, step in enumerate(steps) if step.run is fuse)
+    run_steps(joint.naive(), steps[: last + 1])
 
 
 def _check_packed(problem: Problem, kernel: KernelPlan) -> None:
