@@ -12,12 +12,14 @@ from convsmith.ir.walk import walk
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.passes.add_atomically import START
-from convsmith.passes.manager import Step
+from convsmith.passes.bind import bind
+from convsmith.passes.manager import Step, run_steps
 from convsmith.passes.scope import loop_names
 from convsmith.plan.config import Config
 from convsmith.plan.fused import links, scheduled_stages
 from convsmith.plan.group import adding_config, filling_steps, group_plan, zeroing_steps
 from convsmith.plan.group_fragments import why_no_fragments
+from convsmith.plan.group_limits import ends_beyond
 from convsmith.plan.group_plan import GroupPlan
 from convsmith.plan.hardware_choice import why_not_hardware
 from convsmith.plan.kernel import scheduled
@@ -206,4 +208,9 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
                 "accuracy", f"--instruction={row.name} rounds the {row.rounds} to fewer bits; legal with "
                 f"--accuracy=any, found {problem.accuracy}",
             )  # fmt: skip
+    for k in kernels:
+        if k.config.realise != "hardware" and ends_beyond(k.statement, k.loops, k.config):
+            # Whether threads would write the same elements follows from the nest, so that the rewrites run up to there.
+            *_, last = (n for n, step in enumerate(k.order) if step.run is bind)
+            run_steps(naive(problem, k.statement), k.order[: last + 1])
     return DevicePlan(problem, config, machine, made, kernels)

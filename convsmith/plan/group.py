@@ -46,7 +46,6 @@ from convsmith.passes.vectorise import vectorise
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row
 from convsmith.plan.group_limits import (
-    check_ends,
     check_join,
     check_limits,
     check_names,
@@ -189,7 +188,6 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)
     check_parts(st, loops, config)
-    check_ends(st, loops, config)
     read = packed_statement(st, config, machine)
     nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
     check_join(config, None if nest.warp is None else nest.warp.row)

@@ -145,20 +145,17 @@ def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -
     return found
 
 
-def check_ends(st: Statement, loops: Loops, config: Config) -> None:
-    """Raise ConfigError where iterations of a tile of a group beyond the end of a loop would write elements of the
-    result that belong to another iteration of a loop around it, such as channels of the next group.
+def ends_beyond(st: Statement, loops: Loops, config: Config) -> bool:
+    """Return whether tiles of a group end beyond a loop whose next iterations would be elements of the result that
+    belong to another iteration of a loop around it, such as channels of the next group.
     """
     sizes = {Var(d.name): d.size for d in st.dims}
     of = {Var(dim): n for n, dims in loops.dims.items() for dim in dims}
+    inner: set[str] = set()
     for x in st.c.coords:
         steps = {v: abs(c) for v, c in x.terms if isinstance(v, Var) and sizes.get(v, 1) > 1}
-        for n in {of[v] for v, c in steps.items() if c < max(steps.values())}:
-            if loops.extents[n] % (size := tile_of(loops, config, n)[0]):
-                raise ConfigError(
-                    "group", f"--group={n}:{size}: {loops.extents[n]} iterations of {n} stand beside those of another "
-                    "loop in the result; legal is a tile that divides them",
-                )  # fmt: skip
+        inner |= {of[v] for v, c in steps.items() if c < max(steps.values())}
+    return any(loops.extents[n] % tile_of(loops, config, n)[0] for n in inner)
 
 
 def check_rows(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> None:

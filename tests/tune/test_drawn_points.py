@@ -139,7 +139,7 @@ LISTED = (
      "--group=oh:16,oc:4,ow:4,kh:5,kw:5,ic:8 --shared=src,wei --swizzle=src:8 --vectors=ic:8", "divisors of a row"),
     ("opencl", "--deconv --dt=u8:s8:f32 --stag=axb --dtag=axb g2mb8ic34ih7oc66oh3kh3ph3",
      "--lane=oc --register=oc:8,ow:4,oh:2 --reduce=kh,kw,ic --realise=mask --pack= --group=oc:64,ow:4,oh:4",
-     "33 iterations of oc stand beside"),
+     r"bind\(g, oc.g, mb, oh.g, ow.g, grid\)"),
     ("aarch64+bf16", "--dir=BWD_D --stag=aBcd16b --dtag=aBcd16b g24mb1ic24ih7oc24oh3kh3sh2ph0",
      "--lane=g --register=iw:3,g:4 --reduce=kh,kw,oc --pack=diff_dst,wei", "loop ih ends at .* do not index diff_dst"),
     ("avx512", "--dt=f16 --stag=axb --dtag=axb g24mb1ic24id1oc48od1kd4sd2pd4",
