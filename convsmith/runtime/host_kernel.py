@@ -257,7 +257,7 @@ class HostKernel:
         specs, inputs = self._border.specs, dict[str, Array | Packed]()
         for name, given in constants.items():
             inputs[name] = given if isinstance(given, Packed) else specs[name].check(given, name)
-        self._packing.check(inputs)
+        self._check_packed(inputs)
         addresses, keep, _ = self._places(inputs, {})
         if isinstance(packed, Packed) and packed.bias is not None:
             addresses["bia"] = packed.addresses[1]
@@ -323,12 +323,9 @@ class HostKernel:
         if isinstance(packed, Packed):
             kernel = self._server(packed, names)
         if not border.empty:
-            self._packing.check(inputs, names)
+            self._check_packed(inputs, names)
             for name, limit in self.artifact.limits.items() if kernel is self else ():
                 array = inputs.get(name)
-                if isinstance(array, Packed) and name in border.packable and self._packing.examine(name, array) > limit:
-                    text = f"{names[name]}: holds {beyond_text(limit)}; legal is a plain array"
-                    raise UsageError(text, code="finite")
                 if isinstance(array, _ndarray) and not is_within(array, limit):
                     kernel = self._fallback_for(name)
                     break
@@ -338,6 +335,15 @@ class HostKernel:
             else:
                 kernel.run({**arrays, **results}, names)
         return border.give(arrays, results)
+
+    def _check_packed(self, inputs: Mapping[str, Given], names: Names = BY_NAME) -> None:
+        """Raise UsageError if an operand that is passed by name is packed for another kernel, or beyond its limit."""
+        self._packing.check(inputs, names)
+        for name in self.artifact.limits.keys() & {*self._border.packable}:
+            array, limit = inputs.get(name), self.artifact.limits[name]
+            if isinstance(array, Packed) and self._packing.examine(name, array) > limit:
+                text = f"{names[name]}: holds {beyond_text(limit)}; legal is a plain array"
+                raise UsageError(text, code="finite")
 
     def _run_on_gpu(self, gpu: DeviceMemory, arrays: Mapping[str, Given], names: Names) -> dict[str, Array]:
         """Compute on arrays, some of which lie in the memory of a GPU; new results lie there too."""
