@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from draws import examples
 from guarded import Array
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from oracles import assert_same_results
 
@@ -90,6 +90,7 @@ def result(kernel: Kernel) -> Array:
 
 @examples(60)
 @given(nests(), st.sampled_from(("i.o", "c.o", "i.i", "c.i", "k")), st.booleans())
+@example(Nests(rows=2, columns=1, taps=2, stride=1, pad=0, tile=1, channels_outside=False, guarded=True), "i.o", True)
 def test_random_nests_keep_every_value(case: Nests, loop: str, rolling: bool) -> None:
     before = parse_kernel(case.text())
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from draws import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from convsmith.diag.errors import ConvsmithError
@@ -388,6 +388,8 @@ def test_rewrites_in_a_row_keep_every_value_or_refuse(seed: int) -> None:
 @pytest.mark.parametrize("name", sorted(ASK))
 @examples(80)
 @given(SEEDS)
+@example(seed=9)  # a dependence against the direction of a loop
+@example(seed=34)  # loops of equal ends, of which one is rounded up
 def test_a_rewrite_that_asks_keeps_every_value_or_refuses(name: str, seed: int) -> None:
     check(seed, name)
 
