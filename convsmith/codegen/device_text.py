@@ -13,7 +13,7 @@ from typing import Any
 from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.artifact import AXES
 from convsmith.codegen.denormals import flushed_buffers
-from convsmith.codegen.geometry import geometry, shared_bytes
+from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
 from convsmith.codegen.values import Slot
@@ -24,6 +24,7 @@ from convsmith.ir.dialect import Dialect, DialectCall
 from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, make_sum
 from convsmith.ir.instruction import BLOCK, Instruction
 from convsmith.ir.rewrite import substitute
+from convsmith.ir.shared import ALIGNMENT, taken_bytes
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
@@ -44,8 +45,6 @@ from convsmith.ir.walk import variables_of
 
 __all__ = ["ThreadEmitter"]
 
-_SHARED_ALIGNMENT = 128
-
 
 class ThreadEmitter(FunctionEmitter):
     """Emits the statements of one thread; `definitions` are those of the arrays that a group shares."""
@@ -59,7 +58,7 @@ class ThreadEmitter(FunctionEmitter):
         self.definitions: list[str] = []
         self.taken = 0
         """Bytes of the dynamic array that arrays of the kernel take."""
-        self.alignment_of_shared = _SHARED_ALIGNMENT
+        self.alignment_of_shared = ALIGNMENT
         self.lane_fragments, self.joins = LaneFragments(kernel.body, facts.rows), joins(kernel.body)
         self.named: dict[Var, Index] = {}
         self.lane_variables: set[Var] = set()
@@ -266,14 +265,14 @@ class ThreadEmitter(FunctionEmitter):
 
     def _shared(self, b: Buffer) -> str:
         """Return the address of an array that a group shares."""
-        space, nbytes = f"addrspace({self.spaces[b.scope]})", shared_bytes(b.size * b.dtype.bytes)
+        space, nbytes = f"addrspace({self.spaces[b.scope]})", taken_bytes(b.size * b.dtype.bytes)
         if self.dialect.dynamic:
-            start, self.taken = self.taken, self.taken + shared_bytes(nbytes, self.alignment_of_shared)
+            start, self.taken = self.taken, self.taken + taken_bytes(nbytes, self.alignment_of_shared)
             return f"getelementptr (i8, ptr {space} {self.dialect.dynamic}, i64 {start})"
         name = f"@{self.symbol}.{b.name}.{len(self.definitions)}"
         self.definitions.append(
             f"{name} = internal {space} global [{nbytes // b.dtype.bytes} x {b.dtype.llvm}] undef, "
-            f"align {_SHARED_ALIGNMENT}"
+            f"align {ALIGNMENT}"
         )
         return name
 
@@ -354,7 +353,7 @@ class ThreadEmitter(FunctionEmitter):
         the vector is long: a device accesses aligned vectors at once.
         """
         t, whole = v.buffer.dtype, v.buffer.dtype.bytes * max(lanes_of(v), 1)
-        start = _SHARED_ALIGNMENT if v.buffer.scope == "shared" else self.dialect.alignment
+        start = ALIGNMENT if v.buffer.scope == "shared" else self.dialect.alignment
         return max(gcd(divisor_of(v.index[0], self.divisors) * t.bytes, start, whole & -whole), t.bytes)
 
     def _load(self, v: Load) -> str:

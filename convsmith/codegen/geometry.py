@@ -9,18 +9,13 @@ from convsmith.codegen.artifact import AXES
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
+from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
 from convsmith.ir.stmt import THREAD_LOOPS, Alloc, AsyncCopy, AtomicAdd, For, Kernel, Stmt, Store, TensorCopy
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.walk import statements_of
 
-__all__ = ["Geometry", "geometry", "is_pipelined", "shared_bytes", "slots_of", "tensor_maps"]
+__all__ = ["Geometry", "geometry", "is_pipelined", "slots_of", "tensor_maps"]
 
-_ALIGNMENT = 128
-"""Bytes to which each array in shared memory is aligned: all banks once."""
-SLOTS = 1024
-"""Bytes that divide the place of a slot that copies through tensor maps fill: those of a swizzle's period."""
-BARRIER = 8
-"""Bytes of a barrier of a pipeline."""
 _EFFECTS = (Store, AtomicAdd, AsyncCopy)
 
 
@@ -60,7 +55,7 @@ def geometry(kernel: Kernel) -> Geometry:
     inner = [*threads, *lanes[:1]]
     axes = {s.var: n for nest in (groups, inner) for n, s in enumerate(reversed(nest))} | {s.var: 0 for s in lanes}
     allocated = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared")
-    shared = sum(shared_bytes(b.size * b.dtype.bytes) for b in dict.fromkeys(allocated))
+    shared = sum(taken_bytes(b.size * b.dtype.bytes) for b in dict.fromkeys(allocated))
     return Geometry(_extents(kernel, groups), _extents(kernel, inner), shared, axes)
 
 
@@ -91,8 +86,8 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
     axes |= {s.var: n for n, kind in enumerate(("lane", "warp")) for s in loops[kind]}
     allocated = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
     slots = slots_of([s for s in statements_of(kernel.body) if isinstance(s, TensorCopy)])
-    shared = sum(shared_bytes(b.size * b.dtype.bytes, SLOTS) for b in dict.fromkeys(allocated))
-    shared += shared_bytes(BARRIER * 2 * slots)
+    shared = sum(taken_bytes(b.size * b.dtype.bytes, SLOTS) for b in dict.fromkeys(allocated))
+    shared += barrier_bytes(slots)
     return Geometry(_extents(kernel, groups), (lanes, warps + 1, 1), shared, axes)
 
 
@@ -100,11 +95,6 @@ def slots_of(copies: Sequence[TensorCopy]) -> int:
     """Return the slots of the buffers that ``copies`` fill: one of them is filled by all copies to its buffer."""
     buffer = copies[0].dst.buffer
     return buffer.size // sum(s.map.size for s in copies if s.dst.buffer is buffer)
-
-
-def shared_bytes(nbytes: int, alignment: int = _ALIGNMENT) -> int:
-    """Return the bytes that an array of ``nbytes`` takes from shared memory."""
-    return -(-nbytes // alignment) * alignment
 
 
 def _nest(kernel: Kernel, kinds: Sequence[str]) -> list[For]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.codegen.device_text import ThreadEmitter
-from convsmith.codegen.geometry import BARRIER, SLOTS, shared_bytes, slots_of, tensor_maps
+from convsmith.codegen.geometry import slots_of, tensor_maps
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, PipelineCalls
 from convsmith.ir.index import Index, as_index, make_sum
+from convsmith.ir.shared import BARRIER, SLOTS, barrier_bytes
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Let, Stmt, TensorCopy
 from convsmith.ir.threads import pipeline_parts
 from convsmith.ir.value import Load
@@ -96,7 +97,7 @@ class PipelineEmitter(ThreadEmitter):
             if isinstance(s, Alloc) and s.buffer.scope == "shared":
                 self.bases[s.buffer] = self._shared(s.buffer)
         self.barriers = self.taken
-        self.taken += shared_bytes(BARRIER * 2 * self.slots_of_loop)
+        self.taken += barrier_bytes(self.slots_of_loop)
         lane, warp = (self._number(self.loop, n) for n in (0, 1))
         self.numbers[0] = lane
         first = self.put(f"icmp eq {self.it} {self.put(f'or {self.it} {lane}, {warp}')}, 0")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from operator import sub
 
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.ir.stmt import Block, Kernel, Stmt, Store
@@ -17,9 +19,10 @@ from convsmith.passes.manager import Step, run_steps
 from convsmith.passes.scope import loop_names
 from convsmith.plan.config import Config
 from convsmith.plan.fused import links, scheduled_stages
-from convsmith.plan.group import adding_config, filling_steps, group_plan, zeroing_steps
+from convsmith.plan.group import adding_config, filling_groups, filling_steps, group_plan, zeroing_steps
 from convsmith.plan.group_fragments import why_no_fragments
-from convsmith.plan.group_limits import ends_beyond
+from convsmith.plan.group_limits import check_grid, ends_beyond
+from convsmith.plan.group_packing import packed_statement
 from convsmith.plan.group_plan import GroupPlan
 from convsmith.plan.hardware_choice import why_not_hardware
 from convsmith.plan.kernel import scheduled
@@ -27,7 +30,7 @@ from convsmith.plan.pipelines import SYMBOL
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.statement.fused import suffix
-from convsmith.statement.naive import naive
+from convsmith.statement.naive import added_boxes, naive
 from convsmith.statement.offsets import summed
 from convsmith.statement.program import Program, program
 from convsmith.statement.views import statement
@@ -147,6 +150,21 @@ def _zeros(name: str, whole: Kernel) -> list[tuple[Kernel, tuple[Step, ...]]]:
     ]
 
 
+def _check_fillings(kernels: Sequence[GroupPlan], machine: Machine) -> None:
+    """Raise ConfigError where the grid of a kernel that packs an operand of ``kernels``, or zeroes their results or the
+    elements that blocks of these add, exceeds that of ``machine``.
+    """
+    for k in kernels:
+        st, layout = k.statement, k.statement.c.layout
+        read = packed_statement(st, k.config, machine)
+        filled = [(f"zeroing {st.c.name}", layout.padded_shape)] if k.nest.parts else []
+        for _, starts, ends in added_boxes(layout):
+            filled.append((f"zeroing what blocks add to {st.c.name}", tuple(map(sub, ends, starts))))
+        filled += [(f"packing {v.name}", v.layout.shape) for v in read.factors if v.packed]
+        for what, shape in filled:
+            check_grid(machine, (filling_groups(prod(shape)),), what)
+
+
 def _stage_kernels(
     problem: Problem, stages: Stages, config: Config, machine: Machine
 ) -> tuple[Program, tuple[GroupPlan, ...]]:  # fmt: skip
@@ -197,7 +215,9 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
             code="device",
         )  # fmt: skip
     if stages is not None:
-        return DevicePlan(problem, config, machine, *_stage_kernels(problem, stages, config, machine))
+        made, kernels = _stage_kernels(problem, stages, config, machine)
+        _check_fillings(kernels, machine)
+        return DevicePlan(problem, config, machine, made, kernels)
     made = _each_call(program(problem, scheduled(problem, replace(config, split=_in_memory(config)), machine)))
     configs = (config if st.when == "main" else adding_config(st, machine) for st in made.statements)
     kernels = tuple(group_plan(st, own, machine) for st, own in zip(made.statements, configs))
@@ -208,6 +228,7 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
                 "accuracy", f"--instruction={row.name} rounds the {row.rounds} to fewer bits; legal with "
                 f"--accuracy=any, found {problem.accuracy}",
             )  # fmt: skip
+    _check_fillings(kernels, machine)
     for k in kernels:
         if k.config.realise != "hardware" and ends_beyond(k.statement, k.loops, k.config):
             # Whether threads would write the same elements follows from the nest, so that the rewrites run up to there.

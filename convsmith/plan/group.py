@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as with_fields
-from math import prod
+from math import inf, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_false
@@ -55,6 +55,7 @@ from convsmith.plan.group_limits import (
     innermost,
     loaded_vector,
     shared_bytes,
+    taken,
 )
 from convsmith.plan.group_nest import GRID_DIMS, GROUP, STEP, THREAD, GroupNest, group_nest, packed
 from convsmith.plan.group_packing import packed_statement, packing
@@ -102,6 +103,8 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
         place = STEP if len(nest.steps) > 1 else place
     views = [v for v in st.factors if v.name in config.shared and not is_false(st.a.mask)]
     masked = config.realise == "mask" or _reads_slack(st, config)
+    if views:  # parts of fused loops move a coordinate less far once divisions are simplified
+        steps.append(Step(simplify))
     for view in views:
         copied = (innermost(st, view, nest, config), 0, "shared", 1, False, masked)
         steps.append(Step(stage, view.array, place, *copied))
@@ -192,7 +195,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
     check_join(config, None if nest.warp is None else nest.warp.row)
     shared = shared_bytes(read, loops, config, nest)
-    check_limits(machine, nest, shared)
+    check_limits(machine, nest, taken(shared))
     check_rows(read, loops, config, nest)
     order, lower = group_steps(read, config, loops, nest), lower_steps(read, config, loops, nest, machine)
     return GroupPlan(st, config, loops, nest, shared, tuple(order), tuple(lower))
@@ -208,6 +211,11 @@ def adding_config(st: Statement, machine: Machine) -> Config:
 def zeroing_steps(st: Statement) -> tuple[Step, ...]:
     """Return the rewrites of the kernel that sets the result of ``st`` to zero before groups add parts to it."""
     return filling_steps(tuple(f"{ZERO}{d}" for d in range(len(st.c.coords))))
+
+
+def filling_groups(elements: int, threads: int = ADDING) -> int:
+    """Return the number of groups of ``threads`` that store to so many ``elements``, a thread for each."""
+    return -(-elements // threads)
 
 
 def filling_steps(loops: tuple[str, ...], threads: int = ADDING) -> tuple[Step, ...]:
@@ -231,6 +239,6 @@ def _reads_slack(st: Statement, config: Config) -> bool:
 
 def _as_in_memory(view: View) -> tuple[str, ...]:
     """Return the loops over the dims of the copy of a view, in the order in which the view lies in memory."""
-    nearest = {b.dim: b.stride for b in view.layout.blocks}
-    order = sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, 0), d))
+    nearest = {b.dim: b.stride for b in view.layout.blocks if b.size > 1}
+    order = sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, inf), d))
     return tuple(f"{view.array}_s{d}" for d in order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import gcd, prod
 
@@ -10,6 +10,7 @@ from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import FloorDiv, Index, Var, is_true
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.shared import taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
@@ -111,7 +112,7 @@ def check_join(config: Config, row: Instruction | None) -> None:
 def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> None:
     """Raise ConfigError, with the numbers, where a grid or a group needs more than ``machine`` has.
 
-    ``shared`` are the bytes of each operand's copy.
+    ``shared`` are the bytes that each array of a group takes from shared memory.
     """
     device = machine.device
     assert device is not None
@@ -126,9 +127,24 @@ def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -
             "shared", f"needs {sum(shared.values())} bytes of shared memory, a group on {machine.name} has "
             f"{device.shared.bytes} ({text})",
         )  # fmt: skip
-    for most, groups in zip(device.grid, reversed(nest.grid_sizes)):
+    check_grid(machine, nest.grid_sizes)
+
+
+def check_grid(machine: Machine, sizes: Sequence[int], what: str = "") -> None:
+    """Raise ConfigError where a grid of ``sizes`` groups, outermost first, has more than ``machine`` has along an axis;
+    ``what`` names the kernel if it is not the main one.
+    """
+    device = machine.device
+    assert device is not None
+    for most, groups in zip(device.grid, reversed(sizes)):
         if groups > most:
-            raise ConfigError("grid", f"needs {groups} groups along a dim of the grid, {machine.name} has {most}")
+            start = f"{what} needs" if what else "needs"
+            raise ConfigError("grid", f"{start} {groups} groups along a dim of the grid, {machine.name} has {most}")
+
+
+def taken(shared: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes that the copies of operands take from shared memory, from the bytes of each in ``shared``."""
+    return {name: taken_bytes(nbytes) for name, nbytes in shared.items()}
 
 
 def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> dict[str, int]:
@@ -181,10 +197,11 @@ def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict
     """Return the iterations of each dim, of these ``sizes``, in the tile of a group.
 
     A tile of a fused loop has a part of the innermost dim that it divides, whole inner dims and a part of the next one
-    where they divide it, or else all iterations.
+    where they divide it, or else all iterations. Dims of one iteration do not move.
     """
-    found: dict[Var, int] = {}
-    for n, (outermost, *inner) in loops.dims.items():
+    found: dict[Var, int] = dict.fromkeys(sizes, 1)
+    for n, dims in loops.dims.items():
+        outermost, *inner = [d for d in dims if sizes[Var(d)] > 1] or dims[-1:]
         tile = tile_of(loops, config, n)[0]
         beyond, is_even = -(-loops.extents[n] // tile) * tile, True
         for dim in reversed(inner):

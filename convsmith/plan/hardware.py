@@ -12,6 +12,7 @@ from math import prod
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
@@ -277,7 +278,8 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
         for v, (x, _) in zip(st.factors, copies)
     }  # fmt: skip
     groups = nest.group_nest()
-    check_limits(machine, groups, shared)
+    slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
+    check_limits(machine, groups, {**slots, "barriers": barrier_bytes(config.buffers)})
     nest.residing = _residing(machine, groups, nest.fragments * row.result.layout.registers + ADDRESSES, shared)
     steps = hardware_steps(nest, copies, machine)
     cut = next(n for n, x in enumerate(steps) if x.run is flatten) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from convsmith.ir.buffer import make_buffer
@@ -10,6 +10,7 @@ from convsmith.ir.index import Var, as_index, is_true
 from convsmith.ir.stmt import Alloc, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.types import S32, DType, dtype
 from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
+from convsmith.layout.layout import Layout
 from convsmith.problem.problem import Problem
 from convsmith.statement.epilogue import Buffers, Epilogue, factor, of_flipped, source_point
 from convsmith.statement.statement import Dim, Statement, View
@@ -75,15 +76,21 @@ def zero_lanes(view: View, buffers: Buffers) -> tuple[Stmt, ...]:
     The nest of a dim covers what lies beyond that dim, within the extents of the earlier ones. The dim's own loop is
     innermost: it stays within a block, whose elements are near each other.
     """
-    logical, padded = view.layout.shape, view.layout.padded_shape
-    c, index = buffers[view.name], tuple(Var(f"pad{n}") for n in range(len(logical)))
+    c, index = buffers[view.name], tuple(Var(f"pad{n}") for n in range(len(view.layout.shape)))
     nests = []
+    for dim, starts, ends in added_boxes(view.layout):
+        body: Stmt = Store(c, index, const(c.dtype, 0))
+        for n in (dim, *(n for n in reversed(range(len(index))) if n != dim)):
+            body = For(index[n], as_index(starts[n]), as_index(ends[n]), body)
+        nests.append(body)
+    return tuple(nests)
+
+
+def added_boxes(layout: Layout) -> Iterator[tuple[int, Sequence[int], Sequence[int]]]:
+    """Yield each dim that a blocked layout rounds up, with the starts and the ends of the elements that it adds there.
+    """
+    logical, padded = layout.shape, layout.padded_shape
     for dim in range(len(logical)):
         if logical[dim] < padded[dim]:
             starts = [logical[n] if n == dim else 0 for n in range(len(logical))]
-            ends = [logical[n] if n < dim else padded[n] for n in range(len(logical))]
-            body: Stmt = Store(c, index, const(c.dtype, 0))
-            for n in (dim, *(n for n in reversed(range(len(logical))) if n != dim)):
-                body = For(index[n], as_index(starts[n]), as_index(ends[n]), body)
-            nests.append(body)
-    return tuple(nests)
+            yield dim, starts, [logical[n] if n < dim else padded[n] for n in range(len(logical))]

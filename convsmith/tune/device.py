@@ -18,7 +18,7 @@ from convsmith.machine.device import Device
 from convsmith.plan.config import Config
 from convsmith.plan.group import group_plan
 from convsmith.plan.group_fragments import lane_row
-from convsmith.plan.group_limits import along_lanes, loaded_vector, shared_bytes
+from convsmith.plan.group_limits import along_lanes, loaded_vector, shared_bytes, taken
 from convsmith.plan.group_nest import GroupNest, group_nest
 from convsmith.plan.group_packing import packed_statement
 from convsmith.plan.hardware_choice import hardware_config
@@ -232,7 +232,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
             loops = loops_after_fusing(st, config)
             nest = group_nest(loops, config)
             needed = shared_bytes(st, loops, config, nest)
-            if nest.size <= device.threads and sum(needed.values()) <= device.shared.bytes:
+            if nest.size <= device.threads and sum(taken(needed).values()) <= device.shared.bytes:
                 yield _Choice(_cycles(st, loops, config, nest, device, needed), config)
 
 

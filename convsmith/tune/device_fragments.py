@@ -15,7 +15,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.plan.config import Config
 from convsmith.plan.group_fragments import lane_row, lane_rows
-from convsmith.plan.group_limits import shared_bytes
+from convsmith.plan.group_limits import shared_bytes, taken
 from convsmith.plan.group_nest import GroupNest, group_nest
 from convsmith.plan.loops import loops_after_fusing
 from convsmith.statement.statement import Statement
@@ -124,7 +124,8 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[Fr
     for how, slots in (*copies, ("wait", 1)):
         whole = replace(config, copies=how, buffers=slots)
         needed = shared_bytes(st, loops, whole, nest)
-        if sum(needed.values()) > device.shared.bytes or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
+        is_full = sum(taken(needed).values()) > device.shared.bytes
+        if is_full or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
             continue
         yield FragmentChoice(fragment_cycles(st, whole, nest, machine, needed), whole)
         return

@@ -12,6 +12,7 @@ import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from drawn_layers import random_chain, random_layer, random_machine
@@ -19,14 +20,16 @@ from legal import legal_problem
 from tune.test_every_default import CLASSES, classes
 
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import lower
+from convsmith.compiler.driver import Lowered, lower
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.frontend.nothing import has_empty_tensor
 from convsmith.ir.intern import interning
+from convsmith.ir.shared import ALIGNMENT, SLOTS, barrier_bytes, taken_bytes
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets, target
 from convsmith.plan.config import Config
-from convsmith.plan.planned import plan_for
+from convsmith.plan.device import DevicePlan
+from convsmith.plan.planned import AnyPlan, plan_for
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.tune.config_space import ConfigSpace
@@ -68,7 +71,8 @@ def walked(of: ConfigSpace, rng: random.Random) -> Iterator[tuple[str, Config]]:
         near = list(of.neighbours(at, dimension))
         rng.shuffle(near)
         at = next((c for c in near[:TRIED] if of.fits(c) and of.cycles(c) >= 0 and not of.refusal(c)), at)
-        yield dimension, at
+        if not of.refusal(at):
+            yield dimension, at
 
 
 @contextmanager
@@ -89,6 +93,17 @@ def limited() -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
+def uncounted_bytes(plan: AnyPlan, low: Lowered) -> int:
+    """Return the bytes of shared memory that the main kernel of a plan takes beyond those that the plan counts."""
+    if not isinstance(plan, DevicePlan):
+        return 0
+    slots = SLOTS if plan.main.config.realise == "hardware" else ALIGNMENT
+    counted = sum(taken_bytes(nbytes, slots) for nbytes in plan.main.shared.values())
+    if plan.main.config.realise == "hardware":
+        counted += barrier_bytes(plan.main.config.buffers)
+    return max(low.launches[plan.symbol()].shared - counted, 0)
+
+
 def refusals_of_points(kind: str, numbers: range) -> tuple[list[str], int]:
     """Walk through the space of each draw; return the points that fail after they were planned, and count all."""
     failures: list[str] = []
@@ -104,7 +119,9 @@ def refusals_of_points(kind: str, numbers: range) -> tuple[list[str], int]:
             try:
                 for step in walked(of, rng):
                     found += 1
-                    lower(plan_for(problem, step[1], machine))
+                    plan = plan_for(problem, step[1], machine)
+                    uncounted = uncounted_bytes(plan, lower(plan))
+                    assert not uncounted, f"the plan leaves out {uncounted} bytes of shared memory"
             except Exception as error:
                 words = f"--target {machine.name} --threads {threads} {problem}\n    {step[0]} --config '{step[1]}'"
                 failures.append(f"{kind} {number}: {type(error).__name__}: {str(error)[:300]}\n    {words}")
@@ -149,6 +166,84 @@ LISTED = (
      "--lane=g --register=oh:1,ow:3,g:32,kh:3,kw:3 --order=mb,oh,g,oc,ow --reduce=ic,kh,kw", "oh to a constant"),
 )  # fmt: skip
 """Configs that passes refused after the plan had accepted them: level, problem, config, and the plan's words."""
+COPIES = {
+    "a part of a dim of a fused loop": (
+        "sm_70", "--deconv --dir=FWD_B --dt=u8:s8:f32 --stag=aBcd16b --dtag=aBcd16b "
+        "g3mb8ic192ih12iw27oc6oh8ow56kh3kw3sh1sw2ph3pw0",
+        "--lane=ow --fuse=mb+oh --register=oc:2,mb_oh:2 --reduce=kh,kw,ic --realise=pad_copy --pack= "
+        "--group=ow:16,oc:2,ic:32,mb_oh:4,g:2 --shared=src,wei --pad=src:1 --vectors=ic:4"),
+    "a fused loop with a dim of one iteration": (
+        "sm_80", "--dir=BWD_W --stag=abcd --dtag=aBcd8b mb1ic1ih7oc1oh13kh3ph6dh2",
+        "--lane=kh --fuse=oh+ow --register=kw:4 --reduce=mb,oh_ow --split=oh:13 --realise=pad_copy --pack= "
+        "--group=kh:4,kw:4,oh_ow:169 --shared=src,diff_dst --pad=src:1 --buffers=2"),
+    "copies that fill no whole rows of the banks": (
+        "xe_hpc", "--dir=BWD_W --stag=aBcd16b --dtag=aBcd16b mb3ic3ih1oc3oh1kh1sh2ph0",
+        "--lane=oc --register=oc:4,ic:4 --reduce=mb,oh,ow --realise=pad_copy --pack= --group=oc:4,ic:4 "
+        "--shared=src,diff_dst"),
+    "neighbours beside a dim of one element": (
+        "opencl", "--dir=FWD_B --dt=u8:s8:f32 --stag=abc --dtag=acb mb1ic24iw1oc16ow3kw3sw3pw7dw2",
+        "--lane=oc --register=oc:4,ow:2 --order=ow,oc --reduce=kw,ic --realise=pad_copy --pack= "
+        "--group=oc:16,ow:4,ic:8 --shared=src,wei --pad=wei:4 --vectors=oc:4,ic:4"),
+    "slots of a copy engine": (
+        "sm_90a", "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb2ic128ih9oc64oh9kh3ph1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --register=mb_oh_ow:64,oc:32 --reduce=kh,kw,ic --pack= --realise=hardware "
+        "--instruction=wgmma_m64n32k16_bf16 --group=mb_oh_ow:64,oc:32,ic:64 --shared=src,wei"),
+}  # fmt: skip
+"""Configs whose copies in shared memory the plan counted as other bytes than the kernel takes, or the passes refused:
+level, problem, config.
+"""
+
+
+@pytest.mark.parametrize("what", COPIES)
+def test_the_plan_counts_the_shared_memory_that_the_kernel_takes(what: str) -> None:
+    level, line, words = COPIES[what]
+    with interning():
+        plan = plan_for(parse_problem(line).canonical(), Config.parse(f"--target={level} {words}"), target(level))
+        low = lower(plan)
+    assert low.launches[plan.symbol()].shared > 0
+    assert not uncounted_bytes(plan, low)
+
+
+@pytest.mark.parametrize("what", COPIES)
+def test_the_plan_refuses_a_group_that_takes_one_byte_more_than_a_machine_has(what: str) -> None:
+    level, line, words = COPIES[what]
+    machine, problem = target(level), parse_problem(line).canonical()
+    config = Config.parse(f"--target={level} {words}")
+    with interning():
+        plan = plan_for(problem, config, machine)
+        taken = lower(plan).launches[plan.symbol()].shared
+        plan_for(problem, config, with_shared(machine, taken))
+        with pytest.raises(ConfigError, match=f"needs {taken} bytes of shared memory"):
+            plan_for(problem, config, with_shared(machine, taken - 1))
+
+
+def with_shared(machine: Machine, nbytes: int) -> Machine:
+    """Return ``machine`` with ``nbytes`` of shared memory for a group."""
+    assert machine.device is not None
+    return replace(machine, device=replace(machine.device, shared=replace(machine.device.shared, bytes=nbytes)))
+
+
+FILLINGS = {
+    "zeroing what blocks add to dst": (
+        "xe_lp", "--stag=abcd --dtag=aBcd8b mb16384ic1ih4096oc1oh4096kh1",
+        "--realise=mask --lane=ow --reduce=ic,kh,kw --pack= --group=ow:256"),
+    "packing wei": (
+        "sm_80", "--stag=abcd --dtag=abcd mb1ic1048576ih1oc1048576oh1kh1",
+        "--realise=mask --lane=oc --reduce=ic,kh,kw --pack=wei --group=oc:256"),
+    "zeroing diff_wei": (
+        "sm_80", "--dir=BWD_W --stag=abcd --wtag=abcd --dtag=abcd mb2ic1048576ih1oc1048576oh1kh1",
+        "--realise=mask --lane=ic --register=oc:32 --reduce=mb,oh,ow --pack= --split=mb:2 --join=atomic "
+        "--group=ic:256,oc:32"),
+}  # fmt: skip
+"""Problems that a grid of the main kernel covers and that of a kernel around it does not: level, problem, config."""
+
+
+@pytest.mark.parametrize("what", FILLINGS)
+def test_the_plan_refuses_grids_of_kernels_around_the_main_one(what: str) -> None:
+    level, line, words = FILLINGS[what]
+    config = f"--target={level} {words}"
+    with interning(), pytest.raises(ConfigError, match=f"{what} needs .* groups along a dim of the grid, {level} has"):
+        plan_for(parse_problem(line).canonical(), Config.parse(config), target(level))
 
 
 @pytest.mark.parametrize(("level", "line", "words", "text"), LISTED)
