@@ -14,7 +14,8 @@ def _same(index: tuple[Index, ...]) -> tuple[Index, ...]:
     return index
 
 
-def _with_long_rows(old: Buffer, elements: int) -> Buffer:
+def with_long_rows(old: Buffer, elements: int) -> Buffer:
+    """Return the buffer ``old`` with room for ``elements`` more in each row."""
     if old.in_registers:
         raise ConfigError("scope", f"pad_rows: {old} is in registers; legal are buffers in memory, which have rows")
     return Buffer(old.name, old.dtype, old.shape, _padded(old.blocks, elements), old.scope)
@@ -60,4 +61,4 @@ def pad_rows(kernel: Kernel, buffer: str, elements: int) -> Kernel:
     """
     if elements < 0:
         raise ConfigError("pad", f"pad_rows: {elements} elements for each row of {buffer}; legal is 0 or more")
-    return relocated(kernel, buffer, lambda old: (_with_long_rows(old, elements), _same))
+    return relocated(kernel, buffer, lambda old: (with_long_rows(old, elements), _same))

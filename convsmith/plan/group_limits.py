@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from math import gcd, prod
+from math import gcd
 
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import FloorDiv, Index, Var, is_true
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.shared import taken_bytes
@@ -15,6 +16,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.passes.footprint import dense_blocks
+from convsmith.passes.pad_rows import with_long_rows
 from convsmith.passes.swizzle import rotated_row
 from convsmith.plan.config import Config
 from convsmith.plan.group_nest import GroupNest, tile_of
@@ -152,12 +154,11 @@ def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -
     found = {}
     for view in (v for v in st.factors if v.name in config.shared):
         shape = _copy_shape(st, view, loops, config)
-        elements = prod(shape)
-        if view.name in dict(config.pad):
-            rows = (shape[b.dim] for b in dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config)))
-            row = next((n for n in reversed([*rows]) if n > 1), 1)
-            elements += elements // row * dict(config.pad)[view.name]
-        found[view.name] = elements * dtype(view.dtype).bytes * config.buffers
+        blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
+        copy = Buffer(view.array, dtype(view.dtype), tuple(shape), blocks, "shared")
+        for elements in (n for name, n in config.pad if name == view.name):
+            copy = with_long_rows(copy, elements)
+        found[view.name] = copy.size * copy.dtype.bytes * config.buffers
     return found
 
 
