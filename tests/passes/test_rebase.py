@@ -35,6 +35,21 @@ def test_terms_move_where_all_partial_sums_are_added_up() -> None:
     assert_same_results(before, after)
 
 
+def test_a_total_may_have_coordinates_of_its_own() -> None:
+    total = """    for x in 0 .. 2:
+      d[x] = 0.0
+      for n in 0 .. 4:
+        d[x] = d[x] + acc[n]
+"""
+    before = parse_kernel(SUM[: SUM.index("    alloc total")] + total)
+    after = rebase(before, "m")
+    assert "for m in 0 .. 3:" in str(after)
+    assert_same_results(before, after)
+    apart = parse_kernel(str(before).replace("d: f32[2]", "d: f32[4]").replace("d[x] + acc", "d[n] + acc"))
+    with pytest.raises(ConfigError):
+        rebase(apart, "m")
+
+
 @pytest.mark.parametrize(
     "old, new, why",
     [
