@@ -11,6 +11,7 @@ from convsmith.plan.device import device_plan
 from convsmith.plan.loops import loops_after_fusing
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.statement.naive import naive
 from convsmith.statement.views import statement
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.device import device_candidates, expected_cycles
@@ -28,6 +29,8 @@ class DeviceSpace(ConfigSpace):
     def __init__(self, problem: Problem, target: Machine) -> None:
         super().__init__(problem, target)
         self._statement = None if stages_of(problem) is not None else statement(problem, target)
+        if self._statement is not None:
+            naive(problem, self._statement)  # UnsupportedError where a post-op does not exist in the type of the sums
         self._expected = device_candidates(problem, target)
         self.seeds = list(self._expected)
 

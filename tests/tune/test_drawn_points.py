@@ -143,6 +143,13 @@ def test_points_that_are_planned_make_kernels_at_length(kind: str, chunk: int) -
     assert not failures, "\n".join(failures)
 
 
+@pytest.mark.parametrize("level", ["avx512", "xe_lp", "sm_80"])
+def test_a_problem_that_no_kernel_computes_has_no_space(level: str) -> None:
+    problem = parse_problem("--dt=f64 --attr-post-ops=swish:0.5 mb1ic16ih7oc16oh7kh1").canonical()
+    with interning(), pytest.raises(UnsupportedError, match="swish on f64 is not available"):
+        space_of(problem, target(level), 1)
+
+
 LISTED = (
     ("xe_lp", "--dt=f16 --stag=aBcd8b --dtag=aBcd8b mb8ic32ih17oc3oh9kh5sh2ph2",
      "--lane=oh --register=oh:2,oc:4 --reduce=kh,kw,ic --realise=pad_copy --pack= "
