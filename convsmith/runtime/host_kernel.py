@@ -69,7 +69,7 @@ class HostKernel:
 
         self._signature = packing.signature
         self._limit = artifact.limits.get(border.operand)
-        self._finite, self._on_streams = FiniteArrays(), StreamKernels(self.addressed)
+        self._finite, self._on_streams = FiniteArrays(), StreamKernels()
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
         self._looks_for_denormals = True
@@ -365,7 +365,8 @@ class HostKernel:
         arguments = GpuArguments(self._border, gpu, arrays, names)
         has_memory = bool(self._shared or {*self._packing.entries} - {*arguments.packed})
         with gpu.on_stream(arguments.stream):
-            call = self._on_streams.kernel(gpu, tuple(arguments.addresses), tuple(arguments.packed), has_memory)
+            taken, packed = tuple(arguments.addresses), tuple(arguments.packed)
+            call = self._on_streams.kernel(self.addressed, gpu, taken, packed, has_memory)
             call(tuple(arguments.addresses.values()), arguments.keep)
         return arguments.results
 

@@ -18,32 +18,38 @@ __all__ = ["StreamKernels"]
 
 _MOST_STREAMS = 16
 """Streams for which a kernel keeps memory: the last ones used."""
+_making = RenewedLock()
+"""Held while the kernel of a stream is looked up or made."""
 
 
 class StreamKernels:
-    """The kernels that `make` returns for the names of arrays and of those that are packed."""
+    """The kernels of each stream, by the names of arrays and of those that are packed."""
 
-    def __init__(self, make: Callable[[Sequence[str], Collection[str]], AddressedKernel]) -> None:
-        self._make = make
+    def __init__(self) -> None:
         self._known: OrderedDict[object, dict[object, AddressedKernel]] = OrderedDict()
         self._captured: list[AddressedKernel] = []
-        self._guard = RenewedLock()
 
     def kernel(
-        self, gpu: DeviceMemory, names: tuple[str, ...], packed: tuple[str, ...], has_memory: bool
+        self,
+        make: Callable[[Sequence[str], Collection[str]], AddressedKernel],
+        gpu: DeviceMemory,
+        names: tuple[str, ...],
+        packed: tuple[str, ...],
+        has_memory: bool,
     ) -> AddressedKernel:
-        """Return the kernel for a call on the stream of this thread; `has_memory` is whether it has its own memory.
+        """Return the kernel for a call on the stream of this thread, which `make` returns for these names the first
+        time; `has_memory` is whether it has its own memory.
         """
         stream = gpu.stream_number() if has_memory else 0
         if stream is None:
-            made = self._make(names, packed)
+            made = make(names, packed)
             self._captured.append(made)
             return made
-        with self._guard.lock:
+        with _making.lock:
             known = self._known.setdefault(stream, {})
             self._known.move_to_end(stream)
             if (names, packed) not in known:
-                known[names, packed] = self._make(names, packed)
+                known[names, packed] = make(names, packed)
             # The memory of a stream is freed when the last call on it has ended.
             while len(self._known) > _MOST_STREAMS:
                 self._known.popitem(last=False)

@@ -32,7 +32,7 @@ from convsmith.diag import forking, trace
 from convsmith.diag.forking import RenewedLock, cached_property
 from convsmith.frontend import conv_functions
 from convsmith.measure import ceilings
-from convsmith.runtime import cuda, host, host_kernel, opencl
+from convsmith.runtime import cuda, host, host_kernel, opencl, stream_kernels
 
 ROOT = Path(cs.__file__).parents[1]
 SIZES = count(20)
@@ -50,6 +50,7 @@ LOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "kept": lambda: conv_functions._KEPT._guard.lock,
     "cuda": lambda: cuda._opened.guard.lock,
     "opencl": lambda: opencl._opened.guard.lock,
+    "streams": lambda: stream_kernels._making.lock,
 }
 
 
@@ -124,7 +125,8 @@ def test_every_lock_is_known() -> None:
             file.stem == "forking"
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
     known = {
-        "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "segment", "threads",
+        "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "segment",
+        "stream_kernels", "threads",
     }  # fmt: skip
     assert found == known
 
