@@ -150,6 +150,13 @@ def test_a_problem_that_no_kernel_computes_has_no_space(level: str) -> None:
         space_of(problem, target(level), 1)
 
 
+def test_a_copy_engine_that_brings_sums_of_no_packed_operand_leaves_the_other_candidates() -> None:
+    line = "--matmul --bits=2:2 --dt=s8:u8:f32 --stag=abcd --wtag=abcd --dtag=abdc --attr-zero-points=wei:per_oc "
+    with interning():
+        of = space_of(parse_problem(f"{line} 24x1x96x1:24x3x1x128").canonical(), target("sm_90a"), 1)
+    assert of.seeds and all(c.realise != "hardware" for c in of.seeds)
+
+
 LISTED = (
     ("xe_lp", "--dt=f16 --stag=aBcd8b --dtag=aBcd8b mb8ic32ih17oc3oh9kh5sh2ph2",
      "--lane=oh --register=oh:2,oc:4 --reduce=kh,kw,ic --realise=pad_copy --pack= "
