@@ -119,3 +119,18 @@ def test_pieces_add_up_where_only_the_longest_one_is_split() -> None:
         assert_same_results(kernel, made)
         starts.append([loop.lo.const for loop in loops_of(made.body) if loop.var.name == "j"])
     assert starts == [[0, 1, 5] * 6, [0, 0, 1, 5, 0] * 2]
+
+
+def test_a_loop_of_unknown_bounds_hides_no_other() -> None:
+    kernel = parse_kernel("""kernel k(a: f32[6], d: f32[9])
+  for o in 0 .. 9:
+    let t = o // 3:
+      for j in t .. t + 2:
+        d[o] = d[o] + 1.0
+    for k in 0 .. 3:
+      if o + k - 1 >= 0 and -k - o + 6 >= 0:
+        d[o] = d[o] + a[o + k - 1]
+""")
+    made = partition(kernel, ("o",), 100)
+    assert len([loop for loop in loops_of(made.body) if loop.var.name == "o"]) > 1
+    assert_same_results(kernel, made)
