@@ -83,12 +83,13 @@ def check_node(model: str, name: str, node: Any, inputs: Connections) -> None:
     if not (node.output and node.output[0]):
         raise UsageError(f"{model}: node {name} ({node.op_type}) has no output; legal is one", code="inputs")
     for attribute in node.attribute:
-        # onnx's inference of shapes divides by them.
-        if attribute.name == "strides" and min(attribute.ints, default=1) < 1:
-            strides = ", ".join(map(str, attribute.ints))
+        # onnx's inference of shapes divides by strides, ONNX Runtime's by groups: both would end the process.
+        numbers = {"strides": attribute.ints, "group": [attribute.i]}.get(attribute.name, ())
+        if min(numbers, default=1) < 1:
             raise UsageError(
-                f"{model}: node {name} ({node.op_type}) has strides {strides}; legal are 1 or more", code="attribute"
-            )
+                f"{model}: node {name} ({node.op_type}) has {attribute.name} {', '.join(map(str, numbers))}; legal are "
+                "1 or more", code="attribute",
+            )  # fmt: skip
 
 
 def _shape_text(shape: Sequence[int]) -> str:

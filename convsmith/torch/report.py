@@ -91,7 +91,7 @@ class OptimizeReport:
         longest_first = sorted(self.rows, key=lambda row: -len(row.names) * max(row.ours, row.torch))
         rows = [self._cells(row) for row in longest_first]
         widths = {t: max([len(t), *(len(cells[n]) for cells in rows)]) for n, t in enumerate(titles)}
-        room = width - sum(widths.values()) - _GAP * (len(titles) - 1)
+        room = width - sum(widths.values()) - _GAP * len(titles)  # rich before 14.3 counts one behind the last column
         for title, least in (("runs on", _RUNNER), ("problem", _PROBLEM)):
             short = min(max(-room, 0), max(widths[title] - least, 0))
             widths[title], room = widths[title] - short, room + short

@@ -95,7 +95,10 @@ class Setup:
         if not m.quantised:
             least, most = float(self.sums.min()), float(self.sums.max())
             bounds = np.round([least + case.low * (most - least), least + case.high * (most - least)])
-            return tuple(bounds), np.clip(self.sums, *bounds).astype(self.dtype)
+            # The sign of a zero at a bound of zero: of np.clip it depends on the release of numpy.
+            low, high = bounds
+            clamped = np.where(self.sums < low, low, np.where(self.sums > high, high, self.sums))
+            return tuple(bounds), clamped.astype(self.dtype)
         limits = np.iinfo(self.dtype)
         span = limits.max - limits.min
         low, high = limits.min + int(case.low * span), limits.min + int(case.high * span)

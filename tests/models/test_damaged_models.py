@@ -136,11 +136,14 @@ def _no_output(made: Any) -> None:
     del made.graph.node[0].output[:]
 
 
-def _no_stride(made: Any) -> None:
-    node = made.graph.node[0]
-    kept = [attribute for attribute in node.attribute if attribute.name != "strides"]
-    del node.attribute[:]
-    node.attribute.extend([*kept, onnx.helper.make_attribute("strides", [1, 0])])
+def _attribute(name: str, value: object) -> Callable[[Any], None]:
+    def damage(made: Any) -> None:
+        node = made.graph.node[0]
+        kept = [attribute for attribute in node.attribute if attribute.name != name]
+        del node.attribute[:]
+        node.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+
+    return damage
 
 
 def _conversion(made: Any) -> None:
@@ -169,7 +172,8 @@ DAMAGES: dict[str, tuple[Callable[[Any], None], str]] = {
     "input of 2^62": (_huge_input, "its shape is 4611686018427387904 x 3 x 6 x 6; legal are fewer than 2**60 elements"),
     "one input": (_one_input, "node stem (Conv) has 1 inputs; legal are 2 to 3"),
     "no output": (_no_output, "node stem (Conv) has no output; legal is one"),
-    "stride 0": (_no_stride, "node stem (Conv) has strides 1, 0; legal are 1 or more"),
+    "stride 0": (_attribute("strides", [1, 0]), "node stem (Conv) has strides 1, 0; legal are 1 or more"),
+    "group 0": (_attribute("group", 0), "node stem (Conv) has group 0; legal are 1 or more"),
     "conversion": (_conversion, "node number 0 (DequantizeLinear) has 0 inputs; legal are 2 to 3"),
     "absolute": (_file("/etc/passwd"), "the file of its weights cannot be read: "),
     "parent": (_file("../w.bin"), "the file of its weights cannot be read: "),
@@ -240,8 +244,10 @@ HOSTILE = "\x1b]0;x\x07\x9b31m\n\r$\\frac"
 def test_no_command_prints_a_control_character_of_a_name(tmp_path: Path) -> None:
     node = onnx.helper.make_node
     nodes = [
-        node("Conv", [HOSTILE, "w"], ["one"], HOSTILE), node("Conv", ["one", "w"], ["two"], f"{HOSTILE}2"),
-        node("FusedConv", ["two", "w"], ["y"], domain="com.microsoft"), node("Relu", ["y"], ["z"]),
+        node("Conv", [HOSTILE, "w"], ["one"], HOSTILE),
+        node("Conv", ["one", "w"], ["two"], f"{HOSTILE}2"),
+        node("FusedConv", ["two", "w"], ["y"], domain="com.microsoft"),
+        node("Relu", ["y"], ["z"]),
     ]
     made = saved_model(nodes, {HOSTILE: (FLOAT, [1, 2, "a\x1b", 3])}, ["z"], w=np.ones((2, 2, 1, 1), np.float32))
     made.graph.name = HOSTILE
