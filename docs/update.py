@@ -52,7 +52,7 @@ def _commands(block: str) -> list[str]:
 
 
 def _run(commands: Sequence[str]) -> list[str]:
-    """What each command prints, one shell running them all. Ends the program when one fails."""
+    """Return what each command prints; one shell runs them all. Ends the program when one fails."""
     if not commands:
         return []
     parts = [f"{{ {command}\n}} 2>&1\necho '{_END}' $?\n" for command in commands]

@@ -81,7 +81,7 @@ def filter_bank() -> tuple[dict[str, slice], Array]:
 
 
 def with_scipy(image: Array, weights: Array) -> NDArray[np.float64]:
-    """The same convolution in double precision, filter by filter; channels without taps are left out."""
+    """Return the same convolution in double precision, filter by filter; channels without taps are left out."""
     return np.stack(
         [
             sum(

@@ -103,7 +103,7 @@ def bench_model(
 
 
 def _columns(cells: Mapping[str, str], longest: int) -> list[Column]:
-    """Return the columns of a profile, of which every row has `cells`; problems have at most `longest` characters."""
+    """Return the columns of a profile whose rows all have `cells`; problems have at most `longest` characters."""
     widths = {**_WIDTHS, "problem": min(longest, _WIDTHS["problem"])}
     return [
         Column(title, max(widths.get(title, _NUMBERS), len(title)), _RANKS.get(title, 0), left=title in TEXTS)

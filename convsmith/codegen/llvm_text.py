@@ -169,7 +169,7 @@ class FunctionEmitter(ValueEmitter):
         super().start(label)
 
     def _At(self, s: At) -> None:
-        """Emit the loaded pointer and those of the statements of its kind within, of which there may be hundreds."""
+        """Emit the loaded pointer, and those of the nested statements of its kind: hundreds may be nested."""
         around = [(len(self.lines), s)]
         self._pointer(s)
         while isinstance(s.body, At):
@@ -224,13 +224,13 @@ class FunctionEmitter(ValueEmitter):
         self.store(s.buffer, s.index, s.lanes, x)
 
     def _load_rows(self, v: Load) -> str:
-        """Return the vector of rows of adjacent lanes in memory, the last of which may be absent: they are zero."""
+        """Return the vector of rows of adjacent lanes in memory. The last lanes may be absent: they are zero."""
         assert v.lanes is not None
         _, width, _ = v.lanes.rows or (1, v.lanes.count, 0)
         return self.value(v, v.lanes.count) if width == v.lanes.count else self.load_rows(v, v.lanes, width)
 
     def _store_rows(self, s: Store, lanes: Lanes) -> None:
-        """Write a vector as rows of adjacent lanes, of which the last may be absent."""
+        """Write a vector as rows of adjacent lanes. The last lanes may be absent."""
         assert lanes.rows is not None
         _, width, distance = lanes.rows
         t, x = s.buffer.dtype, self.value(s.value, lanes.count)

@@ -128,7 +128,7 @@ def module_text(
 def kernel_text(
     kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
 ) -> list[str]:
-    """Return the functions of a kernel, the last of which runs a part of its tasks.
+    """Return the functions of a kernel. The last one runs a part of its tasks.
 
     Stores past the caches need aligned vectors. A kernel that has some runs another form of it on results elsewhere.
     """

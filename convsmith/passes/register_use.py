@@ -15,7 +15,6 @@ from convsmith.passes.accesses import written_in
 
 _ALL = (-INFINITE, INFINITE)
 
-
 Part = tuple[Range, ...]
 """The first and the last element along each dim of an array that an access may touch."""
 
@@ -75,7 +74,6 @@ class RegisterUse:
         self.writes[buffer].add(part)
         if not is_zero:
             self.fills[buffer].add(part)
-
 
 
 def _part(index: tuple[Index, ...], lanes: Lanes | None, ranges: Ranges) -> Part:

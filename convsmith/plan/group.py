@@ -214,7 +214,7 @@ def zeroing_steps(st: Statement) -> tuple[Step, ...]:
 
 
 def filling_groups(elements: int, threads: int = ADDING) -> int:
-    """Return the number of groups of ``threads`` that store to so many ``elements``, a thread for each."""
+    """Return the number of groups of ``threads`` that store to ``elements`` elements, one for each thread."""
     return -(-elements // threads)
 
 

@@ -28,7 +28,9 @@ __all__ = ["MIN_GAIN", "KernelVerdict", "verdict"]
 MIN_GAIN = 0.03
 """Least part of the modelled time that an alternative saves if it is reported."""
 MIN_GAIN_CHANGED = 0.1
-"""The same for an alternative that does other work: in another type, or with other channels."""
+"""Least part of the modelled time that an alternative saves if it is reported although it does other work: in another
+type, or with other channels.
+"""
 _BOUNDS = {
     "multiply-adds": "the multiply-adds", "products": "the products of fragments", "loads": "loads of operands",
     "loads of fragments": "loads of fragments", "latency": "the latency of multiply-adds",
