@@ -24,9 +24,9 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.plan.plan import plan
 from convsmith.runtime.arrays import Array, aligned_empty
 from convsmith.runtime.host import HostLibrary
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 REPEATS = 5

@@ -22,9 +22,9 @@ from convsmith.compiler.driver import emit, lower
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.plan.planned import plan_for
 from convsmith.problem import Problem
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.compile import choose
 
 DATA = Path(__file__).parents[1] / "tests" / "data"

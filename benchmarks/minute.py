@@ -18,10 +18,10 @@ from report import Report
 
 from convsmith.cli.problems import with_layout
 from convsmith.machine.registry import host_target, target
-from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import suite
 from convsmith.runtime.threads import available_cpus
+from convsmith.schedule.config import Config
 from convsmith.tune.database import IN_MEMORY, Database
 from convsmith.tune.hints import hints
 from convsmith.tune.search import Outcome, compare, search

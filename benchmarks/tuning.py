@@ -25,8 +25,8 @@ from report import Report
 from convsmith.cli.tune import opened
 from convsmith.machine.micro_architectures import preferred
 from convsmith.machine.registry import host_target
-from convsmith.plan.config import Config
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.config import Config
 from convsmith.tune import shipped
 from convsmith.tune.database import Database
 from convsmith.tune.measured import Measured, best_of

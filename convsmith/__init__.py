@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from convsmith.frontend.micro_kernel import micro_kernel
     from convsmith.frontend.numpy_api import compile, load_packed, reorder
     from convsmith.layout.layout import Layout
-    from convsmith.plan.config import Config
     from convsmith.problem.conv import Conv
     from convsmith.problem.suites import suite
     from convsmith.runtime.denormals import DenormalWarning
     from convsmith.runtime.packed import Packed
+    from convsmith.schedule.config import Config
 
 __version__ = "0.1.0"
 
@@ -63,7 +63,7 @@ _HOME = {
     "frontend.micro_kernel": ("micro_kernel",),
     "frontend.numpy_api": ("compile", "load_packed", "reorder"),
     "layout.layout": ("Layout",),
-    "plan.config": ("Config",),
+    "schedule.config": ("Config",),
     "problem.conv": ("Conv",),
     "problem.suites": ("suite",),
     "runtime.denormals": ("DenormalWarning",),

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from convsmith.machine.base import Machine
-from convsmith.plan.blocked_chain import BlockedChain
 from convsmith.problem import parse_problem
 from convsmith.problem.chain import Chain
+from convsmith.schedule.blocked_chain import BlockedChain
 
 DATA = Path(__file__).parent / "data"
 

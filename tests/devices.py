@@ -14,9 +14,9 @@ from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.device import DevicePlan, device_plan
 from convsmith.problem import Problem, parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import DevicePlan, device_plan
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement

@@ -10,14 +10,14 @@ from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import print_strided
 from convsmith.machine.base import Machine
-from convsmith.plan.config import REALISATIONS, Config
-from convsmith.plan.kernel import scheduled
-from convsmith.plan.loops import fused_dims, loops_after_fusing
-from convsmith.plan.registers import filled_lanes
-from convsmith.plan.unit import Unit, rows
 from convsmith.problem import Conv, Matmul, Problem
 from convsmith.problem.attributes import ZERO_POINTS, Quantity
 from convsmith.problem.post_ops import parse_post_ops
+from convsmith.schedule.config import REALISATIONS, Config
+from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.loops import fused_dims, loops_after_fusing
+from convsmith.schedule.registers import filled_lanes
+from convsmith.schedule.unit import Unit, rows
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import phased, phases

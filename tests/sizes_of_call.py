@@ -15,10 +15,10 @@ from convsmith.ir.buffer import UNKNOWN
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.passes.manager import Step
-from convsmith.plan.dynamic import size_values
-from convsmith.plan.dynamic_table import call_pointers, section_values, table_name
 from convsmith.problem import Conv, Problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.dynamic import size_values
+from convsmith.schedule.dynamic_table import call_pointers, section_values, table_name
 
 
 class AtSizes:

@@ -17,9 +17,9 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
 from convsmith.problem import Problem
 from convsmith.runtime import opencl
+from convsmith.schedule.config import Config
 
 DEVICES = {"xe_hpc": "pvc", "xe_hpg": "dg2", "xe_lp": "tgllp"}
 """Names of devices, as ocloc knows them."""

@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "passes": {"numpy"},
     "machine": {"llvmlite"},
     "statement": set(),
-    "plan": set(),
+    "schedule": set(),
     "codegen": {"llvmlite", "numpy"},
     "compiler": {"cuda", "llvmlite", "numpy", "platformdirs"},
     "runtime": {"cuda", "llvmlite", "ml_dtypes", "numpy", "pyopencl"},
@@ -58,9 +58,9 @@ UNKNOWN = {
     "passes": {"problem", "interp"},
     "machine": {"arith", "layout", "interp", "problem", "passes"},
     "statement": {"interp"},
-    "plan": {"interp"},
-    "codegen": {"interp", "problem", "passes", "machine", "statement", "plan"},
-    "measure": {"arith", "interp", "passes", "plan", "tune"},
+    "schedule": {"interp"},
+    "codegen": {"interp", "problem", "passes", "machine", "statement", "schedule"},
+    "measure": {"arith", "interp", "passes", "schedule", "tune"},
     "tune": {"interp"},
 }
 """Imports that a folder must not have although it stands above."""

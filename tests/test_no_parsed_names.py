@@ -15,7 +15,7 @@ import pytest
 import convsmith
 
 ROOT = Path(convsmith.__file__).parent
-PACKAGES = ("passes", "statement", "plan", "codegen", "compiler", "runtime", "measure", "tune", "frontend")
+PACKAGES = ("passes", "statement", "schedule", "codegen", "compiler", "runtime", "measure", "tune", "frontend")
 PARSERS = {
     "partition", "rpartition", "split", "rsplit", "startswith", "endswith", "removeprefix", "removesuffix", "isdigit",
     "isdecimal", "fullmatch", "match", "search", "findall", "finditer",
@@ -33,20 +33,20 @@ PYTHON = "names of Python's modules and interpreters"
 ONNX = "an attribute of ONNX, which has words as values"
 LOGS = "the log of an assembler"
 LEGAL = {
-    ("plan/config.py", "self.at.partition(':')"): CONFIG,
-    ("plan/config.py", "self.at.partition(':')[2].isdecimal()"): CONFIG,
-    ("plan/config.py", "text.split(THEN)"): CONFIG,
-    ("plan/config.py", "text.split()"): CONFIG,
-    ("plan/config.py", "x.partition('+')"): CONFIG,
-    ("plan/config.py", "x.partition(':')"): CONFIG,
-    ("plan/config.py", "word.removeprefix('--').partition('=')"): CONFIG,
-    ("plan/config.py", "word.removeprefix('--')"): CONFIG,
-    ("plan/config.py", "word.startswith('--')"): CONFIG,
-    ("plan/config.py", "value.split(',')"): CONFIG,
-    ("plan/config.py", "f.name in ('target', 'lane')"): "fields of a dataclass",
-    ("plan/wish.py", "name not in _SEQUENCES"): "fields of a dataclass",
-    ("plan/wish.py", "name in _JOINING"): "fields of a dataclass",
-    ("plan/wish.py", "f.name != 'then'"): "fields of a dataclass",
+    ("schedule/config.py", "self.at.partition(':')"): CONFIG,
+    ("schedule/config.py", "self.at.partition(':')[2].isdecimal()"): CONFIG,
+    ("schedule/config.py", "text.split(THEN)"): CONFIG,
+    ("schedule/config.py", "text.split()"): CONFIG,
+    ("schedule/config.py", "x.partition('+')"): CONFIG,
+    ("schedule/config.py", "x.partition(':')"): CONFIG,
+    ("schedule/config.py", "word.removeprefix('--').partition('=')"): CONFIG,
+    ("schedule/config.py", "word.removeprefix('--')"): CONFIG,
+    ("schedule/config.py", "word.startswith('--')"): CONFIG,
+    ("schedule/config.py", "value.split(',')"): CONFIG,
+    ("schedule/config.py", "f.name in ('target', 'lane')"): "fields of a dataclass",
+    ("schedule/wish.py", "name not in _SEQUENCES"): "fields of a dataclass",
+    ("schedule/wish.py", "name in _JOINING"): "fields of a dataclass",
+    ("schedule/wish.py", "f.name != 'then'"): "fields of a dataclass",
     ("passes/vectorise.py", "str(error).removeprefix(f'{self.what}: ')"): "a message that names its pass already",
     ("codegen/artifact.py", "data.startswith(_MAGIC)"): FILES,
     ("codegen/llvm_text.py", "self.mask(s.dst.lanes).partition('> ')"): LLVM,

@@ -17,9 +17,9 @@ from convsmith.diag.files import read_text
 from convsmith.measure.description import describe
 from convsmith.measure.peers import PEERS
 from convsmith.measure.timing import Spread, geometric_mean
-from convsmith.plan.config import Config
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 
 __all__ = ["JSON_SCHEMA", "RowData", "as_json", "earlier_rows", "means_of", "problem_key", "row_data", "versions_of"]
 

@@ -16,10 +16,10 @@ from convsmith.machine.registry import target
 from convsmith.measure.roofline import Roofline, roofline
 from convsmith.measure.timing import geometric_mean
 from convsmith.page.figures import EFFECTIVE, MARKERS
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.types import print_types
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.verdict import verdict
 
 __all__ = ["SuiteResult", "check_picture", "distribution", "draw", "draw_ratios", "draw_roofline"]

@@ -22,7 +22,6 @@ from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
 from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
-from convsmith.plan.wish import Wish, read_decisions
 from convsmith.problem.batch import Item, read_batch, split_words
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -30,6 +29,7 @@ from convsmith.problem.descriptor import KINDS, STAGES
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES, every_way, suite
 from convsmith.runtime.threads import default_threads
+from convsmith.schedule.wish import Wish, read_decisions
 
 __all__ = [
     "Listed",

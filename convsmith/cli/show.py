@@ -16,10 +16,10 @@ from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.tables import indirection_page
 from convsmith.layout.tags import ANY
 from convsmith.machine.registry import target as known_target
-from convsmith.plan.blocked_chain import BlockedChain
 from convsmith.problem.chain import Chain
 from convsmith.problem.descriptor import STAGES
 from convsmith.problem.problem import Problem
+from convsmith.schedule.blocked_chain import BlockedChain
 
 __all__ = ["show"]
 

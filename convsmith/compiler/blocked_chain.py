@@ -11,7 +11,7 @@ from convsmith.compiler.driver import assemble, lower
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
-from convsmith.plan.blocked_chain import BlockedChain
+from convsmith.schedule.blocked_chain import BlockedChain
 
 __all__ = ["blocked_chain_artifact"]
 

@@ -27,16 +27,16 @@ from convsmith.layout.indirection import recipe, shape_of
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Instrument, Step, run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.device import DevicePlan
-from convsmith.plan.dynamic_table import table_name
-from convsmith.plan.packing import packing_steps
-from convsmith.plan.pipelines import Pipelines
-from convsmith.plan.planned import AnyPlan, plan_for
-from convsmith.plan.pointers import Pointers, indirect, pointers
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import DevicePlan
+from convsmith.schedule.dynamic_table import table_name
+from convsmith.schedule.packing import packing_steps
+from convsmith.schedule.pipelines import Pipelines
+from convsmith.schedule.planned import AnyPlan, plan_for
+from convsmith.schedule.pointers import Pointers, indirect, pointers
 
 _LINE = 64
 """Bytes of a cache line, at which private buffers begin."""

@@ -10,12 +10,12 @@ from convsmith.compiler.arguments import argument_of
 from convsmith.compiler.driver import absent_points, pointer_arguments
 from convsmith.ir.intern import interning
 from convsmith.layout.requirements import Requirements
-from convsmith.plan.dynamic import kernel_arrays, size_values, symbolic_dims
-from convsmith.plan.dynamic_table import call_pointers, section_values, table_name
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
+from convsmith.schedule.dynamic import kernel_arrays, size_values, symbolic_dims
+from convsmith.schedule.dynamic_table import call_pointers, section_values, table_name
 from convsmith.statement.fused import stage_name
 
 __all__ = ["at_call", "given_tensor", "requirements"]

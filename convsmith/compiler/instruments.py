@@ -26,10 +26,10 @@ from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import to_layout
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
-from convsmith.plan.config import Config
 from convsmith.problem.data import random_arrays, unwritten
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import is_exact, reference, steps_type
+from convsmith.schedule.config import Config
 
 __all__ = [
     "Dump", "Interpret", "PassRecord", "Recorder", "Verify", "dump_directory", "dump_root", "node_count",

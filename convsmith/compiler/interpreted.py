@@ -16,10 +16,10 @@ from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.indirection import FORMS, Table
-from convsmith.plan.pointers import pointers
 from convsmith.problem.data import unwritten
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.pointers import pointers
 from convsmith.statement.fused import stage_statement
 
 __all__ = ["ArrayMemory", "InterpretedCall", "known_arguments"]

@@ -13,8 +13,8 @@ from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import POINTERS, PTR
 from convsmith.machine.base import Machine
-from convsmith.plan.micro_kernel import MicroKernelPlan
 from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.schedule.micro_kernel import MicroKernelPlan
 
 
 def micro_kernel_artifact(m: MicroKernel, target: Machine) -> Artifact:

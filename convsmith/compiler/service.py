@@ -24,10 +24,10 @@ from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.layout.tags import ANY
 from convsmith.machine.base import Machine
 from convsmith.machine.micro_architectures import preferred
-from convsmith.plan.config import Config
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 
 __all__ = ["Chooser", "compile_or_load", "faults", "line_words", "repro"]
 
@@ -115,7 +115,7 @@ def _stored(
 
 def _general(problem: Problem) -> Problem:
     with import_lock:
-        from convsmith.plan.dynamic import check_dynamic, general
+        from convsmith.schedule.dynamic import check_dynamic, general
 
     return general(check_dynamic(problem)).canonical()
 
@@ -156,7 +156,7 @@ def _compile(problem: Problem, config: Config, target: Machine, requirements: Re
         from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower
         from convsmith.ir.intern import one_table
-        from convsmith.plan.planned import plan_for
+        from convsmith.schedule.planned import plan_for
 
     if settings.dump is None and settings.check == "off":
         return build_artifact(problem, config, target, requirements=requirements)

@@ -17,8 +17,8 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import known_targets
 from convsmith.measure.verification import narrow_limits
-from convsmith.plan.planned import with_wide_products
 from convsmith.runtime.arrays import Array, is_within, numpy_dtype
+from convsmith.schedule.planned import with_wide_products
 
 __all__ = ["BuiltKernel", "build_kernel"]
 

@@ -22,12 +22,12 @@ from convsmith.exporter.target import THIS_MACHINE, export_machine
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.frontend.numpy_api import thread_count
-from convsmith.plan.wish import read_decisions
 from convsmith.problem.chain import Chain
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.runtime.array_file import read_array
 from convsmith.runtime.arrays import Array, as_array, numpy_dtype
+from convsmith.schedule.wish import read_decisions
 
 __all__ = ["FORMATS", "ExportedLibrary", "export", "export_kernels", "kernels_for", "weights_of"]
 

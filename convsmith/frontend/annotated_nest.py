@@ -18,7 +18,7 @@ from convsmith.ir.value import Binary, Cast, Const, Load, Value
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.passes.manager import run_steps
 from convsmith.passes.share_storage import StoragePlan, plan_storage, share_storage
-from convsmith.plan.blocked_chain import FIRST, SECOND, BlockedChain
+from convsmith.schedule.blocked_chain import FIRST, SECOND, BlockedChain
 
 __all__ = ["annotated_nest"]
 

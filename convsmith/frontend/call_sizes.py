@@ -10,13 +10,13 @@ import numpy as np
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import conforms, shown
-from convsmith.plan.dynamic import at_sizes, symbolic_dims
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
+from convsmith.schedule.dynamic import at_sizes, symbolic_dims
 
 __all__ = ["Pads", "Pairs", "Shapes", "deciding", "pad_pairs", "problem_of_call"]
 

@@ -25,9 +25,6 @@ from convsmith.frontend.call_sizes import Pads, deciding, pad_pairs, problem_of_
 from convsmith.frontend.inspection import Inspected
 from convsmith.frontend.nothing import NothingKernel, has_empty_tensor
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.dynamic import check_dynamic, general, symbolic_dims
-from convsmith.plan.wish import Decisions
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -37,10 +34,13 @@ from convsmith.runtime.border import Given
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.loading import library_of
 from convsmith.runtime.packed import Packed
+from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic import check_dynamic, general, symbolic_dims
+from convsmith.schedule.wish import Decisions
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
-    from convsmith.plan.planned import AnyPlan
+    from convsmith.schedule.planned import AnyPlan
 
 __all__ = ["DynamicKernel", "dynamic_dims", "dynamic_names"]
 
@@ -173,7 +173,7 @@ class DynamicKernel(Inspected):
     def plan(self) -> AnyPlan:
         """Return every decision worked out, with the sizes of calls as symbols; `print` shows it."""
         with import_lock:
-            from convsmith.plan.plan import plan
+            from convsmith.schedule.plan import plan
 
         return plan(general(self.problem).canonical(), self.config, self.target, self.artifact.requirements)
 

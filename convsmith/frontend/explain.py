@@ -30,15 +30,15 @@ from convsmith.machine.registry import host_targets
 from convsmith.measure.roofline import Roofline, bytes_of_arrays, rate_unit, roofline
 from convsmith.page.nest_view import planned_nest
 from convsmith.passes.share_storage import plan_storage, share_storage
-from convsmith.plan.copies import is_copied
-from convsmith.plan.device import DevicePlan
-from convsmith.plan.plan import Plan
-from convsmith.plan.planned import AnyPlan, without_limits
-from convsmith.plan.text import kernel_lines, statement_lines
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
 from convsmith.runtime.arrays import beyond_text
+from convsmith.schedule.copies import is_copied
+from convsmith.schedule.device import DevicePlan
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.planned import AnyPlan, without_limits
+from convsmith.schedule.text import kernel_lines, statement_lines
 from convsmith.statement.views import sums_type
 from convsmith.tune.expected import expected_terms
 from convsmith.tune.recall import measured_row

@@ -10,10 +10,10 @@ from convsmith.compiler.driver import Lowered
 from convsmith.compiler.launch import launch_of
 from convsmith.machine.device import ComputeUnits, Device
 from convsmith.measure.roofline import bytes_of_arrays
-from convsmith.plan.config import Config
-from convsmith.plan.device import DevicePlan
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import TYPES
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import DevicePlan
 from convsmith.tune.verdict import MIN_GAIN
 
 __all__ = ["device_lines", "device_roofline", "device_verdict"]

@@ -8,13 +8,13 @@ from math import prod
 from convsmith.compiler.driver import Lowered, private_buffers
 from convsmith.machine.base import Machine
 from convsmith.measure.roofline import bytes_of_arrays
-from convsmith.plan.fused import ComputedAt, places
-from convsmith.plan.kernel import loop_at
-from convsmith.plan.plan import Plan
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import middle, stages_of
 from convsmith.problem.types import TYPES
+from convsmith.schedule.fused import ComputedAt, places
+from convsmith.schedule.kernel import loop_at
+from convsmith.schedule.plan import Plan
 from convsmith.statement.fused import FusedStatements
 from convsmith.tune.chains import joints
 from convsmith.tune.stage_configs import StageConfigs

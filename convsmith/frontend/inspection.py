@@ -17,14 +17,14 @@ from convsmith.diag.forking import import_lock
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets
-from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.compiler.instruments import PassRecord
     from convsmith.passes.manager import Instrument
-    from convsmith.plan.planned import AnyPlan
+    from convsmith.schedule.planned import AnyPlan
 
 __all__ = ["Inspected"]
 

@@ -21,8 +21,6 @@ from convsmith.frontend.nothing import NothingKernel, has_empty_tensor
 from convsmith.frontend.public import public
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as known_target
-from convsmith.plan.config import Config
-from convsmith.plan.wish import Decisions
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.addressed import AddressedKernel
@@ -34,10 +32,12 @@ from convsmith.runtime.kept import KeptWeights
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.placed_call import PlacedCall
 from convsmith.runtime.resident import ResidentCall
+from convsmith.schedule.config import Config
+from convsmith.schedule.wish import Decisions
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
-    from convsmith.plan.planned import AnyPlan
+    from convsmith.schedule.planned import AnyPlan
     from convsmith.statement.winograd import Winograd
 
 __all__ = ["CompiledKernel"]
@@ -189,7 +189,7 @@ class CompiledKernel(Inspected):
     def plan(self) -> AnyPlan:
         """Return every decision worked out; `print` shows it."""
         with import_lock:
-            from convsmith.plan.planned import plan_for
+            from convsmith.schedule.planned import plan_for
 
         return plan_for(self.problem.canonical(), self.config, self.target)
 
@@ -210,7 +210,7 @@ class CompiledKernel(Inspected):
         if config.has_transform:
             config = Config.parse(compile_problem(problem, target=self.target, threads=config.threads).config)
         with import_lock:
-            from convsmith.plan.planned import without_limits
+            from convsmith.schedule.planned import without_limits
 
         return CompiledKernel(problem, self.target, without_limits(config, self.target), config.threads)
 

@@ -22,8 +22,6 @@ from convsmith.frontend.sized_kernels import SizedKernels
 from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
 from convsmith.machine import registry
-from convsmith.plan.config import Config
-from convsmith.plan.wish import Decisions, read_decisions
 from convsmith.problem.activations import Activation, activation_post_ops
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -33,6 +31,8 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, as_array, takes_arrays
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.threads import default_threads
+from convsmith.schedule.config import Config
+from convsmith.schedule.wish import Decisions, read_decisions
 
 __all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "thread_count", "watched"]
 

@@ -9,15 +9,15 @@ from convsmith.compiler.dynamic import requirements
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.plan.config import Config
-from convsmith.plan.wish import Decisions, Wish
 from convsmith.problem.problem import Problem
 from convsmith.runtime.host_kernel import HostKernel
+from convsmith.schedule.config import Config
+from convsmith.schedule.wish import Decisions, Wish
 from convsmith.tune.compile import compile_problem
 from convsmith.tune.device import device_config
 
 if TYPE_CHECKING:
-    from convsmith.plan.planned import AnyPlan
+    from convsmith.schedule.planned import AnyPlan
 
 __all__ = ["SizedKernels"]
 
@@ -44,7 +44,7 @@ class SizedKernels(DynamicKernel):
     def plan(self) -> AnyPlan:
         """Return every decision worked out, for the sizes of the line; `print` shows it."""
         with import_lock:
-            from convsmith.plan.planned import plan_for
+            from convsmith.schedule.planned import plan_for
 
         return plan_for(self.problem.canonical(), self.config, self.target)
 

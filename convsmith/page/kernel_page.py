@@ -25,11 +25,11 @@ from convsmith.page.figures import ABOVE, EFFECTIVE, Dot, roofline_figure
 from convsmith.page.nest_view import LEVELS, levels_of, nest_lines, planned_nest
 from convsmith.page.packing_grid import packed_grids
 from convsmith.page.pass_timeline import timeline
-from convsmith.plan.config import Config
-from convsmith.plan.kernel import KernelPlan
-from convsmith.plan.plan import Plan
-from convsmith.plan.planned import AnyPlan
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.kernel import KernelPlan
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.planned import AnyPlan
 from convsmith.tune.expected import model_of, with_lanes
 
 __all__ = ["Explained", "kernel_page"]

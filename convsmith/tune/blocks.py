@@ -20,8 +20,8 @@ from math import inf, prod
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
 from convsmith.tune.orders import CLEARLY, orders
 from convsmith.tune.traffic import Traffic

@@ -13,11 +13,11 @@ from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import walk
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, loops_after_fusing
-from convsmith.plan.registers import registers
-from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.registers import registers
+from convsmith.schedule.unit import Unit
 from convsmith.statement.epilogue import Buffers, Epilogue
 from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement

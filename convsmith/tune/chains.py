@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import Stages, reads_padding_alone, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
+from convsmith.schedule.config import Config
 from convsmith.tune.chain_costs import ThreadCosts
 from convsmith.tune.fused import fused_config
 from convsmith.tune.stage_configs import ROWS, StageConfigs, row_bytes, rows_at_once, unfused

@@ -22,8 +22,8 @@ from convsmith.diag.expect import (
     shown,
 )
 from convsmith.diag.settings import MOST_THREADS
-from convsmith.plan.config import Config
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.config import Config
 from convsmith.tune.measured import Measured, Status
 from convsmith.tune.origin import compiler_key
 

@@ -10,10 +10,10 @@ from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.wish import Decisions, Wish
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.wish import Decisions, Wish
 from convsmith.tune.recall import keeps_bits, on_threads, recalled, refuse
 
 __all__ = ["choose", "compile_problem"]
@@ -113,8 +113,8 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
     """
     with import_lock:
         from convsmith.ir.intern import interning
-        from convsmith.plan.dynamic import check_dynamic
-        from convsmith.plan.planned import check_sizes
+        from convsmith.schedule.dynamic import check_dynamic
+        from convsmith.schedule.planned import check_sizes
         from convsmith.tune.candidates import default_config
         from convsmith.tune.chains import stages_config
         from convsmith.tune.device import device_config
@@ -146,7 +146,7 @@ def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, 
     none, or one that the plan refuses, which costs a warning.
     """
     with import_lock:
-        from convsmith.plan.planned import plan_for
+        from convsmith.schedule.planned import plan_for
         from convsmith.tune.candidates import default_config
         from convsmith.tune.expected import expected_terms
         from convsmith.tune.shipped import faster

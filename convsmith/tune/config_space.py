@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 
 __all__ = ["Changes", "ConfigSpace"]
 

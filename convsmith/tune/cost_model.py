@@ -12,8 +12,8 @@ from math import gcd, prod
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, fused_dims
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, fused_dims
 from convsmith.statement.statement import View, view_steps
 from convsmith.tune.fragments import Panels, fragment_cycles
 from convsmith.tune.shared_facts import SharedFacts

@@ -15,17 +15,17 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
-from convsmith.plan.config import Config
-from convsmith.plan.group import group_plan
-from convsmith.plan.group_fragments import lane_row
-from convsmith.plan.group_limits import along_lanes, loaded_vector, shared_bytes, taken
-from convsmith.plan.group_nest import GroupNest, group_nest
-from convsmith.plan.group_packing import packed_statement
-from convsmith.plan.hardware_choice import hardware_config
-from convsmith.plan.kernel import scheduled
-from convsmith.plan.loops import Loops, loops_after_fusing
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.group import group_plan
+from convsmith.schedule.group_fragments import lane_row
+from convsmith.schedule.group_limits import along_lanes, loaded_vector, shared_bytes, taken
+from convsmith.schedule.group_nest import GroupNest, group_nest
+from convsmith.schedule.group_packing import packed_statement
+from convsmith.schedule.hardware_choice import hardware_config
+from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps

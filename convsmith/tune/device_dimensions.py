@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.group_limits import ATOMIC
-from convsmith.plan.loops import Loops, fused_name, loops_after_fusing
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.group_limits import ATOMIC
+from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes

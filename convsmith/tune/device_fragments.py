@@ -13,11 +13,11 @@ from convsmith.ir.index import Var, is_false
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.group_fragments import lane_row, lane_rows
-from convsmith.plan.group_limits import shared_bytes, taken
-from convsmith.plan.group_nest import GroupNest, group_nest
-from convsmith.plan.loops import loops_after_fusing
+from convsmith.schedule.config import Config
+from convsmith.schedule.group_fragments import lane_row, lane_rows
+from convsmith.schedule.group_limits import shared_bytes, taken
+from convsmith.schedule.group_nest import GroupNest, group_nest
+from convsmith.schedule.loops import loops_after_fusing
 from convsmith.statement.statement import Statement
 
 FRAGMENTS = (1, 2, 4)

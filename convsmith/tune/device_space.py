@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
-from convsmith.plan.loops import loops_after_fusing
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
+from convsmith.schedule.loops import loops_after_fusing
 from convsmith.statement.naive import naive
 from convsmith.statement.views import statement
 from convsmith.tune.config_space import Changes, ConfigSpace

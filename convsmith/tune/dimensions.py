@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import OFFSETS, TABLES, Config
-from convsmith.plan.loops import Loops
-from convsmith.plan.unit import Unit
-from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import OFFSETS, TABLES, Config
+from convsmith.schedule.loops import Loops
+from convsmith.schedule.unit import Unit
+from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.parts import PART
 from convsmith.tune.config_space import Changes
 from convsmith.tune.fusions import joined, parted

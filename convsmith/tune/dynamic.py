@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.dynamic import symbolic_dims, through_table
-from convsmith.plan.loops import loops_after_fusing
-from convsmith.plan.registers import check_config
-from convsmith.plan.unit import Unit
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic import symbolic_dims, through_table
+from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.registers import check_config
+from convsmith.schedule.unit import Unit
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement

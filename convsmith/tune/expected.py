@@ -6,11 +6,11 @@ from collections import defaultdict
 from dataclasses import replace
 
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, loops_after_fusing
-from convsmith.plan.unit import Unit
-from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.unit import Unit
+from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.phases import phases
 from convsmith.tune.model import Model
 from convsmith.tune.winograd import winograd_terms

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from convsmith.machine.costs import Costs
-from convsmith.plan.unit import Unit
+from convsmith.schedule.unit import Unit
 
 
 def fragment_shapes(registers: int) -> list[tuple[int, int]]:

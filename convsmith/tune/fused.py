@@ -12,11 +12,11 @@ from math import prod
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.fused import NEAR
-from convsmith.plan.loops import fused_dims, fused_name
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
+from convsmith.schedule.config import Config
+from convsmith.schedule.fused import NEAR
+from convsmith.schedule.loops import fused_dims, fused_name
 from convsmith.statement.parts import PART
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config

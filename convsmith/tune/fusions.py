@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import prod
 
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, fused_dims, fused_name
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, fused_dims, fused_name
 from convsmith.tune.config_space import Changes
 
 __all__ = ["Sizes", "joined", "neighbours_of", "parted"]

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.group_packing import packed_statement
-from convsmith.plan.hardware import HardwareNest, hardware_row, hardware_rows, is_turned
-from convsmith.plan.kernel import scheduled
-from convsmith.plan.loops import Loops, fused_chain, loops_after_fusing
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.group_packing import packed_statement
+from convsmith.schedule.hardware import HardwareNest, hardware_row, hardware_rows, is_turned
+from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
 from convsmith.tune.fusions import Sizes

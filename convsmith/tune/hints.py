@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 from convsmith.tune.database import Database
 from convsmith.tune.measured import Measured, best_of
 from convsmith.tune.neighbours import nearest, transferred

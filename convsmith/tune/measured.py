@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from convsmith.diag.warning import ConvsmithWarning
-from convsmith.plan.config import Config
+from convsmith.schedule.config import Config
 
 __all__ = ["DatabaseWarning", "Measured", "Status", "best_of", "sums_in_order"]
 

@@ -18,11 +18,11 @@ from convsmith.diag.forking import cached_property
 from convsmith.ir.index import Mod, Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, fused_name, loops_after_fusing
-from convsmith.plan.lower import has_full_vectors
-from convsmith.plan.registers import register_file
 from convsmith.problem.post_ops import SumPostOp
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
+from convsmith.schedule.lower import has_full_vectors
+from convsmith.schedule.registers import register_file
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import View, view_steps

@@ -17,14 +17,14 @@ from typing import NamedTuple
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
-from convsmith.plan.kernel import scheduled
-from convsmith.plan.loops import loops_after_fusing
-from convsmith.plan.plan import plan
-from convsmith.plan.registers import filled_lanes
-from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
+from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.plan import plan
+from convsmith.schedule.registers import filled_lanes
+from convsmith.schedule.unit import Unit
 
 __all__ = ["Shape", "distance", "nearest", "shape_of", "transferred"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops
 from convsmith.tune.traffic import Traffic
 
 CLEARLY = 1.1

@@ -12,11 +12,11 @@ from math import prod
 from convsmith.ir.index import is_true
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.copies import shared_taps
-from convsmith.plan.loops import Loops
-from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.copies import shared_taps
+from convsmith.schedule.loops import Loops
+from convsmith.schedule.unit import Unit
 from convsmith.statement.statement import Statement, View
 from convsmith.tune.model import Model
 

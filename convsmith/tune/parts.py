@@ -6,10 +6,10 @@ from math import prod
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops
-from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops
+from convsmith.schedule.unit import Unit
 from convsmith.statement.phases import phases
 from convsmith.statement.statement import Statement
 

@@ -16,8 +16,8 @@ from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.diag.warning import warn
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 from convsmith.tune.measured import DatabaseWarning, Measured, best_of, sums_in_order
 
 __all__ = [

@@ -21,8 +21,8 @@ from statistics import median
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.measure.timing import spread
-from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 from convsmith.tune.database import ANY, Database
 from convsmith.tune.device_space import space_of
 from convsmith.tune.measured import Measured, Status, best_of, sums_in_order

@@ -11,12 +11,12 @@ from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops
-from convsmith.plan.lower import LEAST_NEIGHBOURS, transposes
-from convsmith.plan.registers import filled_lanes
-from convsmith.plan.unit import Unit
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops
+from convsmith.schedule.lower import LEAST_NEIGHBOURS, transposes
+from convsmith.schedule.registers import filled_lanes
+from convsmith.schedule.unit import Unit
 from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.traffic import PAGE, Traffic

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from convsmith.diag.expect import has_long_number, is_day, is_positive, shown
 from convsmith.diag.warning import warn
 from convsmith.machine.micro_architectures import preferred
-from convsmith.plan.config import Config
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 from convsmith.tune.checked_rows import config_flaw, is_line
 from convsmith.tune.measured import DatabaseWarning
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import candidates
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS

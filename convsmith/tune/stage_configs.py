@@ -9,12 +9,12 @@ from math import prod
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.fused import NEAR
-from convsmith.plan.kernel import scheduled
-from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.fused import NEAR
+from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.winograd import scheduled_statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.expected import expected_terms
 from convsmith.tune.fused import apart, of_stage

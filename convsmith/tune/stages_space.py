@@ -12,12 +12,12 @@ from itertools import product
 
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
-from convsmith.plan.config import HALOS, Config
-from convsmith.plan.fused import links
-from convsmith.plan.plan import plan
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import HALOS, Config
+from convsmith.schedule.fused import links
+from convsmith.schedule.plan import plan
 from convsmith.tune.chains import are_fusible, computes_near, config_of, stages_config
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS

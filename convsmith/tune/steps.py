@@ -11,12 +11,12 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, loops_after_fusing
-from convsmith.plan.registers import filled_lanes, register_file, registers
-from convsmith.plan.unit import Unit
-from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.registers import filled_lanes, register_file, registers
+from convsmith.schedule.unit import Unit
+from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.config_space import Changes

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.fused import NEAR
-from convsmith.plan.loops import Loops, loops_after_fusing
-from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.fused import NEAR
+from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.statement import View, view_steps
 
 CLEARLY = 1.5

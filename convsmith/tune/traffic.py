@@ -15,8 +15,8 @@ from convsmith.ir.index import FloorDiv, Index, Var
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.memory import MemoryLevel
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement, View
 
 PAGE = 4096

@@ -15,10 +15,10 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.machine.registry import target as known_target
 from convsmith.measure.roofline import Roofline, roofline
-from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 from convsmith.tune.compile import choose
 from convsmith.tune.expected import expected_terms, model_of
 from convsmith.tune.recall import measured_row

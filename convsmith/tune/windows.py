@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from math import prod
 
 from convsmith.ir.index import Index, Var
-from convsmith.plan.loops import Loops
+from convsmith.schedule.loops import Loops
 
 MOST_TAPS = 25
 """Maximum number of taps that are unrolled."""

@@ -17,13 +17,13 @@ from convsmith.arith.linear_map import linear_code
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.loops import fused_name, loops_after_fusing
-from convsmith.plan.registers import registers
-from convsmith.plan.unit import Unit
-from convsmith.plan.winograd import product_config, transposition, winograd_of
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import fused_name, loops_after_fusing
+from convsmith.schedule.registers import registers
+from convsmith.schedule.unit import Unit
+from convsmith.schedule.winograd import product_config, transposition, winograd_of
 from convsmith.statement.channel_copies import ChannelCopy
 from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement

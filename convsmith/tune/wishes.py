@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError, ConvsmithError
 from convsmith.machine.base import Machine
-from convsmith.plan.config import Config
-from convsmith.plan.loops import fused_dims
-from convsmith.plan.planned import plan_for
-from convsmith.plan.wish import Wish
 from convsmith.problem.chain import Chain
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import fused_dims
+from convsmith.schedule.planned import plan_for
+from convsmith.schedule.wish import Wish
 from convsmith.tune.candidates import candidates
 from convsmith.tune.device import device_candidates
 from convsmith.tune.stage_configs import unfused

@@ -30,11 +30,11 @@ from convsmith.machine.registry import host_target
 from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.timing import Sampler, wait_until_idle
 from convsmith.measure.verification import real_arrays
-from convsmith.plan.config import Config
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.runtime.host_kernel import HostKernel
+from convsmith.schedule.config import Config
 
 __all__ = ["Worker", "main"]
 

@@ -13,10 +13,10 @@ from guarded import check_result, expected, memories
 from convsmith.codegen.artifact import FINITE, Artifact
 from convsmith.compiler.driver import build_artifact
 from convsmith.machine.generic.level import level
-from convsmith.plan.config import Config
 from convsmith.problem import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.runtime.host import HostLibrary
+from convsmith.schedule.config import Config
 
 PADDED = "mb2ic3ih5oc6oh5kh3ph1"
 BLOCKED = f"--stag=aBcd4b --dtag=aBcd4b {PADDED}"

@@ -14,9 +14,9 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 from convsmith.machine.registry import target
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.fusion import stages_of
+from convsmith.schedule.plan import plan
 from convsmith.tune.chains import config_of
 from convsmith.tune.compile import choose
 from convsmith.tune.stage_configs import StageConfigs

@@ -14,9 +14,9 @@ from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 
 AMX = next(t for t in LEVELS if t.name == "avx512_amx")
 CONFIG = "--target=avx512_amx --lane=n --register=m:16,n:32 --order=m,n --instruction=tdpbusd_16 --terms=k:64"

@@ -20,11 +20,11 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.stream import stream
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.runtime.arrays import aligned_empty
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 
 AMX = next(t for t in LEVELS if t.name == "avx512_amx")
 LINE = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih9iw9oc48oh9ow9kh3kw3ph1pw1"

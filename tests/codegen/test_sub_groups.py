@@ -31,11 +31,11 @@ from convsmith.passes.block_messages import block_messages
 from convsmith.passes.simplify import simplify
 from convsmith.passes.spread_lanes import spread_lanes
 from convsmith.passes.unroll import unroll
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
 from convsmith.tune.device import device_config
 
 MESSAGES = {

@@ -29,8 +29,8 @@ from convsmith.ir.value import Const, const
 from convsmith.layout.requirements import Requirements
 from convsmith.machine.registry import target
 from convsmith.passes.manager import Step, run_steps
-from convsmith.plan.config import Config
 from convsmith.problem.conv import Conv
+from convsmith.schedule.config import Config
 from convsmith.tune.compile import compile_problem
 
 PROBLEM = Conv.parse("--dir=FWD_B --stag=axb --dtag=nChw16c --attr-post-ops=relu mb1ic3ih5oc5oh5kh3ph1")
@@ -240,7 +240,7 @@ def unbind(kernel: Kernel) -> Kernel:
 
 
 def naive() -> Kernel:
-    from convsmith.plan.plan import plan
+    from convsmith.schedule.plan import plan
 
     return plan(PROBLEM, CONFIG, GENERIC).program.naive()
 
@@ -301,7 +301,7 @@ def test_a_fault_in_a_pass_reaches_the_user_with_the_command(monkeypatch: pytest
     def broken(*_: object) -> None:
         raise np.linalg.LinAlgError("oh")
 
-    monkeypatch.setattr("convsmith.plan.kernel.order_steps", broken)
+    monkeypatch.setattr("convsmith.schedule.kernel.order_steps", broken)
     with settings.scope(cache="off"), pytest.raises(InternalError) as caught:
         compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
     assert caught.value.repro == f"convsmith verify --config '{CONFIG}' {PROBLEM}"

@@ -14,10 +14,10 @@ from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 LEVEL = target("aarch64+sve")

@@ -22,10 +22,10 @@ from convsmith.ir.verify import verify
 from convsmith.machine.generic.level import level
 from convsmith.machine.registry import host_target
 from convsmith.passes.manager import run_steps
-from convsmith.plan.blocked_chain import BlockedChain
 from convsmith.problem import parse_problem
 from convsmith.problem.chain import Chain
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.blocked_chain import BlockedChain
 from convsmith.tune.compile import compile_problem
 
 IN_TYPES = [

@@ -17,9 +17,9 @@ from convsmith.machine.registry import host_targets, target
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 ISAS = [t.name for t in host_targets()]

@@ -21,13 +21,13 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import Chain, parse_problem
 from convsmith.problem.chain import MOST_STAGES
 from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 from convsmith.tune.chains import chain_config, config_of, joints
 from convsmith.tune.stage_configs import StageConfigs

@@ -16,12 +16,12 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.nothing import has_empty_tensor
 from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import Chain, Conv, Problem, parse_problem
 from convsmith.problem.descriptor import output_size
 from convsmith.problem.fusion import Stages, reads_padding_alone, stages_of
 from convsmith.problem.post_ops import parse_post_ops
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.chains import are_fusible, config_of, stages_config
 from convsmith.tune.stage_configs import StageConfigs
 from convsmith.tune.stages_space import StagesSpace

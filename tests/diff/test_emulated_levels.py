@@ -22,10 +22,10 @@ from convsmith.ir.types import F32
 from convsmith.machine.base import Machine
 from convsmith.machine.host import cpu_features
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import candidates, default_config
 
 TARGETS = (*LACKING, *(t for t in LEVELS if t.name in ("avx512", "avx2") and t not in LACKING))

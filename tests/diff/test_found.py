@@ -8,9 +8,9 @@ from problems import exact
 
 from convsmith.compiler.driver import build_artifact
 from convsmith.machine.registry import host_targets
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
 from convsmith.tune.candidates import default_config
 
 TARGETS = {t.name: t for t in host_targets()}

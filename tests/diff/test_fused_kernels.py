@@ -13,10 +13,10 @@ from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import Conv, Problem, parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.fused import fused_config
 
 LAST = "--stag=axb --dtag=axb"

@@ -17,10 +17,10 @@ from convsmith.compiler.driver import build_artifact
 from convsmith.compiler.dynamic import at_call
 from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.machine.hexagon.levels import LEVELS
-from convsmith.plan.config import Config
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.schedule.config import Config
 from convsmith.statement.micro_kernel import naive_micro_kernel
 from convsmith.tune.candidates import default_config
 

@@ -10,9 +10,9 @@ from kinds_of_kernels import KINDS
 
 from convsmith.compiler.driver import build_artifact
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
 
 LEVEL = target("generic")
 MACHINE = replace(LEVEL, vectors=replace(LEVEL.vectors, count=64))

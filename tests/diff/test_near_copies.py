@@ -10,10 +10,10 @@ from guarded import Compiled, check_result, expected
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.registry import host_targets
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 TARGETS = {t.name: t for t in host_targets()}

@@ -13,10 +13,10 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
-from convsmith.plan.packing import packing_steps
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
+from convsmith.schedule.packing import packing_steps
 
 HEAD = "--target=opencl --pack=wei"
 WORDS = "--lane=oc --realise=pad_copy --group=oc:4,ow:4,ic:2 --shared=src,wei"

@@ -16,8 +16,8 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
 from convsmith.problem import Problem, parse_problem
+from convsmith.schedule.config import Config
 
 HEAD = "--target=opencl --pack="
 

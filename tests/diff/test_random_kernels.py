@@ -19,11 +19,11 @@ from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
-from convsmith.plan.config import Config
 from convsmith.problem import Conv, Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import reference
 from convsmith.problem.types import is_integer
+from convsmith.schedule.config import Config
 from convsmith.tune.candidates import default_config
 
 CHUNK = 50

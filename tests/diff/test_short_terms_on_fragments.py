@@ -12,12 +12,12 @@ from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.problem.reference import conv_reference
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 FIRST, LAST = (f"--stag={t} --dtag={t}" for t in ("abx", "axb"))

@@ -9,9 +9,9 @@ import convsmith as cs
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 SOURCE = "--dir=BWD_D --dt=bf16 --stag=axb --dtag=axb"

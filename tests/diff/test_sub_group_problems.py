@@ -15,9 +15,9 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
 from convsmith.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
 from convsmith.statement.views import statement
 from convsmith.tune.device_fragments import fragment_choices
 

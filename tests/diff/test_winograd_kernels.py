@@ -12,11 +12,11 @@ from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_targets, target
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
 from convsmith.problem.reference import conv_reference
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 
 ISAS = [t.name for t in host_targets()]
 EXACT = [

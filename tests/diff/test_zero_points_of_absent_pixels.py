@@ -16,12 +16,12 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.kernel import scheduled
-from convsmith.plan.plan import plan
 from convsmith.problem import Problem, parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.types import TYPES
+from convsmith.schedule.config import Config
+from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.plan import plan
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 

@@ -24,11 +24,11 @@ from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_cond, parse_index, parse_kernel, parse_stmt, parse_value
 from convsmith.ir.types import dtype
 from convsmith.layout.layout import Layout
-from convsmith.plan.config import Config
-from convsmith.plan.wish import read_decisions
 from convsmith.problem.activations import activation_post_ops
 from convsmith.problem.batch import read_batch
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.wish import read_decisions
 from convsmith.tune.checked_rows import COLUMNS
 from convsmith.tune.database import Database
 from convsmith.tune.measured import Measured

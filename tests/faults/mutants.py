@@ -1,7 +1,7 @@
 """Mutants: random small changes of the code that decides numbers, and whether the fast tests of their file see them.
 
     python tests/faults/mutants.py                       # 100 mutants of a new seed
-    python tests/faults/mutants.py --seed 7 --first 20 --number 10 plan passes
+    python tests/faults/mutants.py --seed 7 --first 20 --number 10 schedule passes
 
 A mutant is planted as a fault of the tables is: in a copy of the package, with the tests in a process of their own. Its
 tests are those of the normal tier in files of the changed module's name and in the package's folders (`FOLDERS`), up to
@@ -41,7 +41,7 @@ FOLDERS = {
     "ir": ("ir", "laws"),
     "layout": ("layout",),
     "passes": ("passes", "oracle", "golden"),
-    "plan": ("plan", "oracle", "golden", "statement"),
+    "schedule": ("schedule", "oracle", "golden", "statement"),
     "problem": ("problem",),
     "runtime": ("runtime",),
     "statement": ("statement", "oracle"),

@@ -24,11 +24,11 @@ from convsmith.layout.reorder import to_layout
 from convsmith.machine import registry
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
-from convsmith.plan.dynamic import at_sizes, check_dynamic, general
-from convsmith.plan.dynamic_table import call_pointers
-from convsmith.plan.plan import plan
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.dynamic import at_sizes, check_dynamic, general
+from convsmith.schedule.dynamic_table import call_pointers
+from convsmith.schedule.plan import plan
 from convsmith.tune.dynamic import dynamic_config
 
 LINES = (

@@ -16,12 +16,12 @@ from convsmith.compiler.dynamic import at_call, requirements
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
-from convsmith.plan.dynamic import check_dynamic, general, symbolic_dims
-from convsmith.plan.plan import plan
 from convsmith.problem import Conv, Problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.matmul import Matmul
+from convsmith.schedule.dynamic import check_dynamic, general, symbolic_dims
+from convsmith.schedule.plan import plan
 from convsmith.statement.naive import naive
 from convsmith.tune.dynamic import dynamic_config
 

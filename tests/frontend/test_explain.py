@@ -8,9 +8,9 @@ import convsmith as cs
 from convsmith.ir.intern import interning
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.plan import plan
-from convsmith.plan.text import kernel_lines
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.plan import plan
+from convsmith.schedule.text import kernel_lines
 from convsmith.tune.candidates import default_config
 
 TARGETS = {t.name: t for t in (*LEVELS, level())}

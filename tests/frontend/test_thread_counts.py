@@ -11,8 +11,8 @@ from click.testing import CliRunner
 import convsmith as cs
 from convsmith.cli.main import main
 from convsmith.codegen.artifact import Entry, host_launch
-from convsmith.plan.config import Config
 from convsmith.runtime.threads import default_threads
+from convsmith.schedule.config import Config
 
 LINE = "--stag=axb --dtag=axb mb2ic4ih6oc8oh6kh3ph1"
 X = np.arange(2 * 4 * 6 * 6, dtype=np.float32).reshape(2, 4, 6, 6) % 7

@@ -10,9 +10,9 @@ from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import emit, lower
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.plan import plan
-from convsmith.plan.planned import without_limits
 from convsmith.problem import parse_problem
+from convsmith.schedule.plan import plan
+from convsmith.schedule.planned import without_limits
 from convsmith.tune.candidates import default_config
 
 TARGETS = {t.name: t for t in LEVELS}

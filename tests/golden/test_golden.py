@@ -22,9 +22,9 @@ from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.manager import Instrument, Step
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 
 HERE = Path(__file__).parent
 

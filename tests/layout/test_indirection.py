@@ -14,8 +14,8 @@ from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
 from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Axis, Sections, Table, Window, from_recipe, recipe, table
-from convsmith.plan.pointers import pointers
 from convsmith.problem.conv import Conv
+from convsmith.schedule.pointers import pointers
 from convsmith.statement.views import statement
 
 

@@ -15,7 +15,7 @@ from convsmith.machine.aarch64.levels import LEVELS as AARCH64
 from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.config import Config
+from convsmith.schedule.config import Config
 
 BYTES = ("u8", "s8", "s32")
 FRAGMENTS = [fragment_dot(f"fragment_{k}", (2, k, 16, 4), BYTES, "", "", (), "") for k in (2, 8, 4)]

@@ -21,9 +21,9 @@ from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import Axis, Window, table
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import Step, run_steps
-from convsmith.plan.micro_kernel import MicroKernelPlan
 from convsmith.problem import reference
 from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.schedule.micro_kernel import MicroKernelPlan
 from convsmith.statement.micro_kernel import MEMORY, naive_micro_kernel
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

@@ -17,9 +17,9 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.kernel import kernel_plan, scheduled
 from convsmith.problem import Problem, parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.kernel import kernel_plan, scheduled
 from convsmith.statement.naive import naive
 from convsmith.statement.parts import sum_of_parts
 from convsmith.statement.statement import Statement
@@ -112,7 +112,7 @@ def test_dropped_by_every_rewrite(kind: str, forms: dict[int, str]) -> None:
 def test_dropped_by_compiled_code(kind: str, forms: dict[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
     line, words = KINDS[kind]
     problem, target = parse_problem(line), host_targets()[-1]
-    monkeypatch.setattr("convsmith.plan.plan.scheduled", lambda *args: dropping(scheduled(*args), forms))
+    monkeypatch.setattr("convsmith.schedule.plan.scheduled", lambda *args: dropping(scheduled(*args), forms))
     artifact = driver.build_artifact(problem, Config.parse(f"--target={target.name} {words}"), target)
     made = oracle(problem, target, forms)
     check_result(problem, Compiled(problem, artifact)(made.arrays), made.truth)

@@ -20,9 +20,9 @@ from convsmith.ir.stmt import Kernel
 from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.manager import Step, run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import Problem, parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.statement.naive import naive
 from convsmith.tune.candidates import default_config
 
@@ -149,13 +149,14 @@ def _makes_kernels(value: object) -> bool:
 
 def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pass that a schedule or a packing pipeline names changes some kernel above."""
-    import convsmith.plan.lower
-    import convsmith.plan.order
-    import convsmith.plan.packing
-    import convsmith.plan.read
+    import convsmith.schedule.lower
+    import convsmith.schedule.order
+    import convsmith.schedule.packing
+    import convsmith.schedule.read
 
-    monkeypatch.setattr(convsmith.plan.packing, "FEW", 0)
-    used = passes_of(convsmith.plan.order, convsmith.plan.read, convsmith.plan.lower, convsmith.plan.packing)
+    monkeypatch.setattr(convsmith.schedule.packing, "FEW", 0)
+    schedule = convsmith.schedule
+    used = passes_of(schedule.order, schedule.read, schedule.lower, schedule.packing)
     used -= {"pieces"}  # of loops whose extents are given at the call
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
     used -= {"unvectorise"}  # on machines without vectors of some types (test_unvectorise.py)

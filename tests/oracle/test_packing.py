@@ -29,9 +29,9 @@ from convsmith.ir.types import U8
 from convsmith.ir.walk import loops_of
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.manager import run_steps
-from convsmith.plan.packing import packing_steps
-from convsmith.plan.plan import plan
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.packing import packing_steps
+from convsmith.schedule.plan import plan
 from convsmith.statement.views import statement
 
 

@@ -9,8 +9,8 @@ from convsmith.ir.intern import interning
 from convsmith.ir.walk import loops_of
 from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
-from convsmith.plan.plan import plan
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 CASES = {

@@ -14,9 +14,9 @@ from convsmith.ir.stmt import Invoke, Store
 from convsmith.ir.value import Binary, Fma
 from convsmith.ir.walk import loops_of, walk
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 CASES = {

@@ -11,9 +11,9 @@ from oracles import Oracle, small_target
 
 from convsmith.ir.intern import interning
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 
 CASES = {
     "four-of-three": ("mb1ic2iw6oc3ow6kw3pw1", "--winograd=ow:4"),

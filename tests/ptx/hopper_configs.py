@@ -10,9 +10,9 @@ from convsmith.compiler.driver import emit, lower
 from convsmith.ir.intern import one_table
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
 
 LEVEL = "sm_90a"
 LAST = "--stag=axb --wtag=axb --dtag=axb"

@@ -18,10 +18,10 @@ from convsmith.ir.intern import one_table
 from convsmith.machine.base import Machine
 from convsmith.machine.nvidia.levels import LEVELS
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
 from convsmith.tune.device import device_config
 from ptx.kernels import run_artifact
 from ptx.parser import PtxError

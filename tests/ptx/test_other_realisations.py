@@ -10,9 +10,9 @@ from guarded import check_result, expected, memories
 
 from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
-from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.device import device_plan
 from convsmith.tune.device import device_config
 from ptx.hopper_configs import LAST, LEVEL
 from ptx.kernels import run_artifact

@@ -9,9 +9,9 @@ from convsmith.compiler.driver import emit, lower
 from convsmith.frontend.sized_kernels import SizedKernels
 from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.planned import plan_for, without_limits
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.planned import plan_for, without_limits
 from ptx.test_convolutions import check, made
 
 LINES = (

@@ -10,9 +10,9 @@ import pytest
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
 from ptx.hopper_configs import KINDS, LAST, LEVEL
 from ptx.test_convolutions import check, made
 

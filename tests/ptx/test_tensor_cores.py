@@ -20,10 +20,10 @@ from convsmith.ir.stmt import Invoke
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Load, strided
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem, reference
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
 from ptx.kernels import run_artifact
 from ptx.parser import PtxError
 from ptx.tensor_kinds import AMPERE, SMALL, VOLTA

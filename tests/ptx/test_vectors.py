@@ -11,9 +11,9 @@ import pytest
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.device import device_plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
 from convsmith.tune.device import device_config
 from ptx.test_convolutions import check, made
 

@@ -24,11 +24,11 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level as generic_level
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.dynamic import check_dynamic, general
-from convsmith.plan.micro_kernel import MicroKernelPlan
-from convsmith.plan.plan import plan
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.schedule.dynamic import check_dynamic, general
+from convsmith.schedule.micro_kernel import MicroKernelPlan
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 from convsmith.tune.dynamic import dynamic_config
 

@@ -13,12 +13,12 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.registry import target
 from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.timing import Sampler
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem, reference
 from convsmith.problem.data import random_arrays
 from convsmith.runtime import cuda
 from convsmith.runtime.device_library import OpenedOnce
 from convsmith.runtime.resident import ResidentCall
+from convsmith.schedule.config import Config
 
 KINDS = {
     "one": ("--stag=axb --dtag=axb mb1ic4iw6oc8ow6kw3pw1",

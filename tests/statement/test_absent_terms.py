@@ -16,9 +16,9 @@ from convsmith.ir.intern import interning
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.plan import plan
 from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.plan import plan
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 

@@ -21,10 +21,10 @@ from convsmith.ir.verify import verify
 from convsmith.ir.walk import children, statements_of
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.manager import run_steps
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import Chain, Conv, parse_problem
 from convsmith.problem.fusion import middle, reads_padding_alone, stages_of
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.statement.fused import FusedStatements
 from convsmith.statement.views import statement
 from convsmith.tune.chains import config_of

@@ -9,10 +9,10 @@ import pytest
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.config import Config
-from convsmith.plan.kernel import kernel_plan
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
+from convsmith.schedule.config import Config
+from convsmith.schedule.kernel import kernel_plan
 from convsmith.statement.phases import phases
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config

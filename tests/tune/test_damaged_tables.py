@@ -18,9 +18,9 @@ import convsmith as cs
 from convsmith.compiler import driver
 from convsmith.compiler.cache import CacheWarning
 from convsmith.machine.registry import target
-from convsmith.plan.planned import plan_for
-from convsmith.plan.wish import Wish, read_decisions
 from convsmith.problem import parse_problem
+from convsmith.schedule.planned import plan_for
+from convsmith.schedule.wish import Wish, read_decisions
 from convsmith.tune import cluster, recall, shipped
 from convsmith.tune.compile import choose, compile_problem
 from convsmith.tune.database import Database

@@ -10,13 +10,13 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.transpose_stores import transpose_stores
-from convsmith.plan.config import Config
-from convsmith.plan.loops import loops_after_fusing
-from convsmith.plan.plan import plan
-from convsmith.plan.registers import check_config
-from convsmith.plan.unit import Unit
-from convsmith.plan.winograd import scheduled_statement
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.plan import plan
+from convsmith.schedule.registers import check_config
+from convsmith.schedule.unit import Unit
+from convsmith.schedule.winograd import scheduled_statement
 from convsmith.tune.candidates import candidates, default_config
 
 LAYER = "--accuracy=strict mb1ic8ih7oc20kh3ph1"

@@ -15,10 +15,10 @@ import convsmith as cs
 from convsmith.cli.main import main
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 from convsmith.runtime import cuda
 from convsmith.runtime.device_library import OpenedOnce
+from convsmith.schedule.config import Config
 from convsmith.tune import origin
 from convsmith.tune.database import Database
 from convsmith.tune.device_space import DeviceSpace

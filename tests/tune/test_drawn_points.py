@@ -27,11 +27,11 @@ from convsmith.ir.intern import interning
 from convsmith.ir.shared import ALIGNMENT, SLOTS, barrier_bytes, taken_bytes
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets, target
-from convsmith.plan.config import Config
-from convsmith.plan.device import DevicePlan
-from convsmith.plan.planned import AnyPlan, plan_for
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import DevicePlan
+from convsmith.schedule.planned import AnyPlan, plan_for
 from convsmith.tune.config_space import ConfigSpace
 from convsmith.tune.device_space import space_of
 

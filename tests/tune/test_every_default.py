@@ -26,12 +26,12 @@ from convsmith.ir.intern import interning, one_table
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.plan import plan
-from convsmith.plan.planned import plan_for
 from convsmith.problem import Conv, Problem
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import DIRECTIONS
+from convsmith.schedule.plan import plan
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.candidates import default_config
 from convsmith.tune.compile import choose
 

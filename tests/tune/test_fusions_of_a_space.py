@@ -12,8 +12,8 @@ import convsmith as cs
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
 from convsmith.tune.database import Database
 from convsmith.tune.search import search
 from convsmith.tune.space import Space

@@ -8,8 +8,8 @@ import pytest
 
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArchitecture
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.traffic import TouchedArray, Traffic

@@ -10,9 +10,9 @@ from convsmith.diag.settings import settings
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import known_targets
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune import shipped
 from convsmith.tune.candidates import candidates, default_config
 from convsmith.tune.compile import choose

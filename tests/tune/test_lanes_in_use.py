@@ -16,10 +16,10 @@ from convsmith.ir.value import Binary, Fma, Load, lanes_of
 from convsmith.ir.walk import walk
 from convsmith.machine.base import Machine
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 
 TARGETS = {t.name: t for t in LEVELS}

@@ -18,9 +18,9 @@ from convsmith.frontend.nothing import has_empty_tensor
 from convsmith.ir.intern import one_table
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.plan.planned import plan_for
 from convsmith.problem import Problem
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.compile import choose
 
 CALLS = 4_000_000

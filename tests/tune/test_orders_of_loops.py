@@ -13,9 +13,9 @@ from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.registry import host_targets
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
-from convsmith.plan.loops import loops_after_fusing
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import loops_after_fusing
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.traffic import Traffic

@@ -12,9 +12,9 @@ from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.plan import plan
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 from convsmith.tune.config_space import ConfigSpace
 from convsmith.tune.device_space import space_of
 

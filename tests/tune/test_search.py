@@ -12,8 +12,8 @@ import pytest
 
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
 from convsmith.tune.candidates import candidates
 from convsmith.tune.database import Database
 from convsmith.tune.process import WorkerDied, WorkerProcess

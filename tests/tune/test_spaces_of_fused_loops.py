@@ -12,9 +12,9 @@ from convsmith.cli.main import main
 from convsmith.compiler.driver import lower
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
-from convsmith.plan.config import Config
-from convsmith.plan.planned import plan_for
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.config_space import ConfigSpace
 from convsmith.tune.device_space import space_of
 

@@ -7,8 +7,8 @@ import pytest
 from convsmith.ir.intern import interning
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
 from convsmith.tune.candidates import default_config
 from convsmith.tune.fragments import Panels, streamed_operand
 from convsmith.tune.space import Space

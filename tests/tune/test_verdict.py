@@ -14,9 +14,9 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import known_targets
 from convsmith.measure.ceilings import Figure
 from convsmith.measure.roofline import Roofline, bytes_of_arrays
-from convsmith.plan.config import Config
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 from convsmith.tune.compile import choose
 from convsmith.tune.expected import expected_terms
 from convsmith.tune.verdict import MIN_GAIN, KernelVerdict, _terms, verdict

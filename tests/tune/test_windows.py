@@ -11,10 +11,10 @@ from convsmith.ir.index import Index, Var
 from convsmith.machine.base import Machine
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, MicroArchitecture
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.plan.config import Config
-from convsmith.plan.loops import Loops, loops_after_fusing
-from convsmith.plan.unit import Unit
 from convsmith.problem import Conv, parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.unit import Unit
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.model import Model

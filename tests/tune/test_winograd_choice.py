@@ -13,9 +13,9 @@ from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.registry import target
 from convsmith.machine.x86.levels import LEVELS as X86
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
-from convsmith.plan.winograd import winograd_of
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.winograd import winograd_of
 from convsmith.tune.candidates import default_config
 
 LAYER = "--stag=axb --dtag=axb mb1ic64ih28oc64kh3ph1"

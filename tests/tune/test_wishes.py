@@ -15,11 +15,11 @@ from convsmith.machine.base import Machine
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES, named
 from convsmith.machine.registry import device_targets, known_targets
 from convsmith.measure.verification import verify_kernel
-from convsmith.plan.config import Config
-from convsmith.plan.planned import plan_for
-from convsmith.plan.wish import Wish, read_decisions
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.planned import plan_for
+from convsmith.schedule.wish import Wish, read_decisions
 from convsmith.tune import wishes
 from convsmith.tune.compile import choose
 from convsmith.tune.wishes import refusal, wished

@@ -1,0 +1,77 @@
+"""The private buffers of a kernel: packed operands and copies."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from convsmith.ir.index import Var, is_false
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.schedule.config import Config
+from convsmith.schedule.copies import copied_type, copy_name, has_windows, is_copied, shared_taps
+from convsmith.schedule.loops import Loop, names
+from convsmith.schedule.order import Nest
+from convsmith.statement.statement import Statement, View
+
+
+class BufferPlan(NamedTuple):
+    """A buffer: its ``name``, ``scope`` and ``lifetime``, and the loops in whose ``order`` it is read.
+
+    ``elements`` of type ``dtype`` are those of memory; 0 where the rewrites decide how many there are.
+    """
+
+    name: str
+    scope: str
+    lifetime: str
+    dtype: str
+    elements: int = 0
+    order: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the elements."""
+        return self.elements * dtype(self.dtype).bytes
+
+
+def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]:
+    """Return the private buffers of the kernel of ``st``, packed operands first, in packing order."""
+    private = []
+    for view in st.factors:
+        if view.name in config.pack and not is_false(st.a.mask):
+            order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
+            widths = dict(nest.widths)
+            if view.name == st.a.name:
+                rows = {pixel: n for (_, pixel), n in shared_taps(st, config).items()}
+                taps = {tap for tap, _ in shared_taps(st, config)}
+                order = tuple(x._replace(extent=rows.get(x.name, x.extent)) for x in order if x.name not in taps)
+            # The rewrites find out how many taps and phases residue classes have, and what a stream holds.
+            elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
+            widened = nest.unit.widens if view.name == st.b.name else ""
+            packed = st.acc if not nest.unit.dot else widened or view.factor
+            lifetime = "until the operand changes" if view.constant else "for a call"
+            private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
+    for operand, of in config.near:
+        place = max(n for n, x in enumerate(nest.around) if x.of == of)
+        view = next(v for v in st.factors if v.name == operand)
+        outside = nest.around[: place + 1]
+        inner = [x for x in nest.loops if x not in outside and _indexes(st, view, x)]
+        widths = dict(nest.widths)
+        elements = prod(max(x.extent, widths.get(x.name, 0)) for x in inner)
+        lifetime = "for an iteration of the loop that fills it"
+        private.append(BufferPlan(f"{operand}_n", "cache", lifetime, view.dtype, elements, names(inner)))
+    if is_copied(st, config):
+        lifetime = "for an iteration of the loop that fills it"
+        held = st.a.dtype if has_windows(config) else copied_type(st, nest)
+        private.append(BufferPlan(copy_name(st), "cache", lifetime, held))
+    return tuple(private)
+
+
+def _indexes(st: Statement, view: View, loop: Loop) -> bool:
+    """Return whether a loop moves a view; a residue class of the result also selects taps, and so weights."""
+    variables = {v for x in view.coords for v in variables_of(x)}
+    used = {d.name: d.axis for d in st.dims if Var(d.name) in variables and d.size > 1}
+    if loop.level == "class" and loop.role != "k":
+        axes = {d.axis for d in st.dims if d.name in loop.dims}
+        return any(used.get(d.name) in axes for d in st.of("k"))
+    return any(dim in used for dim in loop.dims)

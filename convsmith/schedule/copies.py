@@ -1,0 +1,142 @@
+"""Copies of the source: its padded copy, and the copy of windows, in which all terms of a pixel are contiguous."""
+
+from __future__ import annotations
+
+from math import prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var, is_false
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.passes.copy_windows import Windows
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loop, Loops, fused_dims, names
+from convsmith.schedule.order import Nest
+from convsmith.statement.statement import Statement
+
+
+def copy_name(st: Statement) -> str:
+    """Return the name of the padded copy of A, whose loops are its numbered dims."""
+    return f"{st.a.name}_s"
+
+
+def is_copied(st: Statement, config: Config) -> bool:
+    """Return whether A is staged through a copy, padded or of windows, that is made within the kernel."""
+    if is_packed(st, config) or is_false(st.a.mask):
+        return False
+    return config.realise == "pad_copy" or has_windows(config)
+
+
+def is_packed(st: Statement, config: Config) -> bool:
+    """Return whether A is packed before each call."""
+    return st.a.name in config.pack
+
+
+def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
+    """Return the loops over a tap and over a pixel, whole ones of the nest, that together index one dim of packed A,
+    with its length; none where A is not that of a gradient of the weights.
+
+    The rows that a tap meets are those of another one, moved.
+    """
+    if len(st.factors) < 2 or st.constant or not is_packed(st, config):
+        return {}
+    sizes, kinds = {d.name: d.size for d in st.dims}, {d.name: d.kind for d in st.dims}
+    cut = {config.lane, *(n for n, _ in (*config.register, *config.terms, *config.cache))}
+    cut |= {n for pair in config.fuse for n in pair}
+    found = {}
+    for coord in st.a.coords:
+        steps = {str(v): step for v, step in coord.terms if isinstance(v, Var)}
+        pair = tuple(sorted(steps, key=lambda n: kinds[n] == "k"))
+        if len(coord.terms) != 2 or [kinds[n] for n in pair] != ["m", "k"] or cut & steps.keys():
+            continue
+        near, far = sorted(map(abs, steps.values()))
+        if near == 0 or far % near or min(steps.values()) < 0:
+            continue
+        tap, pixel = pair
+        found[tap, pixel] = 1 + sum((sizes[n] - 1) * steps[n] // near for n in pair)
+    return found
+
+
+def copied_type(st: Statement, nest: Nest) -> str:
+    """Return the type of the elements of the padded copy of A: that of the sums where each element would be converted
+    before each of its products. The copy converts vectors, once. Lanes along pixels convert vectors in any case.
+    """
+    floats = dtype(st.a.dtype).kind == "float" and len(st.factors) > 1 and not st.a.filled
+    return st.acc if floats and not nest.unit.dot and nest.lane.role == "n" else st.a.dtype
+
+
+def has_windows(config: Config) -> bool:
+    """Return whether the terms of each pixel are contiguous in a copy of A."""
+    return config.realise == "window_copy"
+
+
+def window_loops(st: Statement, config: Config) -> tuple[str, ...]:
+    """Return the names of the loops of a copy of windows: over the terms of each pixel, outermost first."""
+    return tuple(f"{copy_name(st)}.{n}" for n in fused_dims(config, config.terms[0][0]))
+
+
+def empty_terms(st: Statement, config: Config) -> int:
+    """Return the terms of the last instruction on a window that the copy fills up with zeros."""
+    ((joined, terms),) = config.terms
+    sizes = {d.name: d.size for d in st.dims}
+    return -prod(sizes[n] for n in fused_dims(config, joined)) % terms
+
+
+def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
+    """Return whether the padded copy of A has zeros for the terms that the last instruction on fragments lacks."""
+    is_padded = bool(nest.rows) and is_copied(st, config) and not has_windows(config)
+    sizes = {d.name: d.size for d in st.dims}
+    return is_padded and prod(sizes[n] for n in fused_dims(config, config.terms[0][0])) % nest.unit.terms > 0
+
+
+def window_borders(st: Statement, config: Config, nest: Nest) -> tuple[str, ...]:
+    """Return the names of the loops of a copy of windows that meet borders: over rows, pixels, and all but channels."""
+    pixels = fused_dims(config, _row_loop(nest))
+    moved = {Var(n) for n in (*pixels, *fused_dims(config, config.terms[0][0]))}
+    rows = (f"{copy_name(st)}{dim}" for dim, x in enumerate(st.a.coords) if not moved & variables_of(x))
+    return (*rows, *(f"{copy_name(st)}.{n}" for n in pixels), *window_loops(st, config))
+
+
+def _row_loop(nest: Nest) -> str:
+    """Return the loop along a row whose pixels a register tile holds."""
+    pixels = nest.rows or nest.pixels
+    return pixels[-1].of if pixels else [x for x in nest.around if x.role == "m"][-1].of
+
+
+def window_place(
+    st: Statement, loops: Loops, config: Config, nest: Nest
+) -> tuple[str, tuple[Loop, ...], tuple[Windows, Windows, bool]]:
+    """Return the loop in which windows are copied, the loops around it, and the arguments of the copy.
+
+    It is the innermost of those around the pixels of a row in whose iterations taps read no row twice; of a loop
+    between rows that several taps read, that is the one over cache tiles. A loop that runs once counts only if all do:
+    the zeros that fill up the copy are written once before the loop.
+    """
+    if not config.terms or st.residues:
+        raise ConfigError(
+            "stage", "--realise=window_copy: needs --terms of a reduction loop, and strides that divide no loop"
+        )
+    joined, pixel = config.terms[0][0], _row_loop(nest)
+    sizes = {d.name: d.size for d in st.dims}
+    pixels, terms = (
+        Windows(
+            tuple((n, sizes[n]) for n in loops.dims[of]),
+            tuple((x.name, x.tile) for x in nest.loops if x.of == of),
+            sum((x.extent - 1) * x.tile for x in nest.loops if x.of == of) + 1,
+        )
+        for of in (pixel, joined)
+    )
+    shared = {axis for n in loops.of("k") if n != joined for axis in loops.axes[n]}
+    places = [
+        n for n, x in enumerate(nest.around)
+        if x.role != "n" and x.of != pixel
+        and (not shared & set(loops.axes[x.of]) or any(y.of == x.of for y in nest.around[n + 1 :]))
+    ]  # fmt: skip
+    repeated = [n for n in places if nest.around[n].extent > 1 or nest.around[n].of in loops.symbolic]
+    around = nest.around[: (repeated or places)[-1] + 1] if places else ()
+    if not around or any(x.of == pixel for x in around):
+        raise ConfigError(
+            "stage", f"--realise=window_copy: needs loop {pixel} of the register tile within a loop over images or "
+            f"rows, not {', '.join(names(nest.around))}",
+        )  # fmt: skip
+    return around[-1].name, around, (pixels, terms, config.threads == 1)

@@ -1,0 +1,255 @@
+"""Problems some of whose sizes are known at the call only: which sizes these are, and the plan of their kernel.
+
+Ends of loops, and strides of arrays, that depend on such sizes are sizes of the kernel. Where taps meet borders, a
+kernel reads its source through a table of pointers (`schedule/dynamic_table.py`), or the masks of its views take
+extents and pads as sizes (``--realise=mask``). The kernel is compiled from a representative problem (`general`), whose
+sizes are placeholders, so lines that differ only in sizes share one kernel. The stages of a chain run one after the
+other, each as a kernel with sizes of its own. Rows of fused stages would lie in private memory, whose size is a
+constant of the code, and the length of a row is known at the call only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from convsmith.diag.errors import ConfigError, UnsupportedError, UsageError
+from convsmith.ir.index import Var, as_index
+from convsmith.passes.generalise import Place, generalise
+from convsmith.passes.manager import Step
+from convsmith.problem.chain import Chain
+from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.problem import Problem
+from convsmith.problem.tensor import Tensor
+from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic_table import section_sizes, table_steps
+from convsmith.schedule.loops import SymbolicSizes
+from convsmith.statement.fused import FusedStatements, suffix
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import IMAGES, end, front_pad
+
+_EXTENT = 64
+"""Extent of each symbolic dim in the representative problem."""
+
+
+def check_dynamic(p: Problem) -> Problem:
+    """Return ``p``; UnsupportedError, which says why, where no kernel takes its sizes at the call."""
+    why = ""
+    if isinstance(p, Chain):
+        for stage in p.stages:
+            check_dynamic(stage)
+        why = _why_fixed(p)
+    elif isinstance(p, Conv) and p.depthwise is not None:
+        why = "has a fused depthwise convolution; supported are other post-ops, and the two as stages of a chain"
+    elif isinstance(p, Matmul) and p.bits != (8, 8):
+        why = f"has entries of {p.bits[0]} and {p.bits[1]} bits, which are made while packing; supported are 8 and 8"
+    elif not isinstance(p, Conv | Matmul):
+        why = "is a micro-kernel; supported are convolutions, deconvolutions, their gradients, and matrix products"
+    else:
+        for t in varying(p):
+            fixed = {dim for dim, name in enumerate(t.dims) if name not in symbolic_dims(p)}
+            if any(_blocks(t, dim) > 1 for dim in range(len(t.shape)) if dim not in fixed) or ":" in t.tag:
+                legal = "of channels" if isinstance(p, Conv) else "of n and k"
+                why = f"has {t.name} in the layout {t.layout}; supported are tags with blocks {legal} alone"
+    if why:
+        raise UnsupportedError(f"dynamic sizes: {p} {why}", code="dynamic")
+    return p
+
+
+def _why_fixed(p: Chain) -> str:
+    """Return why the sizes of a call do not determine those of all stages; empty if they do."""
+    for n, (one, two) in enumerate(pairwise(p.stages), start=1):
+        written, read = one.outputs[0], two.tensor("src")
+        free, taken = ([x in symbolic_dims(q) for x in t.dims] for q, t in ((one, written), (two, read)))
+        if free != taken:
+            return f"has a dim in stage {n + 1} whose size is fixed, and free in stage {n}; supported are equal ones"
+    try:
+        general(p)
+    except UsageError:
+        return "adds its source to a result of another shape if front pads stand at both ends; supported are equal ones"
+    return ""
+
+
+def symbolic_dims(p: Problem) -> tuple[str, ...]:
+    """Return the dims whose sizes are known at the call: batch and pixels, or rows and the batch of the source; those
+    of the first stage of a chain.
+    """
+    if isinstance(p, Chain):
+        return symbolic_dims(p.stages[0])
+    if isinstance(p, Matmul):
+        return (*(f"b{n}" for n, size in enumerate(p.wei[:-2]) if size == 1), "m")
+    assert isinstance(p, Conv)
+    return (IMAGES, *(f"o{a}" for a in p.axes), *(f"i{a}" for a in p.axes))
+
+
+def through_table(p: Problem) -> bool:
+    """Return whether ``p`` may read pixels through a table: it is no matrix product, and its result has pixels."""
+    return isinstance(p, Conv) and not p.dir.startswith("BWD_W")
+
+
+def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: tuple[int, ...]) -> Conv:
+    """Return the problem with the sizes and front pads of a call."""
+    return replace(p, mb=mb, i=i, o=o, p=fronts, name=None)
+
+
+def general(p: Problem, extent: int = _EXTENT) -> Problem:
+    """Return the representative problem; it is equal for all problems that share a kernel.
+
+    It has no pads, except for those of a chain, which are the same at each call.
+    """
+    if isinstance(p, Chain):
+        return _general_chain(p, extent)
+    if isinstance(p, Matmul):
+        symbolic = symbolic_dims(p)
+        names = (*(f"b{n}" for n in range(p.rank - 2)), "m", "k")
+        src = tuple(extent if name in symbolic else size for name, size in zip(names, p.src))
+        return replace(p, src=src, name=None)
+    assert isinstance(p, Conv)
+    coarse = (extent,) * p.rank
+    fine = tuple((extent - 1) * s + keff for s, keff in zip(p.s, p.keff))
+    i, o = (coarse, fine) if p.deconv else (fine, coarse)
+    return at_sizes(p, extent, i, o, (0,) * p.rank)
+
+
+def _general_chain(p: Chain, extent: int) -> Chain:
+    """Return the chain with a result of ``extent`` pixels; each stage before has those that its successor reads."""
+    fewest = extent + 2 * sum(pad for stage in p.stages if isinstance(stage, Conv) for pad in stage.p)
+    o: tuple[int, ...] = (fewest,) * p.rank
+    stages: list[Problem] = []
+    for stage in reversed(p.stages):
+        if isinstance(stage, Conv):
+            i = tuple((o - 1) * s + keff - 2 * pad for o, s, keff, pad in zip(o, stage.s, stage.keff, stage.p))
+            stages.insert(0, at_sizes(stage, fewest, i, o, stage.p))
+            o = i
+        else:
+            stages.insert(0, general(stage, fewest))
+    return replace(p, stages=tuple(stages), name=None)
+
+
+def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:
+    """Return how the kernel of ``st``, a statement of ``p``, takes its sizes; ConfigError where it cannot."""
+    loops = frozenset(d.name for d in st.dims) & set(symbolic_dims(p))
+    if st.when == "main":
+        _check_config(p, st, config, loops)
+    read = {t.name for t in p.tensors} if st.when == "main" else {v.name for v in (*st.factors, st.c)}
+    return _symbolic_sizes(p, st, config, "", {name: places(p, name) for name in varying_names(p) if name in read})
+
+
+def symbolic_stage(kernel: FusedStatements, n: int, config: Config) -> SymbolicSizes:
+    """Return how the ``kernel`` of stage ``n`` of a chain takes its sizes; ConfigError where it cannot."""
+    p, st = kernel.stages.problems[n], kernel.own[n - kernel.start]
+    _check_config(p, st, config, frozenset(d.name for d in st.dims) & set(symbolic_dims(p)))
+    whole = kernel.stages.whole
+    found = {name: places(whole, name, n) for name in varying_names(whole, n)}
+    return _symbolic_sizes(p, kernel.renamed(n), config, suffix(n), found)
+
+
+def _symbolic_sizes(
+    p: Problem, st: Statement, config: Config, suffix: str, found: Mapping[str, tuple[Place, ...]]
+) -> SymbolicSizes:
+    """Return how the kernel of ``st`` takes its sizes; ``found`` are the blocks of its arrays. Names of its loops have
+    a ``suffix`` behind the names of the dims of ``p``.
+    """
+    ends = {d: end(d) for d in symbolic_dims(p) if any(x.name == d + suffix for x in st.dims)}
+    loops = frozenset(d + suffix for d in ends)
+    if config.realise == "indirection":
+        assert isinstance(p, Conv)
+        step = _general_step(p, st, ends, suffix, found, section_sizes(p.axes), st.a.name)
+        return SymbolicSizes(loops, (step, *table_steps(st, found[st.a.name])))
+    return SymbolicSizes(loops, (_general_step(p, st, ends, suffix, found),))
+
+
+def _check_config(p: Problem, st: Statement, config: Config, loops: frozenset[str]) -> None:
+    """Raise ConfigError, which names the words of ``config``, where a kernel of it does not serve all sizes."""
+    row = st.of("m")[-1].name
+    legal = ("indirection", "mask") if through_table(p) else ("mask",) if isinstance(p, Conv) else ("peel", "mask")
+    table = config.realise == "indirection"
+    tiled = {name for name, size in config.register if size > 1} & loops
+    moving = [t.name for t in varying(p) if t.name in config.pack]
+    wrong = [
+        text
+        for text, is_so in (
+            (f"--realise={config.realise}", config.realise not in legal),
+            (f"--table={config.table}", table and config.table != "sections"), ("--fuse", config.fuse),
+            ("--split", config.split), ("--cache", config.cache), ("--phases", config.phases),
+            (f"--pack={','.join(moving)}", moving), (f"--lane={config.lane}", config.lane in loops),
+            (f"--register={','.join(sorted(tiled))}", tiled - {row}),
+        ) if is_so
+    ]  # fmt: skip
+    if wrong:
+        tile = f"a tile of {row} at most" if row in loops else "no tile"
+        raise ConfigError(
+            "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise={' or '.join(legal)}, lanes along channels "
+            f"and, of {', '.join(d.name for d in st.dims if d.name in loops)}, {tile}",
+        )  # fmt: skip
+
+
+# -- sizes
+def varying(p: Problem) -> list[Tensor]:
+    """Return the tensors whose shapes depend on the sizes of a call."""
+    pairs = zip(general(p).tensors, general(p, _EXTENT + 1).tensors)
+    return [a for a, b in pairs if a.shape != b.shape]
+
+
+def _blocks(t: Tensor, dim: int) -> int:
+    return sum(b.dim == dim for b in t.layout.blocks)
+
+
+def kernel_arrays(p: Problem, n: int = 0) -> dict[str, Tensor]:
+    """Return the tensors of the kernel of ``p``, or of its stage ``n``, by their names there."""
+    stages = stages_of(p)
+    if stages is None:
+        return {t.name: t for t in p.tensors}
+    found = {stages.names[n].get(t.name, t.name + suffix(n)): t for t in stages.problems[n].tensors}
+    return found | {t.name: t for t in p.tensors if t.name in found}
+
+
+def varying_names(p: Problem, n: int = 0) -> list[str]:
+    """Return the names of those of `kernel_arrays` whose shapes depend on the sizes of a call."""
+    one, two = (kernel_arrays(general(p, extent), n) for extent in (_EXTENT, _EXTENT + 1))
+    return [name for name, t in one.items() if t.shape != two[name].shape]
+
+
+def places(p: Problem, name: str, n: int = 0) -> tuple[Place, ...]:
+    """Return the blocks of the layout of one of `kernel_arrays`; a stride that depends on the sizes of a call is a size
+    of the kernel.
+    """
+    one, two = (kernel_arrays(general(p, extent), n)[name].layout.blocks for extent in (_EXTENT, _EXTENT + 1))
+    return tuple(
+        (a.dim, a.size, as_index(a.stride) if a.stride == b.stride else Var(f"{name}_s{at}"))
+        for at, (a, b) in enumerate(zip(one, two))
+    )
+
+
+def size_values(q: Problem, n: int = 0) -> dict[str, int]:
+    """Return the sizes that the kernel of ``q``, the problem of a call, or of its stage ``n`` may take, by name."""
+    stages = stages_of(q)
+    own = q if stages is None else stages.problems[n]
+    found = {end(name).name: own.dims[name] for name in symbolic_dims(own)}
+    for name, t in kernel_arrays(q, n).items():
+        found |= {f"{name}_s{at}": b.stride for at, b in enumerate(t.layout.blocks)}
+    if isinstance(own, Conv):
+        found |= {front_pad(a).name: pad for a, pad in zip(own.axes, own.p)}
+    return found
+
+
+def _general_step(
+    p: Problem, st: Statement, ends: Mapping[str, Var], suffix: str, found: Mapping[str, tuple[Place, ...]],
+    more: tuple[Var, ...] = (), pointed: str = "",
+) -> Step:  # fmt: skip
+    """Return the rewrite that makes the ``ends`` of loops and the strides of arrays sizes, before ``more``.
+
+    The source that is ``pointed`` at by a table keeps its own strides until then.
+    """
+    stops = {name + suffix: stop for name, stop in ends.items()}
+    layout = st.c.layout
+    if layout.padded_shape != layout.shape:  # a nest of its own writes zeros to what blocks of channels add
+        dims = p.tensor("dst" if suffix else st.c.name).dims
+        stops |= {f"pad{dims.index(name)}": stop for name, stop in ends.items() if name in dims}
+    strides = (stride for blocks in found.values() for _, _, stride in blocks if isinstance(stride, Var))
+    sizes = (*ends.values(), *strides, *more)
+    arrays = tuple((name, () if name == pointed else blocks) for name, blocks in found.items())
+    return Step(generalise, tuple(stops.items()), arrays, sizes)

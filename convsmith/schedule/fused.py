@@ -1,0 +1,196 @@
+"""Several stages: the schedules of statements of one kernel as one pipeline.
+
+Rows of a statement are computed in a loop of a later one that reads them (`passes/compute_at.py`). The later nest is
+brought into its order first, so that the loop exists; the earlier one is ordered where it then stands. A statement that
+is computed at no loop of another one ends a kernel of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Machine
+from convsmith.passes.compute_at import compute_at
+from convsmith.passes.manager import Step
+from convsmith.problem.fusion import Stages, middle, reads_padding_alone
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic import symbolic_stage
+from convsmith.schedule.kernel import Held, KernelPlan, kernel_plan, loop_at, scheduled
+from convsmith.schedule.loops import fused_name
+from convsmith.schedule.sums import config_of_sums
+from convsmith.schedule.winograd import product_config, winograd_of
+from convsmith.statement.fused import FusedStatements, suffix
+from convsmith.statement.program import Program, fused_program
+from convsmith.statement.statement import Statement
+from convsmith.statement.winograd import Winograd
+
+NEAR = ("mask", "peel")
+"""Legal realisations of a statement that reads rows from a circular buffer."""
+
+
+@dataclass(frozen=True)
+class ComputedAt:
+    """The loop at which rows of a stage are computed: ``loop`` of stage ``of`` (from 0), by its name in the kernel.
+
+    It steps over cache tiles of ``tile`` iterations; where that is 0, it is the innermost one around the register tile.
+
+    Rows that consecutive iterations read are kept where ``keeps`` is set.
+    """
+
+    of: int
+    loop: str
+    tile: int
+    keeps: bool
+
+
+def scheduled_stages(
+    problem: Problem, stages: Stages, config: Config, machine: Machine, dynamic: bool = False
+) -> Program:
+    """Return the program of ``stages``, each scheduled by its config; sizes of ``dynamic`` ones are known at the call.
+    """
+    configs = config.stages
+    if len(configs) != len(stages):
+        raise ConfigError(
+            "then", f"config {config}: {problem} has {len(stages)} statements, and {len(configs)} configs are given; "
+            "legal is one for each, joined by ' / '",
+        )  # fmt: skip
+    breaks = [n for n, link in enumerate(links(config)) if not link.at]
+    if dynamic and len(breaks) < len(stages):
+        raise ConfigError(
+            "dynamic", f"config {config}: rows of fused stages lie in memory of a constant size, and the length of a "
+            "row is known at the call; legal with dynamic sizes are stages without --at=",
+        )  # fmt: skip
+    kernels, start = [], 0
+    for end in breaks:
+        alone = reads_padding_alone(stages.problems[start : end + 1]) if end > start else None
+        if alone is not None:
+            raise ConfigError(
+                "at", f"config {config}: stage {start + alone + 1}, {stages.problems[start + alone].descriptor()}, "
+                f"reads padding alone where it computes what stage {end + 1} needs: no row is computed for it; legal "
+                "is a kernel of its own, without --at= at it and before it",
+            )  # fmt: skip
+        own: list[Statement] = []
+        made: Winograd | None = None
+        for n in range(start, end + 1):
+            if configs[n].winograd:
+                made = winograd_of(stages.problems[n], configs[n], machine, dynamic)
+            _check(configs[n], n > start, end > start)
+            own.append(scheduled(stages.problems[n], configs[n], machine, dynamic) if made is None else made.product)
+            if n and own[-1].a.name in configs[n].pack:
+                raise ConfigError(
+                    "then", f"config {configs[n]}: operands are packed before the first statement runs, and "
+                    f"{own[-1].a.name} is the result of one; legal are other operands",
+                )  # fmt: skip
+            if n > start and any(v.adds != own[-1].b.name for v in own[-1].sums):
+                raise ConfigError(
+                    "then", f"config {configs[n]}: sums of entries of the source need all of them before the first "
+                    "row; legal are --offsets=each and a --flip of weights that need none",
+                )  # fmt: skip
+        is_last = end == len(stages) - 1
+        kernels.append(FusedStatements(stages, start, tuple(own), "main" if is_last else "before", made))
+        start = end + 1
+    return fused_program(problem, tuple(kernels))
+
+
+def links(config: Config) -> Iterator[Config]:
+    """Yield the configs of all statements, each with the configs of those behind it."""
+    link: Config | None = config
+    while link is not None:
+        yield link
+        link = link.then
+
+
+def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
+    """Raise ConfigError if ``config`` of a stage does not suit a kernel of several stages.
+
+    Its statement may read rows of another one, in a kernel that ``has_others``.
+    """
+    if config.split or ((config.winograd or config.realise == "indirection") and has_others):
+        raise ConfigError(
+            "then", f"config {config}: one of several statements has no --split; it has --winograd or a pointer table "
+            "only if no other statement is computed with it",
+        )  # fmt: skip
+    if reads_rows and config.realise not in NEAR:
+        raise ConfigError(
+            "then", f"config {config}: legal for a statement that reads rows of another one are "
+            f"--realise={' or '.join(NEAR)}",
+        )  # fmt: skip
+
+
+def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
+    """Return the place of each stage of ``kernel`` but the last; ConfigError where ``config`` names no loop."""
+    found = {}
+    every = list(links(config))
+    for n in kernel.numbers[:-1]:
+        link, (name, tile) = every[n], every[n].place
+        for of in range(n + 1, kernel.last + 1):
+            st = kernel.own[of - kernel.start]
+            dims = {d.name: d.name + suffix(of) for d in st.dims}
+            for a, b in every[of].fuse:
+                dims[fused_name(a, b)] = fused_name(dims.get(a, a), dims.get(b, b))
+            loop = dims.get(name) if of == n + 1 else None
+            if loop is None and name in dims.values():
+                loop = name
+            if loop is not None:
+                found[n] = ComputedAt(of, loop, tile, link.halo == "keep")
+                break
+        else:
+            last = kernel.own[-1]
+            raise ConfigError(
+                "at", f"--at={link.at}: no loop of that name is in a later statement of the kernel; legal are "
+                f"{', '.join(d.name + suffix(kernel.last) for d in last.dims)}",
+            )  # fmt: skip
+    return found
+
+
+def stage_plans(
+    kernel: FusedStatements, config: Config, machine: Machine, dynamic: bool = False
+) -> list[KernelPlan]:
+    """Return the plans of all statements of ``kernel``, sums of entries first."""
+    configs, at = config.stages, places(kernel, config)
+    plans: list[KernelPlan] = []
+    for st in kernel.statements[: len(kernel.sums)]:
+        threads = config.threads if st.when == "before" else 1
+        plans.append(kernel_plan(st, config_of_sums(st, machine, threads), machine))
+    for n in kernel.numbers:
+        st, whole = kernel.renamed(n), kernel.own[n - kernel.start]
+        given = configs[n] if kernel.winograd is None else product_config(configs[n])
+        own = given.renamed({d.name: d.name + suffix(n) for d in whole.dims}, kernel.arrays(n))
+        if n < kernel.last:
+            own = replace(own, threads=1)
+        held = tuple(Held(place.loop, place.tile, place.keeps) for place in at.values() if place.of == n)
+        sizes = symbolic_stage(kernel, n, configs[n]) if dynamic else None
+        plans.append(kernel_plan(st, own, machine, sizes, within=held))
+    return plans
+
+
+def joined(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan]) -> tuple[Step, ...]:
+    """Return the rewrites of all statements of ``kernel``, which have ``plans``; each is computed at its place."""
+    by_stage = dict(zip(kernel.numbers, plans))
+    at = places(kernel, config)
+    steps = [*by_stage[kernel.last].order]
+    for n in reversed(kernel.numbers[:-1]):
+        loop = loop_at(by_stage[at[n].of].nest, at[n].loop, at[n].tile)
+        keeps = () if at[n].keeps else (False,)
+        steps += [Step(compute_at, middle(n), loop.name, *keeps), *by_stage[n].order]
+    for plan in plans:
+        steps += plan.tile
+    read: Sequence[Step] = ()
+    lowered: Sequence[Step] = ()
+    for plan in plans:
+        read, lowered = list(_merged(read, plan.read)), list(_merged(lowered, plan.lower))
+    cut = [step for plan in reversed(plans) for step in plan.cut]
+    return (*steps, *read, *cut, *lowered)
+
+
+def _merged(a: Sequence[Step], b: Sequence[Step]) -> Iterator[Step]:
+    """Yield the steps of both pipelines in order; a step that occurs in both runs once, on the whole kernel."""
+    texts = list(map(str, a)), list(map(str, b))
+    for kind, start, end, first, last in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+        yield from a[start:end]
+        if kind != "equal":
+            yield from b[first:last]

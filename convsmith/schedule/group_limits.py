@@ -1,0 +1,294 @@
+"""The limits of a machine with groups of threads, and the checks of a config against them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from math import gcd
+
+from convsmith.arith.ranges import interval
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import FloorDiv, Index, Var, is_true
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.shared import taken_bytes
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.passes.footprint import dense_blocks
+from convsmith.passes.pad_rows import with_long_rows
+from convsmith.passes.swizzle import rotated_row
+from convsmith.schedule.config import Config
+from convsmith.schedule.group_nest import GroupNest, tile_of
+from convsmith.schedule.loops import Loop, Loops, fused_dims
+from convsmith.statement.statement import Statement, View
+
+REALISED = ("mask", "pad_copy")
+"""The ways in which absent elements are read on machines with thread groups."""
+MATRIX = 8
+"""Rows and columns of a matrix that is transposed while it is loaded."""
+MOST_BYTES = 16
+"""Bytes that a thread moves at once at most."""
+ATOMIC = ("f32", "s32")
+"""Types of results that groups add parts to."""
+_KNOWN = {
+    "target", "lane", "fuse", "register", "order", "reduce", "group", "shared", "pad", "realise", "pack", "split",
+    "join", "swizzle", "vectors", "buffers", "copies", "barriers", "offsets", "flip", "instruction", "outline",
+    "pieces", "then", "at", "halo", "preload",
+}  # fmt: skip
+"""Fields of a config that say something on machines with thread groups, or are asked about elsewhere."""
+
+
+def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -> None:
+    """Raise ConfigError where ``config`` names loops or operands that ``st`` does not have, or requests a feature
+    that devices do not support.
+    """
+    for name in (config.lane, *dict(config.register), *dict(config.group), *config.order, *config.reduce):
+        if name not in loops.extents:
+            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+    if loops.kinds[config.lane] == "k":
+        raise ConfigError(
+            "lane", f"--lane={config.lane}: a reduction loop; legal on {machine.name} are "
+            f"{', '.join(loops.of('batch', 'n', 'm'))}",
+        )  # fmt: skip
+    operands = [v.name for v in st.factors]
+    for name in config.shared:
+        if name not in operands:
+            raise ConfigError("shared", f"--shared={name}: legal are {', '.join(operands)}")
+    if not config.shared and (config.buffers, config.copies) != (1, "wait"):
+        raise ConfigError("buffers", f"--buffers={config.buffers} --copies={config.copies}: nothing without --shared=")
+    for field, asked in (("pad", config.pad), ("swizzle", config.swizzle)):
+        for name, size in asked:
+            if name not in config.shared or size < 1 or (name in dict(config.pad) and name in dict(config.swizzle)):
+                raise ConfigError(
+                    field, f"--{field}={name}:{size}: legal are operands of --shared={','.join(config.shared)}, in one "
+                    "of --pad= and --swizzle=, and at least 1",
+                )  # fmt: skip
+    for name, size in config.vectors:
+        tile = tile_of(loops, config, name)[loops.kinds.get(name) != "k"] if name in loops.extents else 0
+        if size < 2 or not tile or tile % size or config.instruction:
+            raise ConfigError(
+                "vectors", f"--vectors={name}:{size}: legal is a divisor of at least 2 of a thread's tile along a "
+                f"loop, of a step along a reduction loop, found {tile}, and no --instruction=",
+            )  # fmt: skip
+    defaults = Config(config.target, config.lane, pack=())
+    for field in sorted({f.name for f in fields(config)} - _KNOWN):
+        if getattr(config, field) != getattr(defaults, field):
+            raise ConfigError(
+                field, f"--{field}= says nothing on {machine.name}, which runs groups of threads; legal is none"
+            )
+    if config.realise not in REALISED:
+        raise ConfigError("realise", f"--realise={config.realise}: legal on {machine.name} are {', '.join(REALISED)}")
+    if config.realise == "pad_copy" and st.a.name not in config.shared and not is_true(st.a.mask):
+        raise ConfigError("stage", f"--realise=pad_copy pads a copy in shared memory; needs --shared={st.a.name}")
+    if config.realise == "pad_copy" and st.shifted:
+        raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal is --realise=mask")
+
+
+def check_parts(st: Statement, loops: Loops, config: Config) -> None:
+    """Raise ConfigError where groups cannot add parts of the sums to the result."""
+    if config.join != "atomic":
+        return
+    if not config.split:
+        raise ConfigError("join", "--join=atomic needs --split=")
+    (loop, parts), *_ = config.split
+    if loops.kinds.get(loop) != "k" or loops.extents[loop] % parts:
+        legal = ", ".join(f"{n} ({loops.extents[n]})" for n in loops.of("k"))
+        raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
+    if st.acc not in ATOMIC or st.c.dtype != st.acc:
+        raise ConfigError(
+            "join", f"--join=atomic: sums of {st.acc} give {st.c.name} of {st.c.dtype}; legal are results of the type "
+            f"of the sums, {' or '.join(ATOMIC)}",
+        )  # fmt: skip
+
+
+def check_join(config: Config, row: Instruction | None) -> None:
+    """Raise ConfigError where sums that groups would add to the result lie in fragments, those of ``row``."""
+    if config.join == "atomic" and row is not None:
+        raise ConfigError(
+            "join", f"--join=atomic: {row.name} keeps its sums in fragments, which are not added to the "
+            "result one by one; legal is --join=ordered, or an instruction without fragments",
+        )  # fmt: skip
+
+
+def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> None:
+    """Raise ConfigError, with the numbers, where a grid or a group needs more than ``machine`` has.
+
+    ``shared`` are the bytes that each array of a group takes from shared memory.
+    """
+    device = machine.device
+    assert device is not None
+    if nest.size > device.threads:
+        text = " x ".join(f"{x.of}:{x.extent}" for x in nest.threads)
+        raise ConfigError(
+            "threads", f"needs {nest.size} threads in a group, {machine.name} has {device.threads} ({text})"
+        )
+    if sum(shared.values()) > device.shared.bytes:
+        text = ", ".join(f"{name} {nbytes}" for name, nbytes in shared.items())
+        raise ConfigError(
+            "shared", f"needs {sum(shared.values())} bytes of shared memory, a group on {machine.name} has "
+            f"{device.shared.bytes} ({text})",
+        )  # fmt: skip
+    check_grid(machine, nest.grid_sizes)
+
+
+def check_grid(machine: Machine, sizes: Sequence[int], what: str = "") -> None:
+    """Raise ConfigError where a grid of ``sizes`` groups, outermost first, has more than ``machine`` has along an axis;
+    ``what`` names the kernel if it is not the main one.
+    """
+    device = machine.device
+    assert device is not None
+    for most, groups in zip(device.grid, reversed(sizes)):
+        if groups > most:
+            start = f"{what} needs" if what else "needs"
+            raise ConfigError("grid", f"{start} {groups} groups along a dim of the grid, {machine.name} has {most}")
+
+
+def taken(shared: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes that the copies of operands take from shared memory, from the bytes of each in ``shared``."""
+    return {name: taken_bytes(nbytes) for name, nbytes in shared.items()}
+
+
+def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> dict[str, int]:
+    """Return the bytes of shared memory for the copy of each operand: the box of elements that a group tile reads."""
+    found = {}
+    for view in (v for v in st.factors if v.name in config.shared):
+        shape = _copy_shape(st, view, loops, config)
+        blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
+        copy = Buffer(view.array, dtype(view.dtype), tuple(shape), blocks, "shared")
+        for elements in (n for name, n in config.pad if name == view.name):
+            copy = with_long_rows(copy, elements)
+        found[view.name] = copy.size * copy.dtype.bytes * config.buffers
+    return found
+
+
+def ends_beyond(st: Statement, loops: Loops, config: Config) -> bool:
+    """Return whether tiles of a group end beyond a loop whose next iterations would be elements of the result that
+    belong to another iteration of a loop around it, such as channels of the next group.
+    """
+    sizes = {Var(d.name): d.size for d in st.dims}
+    of = {Var(dim): n for n, dims in loops.dims.items() for dim in dims}
+    inner: set[str] = set()
+    for x in st.c.coords:
+        steps = {v: abs(c) for v, c in x.terms if isinstance(v, Var) and sizes.get(v, 1) > 1}
+        inner |= {of[v] for v, c in steps.items() if c < max(steps.values())}
+    return any(loops.extents[n] % tile_of(loops, config, n)[0] for n in inner)
+
+
+def check_rows(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> None:
+    """Raise ConfigError where rows of a copy have no parts of as many elements as stay together in rotated rows."""
+    for view in (v for v in st.factors if v.name in dict(config.swizzle)):
+        shape = _copy_shape(st, view, loops, config)
+        blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
+        rotated_row(blocks, dict(config.swizzle)[view.name])
+
+
+def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list[int]:
+    """Return the extents of the box of a view that a group tile reads."""
+    sizes = {Var(d.name): d.size for d in st.dims}
+    tiles, apart = _group_tiles(loops, config, sizes), loops.residues
+    reached = (
+        interval(x, {v: (0, (n - 1) * apart.get(str(v), 1)) for v, n in _moving(x, tiles, sizes, apart).items()})
+        for x in view.coords
+    )
+    return [hi - lo + 1 for lo, hi in reached]
+
+
+def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict[Var, int]:
+    """Return the iterations of each dim, of these ``sizes``, in the tile of a group.
+
+    A tile of a fused loop has a part of the innermost dim that it divides, whole inner dims and a part of the next one
+    where they divide it, or else all iterations. Dims of one iteration do not move.
+    """
+    found: dict[Var, int] = dict.fromkeys(sizes, 1)
+    for n, dims in loops.dims.items():
+        outermost, *inner = [d for d in dims if sizes[Var(d)] > 1] or dims[-1:]
+        tile = tile_of(loops, config, n)[0]
+        beyond, is_even = -(-loops.extents[n] // tile) * tile, True
+        for dim in reversed(inner):
+            size = sizes[Var(dim)]
+            beyond = -(-beyond // size)
+            is_even = is_even and not (size % tile and tile % size)
+            found[Var(dim)] = min(size, tile) if is_even else size
+            tile = max(tile // size, 1)
+        found[Var(outermost)] = tile if is_even else beyond
+    return found
+
+
+def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest) -> int:
+    """Return the elements that a thread copies at once: neighbours in memory and in shared memory, of aligned vectors.
+    """
+    blocks = [b for b in view.layout.blocks if b.size > 1]
+    nearest = min(blocks, key=lambda b: b.stride, default=None)
+    if nearest is None or nearest.stride != 1 or nearest.dim != innermost(st, view, nest, config):
+        return 1
+    sizes = {Var(d.name): d.size for d in st.dims}
+    coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config, sizes)
+    parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], MOST_BYTES // dtype(view.dtype).bytes]
+    parts += [b.stride for b in blocks if b is not nearest]
+    parts += [b.size for b in blocks if b is nearest and len([x for x in blocks if x.dim == b.dim]) > 1]
+    for atom, n in coordinate.terms:
+        if not isinstance(atom, Var):
+            return 1
+        if sizes[atom] > 1:
+            parts.append(n * tiles[atom])
+    parts += [n for name, n in (*config.pad, *config.swizzle) if name == view.name]
+    return gcd(*parts)
+
+
+def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest) -> Loop | None:
+    """Return the loop along which a thread loads elements of a view at once: one over its sums that moves the view, or
+    one over terms that are neighbours. None without such a loop.
+    """
+    if view.name in config.shared:
+        dim = innermost(st, view, nest, config)
+    else:
+        nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+        dim = nearest.dim if nearest is not None and nearest.stride == 1 else None
+    for x in reversed(nest.vectors):
+        var = Var(loops.dims[x.of][-1])
+        if x in nest.registers and any(var in variables_of(c) for c in view.coords):
+            return x
+        if x in nest.terms and dim is not None and dict(view.coords[dim].terms).get(var) == 1:
+            return x
+    return None
+
+
+def _moving(
+    coordinate: Index, tiles: Mapping[Var, int], sizes: Mapping[Var, int], apart: Mapping[str, int]
+) -> Mapping[Var, int]:
+    """Return how far each variable moves a coordinate of a copy: through its tile, or all the way where steps from tile
+    to tile are divided with a remainder. Iterations of a residue class are some numbers ``apart``.
+    """
+    whole: dict[Var, int] = {}
+    for atom, _ in coordinate.terms:
+        if isinstance(atom, FloorDiv):
+            for v, c in atom.num.terms:
+                if isinstance(v, Var) and tiles[v] < sizes[v] and c * tiles[v] * apart.get(str(v), 1) % atom.den:
+                    whole[v] = -(-sizes[v] // tiles[v]) * tiles[v]
+    return {**tiles, **whole}
+
+
+def innermost(st: Statement, view: View, nest: GroupNest, config: Config) -> int | None:
+    """Return the dim along which the elements of a view's copy are neighbours: that of lanes, of fragments that of
+    terms; or that of memory, where loads of matrices transpose it.
+    """
+    if nest.warp is None:
+        lanes = along_lanes(view, config)
+        vectors = [Var(fused_dims(config, n)[-1]) for n, _ in config.vectors]
+        found = (n for n, x in enumerate(view.coords) if any(v in variables_of(x) for v in vectors))
+        return next(found, None) if lanes is None else lanes
+    nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+    if nearest is not None and dtype(view.dtype).name in nest.warp.transposed:
+        moving = {Var(d): x.extent for x in (*nest.warp.rows, *nest.warp.columns) for d in x.dims}
+        terms = view.coords[nearest.dim].terms
+        if len(terms) == 1 and not moving.get(terms[0][0], 1) % MATRIX and not view.coords[nearest.dim].const:  # type: ignore[call-overload]
+            return nearest.dim
+    last = Var(nest.warp.steps.dims[-1])
+    return next((n for n, x in enumerate(view.coords) if last in variables_of(x)), None)
+
+
+def along_lanes(view: View, config: Config) -> int | None:
+    """Return the dim of a view along which adjacent threads read, or None."""
+    dims = fused_dims(config, config.lane)
+    return next((n for n, x in enumerate(view.coords) if Var(dims[-1]) in variables_of(x)), None)

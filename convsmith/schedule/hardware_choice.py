@@ -1,0 +1,161 @@
+"""The config under which a copy engine brings the operands of a statement, or the reason why none can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.schedule.hardware import SHARED, hardware_plan, hardware_rows, is_turned
+from convsmith.schedule.loops import fused_chain
+from convsmith.schedule.tensor_views import WIDTHS
+from convsmith.statement.parts import parted, splits
+from convsmith.statement.phases import phased, phases
+from convsmith.statement.statement import Dim, Statement, View
+
+SLOTS = 4
+"""Number of steps whose copies are in shared memory at once."""
+WARPS = (4, 2, 1)
+"""Numbers of warp groups that multiply, 64 rows each."""
+FRAGMENTS = (1, 2, 3, 4)
+"""Numbers of adjacent instructions of a warp group."""
+COLUMNS = 256
+"""Maximum number of columns of a warp group, whose sums are in half as many registers of a lane."""
+LOADS = 96.0
+"""Machine balance: extent of a tile at which copying an operand takes as long as multiplying it."""
+
+READS = 32.0
+"""Rows and columns alike of a product that takes as long as its factors are read from shared memory."""
+AROUND = 8.0
+"""Steps that take as long as a group's first copies and its stores."""
+
+
+def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Config | None:
+    """Return the config of ``st`` on a machine with a copy engine, None on others. ConfigError, with the reason, where
+    the engine cannot bring the operands. An instruction that rounds sums is taken if ``rounds`` permits it.
+    """
+    rows_of_types = hardware_rows(st, machine)
+    if not rows_of_types:
+        return None
+    permitted = [x for x in rows_of_types if rounds or not x.rounds]
+    if not permitted:
+        raise _refuse(f"{rows_of_types[0].name} rounds the {rows_of_types[0].rounds}, which --accuracy=any permits")
+    whole, cut = st, phases(st)
+    st = phased(whole, tuple(cut))
+    if st.residues:
+        raise _refuse(f"a stride must divide {', '.join(st.residues)}, along which taps are dilated or one")
+    pixels = [d for d in st.dims if d.sort == "images" or (d.axis and d.sort != "taps")]
+    beside = {x.name for x in cut.values()}
+    channels = [d for d in st.dims if d not in pixels and d.sort != "taps" and not d.axis and d.name not in beside]
+    kinds = {d.kind for d in pixels}
+    rows = pixels if kinds == {"m"} else [d for d in channels if d.kind == "m"]
+    terms = pixels if kinds == {"k"} else [d for d in channels if d.kind == "k"]
+    columns = [d for d in channels if d.kind == "n"]
+    if len(kinds) > 1 or not rows or not terms or len(columns) != 1 or (rows is not pixels and len(rows) > 1):
+        raise _refuse("rows, columns and terms of its product are no dims of their own")
+    row_loop, row_pairs = fused_chain([d.name for d in rows])
+    term_loop, term_pairs = fused_chain([d.name for d in terms])
+    lane = columns[0].name
+    turned = (_is_turned(st.a, terms), _is_turned(st.b, terms))
+    reduce = (*(n for n in st.reduce if n not in {d.name for d in terms}), term_loop)
+    device = machine.device
+    assert device is not None
+    found: list[tuple[float, int, Config]] = []
+    why: ConfigError | None = None
+    nbytes = terms[-1].size * dtype(st.a.dtype).bytes
+    row_bytes = WIDTHS[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")))
+    legal = [x for x in permitted if (is_turned(x, 1), is_turned(x, 2)) == turned]
+    sizes = prod(d.size for d in rows), columns[0].size
+    apart = prod(d.size for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
+    count_of_terms = prod(d.size for d in st.of("k"))
+    for row in legal:
+        height, width = row.result.shape
+        for warps, count in ((w, f) for w in WARPS for f in (FRAGMENTS if turned[1] else (1,))):
+            tile = height * warps, width * count
+            if tile[1] > COLUMNS:
+                continue
+            step = max(row_bytes // dtype(st.a.dtype).bytes, row.terms)
+            slot = (tile[0] + tile[1]) * step * dtype(st.a.dtype).bytes
+            config = Config(
+                machine.name, lane, phases=tuple(cut), fuse=(*row_pairs, *term_pairs), reduce=reduce,
+                register=((row_loop, height), (lane, tile[1])), instruction=row.name, realise="hardware", pack=(),
+                group=((row_loop, tile[0]), (lane, tile[1]), (term_loop, step)), shared=(st.a.name, st.b.name),
+                buffers=max(min(SLOTS, (device.shared.bytes - 1024) // slot), 1),
+                offsets="sums" if st.sums else "each",
+            )  # fmt: skip
+            for split, parts in _splits(st, terms, step) if terms is pixels else [((), 1)]:
+                cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device.units.count)
+                reads = (1 / height + 1 / width) * READS
+                found.append((cost * max(reads, 1.0), warps, replace(config, split=split)))
+    for *_, config in sorted(found, key=lambda x: (*x[:2], str(x[2]))):
+        try:
+            hardware_plan(parted(whole, config.split), config, machine)
+        except ConfigError as error:
+            why = why or error
+        else:
+            return config
+    raise why or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
+
+
+def why_not_hardware(st: Statement, machine: Machine, rounds: bool = False) -> Iterator[str]:
+    """Yield the reason why a copy engine that ``machine`` has cannot bring the operands of ``st``, if there is one;
+    ``rounds`` permits instructions that round sums.
+    """
+    if len(st.factors) < 2 or not any(x.operands[1].file == SHARED for x in machine.instructions):
+        return
+    if not hardware_rows(st, machine):
+        types = ":".join((*(v.factor for v in st.factors), st.acc))
+        why = "a factor has a zero point" if st.shifted else f"no instruction multiplies {types} from shared memory"
+        yield _refuse(why).message
+    try:
+        hardware_config(st, machine, rounds)
+    except ConfigError as error:
+        yield error.message
+
+
+def _refuse(why: str) -> ConfigError:
+    return ConfigError("hardware", f"--realise=hardware: {why}; legal is another --realise=")
+
+
+def _row_bytes(nbytes: int, is_shared: bool) -> int:
+    """Return the bytes of a row of a copy of ``nbytes`` of terms, which other terms follow where ``is_shared``."""
+    legal = [n for n in WIDTHS if not nbytes % n] if is_shared else [n for n in reversed(WIDTHS) if n >= nbytes]
+    return next(iter(legal), WIDTHS[-1] if is_shared else WIDTHS[0])
+
+
+def _major(is_mn: bool) -> str:
+    return "MN-major" if is_mn else "K-major"
+
+
+def _is_turned(view: View, terms: list[Dim]) -> bool:
+    """Return whether the neighbours of a view in memory are no terms."""
+    nearest = next((b.dim for b in view.layout.blocks if b.stride == 1 and b.size > 1), None)
+    names = {Var(d.name) for d in terms if not d.axis and d.sort != "images"}
+    return nearest is None or not variables_of(view.coords[nearest]) & names
+
+
+def _splits(st: Statement, pixels: list[Dim], step: int) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:
+    """Yield splits of a reduction of ``pixels`` by images, with their parts, which are whole steps."""
+    yield (), 1
+    images, every = pixels[0], prod(d.size for d in pixels)
+    if splits(st) and not st.constant:
+        for n in range(2, images.size + 1):
+            if not images.size % n and not every // n % step:
+                yield ((images.name, n),), n
+
+
+def _cost(sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, units: int) -> float:
+    """Return the relative time of results of ``sizes`` in tiles, ``apart`` of them: products of iterations beyond the
+    ends, copies, units without a group, and the start and the end of a group, which has ``steps``.
+    """
+    counts = [-(-n // t) for n, t in zip(sizes, tile)]
+    excess = prod(n * t / s for n, t, s in zip(counts, tile, sizes))
+    groups = prod(counts) * apart
+    waiting = -(-groups // units) * units / groups
+    return excess * waiting * (1 + LOADS * (1 / tile[0] + 1 / tile[1]) / 2) * (1 + AROUND / steps)

@@ -1,0 +1,161 @@
+"""The plan of one statement, and the statement that a config schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.machine.base import Machine
+from convsmith.passes.manager import Step
+from convsmith.problem.problem import Problem
+from convsmith.schedule.buffers import BufferPlan, buffers
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing
+from convsmith.schedule.lower import lower_steps
+from convsmith.schedule.order import Nest, nest_of, order_steps, register_steps
+from convsmith.schedule.pointers import indirect, indirect_step
+from convsmith.schedule.read import read_steps
+from convsmith.schedule.registers import Registers, check_config, registers
+from convsmith.schedule.unit import Unit
+from convsmith.statement.offsets import MOST, of_fewer_bits, summed
+from convsmith.statement.parts import parted
+from convsmith.statement.phases import phased
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import statement
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The plan of one statement: its loops, the nest, registers and buffers that ``config`` gives it, its pipeline.
+
+    The pipeline is in five stages: ``order`` brings the loops into their order, ``tile`` makes the register tile,
+    ``read`` packs operands and realises views, ``cut`` splits off remainders, and ``lower`` makes vectors and
+    instructions.
+    """
+
+    statement: Statement
+    config: Config
+    loops: Loops
+    nest: Nest
+    registers: Registers
+    buffers: tuple[BufferPlan, ...]
+    order: tuple[Step, ...]
+    tile: tuple[Step, ...]
+    read: tuple[Step, ...]
+    cut: tuple[Step, ...]
+    lower: tuple[Step, ...]
+
+    @property
+    def pipeline(self) -> tuple[Step, ...]:
+        """The rewrites of the five stages, in the order in which they run."""
+        return (*self.order, *self.tile, *self.read, *self.cut, *self.lower)
+
+
+class Held(NamedTuple):
+    """A ``loop`` in whose iterations rows of another statement are computed, over cache tiles of ``tile`` iterations
+    unless that is 0; ``keeps`` says whether an iteration along an axis keeps rows for the next one.
+    """
+
+    loop: str
+    tile: int
+    keeps: bool
+
+
+class Prescribed(NamedTuple):
+    """Decisions that the interface of a kernel prescribes: its register tile, whatever vectors and registers a machine
+    has, and the array of the partial ``sums`` between cache tiles of a reduction loop, where there are any.
+    """
+
+    sums: Buffer | None = None
+
+
+def kernel_plan(
+    st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None,
+    within: tuple[Held, ...] = (), prescribed: Prescribed | None = None,
+) -> KernelPlan:  # fmt: skip
+    """Return the plan of ``st`` under its own ``config``, with symbolic ``sizes`` where these are given.
+
+    Threads share the loops outside of the innermost one around the register tile that steps through a loop ``within``
+    which rows of another statement are computed, and that one too if it keeps no rows.
+    """
+    unit = Unit.of(st, machine, config)
+    if prescribed is not None:
+        unit = unit.filling(config.size(config.lane))
+    loops = loops_after_fusing(st, config)
+    if sizes is not None:
+        loops = replace(loops, symbolic=sizes.loops)
+    check_config(st, loops, config, machine, unit, prescribed is not None)
+    nest = nest_of(st, loops, config, unit, machine.vectors.scalable)
+    steps: list[Step] = list(sizes.steps) if sizes is not None else []
+    if indirect(st, config) and sizes is None:
+        if config.phases:
+            raise ConfigError("phases", f"--phases={','.join(config.phases)}: --realise=indirection has none")
+        steps.append(indirect_step(st, config.table))
+    steps += order_steps(st, config, nest)
+    tile = register_steps(config, nest, prescribed.sums if prescribed else None)
+    columns = phased(st, config.phases)
+    read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within), machine)
+    lower = lower_steps(columns, config, machine, nest)
+    needed = registers(loops, config, machine, unit, nest.filled)
+    stages = (tuple(steps), tuple(tile), tuple(read), tuple(cut), tuple(lower))
+    return KernelPlan(st, config, loops, nest, needed, buffers(columns, config, nest), *stages)
+
+
+def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:
+    """Return the innermost loop around the register tile that steps through the loop ``of``, in tiles of ``size``
+    unless that is 0; ConfigError if there is none.
+    """
+    candidates = [x for x in nest.outside if x.of == of and size in (0, x.tile)]
+    if not candidates:
+        legal = ", ".join(dict.fromkeys(x.of if x.tile == 1 else f"{x.of}:{x.tile}" for x in nest.outside))
+        name = f"{of}:{size}" if size else of
+        raise ConfigError("at", f"--at={name}: no loop of that name is around the register tile; legal are {legal}")
+    return candidates[-1]
+
+
+def _outside(nest: Nest, loops: Loops, within: tuple[Held, ...]) -> tuple[Loop, ...]:
+    """Return the loops that threads may share: none that keeps rows for its next iteration, or stands within it."""
+    found = [(at, nest.outside.index(loop_at(nest, at.loop, at.tile))) for at in within]
+    ends = [n + (not (at.keeps and loops.axes[at.loop])) for at, n in found]
+    return nest.outside[: min(ends, default=len(nest.outside))]
+
+
+def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool = False) -> Statement:
+    """Return the statement that ``config`` schedules: its offsets taken off the sums, its reduction in parts.
+
+    The masks of a ``dynamic`` statement hold sizes of its kernel.
+    """
+    st = statement(problem, machine, dynamic)
+    if of_fewer_bits(st):
+        need = [view.name for view in st.factors if view.fewer is not None or view is st.b]
+        if config.offsets != "sums" or not set(need) <= set(config.pack):
+            raise ConfigError(
+                "bits", f"entries of fewer bits are made while packing: legal are --offsets=sums and "
+                f"--pack={','.join(need)}",
+            )  # fmt: skip
+    if config.offsets == "sums" and st.sizes and config.realise != "indirection":
+        raise ConfigError(
+            "dynamic", f"--offsets=sums --realise={config.realise}: sums of weights over the taps that are there "
+            "depend on the sizes of the call; legal is --offsets=each",
+        )  # fmt: skip
+    if config.offsets == "sums":
+        with_sums = summed(problem, st, config.flip, config.pack, config.realise == "indirection")
+        if with_sums is None:
+            words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
+            raise ConfigError(
+                "offsets",
+                f"{words}: legal where source or weights have zero points or are "
+                "flipped (s8 sources and u8 weights can be), the zero point of the source is common to its channels, "
+                f"and at most {MOST} sums of weights are needed; else --offsets=each",
+            )
+        if st.b.name not in config.pack and machine.device is None:
+            raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
+        st = with_sums
+        if dynamic and any(view.adds == st.a.name for view in st.sums):
+            raise ConfigError(
+                "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
+                "which kernels with dynamic sizes do not make; legal is --offsets=each",
+            )  # fmt: skip
+    return parted(st, config.split)

@@ -1,0 +1,124 @@
+"""Loops of a statement after the config has fused them, and the loops that tiling makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import TILE_LEVELS
+from convsmith.passes.manager import Step
+from convsmith.schedule.config import Config
+from convsmith.statement.phases import phased
+from convsmith.statement.statement import KINDS, Statement
+
+LEVELS = ("class", *TILE_LEVELS)
+"""Levels of tiles, outermost first. A loop of a level steps through a tile of that level; a loop of the level ``class``
+runs over residue classes or phases."""
+
+
+class Loop(NamedTuple):
+    """A loop of a scheduled nest. Its ``name`` is for people; code asks for the other fields.
+
+    ``of`` is the loop of the statement, after fusing, that it is a part of, and ``dims`` that loop's dims, outermost
+    first. ``role`` is one of ``KINDS``, ``level`` one of ``LEVELS``. The loop runs at most ``extent`` times, ``tile``
+    iterations of ``of`` each time. ``is_tiled`` says that each iteration runs an inner loop over its tile.
+    """
+
+    name: str
+    of: str
+    dims: tuple[str, ...]
+    role: str
+    level: str
+    extent: int
+    tile: int = 1
+    is_tiled: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def names(loops: Iterable[Loop]) -> tuple[str, ...]:
+    """Return the names of ``loops``, which address them in a nest."""
+    return tuple(loop.name for loop in loops)
+
+
+class SymbolicSizes(NamedTuple):
+    """The ``loops`` of a statement whose extents are arguments of a call, and the rewrites that make them so."""
+
+    loops: frozenset[str]
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops of a statement after fusing, by role: outermost first within each.
+
+    ``axes`` are the letters of the spatial axes that a loop runs along; ``residues`` the numbers of residue classes of
+    loops that a stride must divide; ``dims`` the dims of each loop, outermost first. The extents of ``symbolic`` loops
+    are arguments of a call; those given here are placeholders.
+    """
+
+    extents: dict[str, int]
+    kinds: dict[str, str]
+    axes: dict[str, str]
+    residues: dict[str, int]
+    dims: dict[str, tuple[str, ...]]
+    symbolic: frozenset[str] = frozenset()
+
+    def of(self, *kinds: str) -> list[str]:
+        """Return the names of the loops in these roles."""
+        return [n for n, k in self.kinds.items() if k in kinds]
+
+    def part(self, name: str, of: str, level: str, extent: int, tile: int = 1, is_tiled: bool = False) -> Loop:
+        """Return the loop ``name`` of a nest, a part of the loop ``of``."""
+        return Loop(name, of, self.dims[of], self.kinds[of], level, extent, tile, is_tiled)
+
+
+def fused_name(a: str, b: str) -> str:
+    """Return the name of the loop that two loops become."""
+    return f"{a}_{b}"
+
+
+def fused_chain(names: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the loop that the adjacent loops ``names`` become, and the pairs that are fused one after the other."""
+    whole, pairs = names[0], []
+    for name in names[1:]:
+        pairs.append((whole, name))
+        whole = fused_name(whole, name)
+    return whole, tuple(pairs)
+
+
+def fused_dims(config: Config, loop: str) -> tuple[str, ...]:
+    """Return the dims of ``loop``, outermost first: one, or those that ``config`` fuses."""
+    dims: dict[str, tuple[str, ...]] = {}
+    for a, b in config.fuse:
+        dims[fused_name(a, b)] = (*dims.get(a, (a,)), *dims.get(b, (b,)))
+    return dims.get(loop, (loop,))
+
+
+def loops_after_fusing(st: Statement, config: Config) -> Loops:
+    """Return the loops of ``st`` with the phases of ``config``, once fused; ConfigError where that cannot be."""
+    st = phased(st, config.phases)
+    order = sorted(st.dims, key=lambda d: (KINDS.index(d.kind), st.reduce.index(d.name) if d.kind == "k" else 0))
+    classes = st.residues
+    extents = {d.name: -(-d.size // classes.get(d.name, 1)) for d in order}
+    kinds = {d.name: d.kind for d in order}
+    axes = {d.name: d.axis for d in order}
+    dims: dict[str, tuple[str, ...]] = {d.name: (d.name,) for d in order}
+    for a, b in config.fuse:
+        present = list(extents)
+        if a not in present or b not in present or present.index(b) != present.index(a) + 1:
+            raise ConfigError("fuse", f"--fuse={a}+{b}: no such neighbours among {', '.join(present)}")
+        if a in classes or b in classes:
+            raise ConfigError("fuse", f"--fuse={a}+{b}: a loop that a stride must divide cannot be fused")
+        if (kinds[a] == "k") != (kinds[b] == "k"):
+            raise ConfigError("fuse", f"--fuse={a}+{b}: a reduction loop and another cannot be one")
+        name = fused_name(a, b)
+        extents = {(name if n == a else n): (s * extents[b] if n == a else s) for n, s in extents.items() if n != b}
+        kinds = {(name if n == a else n): ("n" if n == a and "n" in (kinds[a], kinds[b]) else k)
+                 for n, k in kinds.items() if n != b}  # fmt: skip
+        axes[name] = axes[a] + axes[b]
+        dims[name] = (*dims[a], *dims[b])
+    return Loops(extents, kinds, {n: axes[n] for n in extents}, classes, {n: dims[n] for n in extents})

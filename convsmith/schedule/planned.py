@@ -1,0 +1,73 @@
+"""The plan of a problem for any machine: a CPU's or a device's, which the machine's facts decide."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.layout.requirements import FIXED, Requirements
+from convsmith.machine.base import Machine
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import DevicePlan, device_plan
+from convsmith.schedule.plan import Plan, plan
+
+__all__ = ["AnyPlan", "check_sizes", "plan_for", "with_wide_products", "without_limits"]
+
+AnyPlan: TypeAlias = Plan | DevicePlan
+LANES = 32
+"""Threads of a group of a kernel that tests each element, where weights that are not finite meet a copy engine's zeros.
+"""
+
+
+def plan_for(problem: Problem, config: Config, machine: Machine, requirements: Requirements = FIXED) -> AnyPlan:
+    """Return the plan of ``problem`` under ``config``, for the kernels that ``machine`` runs. ConfigError where no
+    kernel can be made from it, UnsupportedError where a device would have to serve sizes of a call.
+    """
+    if machine.device is None:
+        return plan(problem, config, machine, requirements)
+    check_sizes(machine, bool(requirements))
+    return device_plan(problem, config, machine)
+
+
+def check_sizes(machine: Machine, dynamic: bool) -> None:
+    """Raise UnsupportedError where the kernels of a device would have to be ``dynamic``, for sizes of a call."""
+    if dynamic and machine.device is not None:
+        raise UnsupportedError(
+            f"kernels for {machine.name} have fixed sizes; available is a kernel for each size, or a level of a CPU",
+            code="dynamic",
+        )
+
+
+def with_wide_products(config: Config, machine: Machine) -> Config:
+    """Return the config whose instructions are right for all weights, in the place of those that have a limit."""
+    limited = {row.name: row for row in machine.instructions if row.limit}
+    row = limited.get(config.instruction)
+    if row is not None:
+        other = machine.row(*row.types)
+        terms = tuple((loop, other.terms if other else 1) for loop, _ in config.terms)
+        config = replace(config, instruction=other.name if other else "", terms=terms)
+    return config if config.then is None else replace(config, then=with_wide_products(config.then, machine))
+
+
+def without_limits(config: Config, machine: Machine) -> Config:
+    """Return the config of a kernel that is right for all weights: its products are wide, or it multiplies no zeros
+    that stand for absent elements.
+    """
+    if config.realise == "hardware":
+        lane = config.lane
+        if config.pack:  # along pixels, so that the packed order is the same
+            lane = config.fuse[-1][1] if config.fuse else config.register[0][0]
+        return Config(
+            config.target, lane, reduce=config.reduce if config.pack else (), pack=config.pack,
+            group=((lane, LANES),), realise="mask",
+        )  # fmt: skip
+    if machine.device is not None:
+        return config.of_each(realise="mask")
+    if (wide := with_wide_products(config, machine)) != config:
+        return wide
+    on_fragments = {row.name for row in machine.instructions if row.result.scope == "fragment"}
+    if config.instruction in on_fragments:  # whose elements are all there
+        return Config(config.target, config.lane, threads=config.threads)
+    return config.of_each(realise="peel")

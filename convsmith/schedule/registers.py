@@ -1,0 +1,113 @@
+"""Registers of a register tile, and whether a kernel can be made from a config."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.instruction import RegisterFile
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops
+from convsmith.schedule.unit import Unit
+from convsmith.statement.statement import Statement
+
+OF_GROUPS = ("group", "shared", "pad", "swizzle", "vectors", "join", "buffers", "copies", "barriers")
+"""Fields of a config that say something on machines with groups of threads alone."""
+SPARE = 3
+"""Fragments for factors: of the weights, of the source, and of a remainder of the source that has fewer rows."""
+
+
+class Registers(NamedTuple):
+    """The ``needed`` registers of the ``available`` ones of ``file``, and the ``text`` of how they come about."""
+
+    needed: int
+    available: int
+    file: str
+    text: str
+
+    @property
+    def fit(self) -> bool:
+        """Whether the machine has as many registers as the register tile needs."""
+        return self.needed <= self.available
+
+
+def filled_lanes(st: Statement, dims: tuple[str, ...], unit: Unit) -> int:
+    """Return the lanes in use of a vector along ``dims``: the channels of whole groups, where it holds several.
+
+    Then all vectors have the same channels at the same places.
+    """
+    fused = (n.size for n in st.of("n") for d in st.of("batch") if dims == (d.name, n.name))
+    channels = next(fused, unit.lanes)
+    return unit.lanes - unit.lanes % channels if channels < unit.lanes else unit.lanes
+
+
+def check_config(
+    st: Statement, loops: Loops, config: Config, target: Machine, unit: Unit, may_spill: bool = False
+) -> None:
+    """Raise ConfigError, with the numbers, where no kernel can be made from ``config``.
+
+    A register tile that ``may_spill`` needs any number of registers.
+    """
+    for field in OF_GROUPS:
+        if getattr(config, field) != getattr(Config, field):
+            raise ConfigError(field, f"--{field}=: {target.name} has no groups of threads; legal is no --{field}=")
+    sizes = (*config.register, *config.cache, *config.terms, *config.ends, *config.remainder)
+    for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
+        if name not in loops.extents:
+            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+    lanes = filled_lanes(st, loops.dims[config.lane], unit)
+    held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
+    if config.size(config.lane) % lanes and dict(config.register).get(config.lane):
+        raise ConfigError("lanes", f"--register={config.lane}:{config.size(config.lane)} is no multiple of the {held}")
+    for name, size in config.terms:
+        if loops.kinds[name] != "k":
+            raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
+    deep = [n for n, _ in config.cache if loops.kinds[n] == "k"]
+    if len(deep) > 1 or config.lane in deep:
+        raise ConfigError(
+            "cache", f"--cache={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
+        )
+    for name, size in config.cache:
+        if name == config.lane and size % lanes:
+            raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")
+    if config.ends and loops.kinds[config.ends[0][0]] != "k":
+        raise ConfigError("ends", f"--ends={config.ends[0][0]}: legal are reduction loops, {', '.join(loops.of('k'))}")
+    if unsized := [n for n, _ in config.remainder if n not in loops.symbolic]:
+        raise ConfigError("remainder", f"--remainder={unsized[0]}: its extent is not an argument of the call")
+    needed = registers(loops, config, target, unit, lanes)
+    if not (needed.fit or may_spill):
+        raise ConfigError(
+            "registers", f"needs {needed.needed} {needed.file}, target has {needed.available} ({needed.text})"
+        )
+
+
+def register_file(target: Machine, unit: Unit) -> RegisterFile:
+    """Return the registers that hold what ``unit`` works on: those for fragments, where the target has some."""
+    return target.fragments if unit.rows > 1 and target.fragments is not None else target.vectors
+
+
+def registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled: int) -> Registers:
+    """Return the registers of the register tile, whose vectors have ``filled`` lanes in use."""
+    along_k = loops.kinds[config.lane] == "k"
+    others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}
+    if along_k:
+        vectors = prod(size for n, size in others.items() if loops.kinds[n] != "m")
+        pixels = prod(size for n, size in others.items() if loops.kinds[n] == "m")
+    else:
+        vectors = max(config.size(config.lane), filled) // filled
+        pixels = prod(others.values())
+    if unit.rows > 1:
+        high = -(-pixels // unit.rows)
+        text = f"{high}x{vectors}: {high * vectors} accumulators + {SPARE} of factors"
+        file = register_file(target, unit)
+        name = "vector registers" if file is target.vectors else "registers for fragments"
+        return Registers(high * vectors + SPARE, file.count, name, text)
+    flips = any(name not in config.pack for name in config.flip)  # by a constant that all vectors share
+    spare = target.costs.temporaries + unit.temporaries + flips
+    read = vectors * (1 if unit.dot else prod(size for _, size in config.terms))
+    many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
+    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many} + 1 {one}"
+    text += f" + {spare} temporary" if spare else ""
+    return Registers(pixels * vectors + read + 1 + spare, target.registers, "vector registers", text)

@@ -1,0 +1,44 @@
+"""The config of a statement that only adds up entries: vectors along the dim that is contiguous in memory."""
+
+from __future__ import annotations
+
+from convsmith.ir.index import Var
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.statement.statement import Statement
+
+VECTORS, PIXELS = 4, 8
+"""Vectors of sums, or pixels whose lanes are added up together, of a register tile."""
+
+
+def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozenset[str] = frozenset()) -> Config:
+    """Return the config of ``st``: vectors of sums, or of terms that are added up at the end.
+
+    No lanes lie along ``unknown`` dims, whose sizes are known at the call only.
+    """
+    lanes = target.width(dtype(st.acc))
+    sizes = {d.name: d.size for d in st.dims}
+    lane = _lane(st, sizes, lanes, unknown)
+    if lane in st.reduce:
+        last = st.of("m")[-1]
+        tile = {last.name: min(last.size, PIXELS)}
+    else:
+        tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
+    return Config(target.name, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)
+
+
+def _lane(st: Statement, sizes: dict[str, int], lanes: int, unknown: frozenset[str]) -> str:
+    """Return a dim along which elements are neighbours and all are there, or else the longest of the result.
+
+    Lanes past the last term read 0, which a flip turns into -128: such lanes must not be summed.
+    """
+    masked = unknown | {v.name for v in variables_of(st.a.mask)} | set(st.reduce if st.a.flipped else ())
+    contiguous = {b.dim for b in st.a.layout.blocks if b.stride == 1 and b.size > 1}
+    for dim in contiguous:
+        for v, step in st.a.coords[dim].terms:
+            if isinstance(v, Var) and step == 1 and v.name not in masked and sizes.get(v.name, 0) * 2 >= lanes:
+                return v.name
+    free = [d for d in st.of("m") if d.name not in masked]
+    return max(free, key=lambda d: d.size).name

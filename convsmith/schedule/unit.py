@@ -1,0 +1,209 @@
+"""The instruction that a statement's products are computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Eq0, Ge0, Mod, Var, is_true, parts_of
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import fused_dims
+from convsmith.statement.statement import Dim, Statement, view_steps
+
+FILLED = 0.75
+"""Minimum part of the terms of an instruction on fragments that channels make, where a copy fills up the others."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The shape of a product instruction: ``lanes`` sums at once, each of ``terms`` products.
+
+    ``name`` is the row's that a config names. An instruction that the config does not name multiplies and adds elements
+    of the type of sums: ``dot`` is false then. One with several ``rows`` works on fragments of ``rows`` times ``lanes``
+    sums. ``group`` terms are contiguous in its packed operand, whose elements packing converts to the type ``widens``
+    unless that is empty. It needs ``temporaries`` registers besides those of its operands. Its results are right for
+    weights up to the magnitude ``limit``, unless that is 0.
+    """
+
+    lanes: int
+    terms: int
+    dot: bool
+    rows: int = 1
+    group: int = 1
+    name: str = ""
+    widens: str = ""
+    temporaries: int = 0
+    limit: int = 0
+
+    @staticmethod
+    def of(st: Statement, target: Machine, config: Config) -> Unit:
+        """Return the unit of the instruction that ``config`` names; ConfigError where it does not serve ``st``."""
+        if not config.instruction:
+            return Unit.plain(st, target)
+        legal = {row.name: row for row in rows(st, target)}
+        if config.instruction not in legal:
+            types = ":".join((*(v.factor for v in st.factors), st.acc))
+            raise ConfigError(
+                "instruction", f"--instruction={config.instruction}: legal for products of {types} on {target.name} "
+                f"are {', '.join(legal) or 'none'}",
+            )  # fmt: skip
+        row = legal[config.instruction]
+        problem = _unfit_fragments(st, row, config) if row.rows > 1 else _unfit_dot(st, row, config)
+        if problem:
+            raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
+        return Unit.of_row(row)
+
+    def filling(self, tile: int) -> Unit:
+        """Return the unit with as many lanes as fill a ``tile``: all of a short one, or a part of it."""
+        return replace(self, lanes=tile if tile <= self.lanes else gcd(tile, self.lanes))
+
+    @staticmethod
+    def choices(st: Statement, target: Machine, limited: bool = True) -> list[Unit]:
+        """Return the units worth candidates: of an instruction on fragments, where one serves, and on vectors.
+
+        Instructions with a limit serve where another kernel computes with weights beyond it: unless `limited` is false.
+        Where the dot product on vectors is slow, so is the multiply-add of the type of sums.
+        """
+        fragments = [row for row in _fragment_rows(st, target) if not _unfit_fragments(st, row)]
+        terms = next((d.size for d in st.dims if d.name == st.reduce[-1]), 1)
+        fragments.sort(key=lambda row: (terms % row.terms > 0, -(-terms // row.terms), row.terms))
+        dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row) and (limited or not row.limit)]
+        slow = bool(dots) and dots[0].name in dict(target.costs.slow)
+        vectors = [*map(Unit.of_row, dots[:1]), *([Unit.plain(st, target)] if slow or not dots else [])]
+        return [*map(Unit.of_row, fragments[:1]), *vectors]
+
+    @staticmethod
+    def of_row(row: Instruction) -> Unit:
+        """Return the unit of an instruction that multiplies factors of their own types."""
+        group = row.group if row.rows > 1 else 1
+        widens = row.operands[-1].dtype if row.widens else ""
+        return Unit(row.lanes, row.terms, True, row.rows, group, row.name, widens, row.temporaries, row.limit)
+
+    @staticmethod
+    def plain(st: Statement, target: Machine) -> Unit:
+        """Return the unit of the target's multiply-add of the type of sums."""
+        return Unit(target.width(dtype(st.acc)), 1, False)
+
+
+def rows(st: Statement, target: Machine) -> Iterator[Instruction]:
+    """Yield the rows that a config may name for the types of ``st``: on fragments, and on vectors."""
+    yield from _fragment_rows(st, target)
+    yield from _dot_rows(st, target)
+
+
+def _fragment_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
+    return target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
+
+
+def _dot_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
+    rows = target.vector_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
+    return tuple(row for row in rows if row.terms > 1)
+
+
+def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) -> str:
+    """Return why an instruction that adds up ``row.terms`` products does not serve ``st``, or nothing."""
+    if not st.constant:
+        return f"its terms lie side by side in packed weights, and {st.b.name} are none"
+    if row.limit and (st.b.fewer is not None or st.b.flipped):
+        return f"{st.b.name} as it is multiplied may be beyond {row.limit}, though the array is not"
+    if st.shifted:
+        return "zero points are subtracted from the factors; legal is --offsets=sums"
+    terms = ((st.reduce[-1], row.terms),) if config is None else config.terms
+    if len(terms) != 1 or terms[0][1] != row.terms:
+        return f"it adds up {row.terms} products; legal is --terms={st.reduce[-1]}:{row.terms}"
+    loop = terms[0][0]
+    dims = (loop,) if config is None else fused_dims(config, loop)
+    if prod(-(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.name in dims) < 2:
+        return f"loop {loop} of its terms runs once"
+    channels = {(st.n,), *((d.name, st.n) for d in st.of("batch"))}
+    if config is not None and fused_dims(config, config.lane) not in channels:
+        return f"its lanes are channels; legal is --lane={st.n}"
+    return ""
+
+
+def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = None) -> str:
+    """Return why an instruction on fragments does not serve ``st`` (under ``config``), or nothing.
+
+    No element of a fragment may be absent: its terms fill fragments, its result has columns, and its pixels lie at even
+    distances. Where some pixels are absent, or channels are apart, A is copied first.
+    """
+    windows = config is not None and config.realise == "window_copy"
+    packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.pack}
+    joined = config is not None and (windows or packed) and config.terms
+    loop = config.terms[0][0] if config is not None and joined else st.reduce[-1]
+    sizes = {d.name: d.size for d in st.dims}
+    if st.a.factor != st.a.dtype or st.a.fewer is not None or st.shifted:
+        return "it multiplies a source as it lies in memory"
+    if not st.constant and not packed:
+        return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
+    if config is not None and st.constant and st.b.name not in config.pack:
+        return f"its terms lie side by side in packed {st.b.name}; legal is --pack={st.b.name}"
+    # A copy has zeros beyond the borders, unless no element exists. A stride meets all elements of a residue class.
+    strides = [part for part in parts_of(st.a.mask) if isinstance(part, Eq0) and _divides(part)]
+    bordered = all(isinstance(part, Ge0) or part in strides for part in parts_of(st.a.mask))
+    if not all(_meets_each_class(st, part) for part in strides):
+        return f"no tap meets some pixels of {st.c.name}, which have no product"
+    # Blocks round an axis up: elements between its end and theirs lie in memory, and count as absent there.
+    extents = zip(st.a.masks, st.a.layout.shape, st.a.layout.padded_shape)
+    whole = bordered and all(is_true(mask) or size == rounded for mask, size, rounded in extents)
+    if not packed and not whole:
+        return f"elements of {st.a.name} are absent that no padded copy supplies"
+    if sizes[st.n] == 1:
+        return "the result has one column"
+    steps = view_steps(st.a)
+    even = is_true(st.a.mask) and (packed or steps.get(Var(loop)) == 1)
+    size = prod(sizes[n] for n in ((loop,) if config is None else fused_dims(config, loop)))
+    # The channels of the next group would follow those that a copy fills up.
+    copied = (not even if config is None else config.realise == "pad_copy") and not st.of("batch")
+    filled = copied and size >= FILLED * row.terms
+    if not (windows or packed or filled) and size % row.terms:
+        return f"its {row.terms} terms do not divide loop {loop}, which runs {size} times"
+    if config is None:
+        has_images = any(d.sort == "images" for d in st.of("m"))
+        return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"
+    if config.terms != ((loop, row.terms),):
+        return f"it adds up {row.terms} products; legal is --terms={loop}:{row.terms}"
+    if config.lane != st.n:
+        return f"its lanes are channels; legal is --lane={st.n}"
+    inner = [d.name for d in st.of("m")][-1]
+    tiled = {n for n, _ in config.register if n != config.lane}
+    if len(tiled) != 1 or any(fused_dims(config, n)[-1] != inner for n in tiled):
+        return f"its rows are pixels along {inner}: legal is a register tile of that loop alone, beside {config.lane}"
+    if not even and config.realise not in ("pad_copy", "window_copy"):
+        return f"{st.a.name} lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"
+    return ""
+
+
+def _divides(part: Eq0) -> bool:
+    """Return whether ``part`` of a mask is that a stride divides a sum; others equate a single pixel and its tap."""
+    return any(isinstance(atom, Mod) for atom, _ in part.arg.terms)
+
+
+def _meets_each_class(st: Statement, stride: Eq0) -> bool:
+    """Return whether some tap fulfils ``stride`` for each residue class of the pixels that it divides, in each part of
+    the sums; not where sizes are known at the call only.
+    """
+    if st.sizes:
+        return False
+    (divided,) = (atom for atom, _ in stride.arg.terms if isinstance(atom, Mod))
+    s, steps = divided.den, dict(divided.num.terms)
+    classes = {d: min(d.size, st.residues.get(d.name, 1)) for d in st.dims if Var(d.name) in steps}
+    taps = {d: n for d, n in classes.items() if d.kind == "k"}
+    every = {d: n for d, n in classes.items() if d.kind != "k"}
+    if s in taps.values():
+        return True
+    if max(every.values(), default=1) > prod(taps.values()):
+        return False
+
+    def sums(dims: dict[Dim, int], start: int) -> set[int]:
+        found = {start % s}
+        for d, n in dims.items():
+            found = {(x + steps[Var(d.name)] * i) % s for x in found for i in range(n)}
+        return found
+
+    return {-x % s for x in sums(every, divided.num.const)} <= sums(taps, 0)

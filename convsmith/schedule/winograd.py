@@ -1,0 +1,112 @@
+"""The pipeline of a Winograd program: the product's, and the rewrites of the transforms around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.machine.transpositions import square_transposition, tile_shape
+from convsmith.passes.bind import bind
+from convsmith.passes.collapse import collapse
+from convsmith.passes.flatten import flatten
+from convsmith.passes.manager import Step
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.outline import outline
+from convsmith.passes.partition import partition
+from convsmith.passes.simplify import simplify
+from convsmith.passes.strength import strength_reduce
+from convsmith.passes.transpose import transpose
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.kernel import KernelPlan, scheduled
+from convsmith.schedule.lower import register_transposing_steps
+from convsmith.statement.channel_copies import ChannelCopy
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import statement
+from convsmith.statement.winograd import ERROR, WEIGHTS, Winograd, winograd
+
+PIECES = 4
+"""Maximum number of pieces of a transform's loop over tiles: those at the borders of an image, and the others."""
+
+
+def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Winograd:
+    """Return the transform of ``problem`` that ``config`` describes; ConfigError if it describes none."""
+    if config.realise != "peel" or config.offsets != "each" or config.split or config.phases or config.then is not None:
+        raise ConfigError("winograd", f"{config}: legal beside --winograd= is the schedule of its product")
+    if problem.accuracy == "strict":
+        raise ConfigError("accuracy", f"{config}: --accuracy=strict permits no transforms; legal with it is relaxed")
+    direct = statement(problem, machine, dynamic)
+    acc = dtype(direct.acc)
+    width, line = machine.width(acc), machine.l1.line // acc.bytes
+    made = winograd(problem, direct, dict(config.winograd), dict(config.block), width, machine.registers, line)
+    if problem.accuracy == "relaxed" and made.error > ERROR:
+        raise ConfigError(
+            "accuracy", f"{config}: the error is {made.error:.1f} times that of the direct kernel; --accuracy=relaxed "
+            f"admits {ERROR:g}, legal is --accuracy=any",
+        )  # fmt: skip
+    if config.pack not in ((), (WEIGHTS,)):
+        words = f"--pack={','.join(config.pack)}"
+        raise ConfigError("winograd", f"{words}: legal beside --winograd= is {WEIGHTS}, or nothing")
+    return made
+
+
+def scheduled_statement(problem: Problem, config: Config, machine: Machine) -> Statement:
+    """Return the statement whose loops ``config`` names: the product of a transform, or that of ``problem`` itself."""
+    if config.winograd:
+        return winograd_of(problem, config, machine, dynamic=False).product
+    return scheduled(problem, config, machine)
+
+
+def product_config(config: Config) -> Config:
+    """Return the config of the product alone; threads share blocks."""
+    return replace(config, winograd=(), block=(), threads=1)
+
+
+def block_steps(made: Winograd, product: KernelPlan, config: Config, machine: Machine) -> tuple[Step, ...]:
+    """Return the rewrites of the kernel of all nests of a block."""
+    steps = [*product.order, *product.tile, *product.read]
+    if config.threads > 1:
+        steps.append(Step(bind, made.stepping, "parallel"))
+    steps += product.cut
+    for channels, tiles in made.transforms:
+        steps += [Step(partition, channels, PIECES), Step(partition, tiles, PIECES, (), True)]
+    lower = list(product.lower)
+    rows = [(copy, row) for copy in made.copies if (row := transposition(copy, machine)) is not None]
+    if rows:
+        place = next(n for n, step in enumerate(lower) if step.run is simplify) + 1
+        lower[place:place] = [
+            *(Step(transpose, copy.loops, tile_shape(row)[:2]) for copy, row in rows),
+            *register_transposing_steps(made.width, machine),
+        ]
+    place = next(n for n, step in enumerate(lower) if step.run is narrow_index) + 1
+    vectors = [Step(vectorise, name, made.width, False) for end in ("s", "d") for name in made.lanes(end)]
+    lower[place:place] = vectors
+    # Functions of their own hold the transforms' constants: LLVM would keep them in registers while the product runs.
+    place = next(n for n, step in enumerate(lower) if step.run in (outline, unused_let))
+    lower.insert(place, Step(outline, tuple(n for loops in made.transforms for each in loops for n in each)))
+    if config.threads > 1:
+        place = next(n for n, step in enumerate(lower) if step.run is unused_let)
+        lower.insert(place, Step(collapse))
+    return (*steps, *lower)
+
+
+def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:
+    """Return the row of ``machine`` that transposes tiles of pixels and channels; None if they move one by one."""
+    row = square_transposition(machine.transpositions, copy.buffer.dtype.name, copy.width)
+    return row if copy.row > 1 else None
+
+
+def weights_steps(made: Winograd) -> tuple[Step, ...]:
+    """Return the rewrites of the kernel that transforms weights."""
+    vectors = (Step(vectorise, name, made.width, False) for name in made.lanes("g"))
+    unrolled = (Step(bind, made.places("g"), "unrolled"),) if made.keeps_weights else ()
+    return (
+        *unrolled, Step(partition, ("g.o",), PIECES), Step(flatten), Step(simplify), *vectors,
+        Step(unroll), Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let),
+    )  # fmt: skip

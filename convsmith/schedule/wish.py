@@ -1,0 +1,115 @@
+"""Wish: values of some fields of a config. A model chooses the others, among the configs that can have these values.
+
+This module knows no model: ``tune/`` ranks the configs of a problem.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from convsmith.diag.errors import ConfigError
+from convsmith.schedule.config import THEN, Config, check_words, field_text, read_fields, split_statements
+
+__all__ = ["Decisions", "Wish", "read_decisions"]
+
+_COMMON = ("target", "threads")
+"""Fields that all statements of a config share."""
+_JOINING = ("at", "halo")
+"""Fields that only a statement before another one has."""
+_NEEDS = {"table": ("realise", "indirection")}
+"""Fields that have an effect only with one value of another field."""
+_SEQUENCES = ("fuse", "order", "reduce", "cache", "ends", "near")
+"""Fields whose entries have an order that decides."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Values of some fields of a config.
+
+    ``stages`` holds pairs of a field and its value, for each statement, or once for all statements. An empty ``target``
+    and ``threads`` of None are left to the call.
+    """
+
+    stages: tuple[tuple[tuple[str, Any], ...], ...]
+    target: str = ""
+    threads: int | None = None
+
+    def __str__(self) -> str:
+        """Return the text that :func:`read_decisions` reads as these values, without target and threads."""
+        return THEN.join(" ".join(field_text(*pair) for pair in values) for values in self.stages)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no field has a value beside target and threads."""
+        return not any(self.stages)
+
+    @property
+    def is_of_joints(self) -> bool:
+        """Whether a value says how one statement is fused with the next one."""
+        return any(name in _JOINING for values in self.stages for name, _ in values)
+
+    def of_statement(self, n: int) -> Wish:
+        """Return the values for the statement ``n``."""
+        return Wish((self.stages[n] if len(self.stages) > 1 else self.stages[0],), self.target, self.threads)
+
+    def missing(self, config: Config) -> int:
+        """Return the number of values that ``config`` does not have. ConfigError where it has other statements."""
+        return sum(
+            _unordered(name, getattr(own, name)) != _unordered(name, value)
+            for own, values in self._of_statements(config)
+            for name, value in values
+        )
+
+    def applied(self, config: Config) -> Config:
+        """Return ``config`` with the values in place of its own. ConfigError where the result is no config."""
+        changed: Config | None = None
+        for own, values in reversed(self._of_statements(config)):
+            changed = replace(own, **dict(values), then=changed)
+        assert changed is not None
+        return changed
+
+    def _of_statements(self, config: Config) -> list[tuple[Config, tuple[tuple[str, Any], ...]]]:
+        """Return each statement's config with the values of its fields."""
+        statements = [config]
+        while (then := statements[-1].then) is not None:
+            statements.append(then)
+        if len(self.stages) not in (1, len(statements)):
+            raise ConfigError(
+                "then", f"{self}: {len(self.stages)} statements, the kernel has {len(statements)}; legal are values "
+                f"for each of these, with '{THEN}' between them, or once for all",
+            )  # fmt: skip
+        if len(self.stages) == len(statements):
+            return list(zip(statements, self.stages))
+        inner = tuple(pair for pair in self.stages[0] if pair[0] not in _JOINING)
+        return [*((own, self.stages[0]) for own in statements[:-1]), (statements[-1], inner)]
+
+
+Decisions = Config | Wish
+
+
+def read_decisions(text: str) -> Decisions:
+    """Return the decisions of a text: a config if it names a target and a loop along the lanes, whose other fields have
+    defaults; otherwise a wish. ConfigError names an illegal word.
+    """
+    parts = [read_fields(part) for part in split_statements(text)]
+    if any({"target", "lane"} <= values.keys() for values in parts):
+        return Config.parse(text)
+    common: dict[str, Any] = {}
+    for values in parts:
+        check_words(values)
+        for name, (other, needed) in _NEEDS.items():
+            if name in values:
+                values.setdefault(other, needed)
+        for name in _COMMON:
+            if name in values and common.setdefault(name, values[name]) != values.pop(name):
+                raise ConfigError("then", f"{text}: all statements have one --{name}")
+    if not common and not any(parts):
+        legal = ", ".join(f"--{f.name}=" for f in fields(Config) if f.name != "then")
+        raise ConfigError("syntax", f"config: {text!r} gives no field a value; legal are {legal}")
+    return Wish(tuple(tuple(values.items()) for values in parts), **common)
+
+
+def _unordered(name: str, value: Any) -> Any:
+    """Return ``value``, sorted unless the order of its entries matters in the field ``name``."""
+    return sorted(value) if isinstance(value, tuple) and name not in _SEQUENCES else value

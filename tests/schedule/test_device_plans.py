@@ -1,0 +1,249 @@
+"""Plans for devices: tiny problems of every kind, interpreted as grids of groups of threads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import prod
+
+import pytest
+from devices import KINDS, DeviceOracle, random_group_config
+from problems import random_problem
+
+from convsmith.arith.evaluate import evaluate
+from convsmith.diag.errors import ConfigError, UnsupportedError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Var
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Alloc, For, Kernel, Store
+from convsmith.ir.walk import loops_of, statements_of, variables_of
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import target
+from convsmith.passes.flatten import offset
+from convsmith.passes.manager import run_steps
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import DevicePlan, device_plan
+from convsmith.tune.device import device_config
+
+HEAD = "--target=opencl --pack="
+
+
+def machine() -> Machine:
+    return target("opencl")
+
+
+def interpreted(plan: DevicePlan, every: bool) -> Kernel:
+    """The main kernel after all rewrites, interpreted after every one of them, or after the last."""
+    naive = plan.naive()
+    oracle = DeviceOracle(plan, plan.machine)
+    oracle.skip = lambda number: not every and number != len(plan.pipeline)
+    return run_steps(naive, plan.pipeline, [oracle])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_step_computes_the_same(kind: str) -> None:
+    problem, config = KINDS[kind]
+    with interning():
+        plan = device_plan(parse_problem(problem), Config.parse(f"{HEAD} {config}"), machine())
+        kernel = interpreted(plan, every=True)
+    kinds = [x.kind for x in loops_of(kernel.body)]
+    assert 1 <= kinds.count("grid") <= 3 and "group" in kinds
+    assert not any(s.buffer.scope == "cache" for s in statements_of(kernel.body) if isinstance(s, Alloc))
+
+
+def random_device_problem(seed: int) -> None:
+    """One with a random config, every fourth one with the default config."""
+    rng = random.Random(seed)
+    problem = random_problem(rng, 300)
+    with interning():
+        config = random_group_config(rng, problem, machine()) if seed % 4 else device_config(problem, machine())
+        assert Config.parse(str(config)) == config
+        plan = device_plan(problem, config, machine())
+        kernel = interpreted(plan, every=False)
+        shared = sum(b.size * b.dtype.bytes for b in shared_buffers(kernel))
+        assert shared <= sum(plan.main.shared.values())
+
+
+def shared_buffers(kernel: Kernel) -> list[Buffer]:
+    """The buffers of a kernel that the threads of a group share."""
+    return [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_problems(seed: int) -> None:
+    random_device_problem(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24, 500))
+def test_more_random_problems(seed: int) -> None:
+    random_device_problem(seed)
+
+
+@pytest.mark.parametrize("problem", [
+    "--stag=axb --dtag=axb mb32ic64ih56oc64oh56kh3ph1", "--stag=axb --dtag=axb g96mb8ic96ih112oc96oh112kh3ph1",
+    "--dir=BWD_D --stag=axb --dtag=axb mb32ic64ih56oc64oh28kh3ph1sh2", "--matmul 1024x512:512x768",
+])  # fmt: skip
+def test_default_configs_fill_the_device(problem: str) -> None:
+    """Every unit has groups of whole warps, and a thread several sums for each element that it loads."""
+    device = machine().device
+    assert device is not None
+    with interning():
+        parsed = parse_problem(problem)
+        nest = device_plan(parsed, device_config(parsed, machine()), machine()).main.nest
+    assert nest.size % 32 == 0 and prod(x.extent for x in nest.grid) >= device.units.count
+    assert prod(x.extent for x in nest.registers) >= 16
+
+
+def test_copies_hold_no_more_than_a_group_reads() -> None:
+    """The example of document 002: 16 x 16 outputs of a 7 x 7 window with stride 2 read 37 x 37 inputs."""
+    config = Config.parse(f"{HEAD} --lane=ow --realise=pad_copy --group=ow:16,oh:16,oc:64,kh:7,kw:7 --register=oc:64 "
+                          "--shared=src,wei")  # fmt: skip
+    with interning():
+        plan = device_plan(parse_problem("mb1ic1ih224oc64oh112kh7ph3sh2"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.order)
+    shapes = {s.buffer.name: s.buffer.shape for s in statements_of(kernel.body) if isinstance(s, Alloc)}
+    assert shapes["src_s"] == (1, 1, 37, 37) and shapes["wei_s"] == (64, 1, 7, 7)
+    assert plan.main.shared == {"src": 37 * 37 * 4, "wei": 64 * 49 * 4}
+
+
+@pytest.mark.parametrize("terms, loops", [(8, ["ic.g"]), (64, ["ic.g"]), (65, ["ic.g", "ic.i"])])
+def test_a_straight_line_holds_the_terms_that_fit(terms: int, loops: list[str]) -> None:
+    """A thread has four sums here, and 256 products at most in a straight line."""
+    words = f"{HEAD} --lane=oc --register=ow:4 --realise=mask --group=oc:32,ow:4,ic:{terms}"
+    with interning():
+        problem = parse_problem(f"--stag=axb --dtag=axb mb1ic{2 * terms}iw8oc64ow8kw1")
+        plan = device_plan(problem, Config.parse(words), machine())
+        kernel = run_steps(plan.naive(), plan.pipeline)
+    assert [str(x.var) for x in loops_of(kernel.body) if x.kind == "serial"] == loops
+
+
+def test_five_dims_are_packed_into_three() -> None:
+    config = Config.parse(f"{HEAD} --lane=ow --realise=mask --group=ow:2")
+    with interning():
+        plan = device_plan(parse_problem("g2mb3ic4ih5iw6oc4oh5ow6kh1kw1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.order)
+    grid = [(str(x.var), int(x.hi)) for x in loops_of(kernel.body) if isinstance(x, For) and x.kind == "grid"]
+    assert grid == [("g", 2), ("oc", 2), ("x", 3 * 5 * 3)]
+
+
+@pytest.mark.parametrize("words", ["", "--pad=wei:1", "--swizzle=wei:1"])
+def test_rows_of_shared_copies(words: str) -> None:
+    """Threads read a row of weights side by side, and write a column of it: longer or rotated rows spread it."""
+    config = Config.parse(f"{HEAD} --lane=oc --realise=mask --group=oc:32,ic:8 --shared=wei {words}")
+    with interning():
+        plan = device_plan(parse_problem("--stag=axb --dtag=axb mb1ic8iw1oc32ow1kw1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.order)
+        (store,) = (s for s in statements_of(kernel.body) if isinstance(s, Store) and s.buffer.name == "wei_s")
+        turn, thread = Var("wei_s.e"), Var("t") if Var("t") in variables_of(store.index[0]) else Var("oc.t")
+        places = [int(evaluate(offset(store.buffer, store.index), {turn: 0, thread: n})) for n in range(8)]
+    banks = {place % 32 for place in places}
+    assert len(banks) == (8 if words else 1)
+
+
+def test_a_stride_divides_the_work() -> None:
+    """A gradient of the source with stride 2 has four classes of pixels, each of which runs its own taps alone."""
+    config = Config.parse(f"{HEAD} --lane=iw --realise=pad_copy --group=iw:4,ih:2,oc:2 --shared=diff_dst,wei")
+    with interning():
+        plan = device_plan(parse_problem("--dir=BWD_D mb1ic2ih8oc4oh4kh4sh2ph1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.order)
+    loops = {str(x.var): x for x in loops_of(kernel.body)}
+    assert [str(loops[n].hi) for n in ("ih.r", "iw.r", "kh", "kw")] == ["2", "2", "2", "2"]
+    assert loops["ih.r"].kind == loops["iw.r"].kind == "grid"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("--lane=ic", "lane", "--lane=ic: a reduction loop; legal on opencl are oc, mb, oh, ow"),
+        ("--lane=oz", "unknown-loop", "config names loop 'oz'"),
+        ("--lane=oc --group=oc:512", "threads", "needs 512 threads in a group, opencl has 256 (oc:512)"),
+        ("--lane=ow --group=ow:32,oh:3,ic:64,kh:3,kw:3 --shared=src", "shared",
+         "needs 43520 bytes of shared memory, a group on opencl has 32768 (src 43520)"),
+        ("--lane=ow --shared=dst", "shared", "--shared=dst: legal are src, wei"),
+        ("--lane=ow --realise=pad_copy", "stage", "pads a copy in shared memory; needs --shared=src"),
+        ("--lane=ow --realise=peel", "realise", "--realise=peel: legal on opencl are mask, pad_copy"),
+        ("--lane=ow --drain=yes", "drain", "--drain= says nothing on opencl"),
+        ("--lane=ow --join=atomic", "join", "--join=atomic needs --split="),
+        ("--lane=ow --split=ic:3 --join=atomic", "split", "a reduction loop and a divisor of it: kh (3), kw (3), ic"),
+        ("--lane=ow --buffers=2", "buffers", "--buffers=2 --copies=wait: nothing without --shared="),
+        ("--lane=ow --pad=wei:1", "pad", "--pad=wei:1: legal are operands of --shared="),
+        ("--lane=ow --shared=wei --pad=wei:1 --swizzle=wei:4", "pad", "in one of --pad= and --swizzle="),
+    ],
+)  # fmt: skip
+def test_illegal_configs_name_what_is_wrong(words: str, code: str, text: str) -> None:
+    realised = "" if "realise" in words else " --realise=mask"
+    config = Config.parse(f"{HEAD} {words}{realised}")
+    with interning(), pytest.raises(ConfigError) as raised:
+        device_plan(parse_problem("mb2ic64ih56oc512oh56kh3ph1"), config, machine())
+    assert raised.value.code == code and text in str(raised.value)
+
+
+def test_operands_of_the_epilogue_are_loaded_before_the_first_barrier() -> None:
+    """The thread loads the bias and the summand before the products, with the condition of its stores."""
+    problem, config = KINDS["operands-of-the-epilogue-first"]
+    with interning():
+        plan = device_plan(parse_problem(problem), Config.parse(f"{HEAD} {config}"), machine())
+        text = str(run_steps(plan.naive(), plan.pipeline))
+    before, _, after = text.partition("barrier")
+    assert before.count("= (bia[") == 2 and before.count("= (dst[") == 4
+    assert not any(x in line.partition("=")[2] for line in after.splitlines() for x in ("bia[", "dst["))
+
+
+@pytest.mark.parametrize(("level", "words", "text"), [
+    ("opencl", "--preload=src --realise=mask", "--preload=src; legal are operands that are read with the sums: bia"),
+    ("sm_90a", "--preload=bia --realise=hardware", "--preload=bia: --realise=hardware has the registers"),
+])  # fmt: skip
+def test_operands_that_cannot_be_loaded_first(level: str, words: str, text: str) -> None:
+    config = Config.parse(f"--target={level} --lane=oc --pack= {words}")
+    with interning(), pytest.raises(ConfigError) as raised:
+        plan = device_plan(parse_problem("--dir=FWD_B mb1ic4ih6oc8oh6kh1"), config, target(level))
+        run_steps(plan.naive(), plan.pipeline)
+    assert raised.value.code == "preload" and text in str(raised.value)
+
+
+def test_a_device_without_room_names_it() -> None:
+    device = machine().device
+    assert device is not None
+    small = replace(machine(), device=replace(device, grid=(100, 10, 10)))
+    with interning(), pytest.raises(ConfigError, match="needs 3136 groups along a dim of the grid, opencl has 100"):
+        device_plan(parse_problem("mb2ic4ih56oc4oh56kh1ph0"), Config.parse(f"{HEAD} --lane=ow --realise=mask"), small)
+
+
+CHAIN = "mb1ic4ih6oc8oh6kh1 -> g8mb1ic8ih6oc8oh6kh3ph1"
+
+
+@pytest.mark.parametrize(("words", "text"), [
+    ("--lane=oc --at=oh / --lane=g", "runs a kernel for each stage"),
+    ("--lane=oc / --lane=g --split=kh:3", "--split"),
+    ("--lane=oc --realise=mask", "has 2 statements, and 1 configs are given"),
+])  # fmt: skip
+def test_configs_of_chains_that_are_illegal(words: str, text: str) -> None:
+    config = Config.parse(" / ".join(f"{HEAD} --realise=mask {x}" for x in words.split(" / ")))
+    with interning(), pytest.raises(ConfigError) as raised:
+        device_plan(parse_problem(CHAIN), config, machine())
+    assert raised.value.code == "then" and text in str(raised.value)
+
+
+def test_each_stage_of_a_chain_is_a_kernel() -> None:
+    with interning():
+        plan = device_plan(parse_problem(CHAIN), device_config(parse_problem(CHAIN), machine()), machine())
+    assert [k.statement.name for k in plan.kernels] == ["stage1", "conv"] and plan.each_call >= {"stage1"}
+
+
+def test_transforms_are_refused() -> None:
+    config = Config.parse(f"{HEAD} --lane=oc --winograd=oh:4,ow:4")
+    with interning(), pytest.raises(UnsupportedError, match="--winograd=oh:4,ow:4: opencl has kernels that sum"):
+        device_plan(parse_problem("mb1ic4ih8oc4oh8kh3ph1"), config, machine())
+
+
+@pytest.mark.parametrize("level", ["sm_80", "sm_90a", "xe_hpc"])
+def test_sums_in_fragments_are_not_joined_atomically(level: str) -> None:
+    """The default config on fragments of a gradient, with its reduction in parts that groups would add."""
+    machine = target(level)
+    problem = parse_problem("--dir=BWD_W --dt=f16:f32:f16 --stag=axb --dtag=axb mb4ic64ih8oc64kh1").canonical()
+    config = replace(device_config(problem, machine), split=(("mb", 2),), join="atomic")
+    assert any(word in config.instruction for word in ("mma", "dpas"))
+    with pytest.raises(ConfigError, match=r"--join=atomic: .* keeps its sums in fragments"):
+        device_plan(problem, config, machine)

@@ -1,0 +1,148 @@
+"""The default config of a machine with a copy engine, and the reasons why the engine cannot bring operands."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.intern import one_table
+from convsmith.machine.registry import target
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
+from convsmith.tune.device import device_config
+
+LAST = "--stag=axb --wtag=axb --dtag=axb --dt=bf16"
+OF_GROUPS = "--stag=axb --wtag=abxc --dtag=axb --dt=bf16"
+BROUGHT = {
+    f"{LAST} mb32ic256ih28oc256oh28kh3ph1": "bf16",
+    f"{LAST} mb1ic64ih8oc16oh8kh1": "bf16",
+    f"--dir=BWD_D {LAST} mb8ic256ih28oc128oh28kh3ph1": "bf16_k_mn",
+    f"--dir=BWD_W {LAST} mb8ic256ih28oc128oh28kh3ph1": "bf16_mn_mn",
+    f"--dir=BWD_D {LAST} mb8ic256ih56oc128oh28kh3ph1sh2": "bf16_k_mn",
+    f"--deconv {LAST} mb8ic128ih28oc64oh56kh4ph1sh2": "bf16",
+    "--matmul --dt=bf16 512x256:256x512": "bf16_k_mn",
+    "--stag=axb --wtag=axb --dtag=axb --dt=s8:s8:s32 mb8ic256ih28oc256oh28kh1": "s8",
+    "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb8ic256ih28oc256oh28kh1": "u8_s8",
+    f"{OF_GROUPS} g3mb1ic48ih8oc96oh8kh3ph1": "bf16",
+    f"{LAST} mb1ic16ih8oc16oh8kh3ph1": "bf16",
+    f"--dir=BWD_D {OF_GROUPS} g2mb1ic64ih8oc32oh8kh1": "bf16_k_mn",
+}
+"""Problems, each with the types and the majors of the instruction."""
+REFUSED = {
+    f"{LAST} mb1ic60ih8oc64oh8kh1": "src has rows 120 bytes apart, no multiple of 16",
+    f"{LAST} mb1ic64ih64iw4oc64oh64ow4kh3kw1ph130pw0dh129dw0": "src has corners -130",
+    f"--dir=BWD_D {LAST} mb1ic64ih8oc64oh4kh1sh2": "a stride must divide ih, iw, along which taps are dilated or one",
+    f"--dir=BWD_D {LAST} mb1ic64ih9oc64oh3kh3ph1sh2dh1": "along which taps are dilated or one",
+    f"{OF_GROUPS} g8mb1ic64ih8oc64oh8kh1": "8 iterations of oc stand beside those of another group",
+    f"{OF_GROUPS} g8mb1ic64ih8oc256oh8kh1": "neighbours beyond the 8 iterations of ic, which a tile of 16",
+    f"--dir=BWD_W {OF_GROUPS} g2mb1ic64ih8oc64oh8kh1": "neighbours beyond the 32 iterations of ic, which a tile of 64",
+    "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-zero-points=src:per_dim_1 mb1ic64ih8oc16oh8kh1":
+        "a factor has a zero point",
+    "--stag=axb --wtag=axb --dtag=axb mb1ic64ih8oc16oh8kh1": "no instruction multiplies f32:f32:f32",
+}
+
+
+def default(line: str) -> Config:
+    with one_table():
+        return device_config(parse_problem(line), target("sm_90a"))
+
+
+@pytest.mark.parametrize("line", BROUGHT)
+def test_the_copy_engine_brings_operands(line: str) -> None:
+    config = default(line)
+    row, _, form = config.instruction.removeprefix("wgmma_").partition("_")
+    assert config.realise == "hardware" and row.startswith("m64n") and form == BROUGHT[line]
+    assert Config.parse(str(config)) == config
+    with one_table():
+        plan = device_plan(parse_problem(line), config, target("sm_90a"))
+        assert "copy engine" not in str(plan)
+        assert sum(plan.main.shared.values()) <= target("sm_90a").device.shared.bytes
+
+
+@pytest.mark.parametrize("line", [
+    "--stag=axb --dtag=axb --dt=bf16 mb1ic64ih8oc64oh8kh3ph1", "--dir=BWD_D --stag=axb --dtag=axb --dt=f16 "
+    "mb1ic64ih8oc64oh8kh3ph1", "--matmul --dt=s8:s8:s32 64x64:64x64", "--stag=axb --wtag=Acdb16a --dtag=axb --dt=bf16 "
+    "mb1ic64ih8oc64oh8kh3ph1",
+])  # fmt: skip
+def test_weights_that_the_engine_cannot_bring_are_packed(line: str) -> None:
+    config = default(line)
+    assert config.realise == "hardware" and config.pack == ("wei",)
+    with one_table():
+        assert device_config(parse_problem(line), target("sm_90a"), packs=False).realise != "hardware"
+
+
+LARGE = {
+    "ic64ih224oc64oh224": (256, 64), "ic128ih112oc128oh112": (256, 128), "ic256ih56oc256oh56": (128, 256),
+    "ic512ih28oc512oh28": (128, 256), "ic512ih14oc512oh14": (128, 256), "ic256ih14oc256oh14": (128, 128),
+}  # fmt: skip
+"""Sizes of 3x3 layers of VGG-16 and ResNet-50, each with the rows and columns of a group."""
+
+
+@pytest.mark.parametrize("images", (32, 128))
+@pytest.mark.parametrize("sizes", LARGE)
+def test_groups_of_large_layers_have_large_tiles_and_four_slots(sizes: str, images: int) -> None:
+    config = default(f"{LAST} mb{images}{sizes}kh3ph1")
+    assert (config.group_size("mb_oh_ow"), config.group_size("oc")) == LARGE[sizes]
+    assert config.buffers == 4 and config.instruction == f"wgmma_m64n{LARGE[sizes][1]}k16_bf16"
+
+
+@pytest.mark.parametrize("line, cycles, traffic, most, tiles", [
+    (f"{LAST} mb32ic256ih56oc256oh56kh3ph1", 1024, (80, 48), "100%", "784 on 132 units: at most 99%"),
+    (f"{LAST} mb32ic256ih14oc256oh14kh3ph1", 512, (96, 64), "80%", "98 on 132 units: at most 74%"),
+    (f"--dir=BWD_D {LAST} mb32ic256ih56oc256oh56kh3ph1", 1024, (128, 48), "73%", "784 on 132 units: at most 99%"),
+])  # fmt: skip
+def test_the_plan_says_what_bounds_its_rate(
+    line: str, cycles: int, traffic: tuple[int, int], most: str, tiles: str
+) -> None:
+    """A step multiplies 64 terms of its tile, 2048 in a cycle; each product of 64 rows reads both factors."""
+    text = str(device_plan(parse_problem(line), default(line), target("sm_90a")))
+    read, written = traffic
+    assert f"take {cycles} cycles" in text and f"gives {read} and takes {written} of 128 bytes: at most {most}" in text
+    assert tiles in text
+
+
+@pytest.mark.parametrize("line, split", [
+    (f"--dir=BWD_W {LAST} mb32ic64ih56oc64oh56kh3ph1", True),
+    (f"--dir=BWD_W {LAST} mb3ic64ih7oc64oh7kh3ph1", False), (f"{LAST} mb32ic64ih56oc64oh56kh3ph1", False),
+])  # fmt: skip
+def test_sums_of_few_weights_have_parts(line: str, split: bool) -> None:
+    """Parts are whole steps: images of 49 pixels are not, in three of them."""
+    assert bool(default(line).split) is split
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
+    config = default(line)
+    assert config.realise != "hardware"
+    with one_table():
+        text = str(device_plan(parse_problem(line), config, target("sm_90a")))
+    assert "copy engine   not used: " in text and REFUSED[line] in text
+
+
+def test_a_machine_without_a_copy_engine_has_no_reason() -> None:
+    problem, machine = parse_problem(f"{LAST} mb1ic64ih8oc16oh8kh1"), target("sm_80")
+    with one_table():
+        assert "copy engine" not in str(device_plan(problem, device_config(problem, machine), machine))
+
+
+@pytest.mark.parametrize("words, why", [
+    ("--register=mb_oh_ow:32,oc:16 --group=mb_oh_ow:64,oc:16,ic:64", "found mb_oh_ow:32"),
+    ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:24", "found ic:24"),
+    ("--register=mb_oh_ow:64,oc:256 --group=mb_oh_ow:256,oc:256,ic:16", "with 160 registers; sm_90a has 102"),
+    ("--register=mb_oh_ow:64,oc:16 --group=mb_oh_ow:64,oc:16,ic:64 --instruction=mma_m16n8k16_bf16", "legal"),
+])  # fmt: skip
+def test_what_a_config_may_not_ask(words: str, why: str) -> None:
+    words = words if "--instruction" in words else f"{words} --instruction=wgmma_m64n16k16_bf16"
+    config = Config.parse(
+        "--target=sm_90a --lane=oc --fuse=mb+oh,mb_oh+ow --reduce=kh,kw,ic --pack= --realise=hardware --shared=src,wei "
+        + words
+    )
+    with one_table(), pytest.raises(ConfigError, match=why):
+        device_plan(parse_problem(f"{LAST} mb1ic64ih8oc16oh8kh3ph1"), config, target("sm_90a"))
+
+
+def test_weights_in_blocks_have_a_default() -> None:
+    """Neighbours of a block are no tile of a loop alone: another realisation is taken."""
+    line = "--dt=bf16:bf16:f32 --wtag=aBCde4c4b --dtag=aBcd16b g1mb2ic13ih8iw16oc5oh2ow10kh3kw1sh4sw2ph0pw1"
+    assert default(line).realise != "hardware"

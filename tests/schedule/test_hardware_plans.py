@@ -1,0 +1,64 @@
+"""Kernels whose operands a copy engine brings, in the interpreter of the IR: copies run ahead, in random order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from devices import DeviceOracle
+from ptx.hopper_configs import KINDS, LAST, LEVEL, forward
+
+from convsmith.ir.intern import interning
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import target
+from convsmith.passes.manager import run_steps
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.device import device_plan
+
+SMALL = {
+    "taps": (f"{LAST} --dt=bf16 mb1ic16ih9iw8oc16oh8ow8kh2kw1ph0pw0", forward(k=16)),
+    "phases": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb1ic16ih8oc16oh4kh2ph0sh2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 "
+        "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n16k16_bf16_k_mn",
+    ),
+}  # fmt: skip
+"""Problems of few products, with configs."""
+LARGER = ("1x1", "f16", "s8", "post-ops", "scales", "groups of 16 channels", "backward by weights")
+
+
+def two_units() -> Machine:
+    """Return sm_90a with two units, on each of which one group resides."""
+    machine = target(LEVEL)
+    assert machine.device is not None
+    units = replace(machine.device.units, count=2, shared=1)
+    return replace(machine, device=replace(machine.device, units=units))
+
+
+def check(line: str, words: str, names: frozenset[str]) -> set[str]:
+    """Interpret the kernel after the passes of the ``names`` and after the last one; return those that changed it."""
+    changed = set()
+    with interning():
+        config = Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}")
+        plan = device_plan(parse_problem(line), config, two_units())
+        oracle = DeviceOracle(plan, two_units())
+        kernel = plan.naive()
+        for step in plan.pipeline:
+            before, kernel = kernel, run_steps(kernel, [step])
+            if step.name in names and kernel is not before:
+                changed.add(step.name)
+                oracle.check(kernel)
+        oracle.check(kernel)
+    return changed
+
+
+@pytest.mark.parametrize(("kind", "names"), [("taps", {"tensor_copies"}), ("phases", {"rounds"})])
+def test_kernels_compute_the_same_after_passes_for_a_copy_engine(kind: str, names: set[str]) -> None:
+    assert check(*SMALL[kind], frozenset(names)) == names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LARGER)
+def test_kernels_of_all_types_compute_the_same(kind: str) -> None:
+    assert check(*KINDS[kind], frozenset({"tensor_copies", "pipeline_copies"})) == {"tensor_copies", "pipeline_copies"}
