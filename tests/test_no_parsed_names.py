@@ -86,7 +86,7 @@ LEGAL = {
     ("measure/peak.py", "vector[1:].split(' x ')"): LLVM,
     ("frontend/conv_functions.py", "name == 'activation'"): "a parameter of a function",
     ("frontend/dynamic.py", "names.split(',')"): "a list of sizes, as it is given",
-    ("frontend/dynamic.py", "name.split(',')"): "a list of sizes, as it is given",
+    ("frontend/numpy_api.py", "name.split(',')"): "a list of sizes, as it is given",
     ("frontend/inspection.py", "stage.isdecimal()"): "the number or the name of a pass, as it is given",
     ("onnx/window.py", "name != 'NOTSET'"): ONNX,
     ("onnx/window.py", "window.auto_pad.startswith('SAME')"): ONNX,

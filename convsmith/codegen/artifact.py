@@ -60,6 +60,11 @@ SIZES = {64: "s64", 32: "s32"}
 AXES = ("x", "y", "z")
 """Axes of a grid and of a group; the threads of a warp are neighbours along the first."""
 
+_ROLES, _KINDS, _MEMORIES = get_args(Role), get_args(LaunchKind), get_args(MemoryKind)
+_TYPES = dict.fromkeys((*DTYPES, *(t.name for t in POINTERS.values())))
+"""Types of arguments in memory, in the order of messages."""
+_SIZE_TYPES = tuple(SIZES.values())
+
 _MAGIC = b"convsmith\x00\x01\x00"
 _DIGEST = hashlib.sha256().digest_size
 
@@ -100,22 +105,22 @@ class Argument:
     holds: str = ""
 
     def __post_init__(self) -> None:
-        if self.role not in get_args(Role):
-            raise UsageError(f"argument {self.name}: role {self.role!r} is not one of {', '.join(get_args(Role))}")
+        if self.role not in _ROLES:
+            raise UsageError(f"argument {self.name}: role {self.role!r} is not one of {', '.join(_ROLES)}")
         if (self.role in ("packed", "table", "zero")) != bool(self.of):
             raise UsageError(f"argument {self.name}: of={self.of!r} with role {self.role}; packed tensors name theirs")
         if self.dims and len(self.dims) != len(self.shape):
             raise UsageError(f"argument {self.name}: {len(self.dims)} names for the {len(self.shape)} dims")
-        if self.memory not in get_args(MemoryKind):
-            legal = ", ".join(get_args(MemoryKind))
+        if self.memory not in _MEMORIES:
+            legal = ", ".join(_MEMORIES)
             raise UsageError(f"argument {self.name}: memory {self.memory!r} is not one of {legal}")
         if self.value is not None and self.role != "size":
             raise UsageError(f"argument {self.name}: value {self.value} with role {self.role}; only a size has one")
-        types = SIZES.values() if self.role == "size" else (*DTYPES, *(t.name for t in POINTERS.values()))
+        types = _SIZE_TYPES if self.role == "size" else _TYPES
         if self.dtype not in types:
             legal = ", ".join(types)
             raise UsageError(f"argument {self.name}: type {self.dtype!r} is not one of {legal}")
-        if self.size < 0 or any(size < 0 for size in self.shape):
+        if self.size < 0 or (self.shape and min(self.shape) < 0):
             raise UsageError(f"argument {self.name}: {self.size} elements of shape {self.shape}; no size is negative")
 
 
@@ -156,8 +161,8 @@ class Launch:
     maps: tuple[MapArgument, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(LaunchKind):
-            raise UsageError(f"launch: kind {self.kind!r} is not one of {', '.join(get_args(LaunchKind))}")
+        if self.kind not in _KINDS:
+            raise UsageError(f"launch: kind {self.kind!r} is not one of {', '.join(_KINDS)}")
         if not 1 <= self.threads <= MOST_THREADS:
             raise UsageError(f"launch: {self.threads} threads; expected 1 to {MOST_THREADS}")
         if (self.kind == "call") == bool(self.runtime) or (self.kind != "tasks" and self.threads > 1):

@@ -25,8 +25,7 @@ def decoder(kind: Any) -> Decoder:
     if isinstance(kind, type) and is_dataclass(kind):
         return _record(kind)
     if origin is tuple:
-        items = decoder(arguments[0])
-        return lambda value: tuple(map(items, _plain(list, value)))
+        return _plain_items(arguments[0]) if arguments[0] in (str, int) else _items(decoder(arguments[0]))
     if origin is dict:
         values = decoder(arguments[1])
         return lambda value: {key: values(each) for key, each in _plain(dict, value).items()}
@@ -40,14 +39,33 @@ def decoder(kind: Any) -> Decoder:
     return lambda value: _plain(kind, value)
 
 
+def _items(item: Decoder) -> Decoder:
+    return lambda value: tuple(map(item, value)) if _plain(list, value) else ()
+
+
+def _plain_items(kind: type) -> Decoder:
+    def decode(value: Any) -> tuple[Any, ...]:
+        for item in _plain(list, value):
+            if type(item) is not kind:
+                _plain(kind, item)
+        return tuple(value)
+
+    return decode
+
+
 def _record(kind: Any) -> Decoder:
     hints = get_type_hints(kind)
-    parts = {f.name: decoder(hints[f.name]) for f in fields(kind)}
+    names = {f.name for f in fields(kind)}
+    plain = [(name, hints[name]) for name in names if hints[name] in (str, int)]
+    parts = [(name, decoder(hints[name])) for name in names - {name for name, _ in plain}]
 
     def decode(value: Any) -> Any:
-        if _plain(dict, value).keys() != parts.keys():
+        if _plain(dict, value).keys() != names:
             raise ValueError(f"{kind.__name__} with the fields {', '.join(value)}")
-        return kind(**{name: part(value[name]) for name, part in parts.items()})
+        for name, type_ in plain:
+            if type(value[name]) is not type_:
+                _plain(type_, value[name])
+        return kind(**{**value, **{name: part(value[name]) for name, part in parts}})
 
     return decode
 

@@ -54,9 +54,10 @@ def compile_or_load(
     # The default is a function of what is in the key, and takes longer to find than an artifact to load.
     source = "model" if settings.database == "off" else f"{preferred().name} table"
     wanted = str(config) if config is not None else f"default of {source} --threads={threads}"
-    key = cache_key(str(plain), wanted, str(requirements), target.key)
+    line = str(plain)
+    key = cache_key(line, wanted, str(requirements), target.key)
     watched = settings.dump is not None or settings.check != "off"
-    stored = _stored(cache, key, str(plain), config, threads, target, requirements) if cache and not watched else None
+    stored = _stored(cache, key, line, config, threads, target, requirements) if cache and not watched else None
     if stored is not None:
         artifact, status = stored, "cached"
     else:

@@ -10,7 +10,7 @@ binds the code to that shape.  A device has a kernel for each shape (`sized_kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -42,7 +42,7 @@ from convsmith.tune.compile import compile_problem
 if TYPE_CHECKING:
     from convsmith.schedule.planned import AnyPlan
 
-__all__ = ["DynamicKernel", "dynamic_dims", "dynamic_names"]
+__all__ = ["DynamicKernel", "dynamic_dims"]
 
 _SIDES = {"src": "source", "diff_dst": "result's gradient"}
 """Arrays that determine the sizes of a call, and the words for them."""
@@ -59,16 +59,6 @@ def dynamic_dims(problem: Problem, names: str) -> frozenset[str]:
     if not dims:
         raise UsageError(f"dynamic={shown(names)} names no dim; legal are {', '.join(legal)}", code="dynamic")
     return frozenset(dims)
-
-
-def dynamic_names(given: object) -> str:
-    """Return dims as one text, "ih,iw,mb", from such a text or from a collection of names."""
-    listed = [given] if isinstance(given, str) else list(given) if isinstance(given, Collection) else [given]
-    names = [name for name in listed if isinstance(name, str)]
-    if len(names) < len(listed):
-        message = f"dynamic={shown(given)}: legal is a text such as 'mb,ih,iw', or a list of names"
-        raise UsageError(message, code="dynamic")
-    return ",".join(sorted({part.strip() for name in names for part in name.split(",")}))
 
 
 def _require_within(name: str, weights: Array, limit: float) -> None:

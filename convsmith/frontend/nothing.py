@@ -24,7 +24,7 @@ __all__ = ["NothingKernel", "has_empty_tensor"]
 def has_empty_tensor(problem: Problem) -> bool:
     """Return whether an array of `problem`, or of a stage of it, has no elements."""
     stages = problem.stages if isinstance(problem, Chain) else (problem,)
-    return any(0 in tensor.shape for stage in stages for tensor in stage.tensors)
+    return any(0 in shape for stage in stages for shape in (stage.src_shape, stage.wei_shape, stage.dst_shape))
 
 
 class NothingKernel(NamedKernel):

@@ -10,15 +10,14 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, integer, integers, shown
+from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import MOST_THREADS, settings
-from convsmith.frontend.dynamic import DynamicKernel, dynamic_names
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.frontend.sized_kernels import SizedKernels
 from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
 from convsmith.machine import registry
@@ -33,6 +32,9 @@ from convsmith.runtime.packed import Packed
 from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.schedule.wish import Decisions, read_decisions
+
+if TYPE_CHECKING:
+    from convsmith.frontend.dynamic import DynamicKernel
 
 __all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "thread_count", "watched"]
 
@@ -105,7 +107,7 @@ def compile(
         chosen = replace(chosen, threads=count)
     level = registry.target(named or target or settings.target, conv.types)
     if dynamic is not None:
-        return _dynamic(conv, dynamic_names(dynamic), level.name, chosen, count, settings.micro_architecture)
+        return _dynamic(conv, _dynamic_names(dynamic), level.name, chosen, count, settings.micro_architecture)
     if watched():
         return CompiledKernel(conv, level, chosen, count)
     return _kernel(conv, level.name, chosen, count, settings.micro_architecture)
@@ -138,9 +140,23 @@ def _kernel(problem: Problem, target: str, config: Decisions | None, threads: in
 def _dynamic(
     problem: Problem, dims: str, target: str, config: Decisions | None, threads: int, _: object
 ) -> DynamicKernel:
+    with import_lock:  # they import the planner, which a kernel from the cache does not need
+        from convsmith.frontend.dynamic import DynamicKernel
+        from convsmith.frontend.sized_kernels import SizedKernels
+
     level = registry.target(target)
     kernels = DynamicKernel if level.device is None else SizedKernels
     return kernels(problem, dims, level, config, threads)
+
+
+def _dynamic_names(given: object) -> str:
+    """Return dims as one text, "ih,iw,mb", from such a text or from a collection of names."""
+    listed = [given] if isinstance(given, str) else list(given) if isinstance(given, Collection) else [given]
+    names = [name for name in listed if isinstance(name, str)]
+    if len(names) < len(listed):
+        message = f"dynamic={shown(given)}: legal is a text such as 'mb,ih,iw', or a list of names"
+        raise UsageError(message, code="dynamic")
+    return ",".join(sorted({part.strip() for name in names for part in name.split(",")}))
 
 
 def watched() -> bool:

@@ -78,6 +78,10 @@ class Layout:
 
     def tag(self) -> str:
         """Return the `aBcd16b` spelling of a dense layout, otherwise `dim:size:stride` blocks; `parse` reads both."""
+        return self._tag
+
+    @cached_property
+    def _tag(self) -> str:
         ndims = len(self.shape)
         order = tuple(block.dim for block in self.blocks[:ndims])
         if len(set(order)) == ndims:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from itertools import pairwise
 from types import FunctionType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.instruction import (
@@ -208,13 +209,21 @@ class Machine:
         return max(rows, key=lambda row: row.terms) if rows else self.row(c, c, c)
 
 
+@cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass; () for other types."""
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else ()
+
+
 def facts_text(value: object) -> str:
     """Return `value` as text that is unique to it: a function by its name, a dataclass by all its fields."""
-    if is_dataclass(value):
-        values = (facts_text(getattr(value, f.name)) for f in fields(value))
-        return f"{type(value).__name__}({', '.join(values)})"
+    if isinstance(value, str):
+        return repr(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(facts_text, value))})"
+    kind: Any = type(value)
+    if names := _field_names(kind):
+        return f"{kind.__name__}({', '.join([facts_text(getattr(value, name)) for name in names])})"
     return f"{value.__module__}.{value.__qualname__}" if isinstance(value, FunctionType) else repr(value)
 
 

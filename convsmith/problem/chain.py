@@ -84,10 +84,9 @@ class Chain(Problem):
         """Return the same computation with `accuracy` of every stage."""
         return replace(self, stages=tuple(stage.with_accuracy(accuracy) for stage in self.stages))
 
-    def canonical(self) -> Self:
-        """Return the same computation with canonical stages and no names."""
+    def _canonical_form(self) -> Self:
         stages = tuple(stage.canonical() for stage in self.stages)
-        return replace(self, stages=stages, stag=stages[0].stag, dtag=stages[-1].dtag)
+        return self._changed(dict(stages=stages, stag=stages[0].stag, dtag=stages[-1].dtag))
 
     # -- arrays -----------------------------------------------------------------------------------------------------
 

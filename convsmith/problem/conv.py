@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import integer, integers
@@ -197,13 +197,9 @@ class Conv(Problem):
         high = min(self.coarse[axis], (self.fine[axis] - 1 - offset) // s + 1)
         return low, max(low, high)
 
-    def canonical(self) -> Conv:
-        """Return the same computation without name, with tags in `aBcd16b` form, and FWD_D for FWD_I.
-
-        Two problems with equal canonical forms have the same kernel.
-        """
-        made = super().canonical()
-        return replace(made, dir="FWD_D") if self.dir == "FWD_I" else made
+    def _canonical_form(self) -> Conv:
+        made = super()._canonical_form()
+        return made._changed({"dir": "FWD_D"}) if self.dir == "FWD_I" else made
 
     def _dim_names(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         groups = ("g",) if self.has_groups else ()

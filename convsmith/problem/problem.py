@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from convsmith.diag.choices import choices
@@ -182,10 +182,17 @@ class Problem(ABC):
         return self.with_accuracy("strict")
 
     def canonical(self) -> Self:
-        """Return the same computation with tags in `aBcd16b` form and no name.
-
-        Two problems with equal canonical forms have the same kernel.
+        """Return the same computation in the one form of all problems that have the same kernel: without names, with
+        tags in `aBcd16b` form, and FWD_D for FWD_I.
         """
+        made: Self | None = self.__dict__.get("_canonical")
+        if made is None:
+            made = self._canonical_form()
+            if made is not self:  # no reference to itself, which only the garbage collector would free
+                self.__dict__["_canonical"] = made
+        return made
+
+    def _canonical_form(self) -> Self:
         tags: dict[str, Any] = {
             tag: layout.tag()
             for tag, layout in (("stag", self.src_layout), ("wtag", self.wei_layout), ("dtag", self.dst_layout))
@@ -196,7 +203,18 @@ class Problem(ABC):
         post_ops = tuple(op.canonical(len(self.product_shape)) for op in self.post_ops)
         acc_mode = "f16" if self.half_sums else "strict"
         accuracy = self.accuracy if self.has_transforms or self.accuracy == "any" else "relaxed"
-        return replace(self, name=None, post_ops=post_ops, acc_mode=acc_mode, accuracy=accuracy, **tags)
+        return self._changed({"name": None, "post_ops": post_ops, "acc_mode": acc_mode, "accuracy": accuracy, **tags})
+
+    def _changed(self, values: Mapping[str, Any]) -> Self:
+        """Return the problem with other, legal values of fields; itself if it has them already.
+
+        The checks of a new problem take longer than all else that a kernel from the cache needs of it.
+        """
+        if all(getattr(self, name) == value for name, value in values.items()):
+            return self
+        made = object.__new__(type(self))
+        made.__dict__.update({**{f.name: getattr(self, f.name) for f in fields(self)}, **values})
+        return made
 
     # -- derived ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from convsmith.diag.choices import choices
@@ -280,15 +281,21 @@ class Config:
     @staticmethod
     def parse(text: str) -> Config:
         """Return the config that prints as ``text``. ConfigError names the illegal word."""
-        config: Config | None = None
-        for own in reversed(split_statements(text)):
-            values = read_fields(own)
-            for key in ("target", "lane"):
-                if key not in values:
-                    raise ConfigError("syntax", f"config: --{key}= is missing in {shown(own)}")
-            config = Config(**values, then=config)
-        assert config is not None
-        return config
+        return _config(tuple(split_statements(text)))
+
+
+@lru_cache(256)
+def _config(statements: tuple[str, ...]) -> Config:
+    """Return the config of the texts of all statements; kernels of a network share few configs."""
+    config: Config | None = None
+    for own in reversed(statements):
+        values = read_fields(own)
+        for key in ("target", "lane"):
+            if key not in values:
+                raise ConfigError("syntax", f"config: --{key}= is missing in {shown(own)}")
+        config = Config(**values, then=config)
+    assert config is not None
+    return config
 
 
 def split_statements(text: str) -> list[str]:

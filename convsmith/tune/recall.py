@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from convsmith.diag.errors import ConvsmithError
@@ -36,6 +37,12 @@ def database_path() -> Path | None:
         return None
     if choice != "default":
         return Path(choice).absolute()
+    return _default_path(*map(os.environ.get, ("HOME", "XDG_DATA_HOME")))
+
+
+@cache
+def _default_path(*_: str | None) -> Path:
+    """Return the file of the user's database, which the variables of the environment determine."""
     with import_lock:
         from platformdirs import user_data_dir
 
@@ -47,7 +54,7 @@ def recalled(problem: Problem, target: Machine, threads: int) -> Config | None:
     where there are none.
     """
     count = threads if target.device is None else 1
-    rows = [row for row in _rows(str(problem), target.name) if not (_refused and _is_refused(row, count))]
+    rows = [row for row in _rows(problem, target.name) if not (_refused and _is_refused(row, count))]
     return chosen(rows, count, keeps_bits(problem)) if rows else None
 
 
@@ -69,12 +76,12 @@ def keeps_bits(problem: Problem) -> bool:
 def measured_row(problem: Problem, config: Config) -> Measured | None:
     """Return the measurement of ``config`` for a canonical problem by this compiler on this machine, if there is one.
     """
-    rows = _rows(str(problem), config.target)
+    rows = _rows(problem, config.target)
     return next((row for row in rows if row.status == "ok" and row.config == str(config)), None)
 
 
-def _rows(line: str, target: str) -> list[Measured]:
-    """Return the rows of a problem by this compiler on this machine."""
+def _rows(problem: Problem, target: str) -> list[Measured]:
+    """Return the rows of a canonical problem by this compiler on this machine."""
     path = database_path()
     if path is None or not os.path.exists(path) or path in _unusable:
         return []
@@ -84,7 +91,7 @@ def _rows(line: str, target: str) -> list[Measured]:
 
     try:
         with Database(path, create=False) as database:
-            rows = database.rows(problem=line, compiler=compiler_key(), target=target)
+            rows = database.rows(problem=str(problem), compiler=compiler_key(), target=target)
             here = {machine for machine in {row.machine for row in rows} if is_of_this_machine(machine, target)}
             return [row for row in rows if row.machine in here]
     except DatabaseError as error:

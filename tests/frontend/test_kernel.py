@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -337,6 +339,18 @@ def test_importing_the_package_loads_neither_numpy_nor_llvm() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == cs.__version__
+
+
+def test_a_kernel_from_the_cache_imports_no_part_of_the_compiler(tmp_path: Path) -> None:
+    """The planner, the passes and the model take longer to import than all else that a new process does."""
+    code = "import sys, convsmith as cs; cs.compile('mb1ic3ih5oc4kh3', threads=1); print(*sys.modules)"
+    environment = {**os.environ, "CONVSMITH_CACHE": str(tmp_path / "cache")}
+    run = partial(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = (set(run(env=environment).stdout.split()) for _ in range(2))
+    folders = ("passes", "statement", "interp")
+    compiler = {m for m in first if any(f"convsmith.{folder}." in m for folder in folders)}
+    assert compiler and not compiler & second
+    assert {"convsmith.compiler.driver", "convsmith.schedule.planned", "convsmith.tune.candidates"} <= first - second
 
 
 def test_every_public_name_exists() -> None:
