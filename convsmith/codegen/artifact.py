@@ -240,7 +240,8 @@ class Artifact:
     tile registers). `limits`: by tensor, the largest magnitude of its elements with which the results are right; with
     larger ones or NaN, another kernel must run. A tensor that is multiplied by stored zeros has the limit `FINITE`.
     `requirements` say which sizes a call may have, where these are arguments of the code. `notes` are texts for people.
-    An address, a word of the argument block and an entry of a table have `address_bits`.
+    An address, a word of the argument block and an entry of a table have `address_bits`. `plan` is the plan with its
+    nodes (`schedule/planned.py`) where this process compiled the kernel, and None where it was loaded.
     """
 
     code: bytes = field(repr=False)
@@ -255,6 +256,7 @@ class Artifact:
     requirements: Requirements = FIXED
     notes: dict[str, str] = field(default_factory=dict)
     address_bits: int = 64
+    plan: Any = field(default=None, compare=False, repr=False)
 
     @property
     def steps(self) -> dict[str, Entry]:

@@ -35,7 +35,7 @@ from convsmith.schedule.device import DevicePlan
 from convsmith.schedule.dynamic_table import table_name
 from convsmith.schedule.packing import packing_steps
 from convsmith.schedule.pipelines import Pipelines
-from convsmith.schedule.planned import AnyPlan, plan_for
+from convsmith.schedule.planned import AnyPlan, KeptPlan, plan_for
 from convsmith.schedule.pointers import Pointers, indirect, pointers
 
 _LINE = 64
@@ -157,7 +157,8 @@ def build_artifact(
     _check_addresses(problem, target)
     with llvm_bind.no_collection(), one_table():
         made = plan_for(problem, config, target, requirements)
-        return emit(made, lower(made, instruments))
+        kept = KeptPlan.of(made)
+        return replace(emit(made, lower(made, instruments)), plan=kept)
 
 
 def _check_addresses(problem: Problem, target: Machine) -> None:
@@ -206,7 +207,7 @@ def _limits_of_kernels(plan: AnyPlan) -> Iterator[tuple[str, float]]:
         (kernel.name(n, kernel.own[n - kernel.start].whole.b.name), k, kernel.winograd)
         for kernel in plan.program.kernels for n, k in zip(kernel.numbers, plan.plans_of(kernel))
     ]  # fmt: skip
-    for name, k, transform in stages or [(plan.main.statement.whole.b.name, plan.main, None)]:
+    for name, k, transform in stages or [(plan.main.statement.whole.b.name, plan.main, plan.program.transform)]:
         if k.config.realise in copies:
             yield name, FINITE
         if k.nest.unit.limit:

@@ -157,7 +157,7 @@ def _compile(problem: Problem, config: Config, target: Machine, requirements: Re
         from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower
         from convsmith.ir.intern import one_table
-        from convsmith.schedule.planned import plan_for
+        from convsmith.schedule.planned import KeptPlan, plan_for
 
     if settings.dump is None and settings.check == "off":
         return build_artifact(problem, config, target, requirements=requirements)
@@ -170,7 +170,8 @@ def _compile(problem: Problem, config: Config, target: Machine, requirements: Re
         wanted = settings.check == "interpret" and not requirements and Interpret.suits(problem, config)
         interpret = [Interpret(problem, target)] if wanted else []
         made = plan_for(problem, config, target, requirements)
+        kept = KeptPlan.of(made)
         low = lower(made, [*([dump] if dump else []), *verify, *interpret])
         if dump:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))
-        return emit(made, low)
+        return replace(emit(made, low), plan=kept)

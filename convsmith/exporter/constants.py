@@ -15,12 +15,11 @@ import numpy as np
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch
 from convsmith.codegen.module_text import module_text
-from convsmith.compiler.driver import private_buffers
+from convsmith.compiler.driver import lower, private_buffers
 from convsmith.compiler.facts import facts
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.inspection import Inspected
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.walk import statements_of
 from convsmith.machine.generic.level import level
@@ -33,6 +32,7 @@ from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, address_of, al
 from convsmith.runtime.border import tensors_of
 from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.host import HostLibrary
+from convsmith.schedule.planned import AnyPlan
 
 __all__ = ["built_in_contents", "stored_bytes"]
 
@@ -68,19 +68,19 @@ def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str,
     contents = {name: stored_bytes(specs[name], array) for name, array in checked.items() if name in plain}
     packed = [name for name in checked if name in artifact.packs]
     if packed:
-        with llvm_bind.no_collection(), interning():
-            packs = _PackingHere(kernel, artifact)
+        with llvm_bind.no_collection(), kernel.planned() as plan:
+            packs = _PackingHere(plan, artifact)
             for name in packed:
                 contents[f"packed_{name}"] = packs.packed(name, checked)
     return contents
 
 
 class _PackingHere:
-    """The packing kernels of ``kernel``, compiled for this machine."""
+    """The packing kernels of ``plan``, compiled for this machine."""
 
-    def __init__(self, kernel: Inspected, artifact: Artifact) -> None:
-        here, symbol_of = level(), kernel.plan().symbol
-        made = {symbol_of(k.name): run_steps(_in_memory(k), _STEPS) for k in kernel.lowered([]).packs}
+    def __init__(self, plan: AnyPlan, artifact: Artifact) -> None:
+        here = level()
+        made = {plan.symbol(k.name): run_steps(_in_memory(k), _STEPS) for k in lower(plan).packs}
         private = {b: size for k in made.values() for b, size in _private(k).items()}
         *starts, end = accumulate(private.values(), initial=0)
         scratch = {b: (start, end) for b, start in zip(private, starts)}

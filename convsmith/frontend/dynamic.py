@@ -160,8 +160,7 @@ class DynamicKernel(Inspected):
         """Compute on arrays by name, like `CompiledKernel.run`, with the pads of the call."""
         return self._at(arrays, pads).run(arrays)
 
-    def plan(self) -> AnyPlan:
-        """Return every decision worked out, with the sizes of calls as symbols; `print` shows it."""
+    def _new_plan(self) -> AnyPlan:
         with import_lock:
             from convsmith.schedule.plan import plan
 

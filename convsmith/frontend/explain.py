@@ -21,7 +21,6 @@ from convsmith.frontend.explain_device import device_lines, device_roofline, dev
 from convsmith.frontend.explain_fusion import fusion_lines
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Call, For, Kernel, Store
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
@@ -75,8 +74,7 @@ def _lines(kernel: Inspected) -> list[Line]:
     if dump is not None:
         instruments.append(dump)
     target = kernel.target
-    with faults(repro("explain", problem, str(config))), interning():
-        plan = kernel.plan()
+    with faults(repro("explain", problem, str(config))), kernel.planned() as plan:
         low = lower(plan, instruments)
         if dump is not None:
             dump.finish(low.text, llvm_bind.assembly(low.text, target.triple, target.cpu, target.features))

@@ -1,10 +1,11 @@
-"""`Inspected`: questions about how a kernel was compiled. Each answer runs the compiler again."""
+"""`Inspected`: questions about how a kernel was compiled. Answers run the rewrites of its plan again."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from convsmith.compiler.service import faults, repro
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, has_long_number
-from convsmith.diag.forking import import_lock
+from convsmith.diag.forking import cached_property, import_lock
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets
@@ -23,8 +24,7 @@ from convsmith.schedule.config import Config
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.compiler.instruments import PassRecord
-    from convsmith.passes.manager import Instrument
-    from convsmith.schedule.planned import AnyPlan
+    from convsmith.schedule.planned import AnyPlan, KeptPlan
 
 __all__ = ["Inspected"]
 
@@ -39,19 +39,33 @@ class Inspected(ABC):
     sizes: Requirements = FIXED
     """Requirements on the sizes of calls, each of which has a kernel of its own; none where one kernel serves all."""
 
-    @abstractmethod
     def plan(self) -> AnyPlan:
         """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It prints.
-
-        Its IR nodes are those of the present table (`convsmith.ir.intern`).
         """
+        return self._kept_plan.plan
 
-    def lowered(self, instruments: Sequence[Instrument]) -> Lowered:
-        """Run the rewrites again, under `instruments`, and return the kernels that they make."""
+    @contextmanager
+    def planned(self) -> Iterator[AnyPlan]:
+        """Run the `with` block in a table with the IR nodes of the plan, which is its value (`convsmith.ir.intern`)."""
+        with self._kept_plan.opened() as plan:
+            yield plan
+
+    @cached_property
+    def _kept_plan(self) -> KeptPlan:
+        """The plan with its nodes: the artifact's, or one worked out once, where the kernel was loaded."""
         with import_lock:
-            from convsmith.compiler.driver import lower
+            from convsmith.ir.intern import interning
+            from convsmith.schedule.planned import KeptPlan
 
-        return lower(self.plan(), instruments)
+        if self.artifact is not None and self.artifact.plan is not None:
+            kept: KeptPlan = self.artifact.plan
+            return kept
+        with interning():
+            return KeptPlan.of(self._new_plan())
+
+    @abstractmethod
+    def _new_plan(self) -> AnyPlan:
+        """Return the plan, worked out in the present table."""
 
     def explain(self, html: str | Path | None = None) -> str:
         """Return a page on the kernel: problem, config, plan, packing, work, and the machine's limits.
@@ -136,13 +150,13 @@ class Inspected(ABC):
 
     def _lower(self) -> tuple[Lowered, list[PassRecord]]:
         with import_lock:
+            from convsmith.compiler.driver import lower
             from convsmith.compiler.instruments import Recorder
-            from convsmith.ir.intern import interning
 
         if self.artifact is None:
             raise UsageError(
                 f"{self.problem} has no elements in its source or destination: nothing is compiled", code="nothing"
             )
         recorder = Recorder()
-        with faults(repro("show", self.problem, str(self.config))), interning():
-            return self.lowered([recorder]), recorder.records
+        with faults(repro("show", self.problem, str(self.config))), self.planned() as plan:
+            return lower(plan, [recorder]), recorder.records

@@ -186,8 +186,7 @@ class CompiledKernel(Inspected):
         """
         return public("export")(self, directory, **options)
 
-    def plan(self) -> AnyPlan:
-        """Return every decision worked out; `print` shows it."""
+    def _new_plan(self) -> AnyPlan:
         with import_lock:
             from convsmith.schedule.planned import plan_for
 

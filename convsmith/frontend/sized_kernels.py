@@ -41,8 +41,7 @@ class SizedKernels(DynamicKernel):
         """Return the config for a size. The default one packs nothing, so that packed weights serve all sizes."""
         return self._given or device_config(problem.canonical(), self.target, packs=False)
 
-    def plan(self) -> AnyPlan:
-        """Return every decision worked out, for the sizes of the line; `print` shows it."""
+    def _new_plan(self) -> AnyPlan:
         with import_lock:
             from convsmith.schedule.planned import plan_for
 

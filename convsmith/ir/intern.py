@@ -7,9 +7,10 @@ threads that compile at the same time do not share nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, dataclass_transform
 
 Table = dict[Any, Any]
@@ -23,9 +24,11 @@ def nodes() -> Table:
 
 
 @contextmanager
-def interning() -> Iterator[Table]:
-    """Run the ``with`` block with a new table; nodes created in it are not identical to nodes created outside."""
-    table: Table = {}
+def interning(known: Mapping[Any, Any] = MappingProxyType({})) -> Iterator[Table]:
+    """Run the ``with`` block with a new table; nodes created in it are not identical to nodes created outside, except
+    those that are ``known``.
+    """
+    table: Table = dict(known)
     token = _TABLE.set(table)
     try:
         yield table

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Recorder
-from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.text import listing
 from convsmith.machine.base import Machine
@@ -45,8 +45,8 @@ class Explained(Protocol):
     config: Config
     target: Machine
 
-    def plan(self) -> AnyPlan:
-        """Return every decision worked out."""
+    def planned(self) -> AbstractContextManager[AnyPlan]:
+        """Return a context with every decision worked out, in a table with its IR nodes."""
         ...
 
 
@@ -82,8 +82,7 @@ def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
     Compiles the kernel again, and times it on a machine that runs it, which takes some 50 ms.
     """
     recorder = Recorder()
-    with interning():
-        plan = kernel.plan()
+    with kernel.planned() as plan:
         low = lower(plan, [recorder], debug=True)
         main = plan.main if isinstance(plan, Plan) else None
         assembly = llvm_bind.assembly(low.text, kernel.target.triple, kernel.target.cpu, kernel.target.features)

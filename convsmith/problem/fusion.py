@@ -12,7 +12,7 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 
-__all__ = ["Stages", "middle", "reads_padding_alone", "single_stage", "stages_of"]
+__all__ = ["Stages", "middle", "reads_padding_alone", "stages_of"]
 
 _MIDDLE = "axb"
 """Layout of the array between two convolutions: channels last, the fastest for a depthwise convolution."""
@@ -61,12 +61,6 @@ def stages_of(problem: Problem) -> Stages | None:
         problems[n], problems[n + 1] = replace(one, dtag=tag), replace(two, stag=tag)
         names[n]["dst"] = names[n + 1]["src"] = middle(n)
     return Stages(problem, tuple(problems), tuple(names))
-
-
-def single_stage(problem: Problem) -> Stages:
-    """Return `problem`, one convolution or matrix product, as the only stage of itself."""
-    ((_, names),) = _split(problem)
-    return Stages(problem, (problem,), (names,))
 
 
 def reads_padding_alone(problems: Sequence[Problem]) -> int | None:

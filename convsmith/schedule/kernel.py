@@ -17,7 +17,7 @@ from convsmith.schedule.lower import lower_steps
 from convsmith.schedule.order import Nest, nest_of, order_steps, register_steps
 from convsmith.schedule.pointers import indirect, indirect_step
 from convsmith.schedule.read import read_steps
-from convsmith.schedule.registers import Registers, check_config, registers
+from convsmith.schedule.registers import Registers, check_config
 from convsmith.schedule.unit import Unit
 from convsmith.statement.offsets import MOST, of_fewer_bits, summed
 from convsmith.statement.parts import parted
@@ -86,7 +86,7 @@ def kernel_plan(
     loops = loops_after_fusing(st, config)
     if sizes is not None:
         loops = replace(loops, symbolic=sizes.loops)
-    check_config(st, loops, config, machine, unit, prescribed is not None)
+    needed = check_config(st, loops, config, machine, unit, prescribed is not None)
     nest = nest_of(st, loops, config, unit, machine.vectors.scalable)
     steps: list[Step] = list(sizes.steps) if sizes is not None else []
     if indirect(st, config) and sizes is None:
@@ -98,7 +98,6 @@ def kernel_plan(
     columns = phased(st, config.phases)
     read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within), machine)
     lower = lower_steps(columns, config, machine, nest)
-    needed = registers(loops, config, machine, unit, nest.filled)
     stages = (tuple(steps), tuple(tile), tuple(read), tuple(cut), tuple(lower))
     return KernelPlan(st, config, loops, nest, needed, buffers(columns, config, nest), *stages)
 

@@ -15,7 +15,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.derive_packing import derive_packing, packing_name
 from convsmith.passes.fuse import fuse
 from convsmith.passes.manager import Step, run_steps
-from convsmith.problem.fusion import single_stage, stages_of
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
@@ -23,10 +23,10 @@ from convsmith.schedule.fused import joined, links, scheduled_stages, stage_plan
 from convsmith.schedule.kernel import KernelPlan, kernel_plan, scheduled
 from convsmith.schedule.pipelines import SYMBOL
 from convsmith.schedule.sums import config_of_sums
-from convsmith.schedule.winograd import block_steps, weights_steps
+from convsmith.schedule.winograd import block_steps, product_config, weights_steps, winograd_of
 from convsmith.statement.fused import FusedStatements
 from convsmith.statement.naive import naive
-from convsmith.statement.program import Program, program
+from convsmith.statement.program import Program, program, transformed_program
 from convsmith.statement.winograd import WEIGHTS
 
 
@@ -52,12 +52,16 @@ class Plan:
     @property
     def pipeline(self) -> tuple[Step, ...]:
         """The rewrites of the main kernel, of which the nest of a statement at a loop is a part."""
+        if self.program.transform is not None:
+            return block_steps(self.program.transform, self.main, self.config, self.machine)
         return self._joined(self.program.kernels[-1]) if self.program.kernels else self.main.pipeline
 
     @property
     def preparing(self) -> dict[str, tuple[Step, ...]]:
         """The rewrites of the kernels that run before the main one, by name."""
         found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+        if self.program.transform is not None:
+            found[WEIGHTS] = weights_steps(self.program.transform)
         for kernel in self.program.kernels:
             if kernel.winograd is not None:
                 found[kernel.name(kernel.start, WEIGHTS)] = weights_steps(kernel.winograd)
@@ -122,19 +126,20 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
     dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     stages = stages_of(problem)
-    if stages is None and config.winograd:
-        stages = single_stage(problem)
     if stages is not None:
         made = scheduled_stages(problem, stages, config, machine, dynamic)
-    elif config.then is None:
-        made = program(problem, scheduled(problem, config, machine, dynamic))
-    else:
+    elif config.then is not None:
         raise ConfigError("then", f"--at={config.at}: {problem} has one statement; legal is the config of one")
+    elif config.winograd:
+        made = transformed_program(problem, winograd_of(problem, config, machine, dynamic))
+    else:
+        made = program(problem, scheduled(problem, config, machine, dynamic))
     kernels = [plan for kernel in made.kernels for plan in stage_plans(kernel, config, machine, dynamic)]
     for st in () if made.kernels else made.statements:
         if st.when == "main":
-            sizes = symbolic_sizes(problem, st, config) if dynamic else None
-            kernels.append(kernel_plan(st, config, machine, sizes))
+            own = config if made.transform is None else product_config(config)
+            sizes = symbolic_sizes(problem, st, own) if dynamic else None
+            kernels.append(kernel_plan(st, own, machine, sizes))
         else:
             # Parts are added up, and sums made while packing, on the thread that calls.
             threads = config.threads if st.when == "before" else 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.intern import Table, interning, nodes
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
@@ -13,7 +16,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.device import DevicePlan, device_plan
 from convsmith.schedule.plan import Plan, plan
 
-__all__ = ["AnyPlan", "check_sizes", "plan_for", "with_wide_products", "without_limits"]
+__all__ = ["AnyPlan", "KeptPlan", "check_sizes", "plan_for", "with_wide_products", "without_limits"]
 
 AnyPlan: TypeAlias = Plan | DevicePlan
 LANES = 32
@@ -21,10 +24,39 @@ LANES = 32
 """
 
 
+@dataclass(frozen=True)
+class KeptPlan:
+    """A ``plan`` with the ``table`` of its IR nodes, which outlives the compilation that worked it out."""
+
+    plan: AnyPlan
+    table: Table
+
+    @staticmethod
+    def of(plan: AnyPlan) -> KeptPlan:
+        """Return ``plan`` with the nodes of the present table, before rewrites add theirs."""
+        return KeptPlan(plan, nodes().copy())
+
+    @contextmanager
+    def opened(self) -> Iterator[AnyPlan]:
+        """Run the ``with`` block with a copy of the table, in which rewrites of the plan find its nodes."""
+        with interning(self.table):
+            yield self.plan
+
+
 def plan_for(problem: Problem, config: Config, machine: Machine, requirements: Requirements = FIXED) -> AnyPlan:
     """Return the plan of ``problem`` under ``config``, for the kernels that ``machine`` runs. ConfigError where no
     kernel can be made from it, UnsupportedError where a device would have to serve sizes of a call.
+
+    The table of nodes keeps the plan, because the choice of a config may ask for it before the kernel is made.
     """
+    known, key = nodes(), (plan_for, problem, config, id(machine), requirements)
+    made: AnyPlan | None = known.get(key)
+    if made is None:
+        made = known[key] = _plan_for(problem, config, machine, requirements)
+    return made
+
+
+def _plan_for(problem: Problem, config: Config, machine: Machine, requirements: Requirements) -> AnyPlan:
     if machine.device is None:
         return plan(problem, config, machine, requirements)
     check_sizes(machine, bool(requirements))

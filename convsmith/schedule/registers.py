@@ -45,8 +45,8 @@ def filled_lanes(st: Statement, dims: tuple[str, ...], unit: Unit) -> int:
 
 def check_config(
     st: Statement, loops: Loops, config: Config, target: Machine, unit: Unit, may_spill: bool = False
-) -> None:
-    """Raise ConfigError, with the numbers, where no kernel can be made from ``config``.
+) -> Registers:
+    """Return the registers of the register tile; ConfigError, with the numbers, where ``config`` makes no kernel.
 
     A register tile that ``may_spill`` needs any number of registers.
     """
@@ -81,6 +81,7 @@ def check_config(
         raise ConfigError(
             "registers", f"needs {needed.needed} {needed.file}, target has {needed.available} ({needed.text})"
         )
+    return needed
 
 
 def register_file(target: Machine, unit: Unit) -> RegisterFile:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.intern import nodes
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition, tile_shape
@@ -41,10 +42,7 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
         raise ConfigError("winograd", f"{config}: legal beside --winograd= is the schedule of its product")
     if problem.accuracy == "strict":
         raise ConfigError("accuracy", f"{config}: --accuracy=strict permits no transforms; legal with it is relaxed")
-    direct = statement(problem, machine, dynamic)
-    acc = dtype(direct.acc)
-    width, line = machine.width(acc), machine.l1.line // acc.bytes
-    made = winograd(problem, direct, dict(config.winograd), dict(config.block), width, machine.registers, line)
+    made = _in_blocks(problem, config, machine, dynamic)
     if problem.accuracy == "relaxed" and made.error > ERROR:
         raise ConfigError(
             "accuracy", f"{config}: the error is {made.error:.1f} times that of the direct kernel; --accuracy=relaxed "
@@ -53,6 +51,23 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
     if config.pack not in ((), (WEIGHTS,)):
         words = f"--pack={','.join(config.pack)}"
         raise ConfigError("winograd", f"{words}: legal beside --winograd= is {WEIGHTS}, or nothing")
+    return made
+
+
+def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Winograd:
+    """Return the transform in the blocks of ``config``. The table of nodes keeps the transform without blocks, which
+    many configs share, and the one with them, which the choice of a config and the plan share.
+    """
+    known, key = nodes(), (winograd, problem, config.winograd, id(machine), dynamic)
+    made: Winograd | None = known.get((*key, config.block))
+    if made is None:
+        whole: Winograd | None = known.get(key)
+        if whole is None:
+            direct = statement(problem, machine, dynamic)
+            acc = dtype(direct.acc)
+            width, line = machine.width(acc), machine.l1.line // acc.bytes
+            whole = known[key] = winograd(problem, direct, dict(config.winograd), width, machine.registers, line)
+        made = known[*key, config.block] = whole.in_blocks(dict(config.block))
     return made
 
 

@@ -19,14 +19,15 @@ from convsmith.statement.winograd import Winograd
 class Program:
     """The statements of ``problem``: ``main`` computes the products, the others prepare its operands or finish it.
 
-    A problem of several stages, or one that is computed by a transform, has ``kernels``, in the order in which they
-    run. All statements of a kernel but the last run at a loop of a later one. The statement of a transform is the
+    A problem of several stages has ``kernels``, in the order in which they run. All statements of a kernel but the last
+    run at a loop of a later one. Where a problem of one stage is computed by a ``transform``, the main statement is the
     product of a block.
     """
 
     problem: Problem
     statements: tuple[Statement, ...]
     kernels: tuple[FusedStatements, ...] = ()
+    transform: Winograd | None = None
 
     @property
     def main(self) -> Statement:
@@ -36,8 +37,9 @@ class Program:
 
     @property
     def transforms(self) -> tuple[Winograd, ...]:
-        """The transforms of the kernels."""
-        return tuple(kernel.winograd for kernel in self.kernels if kernel.winograd is not None)
+        """The transforms of the problem, or of the kernels."""
+        every = (self.transform, *(kernel.winograd for kernel in self.kernels))
+        return tuple(made for made in every if made is not None)
 
     def of(self, *when: When) -> tuple[Statement, ...]:
         """Return the statements that run at these times, in order."""
@@ -48,6 +50,8 @@ class Program:
         if self.kernels:
             *others, last = self.kernels
             return last.naive([kernel.naive() for kernel in others])
+        if self.transform is not None:
+            return self.transform.naive()
         before = [naive(self.problem, st) for st in self.of("packing", "before")]
         return naive(self.problem, self.main, before)
 
@@ -58,6 +62,11 @@ def program(problem: Problem, main: Statement) -> Program:
     bias = bias_gradient(problem)
     after += [bias] if bias is not None else []
     return Program(problem, (*sums_of(problem, main.whole), main, *after))
+
+
+def transformed_program(problem: Problem, transform: Winograd) -> Program:
+    """Return the program of a ``problem`` of one stage that is computed by a ``transform``."""
+    return Program(problem, (transform.product,), transform=transform)
 
 
 def fused_program(problem: Problem, kernels: tuple[FusedStatements, ...]) -> Program:

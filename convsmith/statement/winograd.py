@@ -181,6 +181,16 @@ class Winograd:
         """The axes that a block has tiles along: that of images, and those of the filter."""
         return (self.images, *self.axes)
 
+    def in_blocks(self, sizes: Mapping[str, int]) -> Winograd:
+        """Return the program with ``sizes`` of a block: its tiles along a pixel loop, by default all, and its images,
+        by default one. ConfigError where a loop is none of these.
+        """
+        _check_names("block", sizes, [x.pixel for x in self.tiled])
+        images, *axes = (
+            replace(x, block=min(sizes.get(x.pixel, 1 if x is self.images else x.tiles), x.tiles)) for x in self.tiled
+        )  # fmt: skip
+        return replace(self, images=images, axes=tuple(axes))
+
     @cached_property
     def product(self) -> Statement:
         """The batched product of a block."""
@@ -449,14 +459,12 @@ class _Finished(Rewriter):
 
 
 def winograd(
-    problem: Problem, direct: Statement, sizes: Mapping[str, int], blocks: Mapping[str, int], width: int,
-    registers: int, line: int,
+    problem: Problem, direct: Statement, sizes: Mapping[str, int], width: int, registers: int, line: int
 ) -> Winograd:  # fmt: skip
     """Return the program of ``direct`` with F(m, r) along the pixel loops of ``sizes``, which give m.
 
-    ``blocks`` gives the tiles of a block along a pixel loop, by default all, and its images, by default one.
-    Vectors of ``width`` channels lie in ``registers``. A cache line has ``line`` elements.
-    ConfigError where there is no such program.
+    A block has all tiles of an image. Vectors of ``width`` channels lie in ``registers``. A cache line has ``line``
+    elements. ConfigError where there is no such program.
     """
     text = ",".join(f"{n}:{m}" for n, m in sizes.items())
 
@@ -470,12 +478,8 @@ def winograd(
         raise refuse(f"transforms are in f32; products of {':'.join(kinds)} have none")
     if not direct.constant or not pixels or pixels.keys() != taps.keys() or direct.sizes:
         raise refuse(f"legal are convolutions forward and by data, of constant sizes, not {problem}")
-    names = [d.name for d in pixels.values()]
     images = next(d for d in direct.of("m") if d.sort == "images")
-    for option, given, legal in (("winograd", sizes, names), ("block", blocks, [images.name, *names])):
-        for n, size in given.items():
-            if n not in legal or size < 1:
-                raise ConfigError("winograd", f"--{option}={n}:{size}: legal are {', '.join(legal)}, and at least 1")
+    _check_names("winograd", sizes, [d.name for d in pixels.values()])
     classes = phases(direct)
     axes: list[FilteredAxis] = []
     for letter, coord in zip(pixels, direct.a.coords[2:]):
@@ -503,8 +507,6 @@ def winograd(
                 f"a tile of F({m}, {tap.size}) with stride {step} covers {reach} pixels along axis {letter}; legal are "
                 f"at most {REACH}"
             )
-        tiles = -(-pixel.size // m)
-        block = min(blocks.get(pixel.name, tiles), tiles)
         if pad is None:
             start = coord.const + min(0, dilation) * (tap.size - 1)
             size = step * m
@@ -513,11 +515,15 @@ def winograd(
         axes.append(
             FilteredAxis(
                 letter, pixel.name, tap.name, m, tap.size, step, start, size, abs(dilation), dilation < 0, inputs,
-                pixel.size, block, pad,
+                pixel.size, -(-pixel.size // m), pad,
             )
         )  # fmt: skip
-    together = min(blocks.get(images.name, 1), images.size)
-    of_images = FilteredAxis(
-        images.name, images.name, "", 1, 1, 1, 0, 1, 1, False, images.size, images.size, together
-    )  # fmt: skip
+    of_images = FilteredAxis(images.name, images.name, "", 1, 1, 1, 0, 1, 1, False, images.size, images.size, 1)
     return Winograd(problem, direct, tuple(axes), of_images, width, registers, line)
+
+
+def _check_names(option: str, given: Mapping[str, int], legal: Sequence[str]) -> None:
+    """Raise ConfigError where an ``option`` gives a loop that is not ``legal``, or a number below 1."""
+    for name, size in given.items():
+        if name not in legal or size < 1:
+            raise ConfigError("winograd", f"--{option}={name}:{size}: legal are {', '.join(legal)}, and at least 1")

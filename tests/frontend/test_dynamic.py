@@ -16,6 +16,7 @@ from sizes_of_call import AtSizes
 import convsmith as cs
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler import service
+from convsmith.compiler.driver import lower
 from convsmith.compiler.dynamic import at_call, requirements
 from convsmith.frontend.dynamic import DynamicKernel
 from convsmith.ir.intern import interning
@@ -152,12 +153,12 @@ def test_sums_leave_their_registers_before_a_long_epilogue(threads: int) -> None
 
 def test_tasks_of_threads_are_divided_by_the_sizes_of_the_call() -> None:
     k = cs.compile("mb1ic8ih9oc40kh3ph1", dynamic="mb,ih,iw", target="generic", threads=2)
-    with interning():
-        text = str(k.lowered([]).kernel)
+    with k.planned() as plan:
+        text = str(lower(plan).kernel)
     assert "for task in 0 .. mb_end * oh_end * 5 #parallel" in text and "(task // 5) // oh_end" in text
     k = cs.compile("mb1ic8iw9oc40kw3pw1", dynamic="mb,iw", target="generic", threads=2)
-    with interning():
-        text = str(k.lowered([]).kernel)
+    with k.planned() as plan:
+        text = str(lower(plan).kernel)
     assert "for task in 0 .. mb_end * ((ow_end + 5) // 6) * 5 #parallel" in text
 
 

@@ -62,8 +62,8 @@ def test_the_hot_loop_is_the_innermost_that_runs_most_instructions() -> None:
 @pytest.mark.parametrize("target, row", [("avx2", "vfmadd"), ("avx512", "vfmadd"), ("aarch64", "fmla")])
 def test_instructions_of_the_hot_loop_come_from_the_lines_of_products(target: str, row: str) -> None:
     kernel = cs.compile(LINE, threads=1, target=target)
-    with interning():
-        low = lower(kernel.plan(), debug=True)
+    with kernel.planned() as plan:
+        low = lower(plan, debug=True)
     assembly = _assembly(low.text, kernel)
     lines = str(low.kernel).splitlines()
     multiplying = [x for r in routines(assembly) for x in r.lines if x.text.split()[0].startswith(row)]
@@ -76,8 +76,8 @@ def test_instructions_of_the_hot_loop_come_from_the_lines_of_products(target: st
 ])  # fmt: skip
 def test_lines_change_no_instruction(line: str) -> None:
     kernel = cs.compile(line, threads=1, target="avx2")
-    with interning():
-        plain, marked = lower(kernel.plan()), lower(kernel.plan(), debug=True)
+    with kernel.planned() as plan:
+        plain, marked = lower(plan), lower(plan, debug=True)
     assert "!dbg" not in plain.text
     assert _instructions(_assembly(plain.text, kernel)) == _instructions(_assembly(marked.text, kernel))
 
@@ -124,8 +124,8 @@ def test_passes_show_the_lines_that_they_change() -> None:
 @pytest.mark.parametrize("types", ["f32", "u8:s8:s32"])
 def test_the_grid_is_the_packed_memory(types: str) -> None:
     kernel = cs.compile(f"--dt={types} --stag=axb --dtag=axb mb1ic3ih14oc8kh3ph1", threads=1)
-    with interning():
-        (grid,) = packed_grids(kernel.problem, lower(kernel.plan()))
+    with kernel.planned() as plan:
+        (grid,) = packed_grids(kernel.problem, lower(plan))
     weights = np.arange(8 * 27).reshape(8, 3, 3, 3) % 100 + 1
     typed = weights.astype(next(TYPES[t.dtype].numpy for t in kernel.arguments if t.name == "wei"))
     packed = kernel.pack(typed).buffer
