@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-from emulator import bochs, qemu
-from emulator.kernel import EmulatedKernel
 from guarded import Array, Arrays, check_result, expected, memories, memory_of
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.compiler.arguments import argument_of
 from convsmith.diag.errors import UnsupportedError
+from convsmith.emulate.base import Emulator
+from convsmith.emulate.bochs import BOCHS
+from convsmith.emulate.emulators import EMULATORS
+from convsmith.emulate.processor import ProcessorEmulator
+from convsmith.emulate.qemu import AARCH64, HEXAGON
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, known_targets
 from convsmith.machine.x86.levels import TRIPLE
@@ -22,6 +24,8 @@ from convsmith.problem import Conv, Problem
 from convsmith.problem.data import keep_within
 from convsmith.problem.types import is_integer
 from convsmith.runtime.arrays import ArraySpec, numpy_dtype
+from convsmith.runtime.border import tensors_of
+from convsmith.runtime.host_kernel import HostKernel
 
 LACKING = tuple(t for t in known_targets() if t not in host_targets())
 """Levels that can only be emulated here."""
@@ -30,8 +34,26 @@ TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uu
 """Products of tiles of bytes, by the end of the instruction's name, and the types of their factors."""
 
 
-_EMULATORS: dict[str, Any] = {"aarch64": qemu.AARCH64, "hexagon": qemu.HEXAGON}
-"""By the first word of a triple; x86 has another one."""
+_BY_MACHINE: dict[bytes, ProcessorEmulator] = {b"\x3e\0": BOCHS, b"\xb7\0": AARCH64, b"\xa4\0": HEXAGON}
+"""By the machine that the header of an object names: x86-64, AArch64, Hexagon."""
+_MACHINE = slice(18, 20)
+"""Its place in the header."""
+
+
+def emulated_kernel(artifact: Artifact, emulator: Emulator | None = None, **options: object) -> HostKernel:
+    """An artifact as a callable on arrays, which an emulator runs: by default that of its object code, with options of
+    the emulator, which gives up after a minute.
+    """
+    given = {"timeout": 60.0, **options}
+    emulator = emulator or replace(_BY_MACHINE.get(artifact.code[_MACHINE], BOCHS), **given)
+    return HostKernel(artifact, None, emulator.load(artifact))
+
+
+def run_emulated(artifact: Artifact, memory: Arrays, emulator: Emulator | None = None, **options: object) -> None:
+    """Run an artifact on memory by the names of tensors, which it writes."""
+    specs = [ArraySpec(argument) for argument in tensors_of(artifact).values()]
+    views = {s.argument.name: np.ndarray(s.shape, s.dtype, memory[s.argument.name], 0, s.strides) for s in specs}
+    emulated_kernel(artifact, emulator, **options).run(views)
 
 
 def architecture_of(target: Machine) -> str:
@@ -43,11 +65,9 @@ def skip_without_emulator(target: Machine | None = None) -> None:
     """Skip the test where there is no emulator of the target's processors, by default of x86's, or none has what the
     target needs.
     """
-    emulator = _EMULATORS.get(architecture_of(target) if target else "", bochs)
+    machine = target or known_targets()[0]
     try:
-        emulator.emulator()
-        if target is not None:
-            emulator.processor(target.needs)
+        next(emulator for emulator in EMULATORS if emulator.runs(machine)).check(target)
     except UnsupportedError as missing:
         pytest.skip(str(missing))
 
@@ -58,9 +78,7 @@ def check_emulated(problem: Problem, artifact: Artifact, arrays: Arrays, process
     memory = memories(problem, arrays)
     for name in artifact.limits:  # the poison would be refused
         memory[name] = memory_of(arrays[name], problem.tensor(name).layout, 0)
-    kernel = EmulatedKernel(artifact, processor=processor)
-    specs = [ArraySpec(argument_of(t)) for t in problem.tensors]
-    kernel.run({s.argument.name: np.ndarray(s.shape, s.dtype, memory[s.argument.name], 0, s.strides) for s in specs})
+    run_emulated(artifact, memory, processor=processor)
     check_result(problem, memory, expected(problem, arrays))
 
 
@@ -142,12 +160,12 @@ def inserted_byte() -> tuple[int, int, int]:
     }
     """
     arguments = (Argument("src", "in", "u8", (32,), "a", 32), Argument("dst", "out", "s32", (1,), "a", 1))
-    bochs.memory_functions()  # makes LLVM read assembly
+    BOCHS.library()  # makes LLVM read assembly
     code = llvm_bind.object_code(text, TRIPLE, "x86-64-v4", "")
     entries = {"main": Entry("k", arguments)}
     artifact = Artifact(code, "by hand", entries, "a byte", "by hand", needs=("avx512f", "avx512bw"))
     x = np.arange(32, dtype=np.uint8)
-    return int(EmulatedKernel(artifact).run({"src": x})["dst"][0]), 9, 18
+    return int(emulated_kernel(artifact).run({"src": x})["dst"][0]), 9, 18
 
 
 def pair_products() -> tuple[Array, Array, Array]:
@@ -176,7 +194,7 @@ def pair_products() -> tuple[Array, Array, Array]:
     artifact = Artifact(code, "by hand", entries, "pairs", "by hand", needs=("avx512f", "avx512bf16"))
     x = np.random.default_rng(0).integers(-9, 10, 288).astype(numpy_dtype("bf16"))
     a, right, wrong = (x[n : n + 32].astype(np.float32) for n in (0, 256, 16))
-    return EmulatedKernel(artifact).run({"src": x})["dst"], *((a * b).reshape(16, 2).sum(1) for b in (right, wrong))
+    return emulated_kernel(artifact).run({"src": x})["dst"], *((a * b).reshape(16, 2).sum(1) for b in (right, wrong))
 
 
 def tile_products(form: str) -> tuple[Array, Array, Array]:
@@ -220,7 +238,7 @@ def tile_products(form: str) -> tuple[Array, Array, Array]:
     x, y = (rng.integers(0, 256, (16, 64)).astype(np.uint8) for _ in "ab")
     signed = [factor.view(np.int8) if t == "s8" else factor for factor, t in zip((x, y), (a, b))]
     c = rng.integers(-1000, 1000, (16, 16)).astype(np.int32)
-    found = EmulatedKernel(artifact).run({"config": config, "a": signed[0], "b": signed[1], "c": c.copy()})["c"]
+    found = emulated_kernel(artifact).run({"config": config, "a": signed[0], "b": signed[1], "c": c.copy()})["c"]
     return found, c + _product(*signed), c + _product(x, y)
 
 

@@ -7,19 +7,19 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from emulator import qemu
-from emulator.image import Image
-from emulator.kernel import CODE_ALIGNMENT
-from emulator.objects import ObjectCode
-from emulator.processors import Fault
 from guarded import expected
 
 from convsmith.codegen import llvm_bind
+from convsmith.emulate.image import Image
+from convsmith.emulate.objects import ObjectCode
+from convsmith.emulate.processor import CODE_ALIGNMENT, ProcessorEmulator
+from convsmith.emulate.processors import Fault, processor_for
 from convsmith.exporter.build import BuiltKernel
 from convsmith.exporter.interface import Parameter
 from convsmith.exporter.library import ExportedLibrary
@@ -123,16 +123,15 @@ def check_memory(kernel: BuiltKernel, problem: Problem, memory: Mapping[str, Any
 
 # -- in the emulated machine
 def check_emulated_calls(
-    kernel: BuiltKernel, problem: Problem, arrays: Arrays, emulator: qemu.Qemu, processor: str,
-    code: bytes | None = None,
-) -> None:  # fmt: skip
+    kernel: BuiltKernel, problem: Problem, arrays: Arrays, emulator: ProcessorEmulator, code: bytes | None = None
+) -> None:
     """Results of the exported functions are exact in the emulated machine, where no other memory can be accessed.
 
     `code` is the object code, by default the kernel's own. Functions of the compiler's library are the emulator's.
     """
     interface = kernel.interface
-    image = Image(emulator.PAGE)
-    functions = {name: at for name, at in emulator.memory_functions().items() if name in kernel.needs}
+    image = Image(emulator.page)
+    functions = {name: at for name, at in emulator.library().items() if name in kernel.needs}
     linked = ObjectCode(code or kernel.object, functions)
     start = image.reserve(linked.size, "execute", CODE_ALIGNMENT)
     image.write(start, linked.at(start))
@@ -173,7 +172,7 @@ def check_emulated_calls(
     results = [p for p in interface.parameters if p.tensor is not None and p.is_written]
     for p in results:
         image.result(memory[p.name], p.nbytes)
-    found = emulator.emulate(image, processor, 60)
+    found = replace(emulator, timeout=60.0).emulate(image, processor_for(m.needs, emulator.processors))
     assert not isinstance(found, Fault), found
     assert found[:4] == bytes(4), "the check refuses the arrays"
     found = found[4:]

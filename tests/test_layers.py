@@ -35,6 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "codegen": {"llvmlite", "numpy"},
     "compiler": {"cuda", "llvmlite", "numpy", "platformdirs"},
     "runtime": {"cuda", "llvmlite", "ml_dtypes", "numpy", "pyopencl"},
+    "emulate": {"llvmlite", "ml_dtypes", "numpy"},
     "measure": {
         "ai_edge_litert", "flatbuffers", "llvmlite", "ncnn", "numpy", "onnx", "onnxruntime", "openvino", "torch",
     },
@@ -60,6 +61,7 @@ UNKNOWN = {
     "statement": {"interp"},
     "schedule": {"interp"},
     "codegen": {"interp", "problem", "passes", "machine", "statement", "schedule"},
+    "emulate": {"arith", "problem", "passes", "statement", "schedule", "compiler"},
     "measure": {"arith", "interp", "passes", "schedule", "tune"},
     "tune": {"interp"},
 }

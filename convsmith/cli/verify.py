@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from convsmith.cli.models import ModelInputs, input_option, models_or_problems
 from convsmith.cli.output import STATUS, error_line, exit_status, note, progress
-from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_options, command, problem_options
+from convsmith.cli.problems import (
+    ProblemCommand,
+    build,
+    check_choices,
+    choice_options,
+    command,
+    problem_options,
+    target_of,
+)
 from convsmith.compiler.service import faults
 from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.forking import import_lock
+from convsmith.machine.registry import target as known_target
 from convsmith.measure.verification import has_real_data, verify_kernel
 from convsmith.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from convsmith.emulate.base import Emulator
 
 __all__ = ["verify"]
 
@@ -33,18 +47,24 @@ def verify(
     Integer-valued data must give equal results. With --real, real-valued data too, where the types allow: sums may be
     off by eps * (2 + sqrt(K)) * sum |a||b|, K being the number of terms, and each element must be what a number
     within that bound, carried through scales and post-ops, becomes. Exit status 1: some line did not.
+
+    If this machine does not run code for the target, an emulator does: qemu for aarch64 and hexagon, Bochs for levels
+    of x86-64, an interpreter of PTX for NVIDIA's GPUs.
     """
-    check_choices(target, config, runs=True)
+    check_choices(target, config, runs=False)
+    emulator = _emulator(target_of(target, config))
     listed = models_or_problems(source, options, layout, inputs)
     problems = listed.problems
     note(listed.heading(threads, config))
+    if emulator is not None:
+        note(f"in {emulator.name}, because this machine does not run code for {target_of(target, config)}")
     status, right, tried = 0, 0, 0
     meta = click.get_current_context().meta
     with progress(len(problems)) as bar:
         try:
             for problem in problems:
                 bar.start(listed.text(problem))
-                line, failed = _check(problem, threads, target, config, seed, real)
+                line, failed = _check(problem, threads, target, config, seed, real, emulator is not None)
                 tried += 1
                 right += not failed
                 status = meta[STATUS] = max(status, failed) if 1 not in (status, failed) else 1
@@ -58,15 +78,27 @@ def verify(
     click.get_current_context().exit(status)
 
 
+def _emulator(name: str | None) -> Emulator | None:
+    """Return the emulator that runs code for the target `name`; None if this machine runs it."""
+    with import_lock:
+        from convsmith.emulate.emulators import emulator_for, is_native
+
+    machine = known_target(name)
+    return None if is_native(machine) else emulator_for(machine)
+
+
 def _check(
-    problem: Problem, threads: int | None, target: str | None, config: str | None, seed: int, real: bool
-) -> tuple[str, int]:
+    problem: Problem, threads: int | None, target: str | None, config: str | None, seed: int, real: bool,
+    is_emulated: bool,
+) -> tuple[str, int]:  # fmt: skip
     """Return a line about the problem, and its exit status."""
     text = str(replace(problem, name=None))
     both = real and has_real_data(problem)
     try:
         with faults(command("verify", problem, threads, target, config, seed=seed or None, real=real)):
             kernel = build(problem, threads, target, config)
+            if is_emulated:
+                kernel = kernel.emulated()
             verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if both else [False])]
     except ConvsmithError as error:
         return f"{type(error).__name__}: {text}: {error}", exit_status(error)

@@ -29,6 +29,7 @@ from convsmith.runtime.border import Given, Names
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.kept import KeptWeights
+from convsmith.runtime.loading import LoadedCode, library_of
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.placed_call import PlacedCall
 from convsmith.runtime.resident import ResidentCall
@@ -37,6 +38,7 @@ from convsmith.schedule.wish import Decisions
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
+    from convsmith.measure.verification import Verdict
     from convsmith.schedule.planned import AnyPlan
     from convsmith.statement.winograd import Winograd
 
@@ -56,10 +58,15 @@ class CompiledKernel(Inspected):
     Arrays are numpy's, or come from any library with DLPack or the array interface, on the CPU. They are not copied,
     and a new result belongs to the library of the activations. Grouped weights may lack the group dim, as in PyTorch's
     shape (OC, IC/G, *kernel). A pickle holds problem, config and target, from which the kernel is compiled again.
+
+    `load` returns the functions of an artifact's entries: by default this machine, or a device of it, runs them.
     """
 
-    def __init__(self, problem: Problem, target: Machine, config: Decisions | None = None, threads: int = 1) -> None:
-        self.problem = problem
+    def __init__(
+        self, problem: Problem, target: Machine, config: Decisions | None = None, threads: int = 1,
+        load: Callable[[Artifact], LoadedCode] = library_of,
+    ) -> None:  # fmt: skip
+        self.problem, self._load = problem, load
         self.target = target
         self.artifact: Artifact | None = None
         host: HostKernel | NothingKernel
@@ -69,7 +76,7 @@ class CompiledKernel(Inspected):
         else:
             self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
             self.config = config if isinstance(config, Config) else Config.parse(self.artifact.config)
-            host = HostKernel(self.artifact, self._fallback)
+            host = HostKernel(self.artifact, self._fallback, load(self.artifact))
         self._host = host
         self._call: Callable[..., Array] = host.call
         self._run: Callable[..., dict[str, Array]] = host.run
@@ -201,7 +208,32 @@ class CompiledKernel(Inspected):
         return f"<CompiledKernel {self.problem} {self.config}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.problem, self.target.name, self.config)
+        return _restored, (self.problem, self.target.name, self.config, self._load)
+
+    def emulated(self) -> CompiledKernel:
+        """Return this kernel with calls that run in an emulator of its target, which need not be this machine.
+
+        UnsupportedError if no emulator runs code for the target, or it is not installed: then the message says what to
+        install. A call raises ToolchainError if the emulated code has a fault.
+        """
+        with import_lock:
+            from convsmith.emulate.emulators import emulator_for
+
+        return CompiledKernel(
+            self.problem, self.target, self.config, self.config.threads, emulator_for(self.target).load
+        )
+
+    def verify(self, seed: int = 0, *, real: bool = False) -> Verdict:
+        """Return the verdict of comparing the kernel's results on random data with the numpy reference.
+
+        Integer-valued data must give equal results; `real` data may err within a bound. If this machine does not run
+        code for the target, an emulator does, as `emulated` says.
+        """
+        with import_lock:
+            from convsmith.emulate.emulators import is_native
+            from convsmith.measure.verification import verify_kernel
+
+        return verify_kernel(self if is_native(self.target) else self.emulated(), seed, real)
 
     def without_limits(self) -> CompiledKernel:
         """Return the kernel of the same problem for weights beyond the limits of this one."""
@@ -211,7 +243,7 @@ class CompiledKernel(Inspected):
         with import_lock:
             from convsmith.schedule.planned import without_limits
 
-        return CompiledKernel(problem, self.target, without_limits(config, self.target), config.threads)
+        return CompiledKernel(problem, self.target, without_limits(config, self.target), config.threads, self._load)
 
     def _fallback(self) -> HostKernel:
         """Return the run time's kernel for weights beyond the limits of this one."""
@@ -232,6 +264,8 @@ class CompiledKernel(Inspected):
         return result
 
 
-def _restored(problem: Problem, target: str, config: Config) -> CompiledKernel:
+def _restored(
+    problem: Problem, target: str, config: Config, load: Callable[[Artifact], LoadedCode]
+) -> CompiledKernel:
     """Return the kernel that a pickle holds."""
-    return CompiledKernel(problem, known_target(target), config, config.threads)
+    return CompiledKernel(problem, known_target(target), config, config.threads, load)

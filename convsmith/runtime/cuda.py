@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from convsmith.runtime.arrays import Array, address_of
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce
 from convsmith.runtime.tensor_maps import encoded_maps
 
-__all__ = ["CudaFunction", "CudaLibrary", "CudaMemory", "device_name"]
+__all__ = ["CudaFunction", "CudaLibrary", "CudaMemory", "check_device", "device_name"]
 
 _DEVICE = 0
 _CAPTURING = 1
@@ -193,13 +193,23 @@ def code_for(artifact: Artifact, capability: tuple[int, int]) -> bytes:
     """Return the code of an artifact that a GPU of a compute capability takes: the machine code, or PTX that the driver
     assembles for a later generation. UnsupportedError: the GPU is too old, or lacks features of one generation alone.
     """
-    if artifact.target not in _GENERATIONS:
-        raise UnsupportedError(f"code for {artifact.target}; legal are {', '.join(_GENERATIONS)}", code="cuda")
-    needed, only = _GENERATIONS[artifact.target]
+    _check_generation(artifact.target, capability)
+    is_own = capability[0] == _GENERATIONS[artifact.target][0][0]
+    return artifact.code if is_own else artifact.notes["ptx"].encode() + b"\0"
+
+
+def _check_generation(target: str, capability: tuple[int, int]) -> None:
+    if target not in _GENERATIONS:
+        raise UnsupportedError(f"code for {target}; legal are {', '.join(_GENERATIONS)}", code="cuda")
+    needed, only = _GENERATIONS[target]
     if capability < needed or (only and capability != needed):
         have = f"sm_{capability[0]}{capability[1]}"
-        raise UnsupportedError(f"code for {artifact.target} does not run on this GPU, which is {have}", code="cuda")
-    return artifact.code if capability[0] == needed[0] else artifact.notes["ptx"].encode() + b"\0"
+        raise UnsupportedError(f"code for {target} does not run on this GPU, which is {have}", code="cuda")
+
+
+def check_device(target: str, needs: Collection[str]) -> None:
+    """UnsupportedError where no GPU of this machine runs code for a target."""
+    _check_generation(target, _opened().capability)
 
 
 class CudaFunction(DeviceFunction):

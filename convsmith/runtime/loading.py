@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -12,7 +12,9 @@ from convsmith.diag.forking import import_lock
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.host import HostLibrary
 
-__all__ = ["DeviceMemory", "LoadedCode", "LoadedFunction", "device_name", "library_of", "memory_of"]
+__all__ = [
+    "DeviceMemory", "LoadedCode", "LoadedFunction", "check_device", "device_name", "library_of", "memory_of",
+]  # fmt: skip
 
 
 class LoadedFunction(Protocol):
@@ -80,24 +82,27 @@ def memory_of(code: LoadedCode) -> DeviceMemory | None:
 
 
 class _RunTime(NamedTuple):
-    """A run time that launches grids: its library of an artifact, and the name of its device."""
+    """A run time that launches grids: its library of an artifact, the name of its device, and the check whether the
+    device runs code for a target with certain needs.
+    """
 
     library: Callable[[Artifact], LoadedCode]
     device_name: Callable[[], str]
+    check_device: Callable[[str, Collection[str]], None]
 
 
 def _opencl() -> _RunTime:
     with import_lock:
         from convsmith.runtime import opencl
 
-    return _RunTime(opencl.OpenClLibrary, opencl.device_name)
+    return _RunTime(opencl.OpenClLibrary, opencl.device_name, opencl.check_device)
 
 
 def _cuda() -> _RunTime:
     with import_lock:
         from convsmith.runtime import cuda
 
-    return _RunTime(cuda.CudaLibrary, cuda.device_name)
+    return _RunTime(cuda.CudaLibrary, cuda.device_name, cuda.check_device)
 
 
 _DEVICES: dict[str, Callable[[], _RunTime]] = {"cuda": _cuda, "opencl": _opencl}
@@ -107,6 +112,12 @@ _DEVICES: dict[str, Callable[[], _RunTime]] = {"cuda": _cuda, "opencl": _opencl}
 def device_name(runtime: str) -> str:
     """Return the name of the device that runs the kernels of a run time. UnsupportedError where there is none."""
     return _DEVICES[runtime]().device_name()
+
+
+def check_device(runtime: str, target: str, needs: Collection[str]) -> None:
+    """UnsupportedError where the run time has no device, or none that runs code for a target that `needs` extensions.
+    """
+    _DEVICES[runtime]().check_device(target, needs)
 
 
 def library_of(artifact: Artifact) -> LoadedCode:

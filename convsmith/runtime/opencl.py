@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
-from convsmith.codegen.artifact import Artifact, Entry
+from convsmith.codegen.artifact import Entry
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce, nbytes_of
 from convsmith.runtime.host_block import memory_at
 
-__all__ = ["OpenClFunction", "OpenClLibrary", "device_name"]
+__all__ = ["OpenClFunction", "OpenClLibrary", "check_device", "device_name"]
 
 _PACKAGE = "pyopencl"
 
@@ -144,7 +145,7 @@ class OpenClLibrary(DeviceLibrary[_Opened, "dict[str, Any]", OpenClFunction]):
 
     def load(self, gpu: _Opened) -> dict[str, Any]:
         artifact, cl = self.artifact, gpu.cl
-        _check_extensions(artifact, gpu.device)
+        _check_extensions(artifact.target, artifact.needs, gpu.device)
         for entry in artifact.entries.values():
             _check_limits(entry, gpu.device)
         try:
@@ -160,13 +161,18 @@ class OpenClLibrary(DeviceLibrary[_Opened, "dict[str, Any]", OpenClFunction]):
             ) from None
 
 
-def _check_extensions(artifact: Artifact, device: Any) -> None:
+def check_device(target: str, needs: Collection[str]) -> None:
+    """UnsupportedError where no device of OpenCL runs code for a target, which `needs` extensions."""
+    _check_extensions(target, needs, _opened().device)
+
+
+def _check_extensions(target: str, needs: Collection[str], device: Any) -> None:
     """UnsupportedError where the device lacks instructions that code for the target may have."""
-    missing = [name for name in artifact.needs if name not in device.extensions.split()]
+    missing = [name for name in needs if name not in device.extensions.split()]
     if missing:
         raise UnsupportedError(
-            f"code for {artifact.target} needs {', '.join(missing)}, which {device.name.strip()} lacks; available is "
-            "code for opencl",
+            f"code for {target} needs {', '.join(missing)}, which {device.name.strip()} lacks; available is code for "
+            "opencl",
             code="opencl",
         )
 

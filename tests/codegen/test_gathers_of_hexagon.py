@@ -6,8 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from emulated import check_emulated, skip_without_emulator
-from emulator.kernel import EmulatedKernel
+from emulated import check_emulated, emulated_kernel, skip_without_emulator
 from natives import llvm_text
 
 from convsmith.codegen import llvm_bind
@@ -65,7 +64,7 @@ def gathered(name: str, cases: list[tuple[list[int], int, int]], target: Machine
         code, target.name, {"main": Entry("k", arguments)}, "gathers", "", needs=target.needs,
         address_bits=target.address_bits,
     )  # fmt: skip
-    found = EmulatedKernel(artifact).run({"a": a})["out"]
+    found = emulated_kernel(artifact).run({"a": a})["out"]
     np.testing.assert_array_equal(found.astype(np.float64), expected["out"].astype(np.float64))
 
 

@@ -8,8 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from emulated import skip_without_emulator
-from emulator.kernel import EmulatedKernel
+from emulated import emulated_kernel, skip_without_emulator
 from natives import llvm_text
 
 from convsmith.codegen import llvm_bind
@@ -49,7 +48,7 @@ def test_the_first_lanes_of_a_vector(name: str) -> None:
             )
             a = np.arange(1, size + 1).astype(DTYPES[name].numpy)
             dst = np.full(size, 99, a.dtype)
-            found = EmulatedKernel(artifact_of(text)).run({"a": a, "dst": dst.copy()})["dst"]
+            found = emulated_kernel(artifact_of(text)).run({"a": a, "dst": dst.copy()})["dst"]
             wanted = dst.copy()
             wanted[3 : 3 + count] = 0
             wanted[3 : 3 + active] = a[-active:]
@@ -67,7 +66,7 @@ def test_storing_the_first_lanes_of_a_vector(name: str) -> None:
             f"  dst[{size - active}]{{{lanes}/{active}}} = a[5]{{{lanes}}}\n"
         )
         a = np.arange(1, size + 1).astype(DTYPES[name].numpy)
-        found = EmulatedKernel(artifact_of(text)).run({"a": a, "dst": np.full(size, 99, a.dtype)})["dst"]
+        found = emulated_kernel(artifact_of(text)).run({"a": a, "dst": np.full(size, 99, a.dtype)})["dst"]
         wanted = np.full(size, 99, a.dtype)
         wanted[size - active :] = a[5 : 5 + active]
         np.testing.assert_array_equal(found, wanted)

@@ -7,11 +7,11 @@ import re
 
 import pytest
 from emulated import check_emulated, skip_without_emulator
-from emulator.qemu import UNITS, processor_with
 
 import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import build_artifact, lower
+from convsmith.emulate.qemu import UNITS, sve_processor
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.problem.data import random_arrays
@@ -77,7 +77,7 @@ def check(line: str, config: str = "", units: tuple[int, ...] = UNITS) -> None:
     made = Config.parse(f"--target={LEVEL.name} {config}") if config else default_config(problem, LEVEL)
     artifact = build_artifact(problem, made, LEVEL)
     for n in units:
-        check_emulated(problem, artifact, random_arrays(problem, n), processor_with(n))
+        check_emulated(problem, artifact, random_arrays(problem, n), sve_processor(n))
 
 
 @pytest.mark.parametrize("name", CASES)

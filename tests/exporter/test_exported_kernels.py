@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulated import skip_without_emulator
-from emulator import qemu
 from exported import check_called, check_emulated_calls, run, shared_library, tool
 
 import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.binder import element_type
+from convsmith.emulate.qemu import AARCH64, HEXAGON
 from convsmith.exporter.library import ExportedLibrary, kernels_for
 from convsmith.exporter.library_functions import PROVIDED, library_text
 from convsmith.machine.registry import target as known_target
@@ -230,7 +230,7 @@ def test_functions_of_the_mathematical_library_round_once(tmp_path: Path) -> Non
             assert found == right or (found != found and right != right), (a, c)
 
 
-EMULATED = {"aarch64": qemu.AARCH64, "hexagon": qemu.HEXAGON}
+EMULATED = {"aarch64": AARCH64, "hexagon": HEXAGON}
 
 
 @pytest.mark.sampled(6, "target", "case")
@@ -245,7 +245,7 @@ def test_calls_are_exact_in_the_emulated_machine(target: str, case: str, built_i
     (kernel,) = library.kernels
     emulator = EMULATED[target.partition("-")[0]]
     skip_without_emulator(kernel.machine)
-    check_emulated_calls(kernel, problem, arrays, emulator, emulator.processor(kernel.machine.needs))
+    check_emulated_calls(kernel, problem, arrays, emulator)
 
 
 def test_assembly_for_another_machine_is_the_same_code(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_assembly_for_another_machine_is_the_same_code(tmp_path: Path) -> None:
     m, made = kernel.machine, tmp_path / "assembled.o"
     features = m.features.replace("fullfp16", "v8.2a,+fullfp16")
     run(tool("llvm-mc"), f"-triple={m.triple}", f"-mattr={features}", "-filetype=obj", library.code[0], "-o", made)
-    check_emulated_calls(kernel, problem, arrays, qemu.AARCH64, qemu.AARCH64.processor(m.needs), made.read_bytes())
+    check_emulated_calls(kernel, problem, arrays, AARCH64, made.read_bytes())
 
 
 def test_tables_in_the_emulated_machine() -> None:
@@ -269,5 +269,4 @@ def test_tables_in_the_emulated_machine() -> None:
     kernel = build_kernel(made, "layer", {})
     assert any(a.role == "table" for use in kernel.interface.uses for a in use.entry.arguments)
     skip_without_emulator(kernel.machine)
-    processor = qemu.HEXAGON.processor(kernel.machine.needs)
-    check_emulated_calls(kernel, problem, random_arrays(problem), qemu.HEXAGON, processor)
+    check_emulated_calls(kernel, problem, random_arrays(problem), HEXAGON)

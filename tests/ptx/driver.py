@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ptx.launch import run
-from ptx.tensor_copies import TensorMap
+from convsmith.emulate.ptx.launch import run
+from convsmith.emulate.ptx.tensor_copies import PtxTensorMap
 
 
 class Status(IntEnum):
@@ -40,7 +40,7 @@ class EncodedMap(NamedTuple):
     """A tensor map of the driver: the address of the tensor, and what it describes. Its 128 bytes hold its number."""
 
     address: int
-    map: TensorMap
+    map: PtxTensorMap
 
 
 class InterpretedDriver:
@@ -190,7 +190,7 @@ class InterpretedDriver:
         is_legal = not (place % 64 or address % 16) and 1 <= rank <= 5 and itemsize and max(box) <= 256
         if not is_legal or (interleave, promotion, fill) != (0, _L2_256B, 0):
             return Status.CUDA_ERROR_INVALID_VALUE
-        made = TensorMap(0, itemsize, tuple(sizes[:rank]), tuple(strides[: rank - 1]), box, width, *more)
+        made = PtxTensorMap(0, itemsize, tuple(sizes[:rank]), tuple(strides[: rank - 1]), box, width, *more)
         number = _FIRST_MAP + len(self.maps)
         self.maps[number] = EncodedMap(address, made)
         ctypes.memmove(place, (ctypes.c_uint64 * 16)(*[number] * 16), 128)

@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 
 from convsmith.codegen import llvm_bind
+from convsmith.emulate.ptx.tensor_copies import PtxTensorMap
 from ptx.llvm_kernels import TRIPLE
-from ptx.tensor_copies import TensorMap
 
 ROWS, CHANNELS, COLUMNS = 64, 64, 16
 """Pixels of a group, channels of a step, and output channels."""
@@ -68,15 +68,15 @@ class Layer:
         return [(r, s, c) for r in range(self.r) for s in range(self.s) for c in range(0, self.c, CHANNELS)]
 
 
-def maps(x: Layer, swizzle: int = 128) -> tuple[TensorMap, TensorMap]:
+def maps(x: Layer, swizzle: int = 128) -> tuple[PtxTensorMap, PtxTensorMap]:
     """Return the tensor maps of the images (argument 2) and of the weights (argument 3)."""
     upper = [x.pad - (taps - 1) * x.dilation for taps in (x.s, x.r)]
-    images = TensorMap(
+    images = PtxTensorMap(
         2, 2, (x.c, x.w, x.h, x.n), (2 * x.c, 2 * x.c * x.w, 2 * x.c * x.w * x.h), (CHANNELS,), swizzle, ROWS,
         (-x.pad, -x.pad), (upper[0], upper[1]), (x.stride, x.stride),
     )  # fmt: skip
     terms = x.r * x.s * x.c
-    return images, TensorMap(3, 2, (terms, COLUMNS), (2 * terms,), (CHANNELS, COLUMNS), swizzle)
+    return images, PtxTensorMap(3, 2, (terms, COLUMNS), (2 * terms,), (CHANNELS, COLUMNS), swizzle)
 
 
 def reference(x: Layer, images: np.ndarray, weights: np.ndarray) -> np.ndarray:

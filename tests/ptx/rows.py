@@ -11,6 +11,7 @@ import numpy as np
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.codegen import llvm_bind
+from convsmith.emulate.ptx.tensor_copies import swizzled
 from convsmith.ir.index import Var
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
 from convsmith.ir.types import dtype
@@ -18,7 +19,6 @@ from convsmith.machine.base import Machine
 from convsmith.machine.nvidia.dialect import PIPELINES
 from convsmith.machine.nvidia.warpgroups import LANES
 from ptx.llvm_kernels import TRIPLE
-from ptx.tensor_copies import swizzled
 
 _MOST = 256 * 128
 """Bytes of the largest factor in shared memory."""

@@ -14,6 +14,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.cubin import assemble_ptx, assembler_of
 from convsmith.compiler.driver import emit, lower
 from convsmith.diag.errors import UnsupportedError
+from convsmith.emulate.ptx.parser import PtxError
 from convsmith.ir.intern import one_table
 from convsmith.machine.base import Machine
 from convsmith.machine.nvidia.levels import LEVELS
@@ -24,7 +25,6 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.device import device_plan
 from convsmith.tune.device import device_config
 from ptx.kernels import run_artifact
-from ptx.parser import PtxError
 
 WARPS = {
     "warps": ("mb1ic3ih4iw9oc20oh4ow9kh3kw3ph1pw1",

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from convsmith.compiler.cubin import assemble_ptx
+from convsmith.emulate.ptx.launch import Blank, run
+from convsmith.emulate.ptx.parser import PtxError
 from ptx.hopper_kernels import COLUMNS, ROWS, Layer, hopper_ptx, maps, reference
-from ptx.launch import Blank, run
-from ptx.parser import PtxError
 from ptx.sass import sass, skip_without
 
 LAYERS = [

@@ -14,13 +14,13 @@ from guarded import check_result, expected, memories
 from convsmith.codegen.artifact import Artifact
 from convsmith.codegen.pipelines import PipelineEmitter
 from convsmith.compiler.cubin import assemble_ptx
+from convsmith.emulate.ptx.parser import PtxError
 from convsmith.ir.dialect import DialectCall
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from ptx.hopper_configs import KINDS, LEVEL, compiled, hopper_artifact
 from ptx.kernels import run_artifact
-from ptx.parser import PtxError
 from ptx.sass import skip_without
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ptx.launch import Blank, run
+from convsmith.emulate.ptx.launch import Blank, run
+from convsmith.emulate.ptx.parser import PtxError
 from ptx.llvm_kernels import BARRIER, COLLATZ, REVERSE, copied_reverse, product_of_fragments, ptx_of
-from ptx.parser import PtxError
 
 SEEDS = range(4)
 

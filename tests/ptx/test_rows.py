@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from convsmith.compiler.cubin import assemble_ptx
+from convsmith.emulate.ptx.launch import run
 from convsmith.interp import run as interpret
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.nvidia.levels import LEVELS
-from ptx.launch import run
 from ptx.rows import as_lanes, load_ptx, places_of, rows_ptx
 from ptx.sass import sass, skip_without
 

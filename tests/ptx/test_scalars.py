@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptx.launch import Blank, run
+from convsmith.emulate.ptx.launch import Blank, run
 
 NUMBERS = [0, 1, 2, 3, 7, 8, 31, 32, 33, 100, 127, 128, 255, 256, 65535, 1 << 20, (1 << 31) - 1]
 SIGNED = np.array([*NUMBERS, *(-x for x in NUMBERS[1:16])], np.int32)

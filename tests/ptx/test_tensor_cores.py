@@ -13,6 +13,7 @@ from guarded import check_result, expected, logical, memories
 
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.diag.errors import ConfigError, InternalError
+from convsmith.emulate.ptx.parser import PtxError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Var, as_index, floordiv, mod
 from convsmith.ir.intern import interning
@@ -25,7 +26,6 @@ from convsmith.problem.data import random_arrays
 from convsmith.schedule.config import Config
 from convsmith.schedule.device import device_plan
 from ptx.kernels import run_artifact
-from ptx.parser import PtxError
 from ptx.tensor_kinds import AMPERE, SMALL, VOLTA
 from ptx.test_convolutions import check, made
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ptx.launch import run as run_ptx
 
 import convsmith as cs
+from convsmith.emulate.ptx.launch import run as run_ptx
 from convsmith.runtime import cuda
 from convsmith.runtime.dlpack import _exports
 from convsmith.runtime.foreign import tensor_of

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
-from ptx.memory import LOCAL, PARAM, SHARED
-from ptx.parser import Address, Argument, Group, Immediate, PtxError, PtxKernel, Register, Symbol
-from ptx.warp import LANES, UNSIGNED, Warp
+from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED
+from convsmith.emulate.ptx.parser import Address, Argument, Group, Immediate, PtxError, PtxKernel, Register, Symbol
+from convsmith.emulate.ptx.warp import LANES, UNSIGNED, Warp
 
 Read = Callable[[Warp], np.ndarray]
 Write = Callable[[Warp, np.ndarray, np.ndarray], None]
 
 
-class PtxType(NamedTuple):
+@dataclass(frozen=True)
+class PtxType:
     """A type: numpy's element type, and the elements in a register (2 of ``f16x2``)."""
 
     dtype: np.dtype

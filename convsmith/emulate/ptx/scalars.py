@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
+from convsmith.emulate.ptx.parser import PtxError, PtxInstruction, Register
+from convsmith.emulate.ptx.warp import Execute, Warp
 from convsmith.interp.arithmetic import fma as fused
-from ptx.operands import TYPES, Operands, PtxType
-from ptx.parser import PtxError, PtxInstruction, Register
-from ptx.warp import Execute, Warp
 
 Function = Callable[..., np.ndarray]
 Words = Sequence[str]
@@ -42,15 +42,15 @@ def _product(words: Words) -> tuple[Function, PtxType]:
 
 def _divide(a: Any, b: Any) -> np.ndarray:
     if a.dtype.kind == "f":
-        return a / b
+        return np.asarray(a / b)
     if not np.all(b):
         raise PtxError("an integer is divided by zero")
     x, y = a.astype(object), b.astype(object)
-    return (np.abs(x) // np.abs(y) * np.sign(x) * np.sign(y)).astype(a.dtype)
+    return np.asarray(np.abs(x) // np.abs(y) * np.sign(x) * np.sign(y)).astype(a.dtype)
 
 
 def _remainder(a: Any, b: Any) -> np.ndarray:
-    return (a.astype(object) - _divide(a, b).astype(object) * b.astype(object)).astype(a.dtype)
+    return np.asarray(a.astype(object) - _divide(a, b).astype(object) * b.astype(object)).astype(a.dtype)
 
 
 def _extreme(words: Words) -> Function:
@@ -77,7 +77,7 @@ def _funnel(words: Words) -> Function:
         count = (n & 31 if "wrap" in words else np.minimum(n, 32)).astype(np.uint64)
         whole = high.astype(np.uint64) << np.uint64(32) | low
         moved = whole >> count if words[1] == "r" else whole << count >> np.uint64(32)
-        return moved.astype(np.uint32)
+        return np.asarray(moved, np.uint32)
 
     return shifted
 
@@ -103,7 +103,7 @@ def _insert(a: np.ndarray, b: np.ndarray, start: np.ndarray, length: np.ndarray)
     """Return ``b`` with the lowest bits of ``a`` in a field of ``length`` bits from ``start`` on."""
     field = (1 << np.minimum(length, 32).astype(np.uint64)) - 1 << np.minimum(start, 32).astype(np.uint64)
     moved = a.astype(np.uint64) << np.minimum(start, 32).astype(np.uint64)
-    return (b.astype(np.uint64) & ~field | moved & field).astype(np.uint32)
+    return np.asarray(b.astype(np.uint64) & ~field | moved & field, np.uint32)
 
 
 def _extract(words: Words) -> Function:
@@ -128,7 +128,7 @@ def _dot_bytes(words: Words) -> Function:
 
     def dot(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         products = a.view(one).reshape(-1, 4).astype(np.int64) * b.view(two).reshape(-1, 4).astype(np.int64)
-        return (products.sum(1) + c.view(out).astype(np.int64)).astype(out).view(c.dtype)
+        return np.asarray(products.sum(1) + c.view(out).astype(np.int64), out).view(c.dtype)
 
     return dot
 

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from ptx.block import ThreadBlock
-from ptx.copies import copy_instruction
-from ptx.flow import meeting_points
-from ptx.matrices import MATRICES
-from ptx.mbarriers import mbarrier_instruction
-from ptx.memory import PARAM, SHARED_START, GlobalMemory, Region
-from ptx.moves import MOVES
-from ptx.operands import Operands
-from ptx.parser import PtxError, PtxInstruction, PtxKernel, Symbol, parse_ptx
-from ptx.scalars import scalar
-from ptx.tensor_copies import TensorMap
-from ptx.warp import Execute, Operation
-from ptx.warpgroups import wgmma_instruction
+from convsmith.emulate.ptx.block import ThreadBlock
+from convsmith.emulate.ptx.copies import copy_instruction
+from convsmith.emulate.ptx.flow import meeting_points
+from convsmith.emulate.ptx.matrices import MATRICES
+from convsmith.emulate.ptx.mbarriers import mbarrier_instruction
+from convsmith.emulate.ptx.memory import PARAM, SHARED_START, GlobalMemory, Region
+from convsmith.emulate.ptx.moves import MOVES
+from convsmith.emulate.ptx.operands import Operands
+from convsmith.emulate.ptx.parser import Address, Group, PtxError, PtxInstruction, PtxKernel, Symbol, parse_ptx
+from convsmith.emulate.ptx.scalars import scalar
+from convsmith.emulate.ptx.tensor_copies import PtxTensorMap
+from convsmith.emulate.ptx.warp import Execute, Operation
+from convsmith.emulate.ptx.warpgroups import wgmma_instruction
 
 Maker = Callable[[PtxInstruction, Operands], Execute]
 TABLE: dict[str, Maker] = {**MOVES, **MATRICES, "cp": copy_instruction, "mbarrier": mbarrier_instruction,
@@ -51,13 +51,13 @@ def run(text: str, name: str, grid: Shape, arguments: Sequence[Any], threads: Sh
     if len(arguments) != len(kernel.parameters):
         raise PtxError(f"kernel {name} has {len(kernel.parameters)} parameters, not {len(arguments)}")
     offsets: dict[str, int] = {}
-    maps: dict[int, TensorMap] = {}
+    maps: dict[int, PtxTensorMap] = {}
     for (label, size, align), value in zip(kernel.parameters, arguments):
         region, data = _passed(memory, label, size, value)
         regions.append((region, value))
         parameters = parameters.ljust(-(-len(parameters) // align) * align, b"\0")
         offsets[label] = len(parameters)
-        if isinstance(value, TensorMap):
+        if isinstance(value, PtxTensorMap):
             maps[PARAM + len(parameters)] = value
         parameters += data
     places, shared_bytes, local_bytes = _variables(kernel, memory, offsets, shared)
@@ -97,7 +97,7 @@ def _passed(memory: GlobalMemory, label: str, size: int, value: Any) -> tuple[Re
         nbytes = value.size * value.dtype.itemsize
         region = memory.add(label, nbytes, content)
         return region, region.base.to_bytes(8, "little")
-    if isinstance(value, TensorMap):
+    if isinstance(value, PtxTensorMap):
         return None, bytes(128)
     if isinstance(value, bytes):
         if len(value) != size:
@@ -142,11 +142,11 @@ def _variables(kernel: PtxKernel, memory: GlobalMemory, offsets: dict[str, int],
 
 
 def _symbols(ins: PtxInstruction) -> list[Symbol]:
-    out = []
+    """Return the variables, parameters and labels that an instruction names."""
+    atoms: list[object] = []
     for x in ins.arguments:
-        parts: Sequence[Any] = getattr(x, "items", None) if not callable(getattr(x, "items", None)) else ()
-        out += [p for p in (x, getattr(x, "base", None), *(parts or ())) if isinstance(p, Symbol)]
-    return out
+        atoms += x.items if isinstance(x, Group) else [x.base] if isinstance(x, Address) else [x]
+    return [x for x in atoms if isinstance(x, Symbol)]
 
 
 def _operations(kernel: PtxKernel, places: Mapping[str, tuple[str, int]]) -> list[Operation]:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ptx.memory import Clock
-from ptx.parser import PtxError, PtxInstruction
+from convsmith.emulate.ptx.memory import Clock
+from convsmith.emulate.ptx.parser import PtxError, PtxInstruction
 
 if TYPE_CHECKING:
-    from ptx.block import ThreadBlock
+    from convsmith.emulate.ptx.block import ThreadBlock
 
 LANES = 32
 ALL = np.ones(LANES, bool)
 """The mask of a warp whose lanes are all active; compared by identity."""
-UNSIGNED = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+UNSIGNED: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32),
+                                      8: np.dtype(np.uint64)}  # fmt: skip
 
 Execute = Callable[["Warp", np.ndarray], None]
 

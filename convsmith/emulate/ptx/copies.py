@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ptx.moves import fetch
-from ptx.operands import TYPES, Operands
-from ptx.parser import PtxError, PtxInstruction
-from ptx.tensor_copies import BULK
-from ptx.warp import LANES, Execute, Warp
+from convsmith.emulate.ptx.moves import fetch
+from convsmith.emulate.ptx.operands import TYPES, Operands
+from convsmith.emulate.ptx.parser import PtxError, PtxInstruction
+from convsmith.emulate.ptx.tensor_copies import BULK
+from convsmith.emulate.ptx.warp import LANES, Execute, Warp
 
 
 class CopyUnderWay(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ptx.memory import LOCAL, PARAM, SHARED
-from ptx.operands import TYPES, Operands, PtxType
-from ptx.parser import Group, PtxError, PtxInstruction, Register, Symbol
-from ptx.warp import ALL, LANES, UNSIGNED, Execute, InFlight, Warp
+from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED
+from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
+from convsmith.emulate.ptx.parser import Group, PtxError, PtxInstruction, Register, Symbol
+from convsmith.emulate.ptx.warp import ALL, LANES, UNSIGNED, Execute, InFlight, Warp
 
 SPACES = ("global", "shared", "local", "param", "const")
 _WINDOWS = {"shared": SHARED, "local": LOCAL, "param": PARAM, "global": 0, "const": 0}

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ptx.memory import SHARED
-from ptx.operands import TYPES, Operands
-from ptx.parser import PtxError, PtxInstruction
-from ptx.warp import LANES, Execute, Warp
+from convsmith.emulate.ptx.memory import SHARED
+from convsmith.emulate.ptx.operands import TYPES, Operands
+from convsmith.emulate.ptx.parser import PtxError, PtxInstruction
+from convsmith.emulate.ptx.warp import LANES, Execute, Warp
 
 
 class SharedBarrier:

@@ -7,9 +7,13 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from convsmith.diag.errors import ToolchainError
 
-class PtxError(Exception):
+
+class PtxError(ToolchainError):
     """A fault of a PTX program: text that is not PTX, or an execution that the PTX manual calls undefined."""
+
+    default_code = "fault"
 
 
 class Register(NamedTuple):
@@ -68,7 +72,7 @@ class PtxInstruction:
         return f"line {self.line}: {self.text}"
 
 
-class Variable(NamedTuple):
+class PtxVariable(NamedTuple):
     """A variable: its state space, alignment and bytes; ``content`` of a variable with an initial value."""
 
     space: str
@@ -85,7 +89,7 @@ class PtxKernel:
     parameters: list[tuple[str, int, int]]
     threads: tuple[int, int, int] | None = None
     registers: dict[str, int] = field(default_factory=dict)
-    variables: dict[str, Variable] = field(default_factory=dict)
+    variables: dict[str, PtxVariable] = field(default_factory=dict)
     code: list[PtxInstruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
 
@@ -112,7 +116,7 @@ def parse_ptx(text: str) -> PtxModule:
     """Return the kernels of a PTX text."""
     text = re.sub(r"//[^\n]*", "", text)
     target = re.search(r"\.target\s+(\w+)", text)
-    shared: dict[str, Variable] = {}
+    shared: dict[str, PtxVariable] = {}
     kernels: dict[str, PtxKernel] = {}
     place = 0
     while True:
@@ -151,7 +155,7 @@ def _parameters(text: str) -> list[tuple[str, int, int]]:
     return parameters
 
 
-def _declare(text: str, variables: dict[str, Variable]) -> None:
+def _declare(text: str, variables: dict[str, PtxVariable]) -> None:
     found = _VARIABLE.search(text)
     if found is None:
         return
@@ -165,7 +169,7 @@ def _declare(text: str, variables: dict[str, Variable]) -> None:
         data = data.ljust(size, b"\0")
     elif space in ("global", "const") and extent:
         data = bytes(size)
-    variables[name] = Variable(space, int(align or _BYTES[kind]), size, data)
+    variables[name] = PtxVariable(space, int(align or _BYTES[kind]), size, data)
 
 
 def _body(text: str, place: int, kernel: PtxKernel) -> int:

@@ -1,6 +1,6 @@
 """Copies of parts of tensors (TMA): tiles and im2col, swizzled in shared memory, completed at any time after the issue.
 
-A tensor map is opaque bytes to a kernel: here it is a `TensorMap`, which stands for its parameter.
+A tensor map is opaque bytes to a kernel: here it is a `PtxTensorMap`, which stands for its parameter.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptx.mbarriers import barrier_at
-from ptx.memory import SHARED_START, Region
-from ptx.operands import TYPES, Operands
-from ptx.parser import Address, Group, PtxError, PtxInstruction
-from ptx.warp import Execute, Warp
+from convsmith.emulate.ptx.mbarriers import barrier_at
+from convsmith.emulate.ptx.memory import SHARED_START, Region
+from convsmith.emulate.ptx.operands import TYPES, Operands
+from convsmith.emulate.ptx.parser import Address, Group, PtxError, PtxInstruction
+from convsmith.emulate.ptx.warp import Execute, Warp
 
 
 @dataclass(frozen=True)
-class TensorMap:
+class PtxTensorMap:
     """The tensor in argument number `argument`: dims and strides (bytes) innermost first, and the box of a copy.
 
     An im2col map has `pixels` columns of `box[0]` channels in place of a box, and the corners of the box of base
@@ -72,23 +72,23 @@ class TensorMap:
     def source(self, coordinates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the byte offset of each element in the tensor, and whether it is within the tensor."""
         sizes, steps = np.array(self.dims[::-1]), np.array([*self.strides[::-1], self.itemsize])
-        inside = ((coordinates >= 0) & (coordinates < sizes)).all(1)
-        return (coordinates * steps).sum(1), inside
+        inside = np.asarray(((coordinates >= 0) & (coordinates < sizes)).all(1))
+        return np.asarray((coordinates * steps).sum(1)), inside
 
 
 def swizzled(addresses: np.ndarray, width: int) -> np.ndarray:
     """Return addresses of shared memory after a swizzle of `width` bytes: bits from 7 on turn those from 4 on."""
     bits = {0: 0, 32: 1, 64: 2, 128: 3}[width]
-    return addresses ^ ((addresses >> 7 & (1 << bits) - 1) << 4)
+    return np.asarray(addresses ^ ((addresses >> 7 & (1 << bits) - 1) << 4))
 
 
-def _map_of(warp: Warp, address: int) -> TensorMap:
+def _map_of(warp: Warp, address: int) -> PtxTensorMap:
     if address not in warp.block.maps:
         raise PtxError(f"address {address:#x} is not that of a tensor map")
     return warp.block.maps[address]
 
 
-def _shared_places(warp: Warp, address: int, copied: TensorMap, count: int) -> np.ndarray:
+def _shared_places(warp: Warp, address: int, copied: PtxTensorMap, count: int) -> np.ndarray:
     """Return the bytes of shared memory of the elements of a copy, a row each."""
     shared = warp.block.shared
     start = address - (shared.base - SHARED_START)
@@ -138,7 +138,7 @@ def tensor_copy(ins: PtxInstruction, made: Operands) -> Execute:
     return copy
 
 
-def _load(warp: Warp, lane: int, at: int, copied: TensorMap, coordinates: np.ndarray, places: np.ndarray,
+def _load(warp: Warp, lane: int, at: int, copied: PtxTensorMap, coordinates: np.ndarray, places: np.ndarray,
           region: Region) -> None:  # fmt: skip
     block, shared = warp.block, warp.block.shared
     barrier = barrier_at(warp, at, lane)
@@ -168,7 +168,7 @@ def _load(warp: Warp, lane: int, at: int, copied: TensorMap, coordinates: np.nda
     block.underway.append(complete)
 
 
-def _store(warp: Warp, lane: int, copied: TensorMap, coordinates: np.ndarray, places: np.ndarray,
+def _store(warp: Warp, lane: int, copied: PtxTensorMap, coordinates: np.ndarray, places: np.ndarray,
            region: Region) -> None:  # fmt: skip
     block, shared = warp.block, warp.block.shared
     threads = np.full(len(places), warp.threads[lane])

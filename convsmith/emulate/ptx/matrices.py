@@ -11,10 +11,10 @@ from functools import cache
 
 import numpy as np
 
-from ptx.moves import fetch, put_bytes, space_of
-from ptx.operands import TYPES, Operands, PtxType
-from ptx.parser import Argument, PtxError, PtxInstruction
-from ptx.warp import LANES, Execute, Warp
+from convsmith.emulate.ptx.moves import fetch, put_bytes, space_of
+from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
+from convsmith.emulate.ptx.parser import Argument, PtxError, PtxInstruction
+from convsmith.emulate.ptx.warp import LANES, Execute, Warp
 
 Place = tuple[np.ndarray, np.ndarray]
 """Row and column of element i of each lane, as arrays over lanes and elements."""

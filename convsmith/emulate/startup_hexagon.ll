@@ -1,9 +1,9 @@
 ; The code that begins the run of a Linux process: calls, then results on standard output, then the end.
 ;
 ; NUMBERS is the address of the page that `Image.finish` writes: the top of the stack, how many calls and how many
-; results there are, and the address of a list of them: (function, argument block) for each call, then (address, bytes)
-; for each result. Linux has given the process a stack of its own. The numbers have 64 bits, of which the
-; lower half is read.
+; results there are, and the address of a list of them: (function, argument block, part, number of parts) for each call,
+; then (address, bytes) for each result. Linux has given the process a stack of its own. The numbers have 64 bits, of
+; which the lower half is read.
 
 target triple = "hexagon-unknown-linux-musl"
 
@@ -22,7 +22,7 @@ entry:
   %results = load i32, ptr %at.results
   %at.list = getelementptr i64, ptr %counts, i32 3
   %list = load ptr, ptr %at.list
-  %behind = getelementptr [2 x i64], ptr %list, i32 %calls
+  %behind = getelementptr [4 x i64], ptr %list, i32 %calls
   %end = getelementptr [2 x i64], ptr %behind, i32 %results
   br label %called
 called:
@@ -33,8 +33,12 @@ run:
   %function = load ptr, ptr %call
   %at.block = getelementptr i64, ptr %call, i32 1
   %block = load ptr, ptr %at.block
-  call void %function(ptr %block, i32 0, i32 1)
-  %next.call = getelementptr [2 x i64], ptr %call, i32 1
+  %at.part = getelementptr i64, ptr %call, i32 2
+  %part.number = load i32, ptr %at.part
+  %at.parts = getelementptr i64, ptr %call, i32 3
+  %parts = load i32, ptr %at.parts
+  call void %function(ptr %block, i32 %part.number, i32 %parts)
+  %next.call = getelementptr [4 x i64], ptr %call, i32 1
   br label %called
 sent:
   %result = phi ptr [ %behind, %called ], [ %next.result, %done ]

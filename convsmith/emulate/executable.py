@@ -6,7 +6,7 @@ import struct
 from itertools import groupby
 from typing import NamedTuple
 
-from emulator.image import Image
+from convsmith.emulate.image import Image
 
 __all__ = ["FileHeader", "executable"]
 

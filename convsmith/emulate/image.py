@@ -42,7 +42,7 @@ class Image:
         self.rights: dict[int, Rights] = dict.fromkeys(range(START // page, (START + START_SIZE) // page), "execute")
         """Return the permissions of each page, by page number."""
         self.rights[self.numbers // page] = "read"
-        self._calls: list[tuple[int, int]] = []
+        self._calls: list[tuple[int, int, int, int]] = []
         self._results: list[tuple[int, int]] = []
         self.end = self.numbers + page
         """Address behind all memory."""
@@ -75,9 +75,9 @@ class Image:
         self.write(address, data)
         return address
 
-    def call(self, function: int, block: int) -> None:
-        """Have a function called, after those before."""
-        self._calls.append((function, block))
+    def call(self, function: int, block: int, part: int = 0, parts: int = 1) -> None:
+        """Have part `part` of `parts` of a function called, after the calls before."""
+        self._calls.append((function, block, part, parts))
 
     def result(self, address: int, size: int) -> None:
         """Have bytes sent when all has run, after those before."""
@@ -91,6 +91,6 @@ class Image:
     def finish(self) -> None:
         """Write what the start-up code reads. No call or result can be added any more."""
         stack = self.reserve(_STACK, "write", self.page) + _STACK
-        pairs = b"".join(struct.pack("<2Q", *pair) for pair in (*self._calls, *self._results))
-        numbers = self.place(pairs, "read", 8)
+        listed = b"".join(struct.pack(f"<{len(item)}Q", *item) for item in (*self._calls, *self._results))
+        numbers = self.place(listed, "read", 8)
         self.write(self.numbers, struct.pack("<4Q", stack, len(self._calls), len(self._results), numbers))

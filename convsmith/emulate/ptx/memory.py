@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ptx.parser import PtxError
+from convsmith.emulate.ptx.parser import PtxError
 
 GLOBAL, SHARED, LOCAL, PARAM = 0x7_0000_0000, 0x1 << 44, 0x2 << 44, 0x3 << 44
 """Generic addresses at which the state spaces begin."""
@@ -46,7 +46,7 @@ class Clock:
         np.maximum(self.known, published, out=self.known)
 
 
-class Accesses:
+class AccessLog:
     """Who wrote each byte of a region last, and which warps read it since."""
 
     def __init__(self, size: int) -> None:
@@ -121,7 +121,7 @@ class Region:
         self.pending_writes = np.zeros(padded, np.int16)
         self.pending_reads = np.zeros(padded, np.int16)
         self.is_pending = 0
-        self.accesses = Accesses(padded) if shared else None
+        self.accesses = AccessLog(padded) if shared else None
         if content is not None:
             self.data[: len(content)] = np.frombuffer(content, np.uint8)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 
 from convsmith.diag.errors import UnsupportedError
-from emulator.image import PAGE, START_SIZE, Image, Rights, numbers_at
+from convsmith.emulate.image import PAGE, START_SIZE, Image, Rights, numbers_at
 
 __all__ = ["rom_of"]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptx.memory import LOCAL, PARAM, SHARED, SHARED_START, Clock, GlobalMemory, Region
-from ptx.parser import PtxError
-from ptx.warp import LANES, Operation, Warp
+from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED, SHARED_START, Clock, GlobalMemory, Region
+from convsmith.emulate.ptx.parser import PtxError
+from convsmith.emulate.ptx.warp import LANES, Operation, Warp
 
 if TYPE_CHECKING:
-    from ptx.tensor_copies import TensorMap
+    from convsmith.emulate.ptx.tensor_copies import PtxTensorMap
 
 QUANTUM = 48
 """Instructions that a warp runs at most before another may go on."""
@@ -37,7 +37,7 @@ class ThreadBlock:
 
     def __init__(self, operations: list[Operation], number: int, grid: tuple[int, int, int],
                  threads: tuple[int, int, int], memory: GlobalMemory, parameters: Region, shared_bytes: int,
-                 local_bytes: int, rng: np.random.Generator, maps: Mapping[int, TensorMap] | None = None,
+                 local_bytes: int, rng: np.random.Generator, maps: Mapping[int, PtxTensorMap] | None = None,
                  tensors: Mapping[int, Region] | None = None) -> None:  # fmt: skip
         self.operations, self.number, self.grid, self.threads = operations, number, grid, threads
         self.position = (number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1]))

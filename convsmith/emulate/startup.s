@@ -3,7 +3,7 @@
 # 64 KiB, seen both below 1 MiB and below 4 GiB. `pages` holds where a list of the memory's pages is in the ROM: how
 # many, then (address, where its contents are) for each. IMAGE is the root of the page tables; in the page after it
 # stand the top of the stack, how many calls and how many results there are, and where a list of them is: (function,
-# argument block) for each call, then (address, bytes) for each result.
+# argument block, part, number of parts) for each call, then (address, bytes) for each result.
 #
 # What goes out through port 0xE9 is a mark, then one of
 #   "R" and the bytes of the results,
@@ -125,10 +125,10 @@ call:
     subq $1, %r12
     jc results
     movq 8(%rbx), %rdi
-    xorl %esi, %esi
-    movl $1, %edx
+    movq 16(%rbx), %rsi
+    movq 24(%rbx), %rdx
     callq *(%rbx)
-    addq $16, %rbx
+    addq $32, %rbx
     jmp call
 
 results:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ptx.parser import PtxError, PtxKernel, Symbol
+from convsmith.emulate.ptx.parser import PtxError, PtxKernel, Symbol
 
 
 def successors(kernel: PtxKernel) -> list[tuple[int, ...]]:

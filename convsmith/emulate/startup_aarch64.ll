@@ -1,8 +1,8 @@
 ; The code that begins the run of a Linux process: calls, then results on standard output, then the end.
 ;
 ; NUMBERS is the address of the page that `Image.finish` writes: the top of the stack, how many calls and how many
-; results there are, and the address of a list of them: (function, argument block) for each call, then (address, bytes)
-; for each result. Linux has given the process a stack of its own.
+; results there are, and the address of a list of them: (function, argument block, part, number of parts) for each call,
+; then (address, bytes) for each result. Linux has given the process a stack of its own.
 
 target triple = "aarch64-unknown-linux-gnu"
 
@@ -21,7 +21,7 @@ entry:
   %results = load i64, ptr %at.results
   %at.list = getelementptr i64, ptr %counts, i64 3
   %list = load ptr, ptr %at.list
-  %behind = getelementptr [2 x i64], ptr %list, i64 %calls
+  %behind = getelementptr [4 x i64], ptr %list, i64 %calls
   %end = getelementptr [2 x i64], ptr %behind, i64 %results
   br label %called
 called:
@@ -32,8 +32,12 @@ run:
   %function = load ptr, ptr %call
   %at.block = getelementptr i64, ptr %call, i64 1
   %block = load ptr, ptr %at.block
-  call void %function(ptr %block, i64 0, i64 1)
-  %next.call = getelementptr [2 x i64], ptr %call, i64 1
+  %at.part = getelementptr i64, ptr %call, i64 2
+  %part.number = load i64, ptr %at.part
+  %at.parts = getelementptr i64, ptr %call, i64 3
+  %parts = load i64, ptr %at.parts
+  call void %function(ptr %block, i64 %part.number, i64 %parts)
+  %next.call = getelementptr [4 x i64], ptr %call, i64 1
   br label %called
 sent:
   %result = phi ptr [ %behind, %called ], [ %next.result, %done ]

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ptx.matrices import fragment_reader, sums_of_rows
-from ptx.memory import SHARED_START
-from ptx.operands import TYPES, Operands, PtxType
-from ptx.parser import Group, Immediate, PtxError, PtxInstruction, Register
-from ptx.tensor_copies import swizzled
-from ptx.warp import LANES, Accumulators, Execute, InFlight, Warp
+from convsmith.emulate.ptx.matrices import fragment_reader, sums_of_rows
+from convsmith.emulate.ptx.memory import SHARED_START
+from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
+from convsmith.emulate.ptx.parser import Group, Immediate, PtxError, PtxInstruction, Register
+from convsmith.emulate.ptx.tensor_copies import swizzled
+from convsmith.emulate.ptx.warp import LANES, Accumulators, Execute, InFlight, Warp
 
 
-class _Product(NamedTuple):
+class _WarpgroupProduct(NamedTuple):
     """A product under way: the sums it adds to, its factors, and the bytes of shared memory that they lie in."""
 
     sums: Accumulators
@@ -85,7 +85,7 @@ def _multiply(ins: PtxInstruction, made: Operands) -> Execute:
         else:
             rows = np.arange(16) + warp.number % 4 * 16
             left_places = _places(warp, described(int(read_left(warp)[0]), rows, k, a.bytes, turn_left), a.bytes)
-        product = _Product(sums, values, (left_places, right_places), (a, b), bool(adding(warp)[0]))
+        product = _WarpgroupProduct(sums, values, (left_places, right_places), (a, b), bool(adding(warp)[0]))
         for places in product.places:
             if places is not None:
                 _read(warp, places)
@@ -111,7 +111,7 @@ def _sums(warp: Warp, names: list[str], type_: PtxType) -> Accumulators:
     return Accumulators(np.stack([x.view(type_.dtype) for x in held], 1))
 
 
-def _finish(warp: Warp, product: _Product) -> None:
+def _finish(warp: Warp, product: _WarpgroupProduct) -> None:
     shared, (a, b) = warp.block.shared, product.types
     left = product.left
     for places in product.places:

@@ -1,0 +1,44 @@
+"""Every emulator, and the choice of one for a target."""
+
+from __future__ import annotations
+
+from convsmith.diag.errors import UnsupportedError
+from convsmith.emulate.base import Emulator
+from convsmith.emulate.bochs import BOCHS
+from convsmith.emulate.ptx.emulator import PTX
+from convsmith.emulate.qemu import AARCH64, HEXAGON
+from convsmith.machine.base import Machine
+from convsmith.machine.registry import device_targets, host_targets, known_targets
+from convsmith.runtime.loading import check_device
+
+__all__ = ["EMULATORS", "emulator_for", "is_native"]
+
+EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, BOCHS, PTX)
+"""All emulators. The first that runs a target is used."""
+
+
+def emulator_for(machine: Machine) -> Emulator:
+    """Return the emulator that runs code for a target. UnsupportedError if there is none, if it is not installed (then
+    the message says what to install), or if it has no processor with the target's features.
+    """
+    for emulator in EMULATORS:
+        if emulator.runs(machine):
+            emulator.check(machine)
+            return emulator
+    others = (t for t in (*known_targets(), *device_targets()) if t not in host_targets())
+    emulated = [t.name for t in others if any(e.runs(t) for e in EMULATORS)]
+    raise UnsupportedError(
+        f"this machine does not run code for {machine.name}, and no emulator does; emulated are {', '.join(emulated)}",
+        code="emulator",
+    )
+
+
+def is_native(machine: Machine) -> bool:
+    """Return whether this machine, or a device of it, runs code for a target without an emulator."""
+    if machine.device is None:
+        return machine in host_targets()
+    try:
+        check_device(machine.device.runtime, machine.name, machine.needs)
+    except UnsupportedError:
+        return False
+    return True

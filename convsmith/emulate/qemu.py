@@ -1,0 +1,177 @@
+"""`Qemu`: AArch64 and Hexagon as processes of Linux under qemu's user mode.
+
+An image becomes a static executable, whose start-up code is LLVM text of this folder: no linker and no compiler for the
+architecture is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from convsmith.codegen import llvm_bind
+from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.emulate.executable import FileHeader, executable
+from convsmith.emulate.image import PAGE, START, Image, numbers_at
+from convsmith.emulate.objects import ObjectCode
+from convsmith.emulate.processor import ProcessorEmulator
+from convsmith.emulate.processors import Fault
+from convsmith.machine.aarch64.levels import TRIPLE as AARCH64_TRIPLE
+from convsmith.machine.hexagon.levels import TRIPLE as HEXAGON_TRIPLE
+
+__all__ = ["AARCH64", "HEXAGON", "PROCESSORS", "UNITS", "Qemu", "sve_processor"]
+
+UNITS = (1, 2, 3, 4, 16)
+"""Numbers of units of 128 bits that an emulated vector register of SVE may have, the greatest one included."""
+
+
+def sve_processor(units: int) -> str:
+    """Return qemu's name of the processor with SVE whose vector registers have so many units of 128 bits."""
+    return f"max,sve-default-vector-length={16 * units}"
+
+
+_V8_2 = frozenset({"neon", "dotprod", "fullfp16"})
+
+PROCESSORS: dict[str, frozenset[str]] = {
+    "cortex-a72": frozenset({"neon"}),
+    "neoverse-n1": _V8_2,
+    "max": _V8_2 | {"bf16", "i8mm"},
+    sve_processor(2): _V8_2 | {"bf16", "i8mm", "sve", "sve256"},
+    sve_processor(4): _V8_2 | {"bf16", "i8mm", "sve", "sve512"},
+}
+"""qemu's models of AArch64 and their features, as LLVM names them. The first that has all serves: it lacks most of the
+others.
+"""
+_HVX: dict[str, frozenset[str]] = {"v67": frozenset({"hvx-length128b", "hvxv68", "hvxv73"})}
+"""qemu's model of Hexagon, which has the integer instructions of later versions that LLVM selects for vectors, and no
+floating-point numbers in vectors.
+"""
+
+_FAULTS: dict[int, str] = {
+    signal.SIGILL: "illegal instruction", signal.SIGSEGV: "page fault", signal.SIGBUS: "page fault",
+    signal.SIGTRAP: "trap",
+}  # fmt: skip
+"""Signals that end a process, in words."""
+
+
+@dataclass(frozen=True)
+class _Platform:
+    """One architecture: qemu's program for it, its processors, and how a process is made.
+
+    `header` is that of an executable. `startup` is the file of the code that begins the run, `target` the triple, the
+    processor and the features that it is compiled for, `library` the functions in it that kernels may call.
+    """
+
+    program: str
+    processors: Mapping[str, frozenset[str]]
+    header: FileHeader
+    startup: str
+    target: tuple[str, str, str]
+    library: tuple[str, ...]
+    page: int = PAGE
+
+
+_PLATFORMS = {
+    "aarch64": _Platform(
+        "qemu-aarch64", PROCESSORS, FileHeader(64, 183), "startup_aarch64.ll",
+        (AARCH64_TRIPLE, "generic", "+neon"), ("memcpy", "memset"),
+    ),
+    "hexagon": _Platform(
+        "qemu-hexagon", _HVX, FileHeader(32, 164, 0x67), "startup_hexagon.ll", (HEXAGON_TRIPLE, "hexagonv68", ""),
+        ("memcpy", "memset", "rintf", "floorf", "floor", "fma", "__hexagon_sqrtf", "__hexagon_divsf3",
+         "__hexagon_udivdi3"),
+        page=1 << 16,
+    ),
+}  # fmt: skip
+"""Architectures by the first word of their triples."""
+
+
+@dataclass(frozen=True)
+class Qemu(ProcessorEmulator):
+    """qemu's emulator of the processors of one architecture, `of`."""
+
+    of: str = "aarch64"
+
+    @property
+    def name(self) -> str:
+        return self._platform.program
+
+    @property
+    def architecture(self) -> str:
+        return self.of
+
+    @property
+    def processors(self) -> Mapping[str, frozenset[str]]:
+        return self._platform.processors
+
+    @property
+    def page(self) -> int:
+        return self._platform.page
+
+    @property
+    def _platform(self) -> _Platform:
+        return _PLATFORMS[self.of]
+
+    def library(self) -> Mapping[str, int]:
+        symbols = _startup(self.of).symbols
+        return {name: START + symbols[name] for name in self._platform.library}
+
+    def emulate(self, image: Image, processor: str) -> bytes | Fault:
+        qemu, startup = self.program(), _startup(self.of)
+        size = image.result_size
+        image.write(START, startup.at(START))
+        image.finish()
+        with tempfile.TemporaryDirectory(prefix="convsmith-qemu-") as directory:
+            file = Path(directory) / "process"
+            file.write_bytes(executable(image, START + startup.symbols["begin"], self._platform.header))
+            file.chmod(0o700)
+            try:
+                done = subprocess.run(
+                    [qemu, "-cpu", processor, str(file)], cwd=directory, stdin=subprocess.DEVNULL,
+                    capture_output=True, timeout=self.timeout, check=False,
+                )  # fmt: skip
+            except subprocess.TimeoutExpired:
+                raise ToolchainError(f"qemu ({qemu}) did not end within {self.timeout:g} s", code="timeout") from None
+            except OSError as error:
+                raise ToolchainError(f"qemu ({qemu}) cannot be run: {error}", code="emulator") from None
+        if kind := _FAULTS.get(-done.returncode):
+            return Fault(kind, None)
+        if done.returncode or len(done.stdout) != size:
+            text = done.stderr.decode(errors="replace")
+            raise ToolchainError(
+                f"qemu ({qemu}, processor {processor}) ended without results, status {done.returncode}, "
+                f"{len(done.stdout)} of {size} bytes: {text.strip()[-300:]}",
+                text=text, code="emulator",
+            )  # fmt: skip
+        return done.stdout
+
+    def program(self) -> str:
+        program = self._platform.program
+        found = shutil.which(program)
+        if found is None:
+            raise UnsupportedError(
+                f"code for {self.of} runs under {program}, which PATH does not have: install the package qemu-user "
+                "(apt install qemu-user), version 7.2 or later",
+                code="emulator",
+            )
+        return os.path.abspath(found)
+
+
+AARCH64 = Qemu(of="aarch64")
+HEXAGON = Qemu(of="hexagon")
+
+
+@cache
+def _startup(architecture: str) -> ObjectCode:
+    """Return the code that begins the run of a process."""
+    platform = _PLATFORMS[architecture]
+    text = Path(__file__).with_name(platform.startup).read_text(encoding="utf-8")
+    text = text.replace("{NUMBERS}", str(numbers_at(platform.page)))
+    return ObjectCode(llvm_bind.object_code(text, *platform.target), {})

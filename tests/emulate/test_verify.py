@@ -1,0 +1,164 @@
+"""Kernels for other machines, verified: `convsmith verify --target`, `CompiledKernel.verify` and `emulated`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from emulated import skip_without_emulator
+
+import convsmith as cs
+from convsmith.cli.main import main
+from convsmith.codegen.artifact import Artifact
+from convsmith.diag.settings import settings
+from convsmith.emulate.emulators import EMULATORS, emulator_for, is_native
+from convsmith.emulate.ptx.emulator import PtxInterpreter
+from convsmith.machine.registry import device_targets, host_targets, known_targets, target
+
+TARGETS = ("aarch64+dotprod", "aarch64+sve", "hexagon+v68", "sm_80", "sm_90a")
+
+LAST = "--stag=axb --dtag=axb"
+LINES = {
+    "post-ops": f"--dir=FWD_B {LAST} --attr-post-ops=sum+relu+binary_add:f32:per_oc mb1ic3ih5iw6oc5kh3kw3ph1pw1",
+    "stride": f"{LAST} mb1ic3ih9oc20kh3ph1sh2",
+    "bytes": f"{LAST} --dt=u8:s8:s32 mb1ic8ih4oc32kh3ph1",
+    "scales and zero points": f"{LAST} --dt=u8:s8:u8 --attr-scales=src:common:0.25+wei:per_oc+dst:common:2 "
+                              "--attr-zero-points=src:common:3+dst:common:5 --attr-post-ops=relu mb1ic8ih4oc9kh3ph1",
+    "bf16": f"{LAST} --dt=bf16 mb1ic8ih4oc8kh3ph1",
+    "chain": "--stag=axb mb1ic4ih4oc8kh1ph0 -> --dtag=axb mb1ic8ih4oc4kh3ph1",
+    "gradient of the source": f"--dir=BWD_D {LAST} mb1ic4ih6oc8oh3kh3ph1sh2",
+    "gradient of weights and bias": f"--dir=BWD_WB {LAST} mb2ic4ih4oc8kh3ph1",
+    "depthwise": f"{LAST} g8mb1ic8ih5oc8kh3ph1",
+    "product": "--matmul --dt=s8:s8:s32 5x16:16x9",
+}  # fmt: skip
+
+
+def verify(*words: str) -> Result:
+    return CliRunner().invoke(main, ["verify", *words])
+
+
+@pytest.mark.sampled(4, "name", "case")
+@pytest.mark.parametrize("case", LINES)
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_command_runs_kernels_in_the_emulator(name: str, case: str) -> None:
+    skip_without_emulator(target(name))
+    result = verify(*LINES[case].split(" ", 1) if " -> " not in LINES[case] else [LINES[case]], "--target", name)
+    emulator = emulator_for(target(name)).name
+    assert result.exit_code == 0, result.output
+    *heading, line, last = result.output.splitlines()
+    assert heading[-1] == f"in {emulator}, because this machine does not run code for {name}"
+    assert line.startswith("right: ") and line.endswith(": exact") and last == "1 of 1 right"
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["aarch64", "hexagon+v68"])
+def test_parts_of_threads_run_one_after_the_other(name: str, threads: int) -> None:
+    skip_without_emulator(target(name))
+    kernel = cs.compile("mb1ic4ih9oc16kh3ph1", target=name, threads=threads)
+    assert kernel.artifact is not None and kernel.artifact.entries["main"].launch.threads == threads
+    assert kernel.verify().detail == "exact"
+
+
+def test_a_kernel_of_this_machine_is_verified_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in {type(emulator) for emulator in EMULATORS}:
+        monkeypatch.setattr(kind, "load", lambda *a: pytest.fail("an emulator is used"))
+    verdict = cs.compile("mb1ic3ih5oc4kh3ph1").verify(seed=3)
+    assert verdict.ok and verdict.detail == "exact"
+
+
+def test_an_emulated_kernel_has_every_kind_of_call() -> None:
+    k = cs.compile(f"{LAST} mb1ic3ih5oc4kh3ph1", target="sm_80")
+    emulated = k.emulated()
+    here = cs.compile(f"{LAST} mb1ic3ih5oc4kh3ph1")
+    rng = np.random.default_rng(0)
+    x = np.ascontiguousarray(rng.integers(-9, 9, (1, 5, 5, 3)).astype(np.float32)).transpose(0, 3, 1, 2)
+    w = rng.integers(-9, 9, (4, 3, 3, 3)).astype(np.float32)
+    truth = here(x, w)
+    out = np.zeros_like(truth)
+    emulated.bind(x, w, out)()
+    results = [emulated(x, w), emulated(x, emulated.pack(w)), emulated.run(src=x, wei=w)["dst"], out,
+               pickle.loads(pickle.dumps(emulated))(x, w)]  # fmt: skip
+    for result in results:
+        np.testing.assert_array_equal(result, truth)
+
+
+def test_weights_beyond_a_limit_run_in_the_emulator_too() -> None:
+    """The kernel for such weights is another one."""
+    k = cs.compile(f"{LAST} mb1ic4ih6oc8kh3ph1", target="sm_80", config="--realise=pad_copy").emulated()
+    assert k.artifact is not None and "wei" in k.artifact.limits
+    x, w = np.ones((1, 4, 6, 6), np.float32), np.ones((8, 4, 3, 3), np.float32)
+    w[0, 0, 0, 0] = np.inf
+    y = k(x, w)
+    assert np.isinf(y[0, 0, 1:, 1:]).all() and (y[0, 0, 0, 1:-1] == 24).all() and (y[0, 1, 1:-1, 1:-1] == 36).all()
+
+
+# -- what is missing
+NO_QEMU = (
+    "UnsupportedError: code for {} runs under {}, which PATH does not have: install the package qemu-user (apt install "
+    "qemu-user), version 7.2 or later\n"
+)
+
+
+@pytest.mark.parametrize("name, architecture, program", [
+    ("hexagon+v68", "hexagon", "qemu-hexagon"), ("aarch64+sve", "aarch64", "qemu-aarch64"),
+])  # fmt: skip
+def test_a_missing_emulator_is_one_message(
+    name: str, architecture: str, program: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It comes before any kernel is made, however many problems there are."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = verify("resnet50", "--target", name)
+    assert result.exit_code == 2 and result.output == NO_QEMU.format(architecture, program)
+    kernel = cs.compile("mb1ic3ih5oc4kh3ph1", target=name)
+    with pytest.raises(cs.UnsupportedError, match="apt install qemu-user"):
+        kernel.verify()
+
+
+def test_a_missing_bochs_is_one_message() -> None:
+    name = next(t.name for t in known_targets() if t not in host_targets() and EMULATORS[2].runs(t))
+    with settings.scope(bochs=Path("/nowhere/bochs")):
+        result = verify("resnet50", "--target", name)
+    assert result.exit_code == 2 and result.output.count("\n") == 1
+    assert "install Bochs 3.0 or later" in result.output
+
+
+def test_a_level_that_no_emulated_processor_has() -> None:
+    skip_without_emulator(target("hexagon+v68"))
+    result = verify("mb1ic3ih5oc4kh3ph1", "--target", "hexagon+v73_fp")
+    assert result.exit_code == 2
+    assert result.output.startswith("UnsupportedError: no emulated processor has ")
+    assert "nearest is v67" in result.output
+
+
+def test_a_level_without_an_emulator() -> None:
+    result = verify("mb1ic3ih5oc4kh3ph1", "--target", "xe_hpc")
+    assert result.exit_code == 2
+    assert result.output.startswith(
+        "UnsupportedError: this machine does not run code for xe_hpc, and no emulator does; emulated are "
+    )
+    assert "aarch64+sve" in result.output and "sm_90a" in result.output
+
+
+def test_every_level_is_native_or_has_one_emulator() -> None:
+    for machine in (*known_targets(), *device_targets()):
+        emulators = [emulator for emulator in EMULATORS if emulator.runs(machine)]
+        assert len(emulators) <= 1 and (emulators or is_native(machine) or machine.device is not None), machine.name
+
+
+def test_a_fault_of_emulated_code_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit status 1, and the line goes on to the next problem."""
+    load = PtxInterpreter.load
+
+    def without_a_barrier(self: PtxInterpreter, artifact: Artifact) -> object:
+        artifact.notes["ptx"] = "\n".join(x for x in artifact.notes["ptx"].splitlines() if "bar.sync" not in x)
+        return load(self, artifact)
+
+    monkeypatch.setattr(PtxInterpreter, "load", without_a_barrier)
+    words = "--lane=ow --register=oc:5 --realise=mask --group=oc:20,ow:9,oh:4,ic:2 --shared=src,wei"
+    result = verify("mb1ic3ih4iw9oc20oh4ow9kh3kw3ph1pw1", "--config", f"--target=sm_80 --pack= {words}")
+    assert result.exit_code == 1, result.output
+    assert "ToolchainError" not in result.output.splitlines()[0] and "PtxError: " in result.output
+    assert "stopped in the interpreter of PTX" in result.output and result.output.endswith("0 of 1 right\n")
