@@ -70,12 +70,16 @@ class Costs:
     """Cycles to store a lane of a vector whose lanes are elements of different cache lines."""
     scatter_clash: float = 17
     """Cycles to store a lane of a vector whose lanes evict each other from a set of the first-level cache."""
+    page: int = 4096
+    """Bytes of a page."""
     page_turn: float = 0
     """Cycles to store a vector of a result beyond the caches that lies on another page than the vectors before it."""
     pages: int = 64
     """Pages that have an entry in the first table of addresses."""
     pages_near: int = 8 << 20
     """Bytes of arrays whose pages all have an entry in the tables of addresses."""
+    page_near: float = 0.5
+    """Cycles to look up a page that the first table of addresses lacks, relative to one that all tables lack."""
     page_walk: float = 25
     """Cycles to look up the address of a page without an entry in the tables of addresses."""
     gather: float = 1.3
@@ -104,6 +108,8 @@ class Costs:
     """Cycles to allocate the packed operand of a call and to call the kernel that packs it."""
     pack_far: float = 3
     """Cycles to pack an element in each call, if the operand does not fit in the second-level cache."""
+    result_moves: int = 2
+    """Times that a line of a result moves: it is fetched before it is written."""
     reload: int = 32
     """Multiply-adds of an accumulator that amortise storing it to memory and loading it again."""
     memory_byte: int = 2
@@ -121,6 +127,14 @@ class Costs:
     """Bytes of images and results up to which arithmetic hides the loads."""
     refill: float = 32
     """Bytes that the second-level cache delivers to multiply-adds in the time of one of them."""
+    scattered_rows: float = 4
+    """Ratio of an intermediate to the second-level cache from which computing it row by row pays where its channels are
+    far apart, so that each row is written in short pieces, once for each vector of channels.
+    """
+    scalable_units: int = 4
+    """Minimum number of units of a scalable vector for which a tile of several vectors leaves channels: of SVE, 512
+    bits.
+    """
     inner_taps: float = 1.04
     """Slow-down of arithmetic in which the taps of a row run within the channels, as straight-line code."""
     result_near: int = 1 << 62
@@ -133,6 +147,8 @@ class Costs:
     """Minimum of that ratio if no two consecutive loads share a cache line."""
     prefetched: int = 0
     """Minimum bytes of packed weights whose vectors arrive sooner where loads prefetch lines; 0 if none do."""
+    weights_ahead: int = 4096
+    """Bytes from a vector of packed weights to the cache line that its load prefetches."""
     prefetched_pixels: int = 0
     """Minimum bytes of a source whose vectors of pixels arrive sooner where loads prefetch lines; 0 if none do."""
     prefetched_results: int = 0

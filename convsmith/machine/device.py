@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from convsmith.ir.dialect import Dialect
+from convsmith.machine.device_costs import CopyEngine, DeviceCosts
 
 __all__ = ["ComputeUnits", "Device", "SharedMemory", "ThreadLevel"]
 
@@ -64,6 +65,9 @@ class ThreadLevel:
     most: tuple[int, ...]
 
 
+_COSTS = DeviceCosts()
+
+
 @dataclass(frozen=True)
 class Device:
     """Facts of a machine that launches kernels on a device.
@@ -86,6 +90,11 @@ class Device:
     code: Literal["spirv", "ptx"]
     warps: tuple[int, ...] = ()
     fragment_rate: float = 0.0
+    costs: DeviceCosts = _COSTS
+    access: int = 16
+    """Bytes that a thread moves at once at most."""
+    engine: CopyEngine | None = None
+    """The engine that copies tiles of a tensor to shared memory; None on devices without one."""
 
     @property
     def levels(self) -> tuple[ThreadLevel, ...]:

@@ -73,8 +73,10 @@ ADDING = 128
 """Threads of a group that only moves or adds up entries."""
 
 
-def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) -> list[Step]:
-    """Return the rewrites from the naive nest to loops over the threads of a group, one after the other."""
+def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, access: int) -> list[Step]:
+    """Return the rewrites from the naive nest to loops over the threads of a group, one after the other; a thread
+    moves at most ``access`` bytes at once.
+    """
     first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     steps = list(packing(st))
     steps += [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
@@ -112,7 +114,7 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
         steps += [Step(pad_rows, copy, n) for name, n in config.pad if name == view.name]
         steps += [Step(swizzle, copy, n) for name, n in config.swizzle if name == view.name]
     for view in views:
-        width = copy_width(st, view, loops, config, nest)
+        width = copy_width(st, view, loops, config, nest, access)
         steps.append(Step(cooperate, f"{view.array}_s", nest.size, nest.thread, _as_in_memory(view), width))
     steps += [Step(simplify), Step(speculate)]
     if warp is not None:
@@ -133,8 +135,12 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest) ->
     return [*steps, Step(simplify)]
 
 
-def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, machine: Machine) -> list[Step]:
-    """Return the rewrites from loops over threads to straight lines of each thread."""
+def lower_steps(
+    st: Statement, config: Config, loops: Loops, nest: GroupNest, machine: Machine, access: int
+) -> list[Step]:  # fmt: skip
+    """Return the rewrites from loops over threads to straight lines of each thread, which moves at most ``access``
+    bytes at once.
+    """
     products = prod(x.extent for x in nest.registers)
     straight = list(nest.registers)
     for x in reversed(nest.terms):
@@ -164,7 +170,7 @@ def lower_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ma
             held = f"{view.array}{'_s' if view.name in config.shared else ''}_r.v"
             steps.append(Step(vectorise, held, vector.extent, False))
     for view in (v for v in st.factors if v.name in config.shared):
-        width = copy_width(st, view, loops, config, nest)
+        width = copy_width(st, view, loops, config, nest, access)
         if width > 1:
             steps.append(Step(vectorise, f"{view.array}_s.v", width, False))
     steps.append(Step(to_threads))
@@ -197,7 +203,10 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     shared = shared_bytes(read, loops, config, nest)
     check_limits(machine, nest, taken(shared))
     check_rows(read, loops, config, nest)
-    order, lower = group_steps(read, config, loops, nest), lower_steps(read, config, loops, nest, machine)
+    assert machine.device is not None
+    access = machine.device.access
+    order = group_steps(read, config, loops, nest, access)
+    lower = lower_steps(read, config, loops, nest, machine, access)
     return GroupPlan(st, config, loops, nest, shared, tuple(order), tuple(lower))
 
 

@@ -111,9 +111,10 @@ class WarpTile:
     loads: tuple[Instruction, ...] = ()
 
     @property
-    def transposed(self) -> frozenset[str]:
-        """The types of which rows load matrices transposed."""
-        return frozenset(x.result.dtype for x in self.loads if x.exchange is not None and not x.exchange.is_plain)
+    def transposed(self) -> dict[str, int]:
+        """The rows and columns of a matrix that is transposed while it is loaded, by the type of its elements."""
+        loads = (x for x in self.loads if x.exchange is not None and not x.exchange.is_plain)
+        return {x.result.dtype: x.result.shape[0] for x in loads}
 
     @property
     def outer(self) -> tuple[str, ...]:

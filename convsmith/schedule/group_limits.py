@@ -25,10 +25,6 @@ from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
 """The ways in which absent elements are read on machines with thread groups."""
-MATRIX = 8
-"""Rows and columns of a matrix that is transposed while it is loaded."""
-MOST_BYTES = 16
-"""Bytes that a thread moves at once at most."""
 ATOMIC = ("f32", "s32")
 """Types of results that groups add parts to."""
 _KNOWN = {
@@ -215,8 +211,9 @@ def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict
     return found
 
 
-def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest) -> int:
-    """Return the elements that a thread copies at once: neighbours in memory and in shared memory, of aligned vectors.
+def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest, access: int) -> int:
+    """Return the elements that a thread copies at once: neighbours in memory and in shared memory, of aligned vectors
+    of at most ``access`` bytes.
     """
     blocks = [b for b in view.layout.blocks if b.size > 1]
     nearest = min(blocks, key=lambda b: b.stride, default=None)
@@ -224,7 +221,7 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Gr
         return 1
     sizes = {Var(d.name): d.size for d in st.dims}
     coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config, sizes)
-    parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], MOST_BYTES // dtype(view.dtype).bytes]
+    parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], access // dtype(view.dtype).bytes]
     parts += [b.stride for b in blocks if b is not nearest]
     parts += [b.size for b in blocks if b is nearest and len([x for x in blocks if x.dim == b.dim]) > 1]
     for atom, n in coordinate.terms:
@@ -279,10 +276,11 @@ def innermost(st: Statement, view: View, nest: GroupNest, config: Config) -> int
         found = (n for n, x in enumerate(view.coords) if any(v in variables_of(x) for v in vectors))
         return next(found, None) if lanes is None else lanes
     nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
-    if nearest is not None and dtype(view.dtype).name in nest.warp.transposed:
+    rows = nest.warp.transposed.get(dtype(view.dtype).name)
+    if nearest is not None and rows is not None:
         moving = {Var(d): x.extent for x in (*nest.warp.rows, *nest.warp.columns) for d in x.dims}
         terms = view.coords[nearest.dim].terms
-        if len(terms) == 1 and not moving.get(terms[0][0], 1) % MATRIX and not view.coords[nearest.dim].const:  # type: ignore[call-overload]
+        if len(terms) == 1 and not moving.get(terms[0][0], 1) % rows and not view.coords[nearest.dim].const:  # type: ignore[call-overload]
             return nearest.dim
     last = Var(nest.warp.steps.dims[-1])
     return next((n for n, x in enumerate(view.coords) if last in variables_of(x)), None)

@@ -15,6 +15,7 @@ from convsmith.ir.instruction import Instruction
 from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
+from convsmith.machine.device_costs import CopyEngine
 from convsmith.passes.bind import bind
 from convsmith.passes.contract import contract
 from convsmith.passes.copy_tiles import copy_tiles
@@ -52,10 +53,6 @@ from convsmith.statement.statement import KINDS, Statement, View
 
 SHARED = "shared"
 """The file of operands that an instruction reads from shared memory."""
-ADDRESSES = 32
-"""Registers of a lane besides those of its sums, at most."""
-RESERVED = 2048
-"""Bytes of shared memory of a group besides its copies, at most."""
 RESIDING = "resident"
 """The loop over the groups that reside on a device at a time."""
 RUNS = (2, 4)
@@ -81,6 +78,12 @@ def hardware_row(st: Statement, config: Config, machine: Machine) -> Instruction
     return legal[config.instruction]
 
 
+def engine_of(machine: Machine) -> CopyEngine:
+    """Return the copy engine of ``machine``, which its instructions on factors in shared memory need."""
+    assert machine.device is not None and machine.device.engine is not None
+    return machine.device.engine
+
+
 def is_turned(row: Instruction, number: int) -> bool:
     """Return whether the factor of that number is MN-major: its terms are no neighbours."""
     return all(step != 1 for v, step in row.steps(number).items() if not row.steps(0).get(v))
@@ -94,8 +97,8 @@ class HardwareNest:
     ``.f`` over instructions of a warp, ``.s`` over instructions of a step, and ``.i`` within an instruction.
     """
 
-    def __init__(self, whole: Statement, loops: Loops, config: Config, row: Instruction) -> None:
-        self.whole, self.loops, self.config, self.row = whole, loops, config, row
+    def __init__(self, whole: Statement, loops: Loops, config: Config, row: Instruction, engine: CopyEngine) -> None:
+        self.whole, self.loops, self.config, self.row, self.engine = whole, loops, config, row, engine
         self.st = st = phased(whole, config.phases)
         around = [n for n in loops.of("batch", "n", "m") if n != config.lane and n in dict(config.register)]
         inner = [n for n in config.reduce if n in loops.of("k")] or loops.of("k")
@@ -163,7 +166,7 @@ class HardwareNest:
         loop, outer = (self.rows, f"{self.rows}.w") if number == 1 else (self.columns, f"{self.columns}.f")
         turned = is_turned(self.row, number)
         inner = self.loops.dims[loop if turned else self.terms][-1]
-        made = mapped_copy(self.st, view, self.tiles(), inner)
+        made = mapped_copy(self.st, view, self.tiles(), inner, self.engine)
         if not turned and len(made.pieces) > 1:
             row = made.map.box[0]
             raise ConfigError(
@@ -262,7 +265,8 @@ def _residing(machine: Machine, groups: GroupNest, registers: int, shared: Mappi
             "registers", f"--realise=hardware: {groups.size} threads with {registers} registers; {machine.name} has "
             f"{most} for each of so many; legal are smaller tiles of a group",
         )  # fmt: skip
-    beside = min(most // registers, units.shared // (sum(shared.values()) + RESERVED), units.threads // groups.size)
+    used = sum(shared.values()) + engine_of(machine).reserved
+    beside = min(most // registers, units.shared // used, units.threads // groups.size)
     residing = units.count * max(beside, 1)
     return residing if prod(groups.grid_sizes) > residing else 0
 
@@ -271,7 +275,7 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``; ConfigError where copies or products have a limit."""
     loops = loops_after_fusing(st, config)
     row = hardware_row(st, config, machine)
-    nest = HardwareNest(st, loops, config, row)
+    nest = HardwareNest(st, loops, config, row, engine_of(machine))
     copies = [nest.copy(v) for v in nest.st.factors]
     shared = {
         v.name: x.map.size * len(x.pieces) * dtype(v.dtype).bytes * config.buffers
@@ -280,7 +284,8 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     groups = nest.group_nest()
     slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
     check_limits(machine, groups, {**slots, "barriers": barrier_bytes(config.buffers)})
-    nest.residing = _residing(machine, groups, nest.fragments * row.result.layout.registers + ADDRESSES, shared)
+    registers = nest.fragments * row.result.layout.registers + nest.engine.addresses
+    nest.residing = _residing(machine, groups, registers, shared)
     steps = hardware_steps(nest, copies, machine)
     cut = next(n for n, x in enumerate(steps) if x.run is flatten) - 1
     expected = tuple(_expected(nest, groups, machine))

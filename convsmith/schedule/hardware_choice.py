@@ -8,32 +8,22 @@ from math import prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var
+from convsmith.ir.shared import SLOTS
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
+from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
-from convsmith.schedule.hardware import SHARED, hardware_plan, hardware_rows, is_turned
+from convsmith.schedule.hardware import SHARED, engine_of, hardware_plan, hardware_rows, is_turned
 from convsmith.schedule.loops import fused_chain
-from convsmith.schedule.tensor_views import WIDTHS
 from convsmith.statement.parts import parted, splits
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
-SLOTS = 4
-"""Number of steps whose copies are in shared memory at once."""
 WARPS = (4, 2, 1)
 """Numbers of warp groups that multiply, 64 rows each."""
 FRAGMENTS = (1, 2, 3, 4)
 """Numbers of adjacent instructions of a warp group."""
-COLUMNS = 256
-"""Maximum number of columns of a warp group, whose sums are in half as many registers of a lane."""
-LOADS = 96.0
-"""Machine balance: extent of a tile at which copying an operand takes as long as multiplying it."""
-
-READS = 32.0
-"""Rows and columns alike of a product that takes as long as its factors are read from shared memory."""
-AROUND = 8.0
-"""Steps that take as long as a group's first copies and its stores."""
 
 
 def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Config | None:
@@ -64,12 +54,12 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
     lane = columns[0].name
     turned = (_is_turned(st.a, terms), _is_turned(st.b, terms))
     reduce = (*(n for n in st.reduce if n not in {d.name for d in terms}), term_loop)
-    device = machine.device
+    device, engine = machine.device, engine_of(machine)
     assert device is not None
     found: list[tuple[float, int, Config]] = []
     why: ConfigError | None = None
     nbytes = terms[-1].size * dtype(st.a.dtype).bytes
-    row_bytes = WIDTHS[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")))
+    row_bytes = engine.widths[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")), engine.widths)
     legal = [x for x in permitted if (is_turned(x, 1), is_turned(x, 2)) == turned]
     sizes = prod(d.size for d in rows), columns[0].size
     apart = prod(d.size for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
@@ -78,7 +68,7 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
         height, width = row.result.shape
         for warps, count in ((w, f) for w in WARPS for f in (FRAGMENTS if turned[1] else (1,))):
             tile = height * warps, width * count
-            if tile[1] > COLUMNS:
+            if tile[1] > engine.columns:
                 continue
             step = max(row_bytes // dtype(st.a.dtype).bytes, row.terms)
             slot = (tile[0] + tile[1]) * step * dtype(st.a.dtype).bytes
@@ -86,12 +76,12 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
                 machine.name, lane, phases=tuple(cut), fuse=(*row_pairs, *term_pairs), reduce=reduce,
                 register=((row_loop, height), (lane, tile[1])), instruction=row.name, realise="hardware", pack=(),
                 group=((row_loop, tile[0]), (lane, tile[1]), (term_loop, step)), shared=(st.a.name, st.b.name),
-                buffers=max(min(SLOTS, (device.shared.bytes - 1024) // slot), 1),
+                buffers=max(min(engine.slots, (device.shared.bytes - SLOTS) // slot), 1),
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
             for split, parts in _splits(st, terms, step) if terms is pixels else [((), 1)]:
-                cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device.units.count)
-                reads = (1 / height + 1 / width) * READS
+                cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device.units.count, engine)
+                reads = (1 / height + 1 / width) * engine.reads
                 found.append((cost * max(reads, 1.0), warps, replace(config, split=split)))
     for *_, config in sorted(found, key=lambda x: (*x[:2], str(x[2]))):
         try:
@@ -123,10 +113,12 @@ def _refuse(why: str) -> ConfigError:
     return ConfigError("hardware", f"--realise=hardware: {why}; legal is another --realise=")
 
 
-def _row_bytes(nbytes: int, is_shared: bool) -> int:
-    """Return the bytes of a row of a copy of ``nbytes`` of terms, which other terms follow where ``is_shared``."""
-    legal = [n for n in WIDTHS if not nbytes % n] if is_shared else [n for n in reversed(WIDTHS) if n >= nbytes]
-    return next(iter(legal), WIDTHS[-1] if is_shared else WIDTHS[0])
+def _row_bytes(nbytes: int, is_shared: bool, widths: tuple[int, ...]) -> int:
+    """Return which of ``widths`` are the bytes of a row of a copy of ``nbytes`` of terms, which other terms follow
+    where ``is_shared``.
+    """
+    legal = [n for n in widths if not nbytes % n] if is_shared else [n for n in reversed(widths) if n >= nbytes]
+    return next(iter(legal), widths[-1] if is_shared else widths[0])
 
 
 def _major(is_mn: bool) -> str:
@@ -150,7 +142,9 @@ def _splits(st: Statement, pixels: list[Dim], step: int) -> Iterator[tuple[tuple
                 yield ((images.name, n),), n
 
 
-def _cost(sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, units: int) -> float:
+def _cost(
+    sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, units: int, engine: CopyEngine
+) -> float:  # fmt: skip
     """Return the relative time of results of ``sizes`` in tiles, ``apart`` of them: products of iterations beyond the
     ends, copies, units without a group, and the start and the end of a group, which has ``steps``.
     """
@@ -158,4 +152,4 @@ def _cost(sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: floa
     excess = prod(n * t / s for n, t, s in zip(counts, tile, sizes))
     groups = prod(counts) * apart
     waiting = -(-groups // units) * units / groups
-    return excess * waiting * (1 + LOADS * (1 / tile[0] + 1 / tile[1]) / 2) * (1 + AROUND / steps)
+    return excess * waiting * (1 + engine.balance * (1 / tile[0] + 1 / tile[1]) / 2) * (1 + engine.around / steps)

@@ -43,8 +43,6 @@ from convsmith.schedule.pointers import indirect
 from convsmith.schedule.read import resident, row_loops
 from convsmith.statement.statement import Statement, view_steps
 
-WEIGHTS_AHEAD = 4096
-"""Bytes from a vector of packed weights to the cache line that its load prefetches."""
 TILES_AHEAD = 2
 """Register tiles from a vector of a source to the one whose cache line its load prefetches."""
 LEAST_NEIGHBOURS = 4
@@ -104,7 +102,7 @@ def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tup
     """
     legal = {view.name: 0 for view in st.factors if target.fragments is not None}
     if not nest.rows:
-        legal = {n.name: WEIGHTS_AHEAD for n in st.factors[1:] if n.name in config.pack}
+        legal = {n.name: target.costs.weights_ahead for n in st.factors[1:] if n.name in config.pack}
         if ahead := source_ahead(st, config, nest):
             legal[st.a.name] = ahead
         if has_full_vectors(st, config, nest.lanes) and target.fence:

@@ -12,21 +12,9 @@ from convsmith.ir.rewrite import substitute
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
+from convsmith.machine.device_costs import CopyEngine
 from convsmith.passes.tensor_copies import MappedCopy
 from convsmith.statement.statement import Statement, View
-
-WIDTHS = (128, 64, 32)
-"""Bytes of a row of a copy: the channels that one copy brings. A swizzle permutes the pieces of such a row."""
-PIXELS, BOX = 1024, 256
-"""Maximum number of pixels of an im2col copy, and of elements along a dim of a tile."""
-STRIDE = 16
-"""Bytes that divide the strides of a tensor and the address of a row."""
-STEPS = 8
-"""Maximum distance of the pixels that neighbours of a result read."""
-CORNERS = {1: (-(1 << 15), (1 << 15) - 1), 2: (-128, 127), 3: (-16, 15)}
-"""Lowest and highest corner of the pixels that an im2col copy starts from, by the number of spatial dims."""
-OFFSETS = {1: (1 << 16) - 1, 2: 255, 3: 31}
-"""Highest offset of a tap, by the number of spatial dims."""
 
 
 class TileLoop(NamedTuple):
@@ -40,23 +28,25 @@ class TileLoop(NamedTuple):
     size: int
 
 
-def mapped_copy(st: Statement, view: View, tiles: Sequence[TileLoop], inner: str) -> MappedCopy:
+def mapped_copy(
+    st: Statement, view: View, tiles: Sequence[TileLoop], inner: str, engine: CopyEngine
+) -> MappedCopy:  # fmt: skip
     """Return the copy of the elements of ``view`` that a step reads, in rows along the dim ``inner`` of the statement.
 
-    ``tiles`` are the tiles of all loops. ConfigError where no tensor map brings it.
+    ``tiles`` are the tiles of all loops. ConfigError where no tensor map of the ``engine`` brings it.
     """
-    strides = _strides(view)
+    strides = _strides(view, engine.alignment)
     order = sorted(range(len(view.coords)), key=lambda d: strides[d])
     nbytes = dtype(view.dtype).bytes
     if strides[order[0]] != 1 or Var(inner) not in variables_of(view.coords[order[0]]):
         raise _refuse(view, f"does not have neighbours along {inner}")
     for d in order[1:]:
-        if strides[d] * nbytes % STRIDE:
-            raise _refuse(view, f"has rows {strides[d] * nbytes} bytes apart, no multiple of {STRIDE}")
+        if strides[d] * nbytes % engine.alignment:
+            raise _refuse(view, f"has rows {strides[d] * nbytes} bytes apart, no multiple of {engine.alignment}")
     width = next((t.size for t in tiles if (inner, t.dims[0][1]) in t.dims and len(t.dims) == 1), None)
     if width is None:
         raise _refuse(view, f"has neighbours along {inner} in blocks, which no tile alone crosses")
-    row = next(n // nbytes for n in WIDTHS if not width * nbytes % n)
+    row = next(n // nbytes for n in engine.widths if not width * nbytes % n)
     size = next(d.size for d in st.dims if d.name == inner)
     if len(view.coords[order[0]].terms) > 1 and size % width:
         raise _refuse(view, f"has neighbours beyond the {size} iterations of {inner}, which a tile of {width} brings")
@@ -67,31 +57,32 @@ def mapped_copy(st: Statement, view: View, tiles: Sequence[TileLoop], inner: str
     dims, steps = tuple(view.layout.shape[d] for d in order), tuple(strides[d] for d in order)
     pieces = tuple(substitute(view.coords[order[0]], first) + n * row for n in range(width // row))
     if fused:
-        return _im2col(st, view, order, TensorMap(dims, steps, (row,)), pieces, fused[0], first)
+        return _im2col(st, view, order, TensorMap(dims, steps, (row,)), pieces, fused[0], first, engine)
     box = [row]
     for d in order[1:]:
         moving = [t for t in tiles if t.size > 1 and _is_moved(view.coords[d], t)]
         if len(moving) > 1 or any(view.coords[d].terms != ((Var(t.dims[0][0]), 1),) for t in moving):
             raise _refuse(view, f"has the coordinate {view.coords[d]}")
         box.append(moving[0].size if moving else 1)
-    if max(box) > BOX:
-        raise _refuse(view, f"needs a tile of {max(box)} elements along a dim, at most {BOX}")
+    if max(box) > engine.box:
+        raise _refuse(view, f"needs a tile of {max(box)} elements along a dim, at most {engine.box}")
     at = tuple(substitute(view.coords[d], first) for d in order[1:])
     return MappedCopy(f"{view.array}_s", TensorMap(dims, steps, tuple(box)), pieces, at)
 
 
 def _im2col(
     st: Statement, view: View, order: Sequence[int], whole: TensorMap, pieces: tuple[Index, ...], pixels: TileLoop,
-    first: Mapping[Var, Index],
+    first: Mapping[Var, Index], engine: CopyEngine,
 ) -> MappedCopy:  # fmt: skip
     """Return the copy of a run of the pixels of a fused loop; ``whole`` is the tensor, with the channels of a copy."""
     _, *spatial, image = order
     inner, names, counts = len(spatial), [n for n, _ in pixels.dims], dict(pixels.dims)
     ranges = {Var(d.name): (0, d.size - 1) for d in st.dims}
     origin = view.coords[image] - Var(names[0])
-    if inner not in CORNERS or len(names) != inner + 1 or variables_of(origin) & {Var(n) for n in names}:
+    is_known = 1 <= inner <= len(engine.corners) and len(names) == inner + 1
+    if not is_known or variables_of(origin) & {Var(n) for n in names}:
         raise _refuse(view, f"has images at {view.coords[image]} and {inner} dims between them and channels")
-    low, high = CORNERS[inner]
+    (low, high), most = engine.corners[inner - 1], engine.offsets[inner - 1]
     lower, upper, steps, starts, offsets, outer = [], [], [], [], [], 1
     for d, loop in zip(spatial, reversed(names[1:])):
         terms = dict(view.coords[d].terms)
@@ -99,13 +90,12 @@ def _im2col(
         taps = make_sum(view.coords[d].const, terms)
         lo, hi = interval(taps, ranges)
         end = lo + (counts[loop] - 1) * step - (view.layout.shape[d] - 1)
-        if not 1 <= step <= STEPS or variables_of(taps) & {Var(n) for n in names}:
-            raise _refuse(view, f"has the coordinate {view.coords[d]}, of steps beyond 1 to {STEPS}")
-        if not (low <= lo <= high and low <= end <= high) or hi - lo > OFFSETS[inner]:
+        if not 1 <= step <= engine.steps or variables_of(taps) & {Var(n) for n in names}:
+            raise _refuse(view, f"has the coordinate {view.coords[d]}, of steps beyond 1 to {engine.steps}")
+        if not (low <= lo <= high and low <= end <= high) or hi - lo > most:
             raise _refuse(
-                view, f"has corners {lo} and {end} and offsets up to {hi - lo}, beyond {low} to {high} and "
-                f"{OFFSETS[inner]}",
-            )  # fmt: skip
+                view, f"has corners {lo} and {end} and offsets up to {hi - lo}, beyond {low} to {high} and {most}"
+            )
         lower.append(lo)
         upper.append(end)
         steps.append(step)
@@ -113,8 +103,8 @@ def _im2col(
         starts.append(mod(floordiv(pixels.start, outer), counts[loop]) * step + lo)
         outer *= counts[loop]
     starts.append(floordiv(pixels.start, outer) + substitute(origin, first))
-    if pixels.size > PIXELS:
-        raise _refuse(view, f"needs {pixels.size} pixels in a copy, at most {PIXELS}")
+    if pixels.size > engine.pixels:
+        raise _refuse(view, f"needs {pixels.size} pixels in a copy, at most {engine.pixels}")
     made = TensorMap(whole.dims, whole.strides, whole.box, pixels.size, tuple(lower), tuple(upper), tuple(steps))
     return MappedCopy(f"{view.array}_s", made, pieces, tuple(starts), tuple(offsets))
 
@@ -127,16 +117,16 @@ def _is_moved(coordinate: Index, tile: TileLoop) -> bool:
     return any(Var(n) in variables_of(coordinate) for n, _ in tile.dims)
 
 
-def _strides(view: View) -> dict[int, int]:
+def _strides(view: View, alignment: int) -> dict[int, int]:
     """Return the stride of each dim of the tensor; ConfigError where a dim has several. A dim of one element has a
-    stride behind all others.
+    stride behind all others, a multiple of ``alignment``.
     """
     found: dict[int, int] = {}
     for b in view.layout.blocks:
         if b.dim in found or b.size != view.layout.shape[b.dim]:
             raise _refuse(view, "has a blocked layout")
         found[b.dim] = b.stride
-    reach = max((found[d] * n for d, n in enumerate(view.layout.shape) if n > 1), default=STRIDE)
-    reach = -(-reach // STRIDE) * STRIDE
+    reach = max((found[d] * n for d, n in enumerate(view.layout.shape) if n > 1), default=alignment)
+    reach = -(-reach // alignment) * alignment
     alone = [d for d, n in enumerate(view.layout.shape) if n == 1]
     return {**found, **{d: reach * (n + 1) for n, d in enumerate(alone)}}

@@ -40,9 +40,6 @@ ARRANGED = 3
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant costs."""
 
-UNITS = 4
-"""Units of a scalable vector for which a tile of several vectors leaves channels: of SVE, 512 bits."""
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -169,7 +166,8 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
         pieces = max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces
         tiles = list(model.tiles(loops, lane))
         if target.vectors.scalable:
-            tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled)] or tiles
+            least = target.costs.scalable_units
+            tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled, least)] or tiles
         for tile in tiles:
             *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
             tiled = [n for n in outer if n in tile] or model.taps_of_lines(lane, outer)
@@ -193,10 +191,10 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                     yield _ModelledChoice(choice, None if c.near else (model, loops))
 
 
-def _has_units(loops: Loops, lane: str, width: int, filled: int) -> bool:
-    """Return whether tiles of ``width`` along ``lane`` leave iterations that are units of longer vectors."""
+def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> bool:
+    """Return whether tiles of ``width`` along ``lane`` leave as many as the ``least`` units of longer vectors."""
     count, rest = divmod(loops.extents[lane], width)
-    return width <= filled or (loops.kinds[lane] in ("batch", "n") and not rest and count >= UNITS)
+    return width <= filled or (loops.kinds[lane] in ("batch", "n") and not rest and count >= least)
 
 
 def _serves(model: Model, config: Config) -> bool:

@@ -32,26 +32,8 @@ from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.tune.device_fragments import FragmentChoice, fragment_choices, fragment_cycles, inner_dims
 
-SHARED_LOAD = 1.0
-"""Cycles in which a thread loads an element from shared memory, in those of a multiply-add."""
-VECTOR_LOAD = 2.0
-"""Cycles in which a thread loads a vector from shared memory, in those of loading an element."""
-VECTOR = 16
-"""Bytes that a thread loads at once at most."""
-TERMS = 4
-"""Maximum number of terms that a thread loads at once; each takes a register for each pixel."""
-GLOBAL_LOAD = 6.0
-"""Cycles in which a thread loads an element from global memory, with its address, in those of a multiply-add."""
-TEST = 2.0
-"""Cycles in which a thread tests whether a term is there."""
-BARRIERS = 40.0
-"""Cycles of the two barriers of a step."""
-LEAST_THREADS = 32
-"""Threads of a group below which a unit of the device is not filled."""
 FEW = 8
 """Iterations of a loop below which adjacent threads lie along another one."""
-SUMS = 64
-"""Maximum number of sums of a thread."""
 PARTS = (1, 2, 4, 8)
 """Tiles of a thread along a loop."""
 ACROSS = (1, 2, 4, 8, 16, 32, 64)
@@ -229,7 +211,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
                 machine.name, lane, register=_sizes(register), pack=(), group=_sizes({**group, **steps}), shared=shared,
                 realise="mask", reduce=st.reduce, offsets="sums" if st.sums else "each",
             )  # fmt: skip
-            config = _realised(st, _in_vectors(st, sizes, config))
+            config = _realised(st, _in_vectors(st, sizes, config, device))
             loops = loops_after_fusing(st, config)
             nest = group_nest(loops, config)
             needed = shared_bytes(st, loops, config, nest)
@@ -264,10 +246,10 @@ def _tiles(
     room = {n: 1 << (sizes[n] - 1).bit_length() for n in loops}
     whole = prod(room.values())
     for parts in product(*([p for p in PARTS if p <= room[n]] for n in loops)):
-        if prod(parts) > SUMS:
+        if prod(parts) > device.costs.sums:
             continue
         for across in product(*([t for t in ACROSS if t * p <= room[n]] for n, p in zip(loops, parts))):
-            least = min(LEAST_THREADS, whole // prod(parts))
+            least = min(device.costs.filled, whole // prod(parts))
             if least <= prod(across) <= device.threads:
                 yield dict(zip(loops, parts)), {n: p * t for n, p, t in zip(loops, parts, across)}
 
@@ -276,7 +258,8 @@ def _of_product(
     sizes: Mapping[str, int], register: Mapping[str, int], group: Mapping[str, int], device: Device
 ) -> float:
     """Return the cycles per useful product: tiles exceed the loops, and units may be idle."""
-    loads = SHARED_LOAD / VECTOR_LOAD * _loads(register) + GLOBAL_LOAD * _loads(group)
+    costs = device.costs
+    loads = costs.shared_load / costs.vector_load * _loads(register) + costs.global_load * _loads(group)
     counts = [-(-sizes[n] // g) for n, g in group.items()]
     excess = prod(count * g / sizes[n] for count, (n, g) in zip(counts, group.items()))
     groups = prod(counts) * prod(size for n, size in sizes.items() if n not in group)
@@ -300,18 +283,18 @@ def _ways(st: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, i
             yield {**around, last: step}, names
 
 
-def _in_vectors(st: Statement, sizes: Mapping[str, int], config: Config) -> Config:
+def _in_vectors(st: Statement, sizes: Mapping[str, int], config: Config, device: Device) -> Config:
     """Return the config with vectors along the lane loop, and along the innermost terms where a factor that all lanes
     read has them as neighbours, in memory or in its copy.
     """
-    width = VECTOR // max(dtype(v.dtype).bytes for v in st.factors)
+    width = device.access // max(dtype(v.dtype).bytes for v in st.factors)
     vectors = []
     across = gcd(config.size(config.lane), sizes[config.lane], width)
     if across > 1 and config.lane not in st.residues:
         vectors.append((config.lane, across))
     last = config.reduce[-1] if config.reduce else ""
     same = [v for v in st.factors if all(Var(config.lane) not in variables_of(x) for x in v.coords)]
-    along = gcd(config.group_size(last), sizes.get(last, 1), width, TERMS)
+    along = gcd(config.group_size(last), sizes.get(last, 1), width, device.costs.terms)
     legal = [v for v in same if v.name in config.shared or view_steps(v).get(Var(last)) == 1]
     steps = {dict(x.terms).get(Var(last)) for v in legal for x in v.coords}
     if along > 1 and last not in st.residues and 1 in steps:
@@ -335,16 +318,16 @@ def _cycles(
     st: Statement, loops: Loops, config: Config, nest: GroupNest, device: Device, needed: Mapping[str, int]
 ) -> float:
     """Return the expected cycles of all groups that a unit of the device runs."""
-    terms, sums = prod(x.extent for x in nest.terms), prod(x.extent for x in nest.registers)
+    costs, terms, sums = device.costs, prod(x.extent for x in nest.terms), prod(x.extent for x in nest.registers)
     loads = 0.0
     for view in st.factors:
         vector = loaded_vector(st, view, loops, config, nest)
-        at_once = 1.0 if vector is None else vector.extent / VECTOR_LOAD
+        at_once = 1.0 if vector is None else vector.extent / costs.vector_load
         loads += prod(x.extent for x in nest.registers if _moves(loops, x.of, view.coords)) / at_once
     copied = sum(needed.values()) / 4 / nest.size
-    tested = TEST * sums if config.realise == "mask" and not is_true(st.a.mask) else 0.0
-    of_term = sums + tested + loads * (SHARED_LOAD if config.shared else GLOBAL_LOAD)
-    step = terms * of_term + copied * GLOBAL_LOAD + (BARRIERS if config.shared else 0.0)
+    tested = costs.test * sums if config.realise == "mask" and not is_true(st.a.mask) else 0.0
+    of_term = sums + tested + loads * (costs.shared_load if config.shared else costs.global_load)
+    step = terms * of_term + copied * costs.global_load + (costs.barriers if config.shared else 0.0)
     groups = prod(x.extent for x in nest.grid)
     return -(-groups // device.units.count) * nest.size * prod(x.extent for x in nest.steps) * step
 

@@ -30,8 +30,6 @@ COPIES = (("wait", 1), ("wait", 2), ("async", 2), ("async", 3), ("async", 4))
 """Kinds of copies to shared memory, each with a number of slots."""
 PARTS = (2, 4, 8, 16)
 """Numbers of parts of a reduction that groups share."""
-LONGER = 16
-"""Bytes of a vector, by which rows of a copy may be longer."""
 
 
 class DevicePoint(NamedTuple):
@@ -42,6 +40,12 @@ class DevicePoint(NamedTuple):
     loops: Loops
     machine: Machine
     problem: Problem
+
+
+def _access(at: DevicePoint) -> int:
+    """Return the bytes that a thread moves at once at most, by which rows of a copy may be longer."""
+    assert at.machine.device is not None
+    return at.machine.device.access
 
 
 def _registers(at: DevicePoint) -> Iterator[Changes]:
@@ -100,7 +104,7 @@ def _rows(at: DevicePoint) -> Iterator[Changes]:
     """Yield rows of a copy that are as they are, longer, or swizzled, against conflicts of banks."""
     c = at.config
     for view in (v for v in at.statement.factors if v.name in c.shared):
-        vector = LONGER // dtype(view.dtype).bytes
+        vector = _access(at) // dtype(view.dtype).bytes
         for longer, turned in ((0, 0), (1, 0), (vector, 0), (0, vector)):
             pad, swizzle = (_with_size(x, view.name, n, 1) for x, n in ((c.pad, longer), (c.swizzle, turned)))
             yield dict(pad=pad, swizzle=swizzle)
@@ -111,7 +115,7 @@ def _vectors(at: DevicePoint) -> Iterator[Changes]:
     c = at.config
     if c.instruction:
         return
-    widths = [n for n in (2, 4, 8) if n * max(dtype(v.dtype).bytes for v in at.statement.factors) <= LONGER]
+    widths = [n for n in (2, 4, 8) if n * max(dtype(v.dtype).bytes for v in at.statement.factors) <= _access(at)]
     for name in (c.lane, *c.reduce[-1:]):
         for width in (0, *widths):
             yield dict(vectors=_with_size(c.vectors, name, width))

@@ -13,6 +13,8 @@ from convsmith.ir.index import Var, is_false
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
+from convsmith.machine.device import Device
+from convsmith.machine.device_costs import DeviceCosts
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_fragments import lane_row, lane_rows
 from convsmith.schedule.group_limits import shared_bytes, taken
@@ -28,18 +30,6 @@ MOST_WARPS = 8
 """Maximum number of warps of a group."""
 FIRST = 8
 """Number of candidates, ranked by their tiles alone, whose other decisions are worked out."""
-SUMS, HELD = 0.5, 0.75
-"""Parts of the registers of a lane that sums take at most, and that sums and factors take."""
-STEP = 64
-"""Bytes of the terms of a row that a group copies in a step."""
-SHARED_LOAD, GLOBAL_LOAD = 64.0, 32.0
-"""Bytes that a warp loads from shared memory, and a group from global memory, while a warp does one multiply-add."""
-BARRIER = 40.0
-"""Cycles of a barrier, in those of multiply-adds of a warp."""
-HALO = 0.1
-"""Cost of copying the elements of a tile once, relative to that of its products."""
-BANKS = 16
-"""Bytes that each row of a copy is longer, so that rows of a matrix lie in different banks."""
 
 
 class FragmentChoice(NamedTuple):
@@ -61,7 +51,8 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
 
     An instruction that rounds factors is taken if ``rounds`` permits it.
     """
-    if machine.device is None or not machine.device.fragment_rate or len(st.factors) < 2 or st.shifted:
+    device = machine.device
+    if device is None or not device.fragment_rate or len(st.factors) < 2 or st.shifted:
         return
     if is_false(st.a.mask):
         return
@@ -73,42 +64,43 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
     rows = [row for row in lane_rows(st, loops, plain, machine) if rounds or not row.rounds]
     if not rows:
         return
-    most = STEP * 8 // dtype(st.a.factor).bits
+    most = device.costs.warp_step * 8 // dtype(st.a.factor).bits
     row = max(rows, key=lambda row: (_terms(st, row, most).used, row.terms))
     terms = _terms(st, row, most)
     tiles: list[tuple[float, Sequence[int], Config]] = []
     for counts in product(FRAGMENTS, (*FRAGMENTS, 8), WARPS, WARPS):
-        if not _has_registers(row, counts, machine.registers) or prod(counts[2:]) > MOST_WARPS:
+        if not _has_registers(row, counts, machine.registers, device.costs) or prod(counts[2:]) > MOST_WARPS:
             continue
-        config = _config(st, plain, row, counts, terms)
+        config = _config(st, plain, row, counts, terms, device)
         if config is not None:
             tiles.append((_of_tile(st, machine, row, counts, config), counts, config))
     for _, _, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:FIRST]:
         yield from _with_cycles(st, machine, config)
 
 
-def _has_registers(row: Instruction, counts: Sequence[int], registers: int) -> bool:
+def _has_registers(row: Instruction, counts: Sequence[int], registers: int, costs: DeviceCosts) -> bool:
     """Return whether the fragments of a warp's tile fit the ``registers`` of a lane."""
     high, wide, *_ = counts
     sums, left, right = (
         n * x.layout.registers * x.layout.elements * dtype(x.dtype).bits / 32
         for n, x in zip((high * wide, high, wide), row.operands)
     )
-    return sums <= ceil(registers * SUMS) and sums + left + right <= registers * HELD
+    return sums <= ceil(registers * costs.warp_sums) and sums + left + right <= registers * costs.warp_held
 
 
 def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence[int], config: Config) -> float:
     """Return the cycles in which all groups compute the terms of a product, by the tiles alone."""
     assert machine.device is not None
+    costs = machine.device.costs
     high, wide, down, across = counts
     sizes = {d.name: -(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.kind != "k"}
     groups = prod(-(-size // config.group_size(n)) for n, size in sizes.items())
     rows, columns = high * row.result.shape[0], wide * row.result.shape[1]
     nbytes = dtype(st.a.factor).bits / 8
     products = rows * columns * down * across / row.result.layout.lanes / machine.fragment_rate(row)
-    read = (rows + columns) * nbytes * down * across / SHARED_LOAD
-    copied = (rows * down + columns * across) * nbytes / GLOBAL_LOAD
-    return -(-groups // machine.device.units.count) * (max(products, read, copied) + BARRIER / row.terms)
+    read = (rows + columns) * nbytes * down * across / costs.warp_shared
+    copied = (rows * down + columns * across) * nbytes / costs.warp_global
+    return -(-groups // machine.device.units.count) * (max(products, read, copied) + costs.warp_barrier / row.terms)
 
 
 def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[FragmentChoice]:
@@ -139,21 +131,22 @@ def fragment_cycles(
     ``needed`` are the bytes of each copy in shared memory.
     """
     assert nest.warp is not None and machine.device is not None
-    slots, bits = config.buffers, dtype(st.a.factor).bits
+    costs, slots, bits = machine.device.costs, config.buffers, dtype(st.a.factor).bits
     rows, columns = (x.extent * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
     warps, terms = prod(x.extent for x in nest.threads), prod(x.extent for x in nest.terms)
     products = rows * columns * terms * warps / nest.warp_size / machine.fragment_rate(nest.warp.row)
     read = (rows + columns) * terms * bits / 8 * warps
     copied = sum(needed.values()) / slots
-    step = max(products, read / SHARED_LOAD, copied / GLOBAL_LOAD) + BARRIER * (2 if slots == 1 else 1)
-    finish = rows * columns * warps / nest.warp_size * 4
+    step = max(products, read / costs.warp_shared, copied / costs.warp_global)
+    step += costs.warp_barrier * (2 if slots == 1 else 1)
+    finish = rows * columns * warps / nest.warp_size * costs.warp_store
     groups = prod(x.extent for x in nest.grid)
     one = prod(x.extent for x in nest.steps) * step + finish
     return -(-groups // machine.device.units.count) * nest.warp_size * one
 
 
 def _config(
-    st: Statement, plain: Config, row: Instruction, counts: Sequence[int], terms: _StepTerms
+    st: Statement, plain: Config, row: Instruction, counts: Sequence[int], terms: _StepTerms, device: Device
 ) -> Config | None:
     """Return the config of a warp's and a group's tile, None where a loop has too few iterations for it."""
     high, wide, down, across = counts
@@ -163,7 +156,7 @@ def _config(
     columns = wide * row.result.shape[1]
     axes = {d.name: d.axis for d in st.dims}
     taps = {n: max((d.size for d in st.of("k") if d.axis == axes[n] and d.axis), default=1) for n in others}
-    rows = _rows(others, taps, high * row.result.shape[0] * down)
+    rows = _rows(others, taps, high * row.result.shape[0] * down, device.costs.warp_halo)
     if rows is None or columns * across >= 2 * max(same[plain.lane], row.result.shape[1]):
         return None
     register, group = {plain.lane: columns}, {plain.lane: columns * across}
@@ -177,7 +170,8 @@ def _config(
     inner = inner_dims(st)
     if left > 1 or any(size % group.get(n, 1) for n, size in {**others, **same}.items() if n in inner):
         return None
-    pad = tuple((v.name, BANKS // dtype(v.dtype).bytes) for v in st.factors)
+    # Rows of a matrix lie in different banks where a row is longer by one access.
+    pad = tuple((v.name, device.access // dtype(v.dtype).bytes) for v in st.factors)
     reduce = (*(n for n in st.reduce if n not in terms.sizes), *(n for n in st.reduce if n in terms.sizes))
     return replace(
         plain, instruction=row.name, register=_items(register), group=_items({**group, **terms.sizes}), pad=pad,
@@ -196,9 +190,10 @@ def inner_dims(st: Statement) -> set[str]:
     return found
 
 
-def _rows(loops: Mapping[str, int], taps: Mapping[str, int], count: int) -> dict[str, int] | None:
+def _rows(loops: Mapping[str, int], taps: Mapping[str, int], count: int, cost: float) -> dict[str, int] | None:
     """Return the tile of ``count`` iterations of the ``loops``, powers of two, with the least work beyond their ends
-    and the least halo for ``taps``; of several, the squarest. None where the loops have too few iterations.
+    and the least halo for ``taps``, whose relative cost is ``cost``; of several, the squarest. None where the loops
+    have too few iterations.
     """
     found: tuple[tuple[float, int], dict[str, int]] | None = None
     names = [n for n, size in loops.items() if size > 1]
@@ -208,7 +203,7 @@ def _rows(loops: Mapping[str, int], taps: Mapping[str, int], count: int) -> dict
             continue
         beyond = prod(-(-loops[n] // s) * s / loops[n] for n, s in zip(names, sizes))
         halo = prod((s + taps[n] - 1) / s for n, s in zip(names, sizes))
-        rank = beyond * (1 + HALO * (halo - 1)), max(sizes)
+        rank = beyond * (1 + cost * (halo - 1)), max(sizes)
         if found is None or rank < found[0]:
             found = rank, {n: s for n, s in zip(names, sizes) if s > 1}
     return None if found is None else found[1]

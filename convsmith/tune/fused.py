@@ -22,11 +22,6 @@ from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.thread_parts import share
 
-CHANNELS_FIRST = 4
-"""Ratio of the intermediate to the second-level cache from which rows pay where the result's channels are far apart:
-each row of it is then written in short pieces, once for each vector of channels."""
-
-
 _PIXELS = frozenset(("mb", "od", "oh", "ow"))
 """Loops over images and pixels of a result."""
 
@@ -43,7 +38,7 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
     second = replace(second, offsets="each", flip=(), realise=second.realise if second.realise in NEAR else "peel")
     tensor = one.tensor("dst")
     near = {b.dim for b in two.tensor("dst").layout.blocks if b.stride == 1 and b.size > 1}
-    held = machine.memories[1].bytes * (1 if 1 in near else CHANNELS_FIRST)
+    held = machine.memories[1].bytes * (1 if 1 in near else machine.costs.scattered_rows)
     parts = -(-threads // one.mb)
     groups = {d.name for d in statement(two).of("batch")}
     if by_rows is None:

@@ -60,7 +60,7 @@ BETTER = 0.99
 NEAR = 1.03
 """Ratio to the best so far above which a step along a dimension counts as lost."""
 BEYOND = 1.8
-"""Cycles that the model expects, relative to those of the best so far, above which a config is not tried."""
+"""Ratio of the cycles that the model expects to those of the best so far above which a config is not tried."""
 
 
 @dataclass

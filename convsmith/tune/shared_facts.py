@@ -19,7 +19,7 @@ from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.unit import Unit
 from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.traffic import PAGE, Traffic
+from convsmith.tune.traffic import Traffic
 from convsmith.tune.windows import STRIDE
 
 
@@ -156,7 +156,7 @@ class SharedFacts:
         pixels = self.st.constant and along and self.apart(lane) == 1
         size = dtype(self.st.c.dtype).bytes
         far = pixels and prod(self.st.c.layout.shape) * size > self.target.costs.images_near
-        return far and self.target.costs.page_turn > 0 and self.apart(self.n) * size >= PAGE
+        return far and self.target.costs.page_turn > 0 and self.apart(self.n) * size >= self.target.costs.page
 
     def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:
         """Return the neighbours of the result that are written as a vector, where tiles are transposed; or 0.

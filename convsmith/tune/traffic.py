@@ -6,7 +6,6 @@ all that one iteration reads and writes; else each iteration moves them again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import gcd, prod
 from typing import NamedTuple
@@ -14,15 +13,9 @@ from typing import NamedTuple
 from convsmith.ir.index import FloorDiv, Index, Var
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.machine.memory import MemoryLevel
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement, View
-
-PAGE = 4096
-"""Bytes of a page."""
-STREAMS = 2
-"""Times that an element of the result is moved: it is fetched before it is written."""
 
 
 class _Axis(NamedTuple):
@@ -44,7 +37,8 @@ class _Axis(NamedTuple):
 class TouchedArray:
     """An array as a nest reads it. One that is packed, or has blocks, lies in the order in which it is read."""
 
-    def __init__(self, view: View, packed: bool, memories: Sequence[MemoryLevel], times: int = 1) -> None:
+    def __init__(self, view: View, packed: bool, target: Machine, times: int = 1) -> None:
+        memories, self.page = target.memories[:2], target.costs.page
         self.bytes, self.times, self.written = dtype(view.dtype).bytes, times, times > 1
         self.line, self.ways = memories[0].line, [memory.way for memory in memories]
         plain = not packed and view.layout.is_plain
@@ -57,11 +51,11 @@ class TouchedArray:
         span, apart = float(self.bytes), 1.0
         for axis in self.axes:
             count, step = axis.touched(extents), axis.stride * self.bytes
-            if step < PAGE or step <= span:
+            if step < self.page or step <= span:
                 span += (count - 1) * (step or span)
             else:
                 apart *= count
-        return apart * max(1.0, span / PAGE)
+        return apart * max(1.0, span / self.page)
 
     def touched(self, extents: dict[str, int]) -> tuple[list[float], list[float]]:
         """Return the bytes that a part of the nest touches, in which each dim has these ``extents``, and their room.
@@ -115,9 +109,9 @@ class Traffic:
         sum.
         """
         if (config.pack, kept) not in self.operands:
-            memories = self.target.memories[:2]
-            read = [TouchedArray(view, view.name in config.pack, memories) for view in self.st.factors]
-            self.operands[config.pack, kept] = [*read, TouchedArray(self.st.c, False, memories, STREAMS * kept)]
+            moves = self.target.costs.result_moves * kept
+            read = [TouchedArray(view, view.name in config.pack, self.target) for view in self.st.factors]
+            self.operands[config.pack, kept] = [*read, TouchedArray(self.st.c, False, self.target, moves)]
         return self.operands[config.pack, kept]
 
     def is_far(self, config: Config) -> bool:
@@ -144,7 +138,8 @@ class Traffic:
         lanes = self.target.width(dtype(self.st.acc))
         parts = any(loops.kinds[n] == "k" for n, _ in config.cache) and loops.kinds[config.lane] == "k"
         operands = self.of(config, lanes if parts else 1)
-        held = (*(self.target.l1.bytes, self.target.l2.bytes) * 2, self.target.costs.pages_near // PAGE)
+        costs = self.target.costs
+        held = (*(self.target.l1.bytes, self.target.l2.bytes) * 2, costs.pages_near // costs.page)
         loops_around, tile_loops = _levels(loops, config, lanes)
         key = replace(config, order=())
         if self.tile is None or self.tile[0] != key:

@@ -29,7 +29,6 @@ from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
 from convsmith.tune.model import Model
-from convsmith.tune.traffic import PAGE
 
 PIXELS = (4, 2)
 """Pixels of a tile along an axis."""
@@ -44,8 +43,6 @@ WORTH = 1.08
 """
 WIDE = 4
 """Maximum number of vectors of channels of a register tile."""
-FIRST_TABLE = 0.5
-"""Cycles of a page that the first table of addresses lacks, relative to those of a page that all tables lack."""
 
 
 def winograd_configs(
@@ -265,8 +262,8 @@ def _far(made: Winograd, target: Machine) -> float:
     passes = 1 / rates.first + (made.tasks - 1) / rates.again
     through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks / rates.arrays
     frequencies = prod(x.frequencies for x in made.axes)
-    first_misses = frequencies > costs.pages and arrays > frequencies * PAGE
-    turns = 1.0 if arrays > costs.pages_near else FIRST_TABLE * first_misses
+    first_misses = frequencies > costs.pages and arrays > frequencies * costs.page
+    turns = 1.0 if arrays > costs.pages_near else costs.page_near * first_misses
     lines = (first * passes + through) / (target.l2.rate / costs.beyond)
     vectors = made.tasks * arrays / (4 * made.width)
     return costs.multiply_add * lines + turns * vectors * costs.page_turn

@@ -46,7 +46,7 @@ def test_a_copy_keeps_the_axis_of_memory_where_loads_transpose(
     """Loads transpose matrices whose elements have two bytes; neighbours of other types are terms of a sum."""
     with interning():
         st, config, nest = nested(types, tags, 16)
-        assert nest.warp is not None and nest.warp.loads and nest.warp.transposed == {"bf16", "f16"}
+        assert nest.warp is not None and nest.warp.loads and nest.warp.transposed == {"bf16": 8, "f16": 8}
         is_transposed = dtype(types.partition(":")[0]).bytes == 2
         found = tuple(innermost(st, view, nest, config) for view in st.factors)
         assert found == (transposed if is_transposed else (1, 0))

@@ -211,7 +211,7 @@ def test_pages_of_pixels_whose_channels_lie_pages_apart(channels: int, rows: int
     """A vector of each of 28 pixels of some rows lies on as many pages as the rows, or on one of its own."""
     problem = parse_problem(f"--dir=BWD_W {LAST} g{channels}mb1ic{channels}ih28oc{channels}oh28kh1")
     st = statement(problem, TARGETS["avx512"])
-    array = TouchedArray(st.b, False, TARGETS["avx512"].memories[:2])
+    array = TouchedArray(st.b, False, TARGETS["avx512"])
     address = {(y * 28 + x) * channels * 4 // 4096 for y in range(rows) for x in range(28)}
     assert array.pages({"g": 16, "oh": rows, "ow": 28}) == pytest.approx(pages, rel=0.04)
     assert len(address) == pages

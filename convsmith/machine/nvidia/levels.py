@@ -6,6 +6,7 @@ from convsmith.ir.instruction import Instruction, RegisterFile
 from convsmith.machine.base import Machine, dot
 from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
+from convsmith.machine.device_costs import CopyEngine
 from convsmith.machine.memory import core_caches
 from convsmith.machine.nvidia.dialect import dialect
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS, SMALL_PRODUCTS
@@ -38,6 +39,12 @@ _SCALARS = (
     scalar_multiply_add("fma_f64", "f64", "DFMA"),
     *(_dot_bytes(a, b) for a, b in (("s8", "s8"), ("u8", "s8"), ("s8", "u8"), ("u8", "u8"))),
 )
+_ENGINE = CopyEngine(
+    widths=(128, 64, 32), pixels=1024, box=256, alignment=16, steps=8,
+    corners=((-(1 << 15), (1 << 15) - 1), (-128, 127), (-16, 15)), offsets=((1 << 16) - 1, 255, 31),
+    slots=4, addresses=32, reserved=2048, columns=256, balance=96.0, reads=32.0, around=8.0,
+)  # fmt: skip
+"""The tensor memory accelerator, whose limits are those of CUDA's tensor maps; its costs were chosen on an H100."""
 _GENERATIONS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a")
 
 
@@ -53,7 +60,7 @@ def _level(
         runtime="cuda", dialect=dialect("sm_80" in needs, pipelines="sm_90a" in needs), grid=_GROUPS, group=_GROUP,
         threads=1024,
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
-        fragment_rate=rate,
+        fragment_rate=rate, engine=_ENGINE if "sm_90a" in needs else None,
     )  # fmt: skip
     return Machine(
         name=name, triple=TRIPLE, cpu=name, features=_PTX, needs=needs, vectors=RegisterFile("register", 255, 32),

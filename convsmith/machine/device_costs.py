@@ -1,0 +1,86 @@
+"""Named costs of the threads of a device, and the facts of its copy engine, by which schedules choose and are refused.
+
+Only ratios matter, because configs of one problem are compared. No device was measured for the costs of threads, warps
+and the copy engine's products: the defaults are estimates from data sheets, chosen on an H100.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["CopyEngine", "DeviceCosts"]
+
+
+@dataclass(frozen=True)
+class DeviceCosts:
+    """Costs of the threads of a group, in multiply-adds of a thread, and of its warps, in those of a warp."""
+
+    shared_load: float = 1.0
+    """Multiply-adds of a thread in the time in which it loads an element from shared memory."""
+    vector_load: float = 2.0
+    """Time in which a thread loads a vector from shared memory, relative to that of an element."""
+    global_load: float = 6.0
+    """Multiply-adds of a thread in the time in which it loads an element from global memory, with its address."""
+    test: float = 2.0
+    """Multiply-adds of a thread in the time in which it tests whether a term is there."""
+    barriers: float = 40.0
+    """Multiply-adds of a thread in the time of the two barriers of a step."""
+    sums: int = 64
+    """Maximum number of sums of a thread: its other registers hold factors and addresses."""
+    terms: int = 4
+    """Maximum number of terms that a thread loads at once; each takes a register for each pixel."""
+    filled: int = 32
+    """Threads of a group below which a unit of the device is not filled."""
+
+    warp_shared: float = 64.0
+    """Bytes that a warp loads from shared memory in the time of one of its multiply-adds."""
+    warp_global: float = 32.0
+    """Bytes that a group loads from global memory in the time of a multiply-add of a warp."""
+    warp_barrier: float = 40.0
+    """Multiply-adds of a warp in the time of a barrier."""
+    warp_store: float = 4.0
+    """Multiply-adds of a warp in the time in which it stores a register of sums."""
+    warp_sums: float = 0.5
+    """Maximum fraction of the registers of a lane that sums take."""
+    warp_held: float = 0.75
+    """Maximum fraction of the registers of a lane that sums and factors take."""
+    warp_step: int = 64
+    """Bytes of the terms of a row that a group copies in a step."""
+    warp_halo: float = 0.1
+    """Time to copy the elements of a tile once, relative to that of its products."""
+
+
+@dataclass(frozen=True)
+class CopyEngine:
+    """Limits and costs of an engine that copies tiles of a tensor to shared memory, from where groups of warps multiply
+    them.
+    """
+
+    widths: tuple[int, ...]
+    """Legal bytes of a row of a copy, the longest first. A swizzle permutes the pieces of such a row."""
+    pixels: int
+    """Maximum number of pixels of an im2col copy."""
+    box: int
+    """Maximum number of elements along a dim of a tile."""
+    alignment: int
+    """Bytes that divide the strides of a tensor and the address of a row."""
+    steps: int
+    """Maximum distance of the pixels that neighbours of a result read."""
+    corners: tuple[tuple[int, int], ...]
+    """Lowest and highest corner of the pixels that an im2col copy starts from, for one spatial dim, two, and three."""
+    offsets: tuple[int, ...]
+    """Highest offset of a tap, for one spatial dim, two, and three."""
+    slots: int
+    """Number of steps whose copies are in shared memory at once, where they fit."""
+    addresses: int
+    """Maximum number of registers of a lane beside those of its sums."""
+    reserved: int
+    """Maximum bytes of shared memory of a group beside its copies."""
+    columns: int
+    """Maximum number of columns of a group of warps, whose sums are in half as many registers of a lane."""
+    balance: float
+    """Machine balance: extent of a tile at which copying an operand takes as long as multiplying it."""
+    reads: float
+    """Rows and columns alike of a product that takes as long as its factors are read from shared memory."""
+    around: float
+    """Steps that take as long as a group's first copies and its stores."""
