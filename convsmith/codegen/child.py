@@ -1,4 +1,4 @@
-"""Work in a forked child, for code generators that keep state of a module or end the process."""
+"""Work in forked children: for code generators that keep state of a module or end the process, and on several CPUs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import os
 import signal
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
 
 from convsmith.diag.errors import ToolchainError
 
-__all__ = ["in_child"]
+__all__ = ["in_child", "in_children"]
 
 _DONE, _REFUSED = b"\0", b"\1"
+_NUMBER = 4
+"""Bytes of a number in a pipe."""
+MOST_NUMBERS = 8192
+"""Maximum number of pieces of work for children: a pipe that nobody reads has memory for twice as many."""
 
 
 def in_child(work: Callable[[], bytes], what: str) -> bytes:
@@ -23,9 +29,7 @@ def in_child(work: Callable[[], bytes], what: str) -> bytes:
     if not hasattr(os, "fork"):
         return work()
     end, start = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, for which this child never waits
-        pid = os.fork()
+    pid = _fork()
     if pid == 0:
         _run(work, start)
     os.close(start)
@@ -40,7 +44,46 @@ def in_child(work: Callable[[], bytes], what: str) -> bytes:
     return answer[1:]
 
 
-def _run(work: Callable[[], bytes], pipe: int) -> None:
+def in_children(work: Callable[[int], object], count: int, processes: int, done: Callable[[], object]) -> None:
+    """Call ``work`` with each number below ``count`` in one of several forked ``processes``, and ``done`` in this one
+    after each of these calls.
+
+    A call that raises, or whose process dies, is left out, as are all without forks and those beyond `MOST_NUMBERS`:
+    ``work`` leaves results where the caller looks for them, and makes those that are missing.
+    """
+    if not hasattr(os, "fork"):
+        return
+    numbers, give = os.pipe()
+    end, start = os.pipe()
+    os.write(give, b"".join(n.to_bytes(_NUMBER, "little") for n in range(min(count, MOST_NUMBERS))))
+    os.close(give)
+    children: list[int] = []
+    try:
+        for _ in range(processes):
+            pid = _fork()
+            if pid == 0:
+                _work(work, numbers, start)
+            children.append(pid)
+        os.close(start)
+        while answer := os.read(end, 1):
+            if answer == _DONE:
+                done()
+    finally:
+        for pid in children:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(end)
+        os.close(numbers)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, for which this child never waits
+        return os.fork()
+
+
+def _run(work: Callable[[], bytes], pipe: int) -> NoReturn:
     """Write the outcome of ``work`` to the pipe, and end the process, whose parent goes on with everything else."""
     try:
         try:
@@ -49,5 +92,20 @@ def _run(work: Callable[[], bytes], pipe: int) -> None:
             answer = _REFUSED + str(error).encode()
         with os.fdopen(pipe, "wb") as file:
             file.write(answer)
+    finally:
+        os._exit(0)
+
+
+def _work(work: Callable[[int], object], numbers: int, pipe: int) -> NoReturn:
+    """Call ``work`` with numbers from a pipe that other children read too, until none is left, and end the process."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
+        warnings.simplefilter("ignore")  # the caller warns of what it finds
+        while number := os.read(numbers, _NUMBER):
+            answer = _REFUSED
+            with suppress(Exception):
+                work(int.from_bytes(number, "little"))
+                answer = _DONE
+            os.write(pipe, answer)
     finally:
         os._exit(0)

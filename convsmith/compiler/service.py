@@ -29,7 +29,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 
-__all__ = ["Chooser", "compile_or_load", "faults", "line_words", "repro"]
+__all__ = ["Chooser", "compile_or_load", "faults", "is_stored", "line_words", "repro"]
 
 
 Chooser = Callable[[Problem, Machine, int, bool], Config]
@@ -51,11 +51,8 @@ def compile_or_load(
         raise UsageError(f"config is for target {config.target}; the machine's is {target.name}", code="target")
     plain = _general(problem) if requirements else problem.canonical()
     cache = disk_cache()
-    # The default is a function of what is in the key, and takes longer to find than an artifact to load.
-    source = "model" if settings.database == "off" else f"{preferred().name} table"
-    wanted = str(config) if config is not None else f"default of {source} --threads={threads}"
     line = str(plain)
-    key = cache_key(line, wanted, str(requirements), target.key)
+    key = _key(line, config, threads, target, requirements)
     watched = settings.dump is not None or settings.check != "off"
     stored = _stored(cache, key, line, config, threads, target, requirements) if cache and not watched else None
     if stored is not None:
@@ -81,6 +78,22 @@ def compile_or_load(
                 repro=repro("verify", problem, artifact.config, requirements),
             )  # fmt: skip
     return artifact
+
+
+def is_stored(problem: Problem, *, target: Machine, config: Config | None = None, threads: int = 1) -> bool:
+    """Return whether the cache on disk has the artifact that `compile_or_load` returns for fixed sizes."""
+    cache = disk_cache()
+    key = _key(str(problem.canonical()), config, threads, target, FIXED)
+    return cache is not None and cache.get(key) is not None
+
+
+def _key(line: str, config: Config | None, threads: int, target: Machine, requirements: Requirements) -> str:
+    """Return the key of an artifact in the cache. The default config is a function of what is in the key, and takes
+    longer to find than an artifact to load.
+    """
+    source = "model" if settings.database == "off" else f"{preferred().name} table"
+    wanted = str(config) if config is not None else f"default of {source} --threads={threads}"
+    return cache_key(line, wanted, str(requirements), target.key)
 
 
 def _stored(

@@ -21,6 +21,7 @@ from convsmith.frontend.numpy_api import compile
 from convsmith.machine.base import Machine
 from convsmith.measure.timing import LEAST_SHARE, Watch
 from convsmith.problem.conv import Conv
+from convsmith.problem.post_ops import SumPostOp
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import in_order
@@ -60,9 +61,8 @@ class Times(NamedTuple):
         return self.other < LEFT * self.ours
 
 
-def times_of(layer: ConvLayer, shape: tuple[int, ...], threads: int) -> Times:
-    """Return the times of a layer for a source of `shape`, from the cache or measured now."""
-    problem = layer.problem(shape, True)
+def times_of(layer: ConvLayer, problem: Conv, shape: tuple[int, ...], threads: int) -> Times:
+    """Return the times of a layer's `problem` for a source of `shape`, from the cache or measured now."""
     kernel = compile(problem, threads=threads)
     what = f"{problem} {kernel.config} beside torch {torch.__version__} with {layer.folded or 'nothing'} on {threads}"
     return kept_times(what, kernel.target, lambda most: _measured(layer, problem, kernel, shape, most))
@@ -100,12 +100,17 @@ def _measured(
     dtype = layer.weight.dtype
     shapes = (shape, layer.result_shape(shape))
     x, y = (in_order(torch.randn(given).to(dtype), last) for given, last in zip(shapes, layer.orders))
-    step = SequenceStep(kernel, layer.packed_for(problem, kernel), {"src": 0, "dst": 1}, 1, y.nbytes)
-    sequence, addresses, by_torch = KernelSequence([step], (0, 1)), (x.data_ptr(), y.data_ptr()), layer.by_torch()
+    added = torch.randn_like(y)
+    values = {"src": 0, "dst": 1}
+    if layer.adds and not any(isinstance(step, SumPostOp) for step in problem.post_ops):
+        values[layer.operand] = 2
+    step = SequenceStep(kernel, layer.packed_for(problem, kernel), values, 1, y.nbytes)
+    sequence, by_torch = KernelSequence([step], tuple(values.values())), layer.by_torch()
+    addresses = tuple(value.data_ptr() for value in (x, y, added)[: len(values)])
     norm = torch.ones(shapes[1][1], dtype=dtype) if layer.has_norm and all(layer.orders) else None
 
     def other() -> Tensor:
-        z = by_torch(x, y if layer.adds else None)
+        z = by_torch(x, added if layer.adds else None)
         return z if norm is None else functional.batch_norm(z, norm, norm, norm, norm)
 
     with torch.inference_mode():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor, fx
 
+from convsmith.frontend.side_by_side import compile_ahead
+from convsmith.problem.conv import Conv
 from convsmith.torch.aten import with_functions
 from convsmith.torch.between import Taken, with_layers_between
 from convsmith.torch.chains import chained
@@ -23,6 +27,8 @@ from convsmith.torch.segment import Segment
 from convsmith.torch.segment_plan import PlacedLayer
 
 __all__ = ["Work"]
+
+_Bar: TypeAlias = Callable[[str, int], Callable[[], object]]
 
 
 class Work(NamedTuple):
@@ -78,14 +84,24 @@ def _with_casts(traced: fx.GraphModule) -> None:
 
 def _chosen(layers: Sequence[Folded], work: Work) -> list[Folded]:
     """Return the layers that our kernels run, and report all."""
-    groups: dict[tuple[str, str], list[Folded]] = {}
-    for x in layers:
-        groups.setdefault((str(x.layer.problem(_shape(x), True)), x.layer.folded), []).append(x)
+    groups: dict[tuple[Conv, str], list[Folded]] = {}
+    for x, problem in _problems(layers):
+        groups.setdefault((problem, x.layer.folded), []).append(x)
+    with _bars(work) as bar:
+        compile_ahead((problem for problem, _ in groups), work.threads, partial(bar, "compile"))
+        return _faster(groups, work, bar)
+
+
+def _faster(groups: Mapping[tuple[Conv, str], list[Folded]], work: Work, bar: _Bar
+) -> list[Folded]:
+    """Return the layers of each problem that our kernels run, and report all."""
     ours: list[Folded] = []
-    for same in _watched(groups.values(), work):
+    done = bar("optimize", len(groups))
+    for (own, _), same in groups.items():
         layer, shape = same[0].layer, _shape(same[0])
-        times = times_of(layer, shape, work.threads) if work.keep_faster else Times(0, 0, False)
-        problem = replace(layer.problem(shape, True), post_ops=(), stag="any", dtag="any", wtag="any")
+        times = times_of(layer, own, shape, work.threads) if work.keep_faster else Times(0, 0, False)
+        done()
+        problem = replace(own, post_ops=(), stag="any", dtag="any", wtag="any")
         names = tuple(x.layer.name for x in same)
         runner = ("torch", "faster there") if times.stays else ("convsmith", "")
         row = LayerRow(names, problem.descriptor(), layer.folded, times.ours, times.other, *runner, layer.kind)
@@ -102,15 +118,33 @@ def _shape(x: Folded) -> tuple[int, ...]:
     return form.shape
 
 
-def _watched(groups: Iterable[list[Folded]], work: Work) -> Iterator[list[Folded]]:
-    """Yield the groups, with a bar on stderr that counts them if that is wanted."""
-    listed = list(groups)
+def _problems(layers: Sequence[Folded]) -> Iterator[tuple[Folded, Conv]]:
+    """Yield the layers with their problems, of whose kernels segments will need those.
+
+    A result takes the place of the tensor that its layer adds, where one of the layers makes that tensor and none reads
+    it later.
+    """
+    made = {x.last for x in layers}
+    place = {node: n for x in layers[:1] for n, node in enumerate(x.last.graph.nodes)}
+    for x in layers:
+        added = x.residual
+        readers = added.users if added is not None and added is not x.source and added in made else {x.last.next: None}
+        yield x, x.layer.problem(_shape(x), all(place[user] <= place[x.last] for user in readers))
+
+
+@contextmanager
+def _bars(work: Work) -> Iterator[_Bar]:
+    """Yield a function from a verb and a number of kernels to a function that counts one more of them, on a bar on
+    stderr if that is wanted.
+    """
     if not work.bar:
-        yield from listed
+        yield lambda *_: lambda: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("kernels"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        yield from shown.track(listed, description=f"optimize {work.report.network}")
+        yield lambda verb, total: partial(
+            shown.advance, shown.add_task(f"{verb} {work.report.network}", total=total)
+        )  # fmt: skip
 
 
 def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: Work) -> fx.GraphModule:

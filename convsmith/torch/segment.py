@@ -19,6 +19,7 @@ from convsmith.diag.forking import RenewedLock
 from convsmith.diag.warning import ConvsmithWarning, warn
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
+from convsmith.frontend.side_by_side import compile_ahead
 from convsmith.problem.conv import Conv
 from convsmith.runtime.border import Given
 from convsmith.runtime.threads import available_cpus
@@ -89,7 +90,7 @@ class Segment(nn.Module):
     def _made(self, forms: Sequence[_Shape]) -> _SizedKernels:
         """Return the compiled kernels for sources of shapes `forms`, with packed weights and memory."""
         shapes = dict(zip(self._inputs, forms))
-        made: list[tuple[PlacedLayer, Any, CompiledKernel]] = []
+        problems: list[Any] = []
         for place in self._places:
             layer, shape = place.layer, shapes[place.source]
             shapes[place.result] = result = layer.result_shape(shape)
@@ -100,7 +101,9 @@ class Segment(nn.Module):
                 raise UsageError(f"{layer.name} adds {shapes[place.residual]} to {result}", code="shape")
             if layer.has_window and isinstance(problem, Conv) and problem.o != result[2:]:
                 raise UsageError(f"{layer.name}: no source reaches the end of its result, {result}", code="shape")
-            made.append((place, problem, compile(problem, threads=self._threads)))
+            problems.append(problem)
+        compile_ahead(problems, self._threads, lambda _: lambda: None)
+        made = [(place, x, compile(x, threads=self._threads)) for place, x in zip(self._places, problems)]
         # Native code packs, without the interpreter's lock.
         with ThreadPoolExecutor(available_cpus()) as pool:
             packed = list(pool.map(self._packed, range(len(made)), *zip(*made)))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from convsmith.codegen.artifact import Artifact
-from convsmith.compiler.service import compile_or_load
+from convsmith.compiler.service import compile_or_load, is_stored
 from convsmith.diag.errors import ConfigError, ConvsmithError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
@@ -16,7 +16,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.wish import Decisions, Wish
 from convsmith.tune.recall import keeps_bits, on_threads, recalled, refuse
 
-__all__ = ["choose", "compile_problem"]
+__all__ = ["choose", "compile_problem", "is_ready"]
 
 ATTEMPTS = 3
 """Rows of the database from which a kernel is tried before the model chooses the config."""
@@ -59,6 +59,12 @@ def compile_problem(
     return compile_or_load(
         problem, target=target, choose=choose, config=config, threads=threads, requirements=requirements
     )
+
+
+def is_ready(problem: Problem, target: Machine, threads: int) -> bool:
+    """Return whether the cache on disk has the artifact that `compile_problem` returns without a config."""
+    measured = recalled(problem.canonical(), target, threads)
+    return is_stored(problem, target=target, config=measured, threads=threads)
 
 
 def _refuses_row(problem: Problem, target: Machine, threads: int, dynamic: bool, error: ConvsmithError) -> bool:

@@ -163,7 +163,7 @@ def test_torch_keeps_layers_that_it_runs_faster(monkeypatch: pytest.MonkeyPatch)
 
     seen: list[Any] = []
 
-    def times_of(layer: Any, shape: Any, threads: int) -> Times:
+    def times_of(layer: Any, problem: Any, shape: Any, threads: int) -> Times:
         seen.append((layer.dtype, torch.is_autocast_enabled("cpu")))
         return Times(2.0, 1.0, True)
 
