@@ -108,7 +108,13 @@ def check_join(config: Config, row: Instruction | None) -> None:
 
 
 def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> None:
-    """Raise ConfigError, with the numbers, where a grid or a group needs more than ``machine`` has.
+    """Raise the error of :func:`limit_flaw`, if there is one."""
+    if (flaw := limit_flaw(machine, nest, shared)) is not None:
+        raise flaw
+
+
+def limit_flaw(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> ConfigError | None:
+    """Return the error, with the numbers, where a grid or a group needs more than ``machine`` has, else None.
 
     ``shared`` are the bytes that each array of a group takes from shared memory.
     """
@@ -116,28 +122,35 @@ def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -
     assert device is not None
     if nest.size > device.threads:
         text = " x ".join(f"{x.of}:{x.extent}" for x in nest.threads)
-        raise ConfigError(
+        return ConfigError(
             "threads", f"needs {nest.size} threads in a group, {machine.name} has {device.threads} ({text})"
         )
     if sum(shared.values()) > device.shared.bytes:
         text = ", ".join(f"{name} {nbytes}" for name, nbytes in shared.items())
-        raise ConfigError(
+        return ConfigError(
             "shared", f"needs {sum(shared.values())} bytes of shared memory, a group on {machine.name} has "
             f"{device.shared.bytes} ({text})",
         )  # fmt: skip
-    check_grid(machine, nest.grid_sizes)
+    return grid_flaw(machine, nest.grid_sizes)
 
 
 def check_grid(machine: Machine, sizes: Sequence[int], what: str = "") -> None:
-    """Raise ConfigError where a grid of ``sizes`` groups, outermost first, has more than ``machine`` has along an axis;
-    ``what`` names the kernel if it is not the main one.
+    """Raise the error of :func:`grid_flaw`, if there is one."""
+    if (flaw := grid_flaw(machine, sizes, what)) is not None:
+        raise flaw
+
+
+def grid_flaw(machine: Machine, sizes: Sequence[int], what: str = "") -> ConfigError | None:
+    """Return the error where a grid of ``sizes`` groups, outermost first, has more than ``machine`` has along an axis,
+    else None; ``what`` names the kernel if it is not the main one.
     """
     device = machine.device
     assert device is not None
     for most, groups in zip(device.grid, reversed(sizes)):
         if groups > most:
             start = f"{what} needs" if what else "needs"
-            raise ConfigError("grid", f"{start} {groups} groups along a dim of the grid, {machine.name} has {most}")
+            return ConfigError("grid", f"{start} {groups} groups along a dim of the grid, {machine.name} has {most}")
+    return None
 
 
 def taken(shared: Mapping[str, int]) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
+from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var
@@ -42,7 +43,7 @@ from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_limits import check_limits
+from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.group_nest import GRID_DIMS, GROUP, STEP, GroupNest, packed
 from convsmith.schedule.group_plan import GroupPlan
 from convsmith.schedule.loops import Loop, Loops, fused_name, loops_after_fusing
@@ -89,6 +90,68 @@ def is_turned(row: Instruction, number: int) -> bool:
     return all(step != 1 for v, step in row.steps(number).items() if not row.steps(0).get(v))
 
 
+def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> ConfigError | None:
+    """Return the error where ``config`` gives the loops of ``st``, which has its phases, no tiles of groups that
+    multiply with ``row``, else None.
+    """
+    around, inner = _rows_and_terms(loops, config)
+    if len(around) != 1 or set(inner) != set(loops.of("k")) or st.residues:
+        return ConfigError(
+            "hardware", f"--realise=hardware: --register= has rows along one loop besides {config.lane}, --reduce= "
+            "all loops of the reduction, --phases= those that a stride divides; legal is another --realise=",
+        )  # fmt: skip
+    rows, columns, terms = around[0], config.lane, inner[-1]
+    height, width = row.result.shape
+    of_group = [(n, config.group_size(n), unit) for n, unit in ((rows, height), (columns, width), (terms, row.terms))]
+    sizes = [(n, max(size // unit, 1) * unit, size) for n, size, unit in of_group]
+    sizes += [(rows, height, config.size(rows)), (columns, config.group_size(columns), config.size(columns))]
+    for name, size, found in sizes:
+        if size != found:
+            return ConfigError(
+                "fragment", f"--instruction={row.name} multiplies {height} rows, {width} columns and {row.terms} "
+                f"terms; legal are tiles of a group that are multiples, and --register={rows}:{height},"
+                f"{columns}:{config.group_size(columns)}; found {name}:{found}",
+            )  # fmt: skip
+    for n in (rows, columns):
+        beside = any(len(x.terms) > 1 and Var(n) in dict(x.terms) for x in st.c.coords)
+        if beside and loops.extents[n] % config.group_size(n):
+            return ConfigError(
+                "hardware", f"--realise=hardware: {loops.extents[n]} iterations of {n} stand beside those of "
+                f"another group in memory; legal is a tile that divides them, found {config.group_size(n)}",
+            )  # fmt: skip
+    in_parts = {v for view in st.factors for x in view.coords if Var(PART) in dict(x.terms) for v in dict(x.terms)}
+    size = config.group_size(terms)
+    if loops.extents[terms] % size and in_parts & {Var(d) for d in loops.dims[terms]}:
+        return ConfigError(
+            "hardware", f"--realise=hardware: {loops.extents[terms]} terms of a part of the reduction stand "
+            f"beside those of another one in memory; legal is a step that divides them, found {size}",
+        )  # fmt: skip
+    legal = _over_groups(loops, rows, config)
+    if not set(config.order) <= set(legal):
+        return ConfigError(
+            "unknown-loop", f"--order={','.join(config.order)}: loops over groups are {', '.join(legal)}"
+        )
+    return None
+
+
+def _rows_and_terms(loops: Loops, config: Config) -> tuple[list[str], list[str]]:
+    """Return the loops of rows, of which a legal config has one, and those of the reduction, outermost first."""
+    rows = [n for n in loops.of("batch", "n", "m") if n != config.lane and n in dict(config.register)]
+    return rows, [n for n in config.reduce if n in loops.of("k")] or loops.of("k")
+
+
+def _over_groups(loops: Loops, rows: str, config: Config) -> list[str]:
+    """Return the loops over groups in their default order: those of ``rows`` and of columns are the innermost."""
+    return [*(n for n in loops.of("batch", "n", "m") if n not in (rows, config.lane)), rows, config.lane]
+
+
+class _CopiedOperand(NamedTuple):
+    """The copy of an operand, with the loops over its dims."""
+
+    copy: MappedCopy
+    loops: tuple[str, ...]
+
+
 class HardwareNest:
     """The loops of a tile of the result, by role, and the copies of the operands.
 
@@ -97,56 +160,19 @@ class HardwareNest:
     ``.f`` over instructions of a warp, ``.s`` over instructions of a step, and ``.i`` within an instruction.
     """
 
-    def __init__(self, whole: Statement, loops: Loops, config: Config, row: Instruction, engine: CopyEngine) -> None:
-        self.whole, self.loops, self.config, self.row, self.engine = whole, loops, config, row, engine
-        self.st = st = phased(whole, config.phases)
-        around = [n for n in loops.of("batch", "n", "m") if n != config.lane and n in dict(config.register)]
-        inner = [n for n in config.reduce if n in loops.of("k")] or loops.of("k")
-        if len(around) != 1 or set(inner) != set(loops.of("k")) or st.residues:
-            raise ConfigError(
-                "hardware", f"--realise=hardware: --register= has rows along one loop besides {config.lane}, --reduce= "
-                "all loops of the reduction, --phases= those that a stride divides; legal is another --realise=",
-            )  # fmt: skip
-        self.rows, self.columns, (*self.outer_terms, self.terms) = around[0], config.lane, inner
+    def __init__(
+        self, whole: Statement, st: Statement, loops: Loops, config: Config, row: Instruction, engine: CopyEngine
+    ) -> None:
+        self.whole, self.st, self.loops, self.config, self.row, self.engine = whole, st, loops, config, row, engine
+        (self.rows,), (*self.outer_terms, self.terms) = _rows_and_terms(loops, config)
+        self.columns = config.lane
         height, width = row.result.shape
         self.warps = config.group_size(self.rows) // height
         self.fragments = config.group_size(self.columns) // width
         self.steps = config.group_size(self.terms) // row.terms
-        for name, size, found in (
-            (self.rows, height * self.warps, config.group_size(self.rows)), (self.rows, height, config.size(self.rows)),
-            (self.columns, width * self.fragments, config.group_size(self.columns)),
-            (self.columns, config.group_size(self.columns), config.size(self.columns)),
-            (self.terms, row.terms * self.steps, config.group_size(self.terms)),
-        ):  # fmt: skip
-            if size != found or not size:
-                raise ConfigError(
-                    "fragment", f"--instruction={row.name} multiplies {height} rows, {width} columns and {row.terms} "
-                    f"terms; legal are tiles of a group that are multiples, and --register={self.rows}:{height},"
-                    f"{self.columns}:{config.group_size(self.columns)}; found {name}:{found}",
-                )  # fmt: skip
-        for n in (self.rows, self.columns):
-            beside = any(len(x.terms) > 1 and Var(n) in dict(x.terms) for x in st.c.coords)
-            if beside and loops.extents[n] % config.group_size(n):
-                raise ConfigError(
-                    "hardware", f"--realise=hardware: {loops.extents[n]} iterations of {n} stand beside those of "
-                    f"another group in memory; legal is a tile that divides them, found {config.group_size(n)}",
-                )  # fmt: skip
         self.residing = 0
         """Groups that reside on the device at a time, where there are more tiles, else 0."""
-        in_parts = {v for view in st.factors for x in view.coords if Var(PART) in dict(x.terms) for v in dict(x.terms)}
-        size = config.group_size(self.terms)
-        if loops.extents[self.terms] % size and in_parts & {Var(d) for d in loops.dims[self.terms]}:
-            raise ConfigError(
-                "hardware", f"--realise=hardware: {loops.extents[self.terms]} terms of a part of the reduction stand "
-                f"beside those of another one in memory; legal is a step that divides them, found {size}",
-            )  # fmt: skip
-        apart = [n for n in loops.of("batch", "n", "m") if n not in (self.rows, self.columns)]
-        legal = [*apart, self.rows, self.columns]
-        if not set(config.order) <= set(legal):
-            raise ConfigError(
-                "unknown-loop", f"--order={','.join(config.order)}: loops over groups are {', '.join(legal)}"
-            )
-        self.grid = [*config.order, *(n for n in legal if n not in config.order)]
+        self.grid = [*config.order, *(n for n in _over_groups(loops, self.rows, config) if n not in config.order)]
         """The loops over groups, outermost first."""
 
     def tiles(self) -> list[TileLoop]:
@@ -160,21 +186,23 @@ class HardwareNest:
             found.append(TileLoop(dims, start, size))
         return found
 
-    def copy(self, view: View) -> tuple[MappedCopy, tuple[str, ...]]:
-        """Return the copy of an operand, and the loops over its dims; ConfigError where no tensor map brings it."""
+    def copy(self, view: View) -> _CopiedOperand | ConfigError:
+        """Return the copy of an operand, and the loops over its dims; or the error where no tensor map brings it."""
         number = 1 if view is self.st.a else 2
         loop, outer = (self.rows, f"{self.rows}.w") if number == 1 else (self.columns, f"{self.columns}.f")
         turned = is_turned(self.row, number)
         inner = self.loops.dims[loop if turned else self.terms][-1]
         made = mapped_copy(self.st, view, self.tiles(), inner, self.engine)
+        if isinstance(made, ConfigError):
+            return made
         if not turned and len(made.pieces) > 1:
             row = made.map.box[0]
-            raise ConfigError(
+            return ConfigError(
                 "tensor-map", f"--realise=hardware: a step of {len(made.pieces) * row} terms; legal is at most {row}, "
                 f"which a row of the copy of {view.name} has",
             )  # fmt: skip
         if turned and made.map.box[0] != self.row.result.shape[number - 1]:
-            raise ConfigError(
+            return ConfigError(
                 "instruction", f"--instruction={self.row.name}: {view.name} lies in rows along {inner}, of which a "
                 f"copy brings {made.map.box[0]}; legal is an instruction of as many",
             )  # fmt: skip
@@ -183,7 +211,7 @@ class HardwareNest:
         place = Var(f"{made.name}.{outer}") * size + Var(f"{made.name}.{loop}.i")
         tile = self.config.group_size(loop)
         made = made._replace(needed=Var(f"{loop}.g") * tile + place < self.loops.extents[loop])
-        return made, (outer, *inside, f"{loop}.i") if turned else (outer, f"{loop}.i", *inside)
+        return _CopiedOperand(made, (outer, *inside, f"{loop}.i") if turned else (outer, f"{loop}.i", *inside))
 
     def over_groups(self, of: str) -> str:
         """Return the name of the loop over groups that is a part of the loop ``of``, or is that loop."""
@@ -253,15 +281,15 @@ def phase_steps(st: Statement, config: Config) -> list[Step]:
     return steps + [Step(extend, n, 1) for n, *_ in cut] + ([Step(simplify)] if cut else [])
 
 
-def _residing(machine: Machine, groups: GroupNest, registers: int, shared: Mapping[str, int]) -> int:
+def _residing(machine: Machine, groups: GroupNest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
     """Return the number of groups that reside on a device at a time, each lane of which needs ``registers``; 0 if the
-    grid has no more groups than that. ConfigError where a unit has too few registers for one.
+    grid has no more groups than that. Return the error where a unit has too few registers for one.
     """
     assert machine.device is not None
     units = machine.device.units
     most = units.registers // groups.size
     if registers > most:
-        raise ConfigError(
+        return ConfigError(
             "registers", f"--realise=hardware: {groups.size} threads with {registers} registers; {machine.name} has "
             f"{most} for each of so many; legal are smaller tiles of a group",
         )  # fmt: skip
@@ -271,21 +299,65 @@ def _residing(machine: Machine, groups: GroupNest, registers: int, shared: Mappi
     return residing if prod(groups.grid_sizes) > residing else 0
 
 
+def hardware_nest(
+    whole: Statement, loops: Loops, config: Config, row: Instruction, machine: Machine
+) -> HardwareNest | ConfigError:  # fmt: skip
+    """Return the loops of the tile that ``config`` gives a group, or the error where they do not multiply with ``row``.
+    """
+    st = phased(whole, config.phases)
+    return nest_flaw(st, loops, config, row) or HardwareNest(whole, st, loops, config, row, engine_of(machine))
+
+
+class HardwareTile(NamedTuple):
+    """The tile of a group: its nest, the copies of its operands, and the bytes of shared memory that each takes."""
+
+    nest: HardwareNest
+    copies: list[tuple[MappedCopy, tuple[str, ...]]]
+    groups: GroupNest
+    shared: dict[str, int]
+
+
+def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine) -> HardwareTile | ConfigError:
+    """Return the tile that ``config`` gives a group of ``machine``, or the error where copies or products have a limit
+    that it exceeds. No rewrite is made for that.
+    """
+    row = hardware_row(st, config, machine)
+    nest = hardware_nest(st, loops, config, row, machine)
+    if isinstance(nest, ConfigError):
+        return nest
+    copies: list[tuple[MappedCopy, tuple[str, ...]]] = []
+    shared: dict[str, int] = {}
+    for v in nest.st.factors:
+        copied = nest.copy(v)
+        if isinstance(copied, ConfigError):
+            return copied
+        copies.append(copied)
+        shared[v.name] = copied.copy.map.size * len(copied.copy.pieces) * dtype(v.dtype).bytes * config.buffers
+    groups = nest.group_nest()
+    slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
+    if (flaw := limit_flaw(machine, groups, {**slots, "barriers": barrier_bytes(config.buffers)})) is not None:
+        return flaw
+    registers = nest.fragments * row.result.layout.registers + nest.engine.addresses
+    residing = _residing(machine, groups, registers, shared)
+    if isinstance(residing, ConfigError):
+        return residing
+    nest.residing = residing
+    return HardwareTile(nest, copies, groups, shared)
+
+
+def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigError | None:
+    """Return the error that planning ``st`` under its own ``config`` would raise, or None; nothing is planned."""
+    made = hardware_tile(st, loops_after_fusing(st, config), config, machine)
+    return made if isinstance(made, ConfigError) else None
+
+
 def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``; ConfigError where copies or products have a limit."""
     loops = loops_after_fusing(st, config)
-    row = hardware_row(st, config, machine)
-    nest = HardwareNest(st, loops, config, row, engine_of(machine))
-    copies = [nest.copy(v) for v in nest.st.factors]
-    shared = {
-        v.name: x.map.size * len(x.pieces) * dtype(v.dtype).bytes * config.buffers
-        for v, (x, _) in zip(st.factors, copies)
-    }  # fmt: skip
-    groups = nest.group_nest()
-    slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
-    check_limits(machine, groups, {**slots, "barriers": barrier_bytes(config.buffers)})
-    registers = nest.fragments * row.result.layout.registers + nest.engine.addresses
-    nest.residing = _residing(machine, groups, registers, shared)
+    made = hardware_tile(st, loops, config, machine)
+    if isinstance(made, ConfigError):
+        raise made
+    nest, copies, groups, shared = made
     steps = hardware_steps(nest, copies, machine)
     cut = next(n for n, x in enumerate(steps) if x.run is flatten) - 1
     expected = tuple(_expected(nest, groups, machine))

@@ -14,8 +14,9 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
-from convsmith.schedule.hardware import SHARED, engine_of, hardware_plan, hardware_rows, is_turned
+from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_turned
 from convsmith.schedule.loops import fused_chain
+from convsmith.schedule.tensor_views import view_flaw
 from convsmith.statement.parts import parted, splits
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
@@ -84,12 +85,13 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
                 reads = (1 / height + 1 / width) * engine.reads
                 found.append((cost * max(reads, 1.0), warps, replace(config, split=split)))
     for *_, config in sorted(found, key=lambda x: (*x[:2], str(x[2]))):
-        try:
-            hardware_plan(parted(whole, config.split), config, machine)
-        except ConfigError as error:
-            why = why or error
-        else:
+        made = parted(whole, config.split)
+        flaw = hardware_flaw(made, config, machine)
+        if flaw is None:
             return config
+        why = why or flaw
+        if _has_no_tile(st, rows[-1], columns[0], terms[-1], turned, engine):
+            break
     raise why or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
 
 
@@ -130,6 +132,14 @@ def _is_turned(view: View, terms: list[Dim]) -> bool:
     nearest = next((b.dim for b in view.layout.blocks if b.stride == 1 and b.size > 1), None)
     names = {Var(d.name) for d in terms if not d.axis and d.sort != "images"}
     return nearest is None or not variables_of(view.coords[nearest]) & names
+
+
+def _has_no_tile(
+    st: Statement, row: Dim, column: Dim, term: Dim, turned: tuple[bool, bool], engine: CopyEngine
+) -> bool:  # fmt: skip
+    """Return whether an operand has no copy, whatever the tile."""
+    inner = ((st.a, row if turned[0] else term), (st.b, column if turned[1] else term))
+    return any(view_flaw(view, dim.name, engine) is not None for view, dim in inner)
 
 
 def _splits(st: Statement, pixels: list[Dim], step: int) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:

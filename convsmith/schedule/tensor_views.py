@@ -28,32 +28,45 @@ class TileLoop(NamedTuple):
     size: int
 
 
+def view_flaw(view: View, inner: str, engine: CopyEngine) -> ConfigError | None:
+    """Return the error where no tile of ``view`` has a copy in rows along the dim ``inner``, else None."""
+    blocks = view.layout.blocks
+    if len({b.dim for b in blocks}) < len(blocks) or any(b.size != view.layout.shape[b.dim] for b in blocks):
+        return _refuse(view, "has a blocked layout")
+    strides = _strides(view, engine.alignment)
+    nearest, *others = sorted(range(len(view.coords)), key=lambda d: strides[d])
+    if strides[nearest] != 1 or Var(inner) not in variables_of(view.coords[nearest]):
+        return _refuse(view, f"does not have neighbours along {inner}")
+    for nbytes in (strides[d] * dtype(view.dtype).bytes for d in others):
+        if nbytes % engine.alignment:
+            return _refuse(view, f"has rows {nbytes} bytes apart, no multiple of {engine.alignment}")
+    return None
+
+
 def mapped_copy(
     st: Statement, view: View, tiles: Sequence[TileLoop], inner: str, engine: CopyEngine
-) -> MappedCopy:  # fmt: skip
-    """Return the copy of the elements of ``view`` that a step reads, in rows along the dim ``inner`` of the statement.
+) -> MappedCopy | ConfigError:  # fmt: skip
+    """Return the copy of the elements of ``view`` that a step reads, in rows along the dim ``inner`` of the statement;
+    or the error where no tensor map of the ``engine`` brings it.
 
-    ``tiles`` are the tiles of all loops. ConfigError where no tensor map of the ``engine`` brings it.
+    ``tiles`` are the tiles of all loops.
     """
+    if (flaw := view_flaw(view, inner, engine)) is not None:
+        return flaw
     strides = _strides(view, engine.alignment)
     order = sorted(range(len(view.coords)), key=lambda d: strides[d])
     nbytes = dtype(view.dtype).bytes
-    if strides[order[0]] != 1 or Var(inner) not in variables_of(view.coords[order[0]]):
-        raise _refuse(view, f"does not have neighbours along {inner}")
-    for d in order[1:]:
-        if strides[d] * nbytes % engine.alignment:
-            raise _refuse(view, f"has rows {strides[d] * nbytes} bytes apart, no multiple of {engine.alignment}")
     width = next((t.size for t in tiles if (inner, t.dims[0][1]) in t.dims and len(t.dims) == 1), None)
     if width is None:
-        raise _refuse(view, f"has neighbours along {inner} in blocks, which no tile alone crosses")
+        return _refuse(view, f"has neighbours along {inner} in blocks, which no tile alone crosses")
     row = next(n // nbytes for n in engine.widths if not width * nbytes % n)
     size = next(d.size for d in st.dims if d.name == inner)
     if len(view.coords[order[0]].terms) > 1 and size % width:
-        raise _refuse(view, f"has neighbours beyond the {size} iterations of {inner}, which a tile of {width} brings")
+        return _refuse(view, f"has neighbours beyond the {size} iterations of {inner}, which a tile of {width} brings")
     first = {Var(t.dims[0][0]): t.start for t in tiles if len(t.dims) == 1}
     fused = [t for t in tiles if len(t.dims) > 1 and any(_is_moved(x, t) for x in view.coords)]
     if len(fused) > 1:
-        raise _refuse(view, "is moved by several loops that were fused")
+        return _refuse(view, "is moved by several loops that were fused")
     dims, steps = tuple(view.layout.shape[d] for d in order), tuple(strides[d] for d in order)
     pieces = tuple(substitute(view.coords[order[0]], first) + n * row for n in range(width // row))
     if fused:
@@ -62,10 +75,10 @@ def mapped_copy(
     for d in order[1:]:
         moving = [t for t in tiles if t.size > 1 and _is_moved(view.coords[d], t)]
         if len(moving) > 1 or any(view.coords[d].terms != ((Var(t.dims[0][0]), 1),) for t in moving):
-            raise _refuse(view, f"has the coordinate {view.coords[d]}")
+            return _refuse(view, f"has the coordinate {view.coords[d]}")
         box.append(moving[0].size if moving else 1)
     if max(box) > engine.box:
-        raise _refuse(view, f"needs a tile of {max(box)} elements along a dim, at most {engine.box}")
+        return _refuse(view, f"needs a tile of {max(box)} elements along a dim, at most {engine.box}")
     at = tuple(substitute(view.coords[d], first) for d in order[1:])
     return MappedCopy(f"{view.array}_s", TensorMap(dims, steps, tuple(box)), pieces, at)
 
@@ -73,15 +86,17 @@ def mapped_copy(
 def _im2col(
     st: Statement, view: View, order: Sequence[int], whole: TensorMap, pieces: tuple[Index, ...], pixels: TileLoop,
     first: Mapping[Var, Index], engine: CopyEngine,
-) -> MappedCopy:  # fmt: skip
-    """Return the copy of a run of the pixels of a fused loop; ``whole`` is the tensor, with the channels of a copy."""
+) -> MappedCopy | ConfigError:  # fmt: skip
+    """Return the copy of a run of the pixels of a fused loop, or the error where none brings them; ``whole`` is the
+    tensor, with the channels of a copy.
+    """
     _, *spatial, image = order
     inner, names, counts = len(spatial), [n for n, _ in pixels.dims], dict(pixels.dims)
     ranges = {Var(d.name): (0, d.size - 1) for d in st.dims}
     origin = view.coords[image] - Var(names[0])
     is_known = 1 <= inner <= len(engine.corners) and len(names) == inner + 1
     if not is_known or variables_of(origin) & {Var(n) for n in names}:
-        raise _refuse(view, f"has images at {view.coords[image]} and {inner} dims between them and channels")
+        return _refuse(view, f"has images at {view.coords[image]} and {inner} dims between them and channels")
     (low, high), most = engine.corners[inner - 1], engine.offsets[inner - 1]
     lower, upper, steps, starts, offsets, outer = [], [], [], [], [], 1
     for d, loop in zip(spatial, reversed(names[1:])):
@@ -91,9 +106,9 @@ def _im2col(
         lo, hi = interval(taps, ranges)
         end = lo + (counts[loop] - 1) * step - (view.layout.shape[d] - 1)
         if not 1 <= step <= engine.steps or variables_of(taps) & {Var(n) for n in names}:
-            raise _refuse(view, f"has the coordinate {view.coords[d]}, of steps beyond 1 to {engine.steps}")
+            return _refuse(view, f"has the coordinate {view.coords[d]}, of steps beyond 1 to {engine.steps}")
         if not (low <= lo <= high and low <= end <= high) or hi - lo > most:
-            raise _refuse(
+            return _refuse(
                 view, f"has corners {lo} and {end} and offsets up to {hi - lo}, beyond {low} to {high} and {most}"
             )
         lower.append(lo)
@@ -104,7 +119,7 @@ def _im2col(
         outer *= counts[loop]
     starts.append(floordiv(pixels.start, outer) + substitute(origin, first))
     if pixels.size > engine.pixels:
-        raise _refuse(view, f"needs {pixels.size} pixels in a copy, at most {engine.pixels}")
+        return _refuse(view, f"needs {pixels.size} pixels in a copy, at most {engine.pixels}")
     made = TensorMap(whole.dims, whole.strides, whole.box, pixels.size, tuple(lower), tuple(upper), tuple(steps))
     return MappedCopy(f"{view.array}_s", made, pieces, tuple(starts), tuple(offsets))
 
@@ -118,14 +133,10 @@ def _is_moved(coordinate: Index, tile: TileLoop) -> bool:
 
 
 def _strides(view: View, alignment: int) -> dict[int, int]:
-    """Return the stride of each dim of the tensor; ConfigError where a dim has several. A dim of one element has a
-    stride behind all others, a multiple of ``alignment``.
+    """Return the stride of each dim of a tensor without blocks. A dim of one element has a stride behind all others, a
+    multiple of ``alignment``.
     """
-    found: dict[int, int] = {}
-    for b in view.layout.blocks:
-        if b.dim in found or b.size != view.layout.shape[b.dim]:
-            raise _refuse(view, "has a blocked layout")
-        found[b.dim] = b.stride
+    found = {b.dim: b.stride for b in view.layout.blocks}
     reach = max((found[d] * n for d, n in enumerate(view.layout.shape) if n > 1), default=alignment)
     reach = -(-reach // alignment) * alignment
     alone = [d for d, n in enumerate(view.layout.shape) if n == 1]

@@ -18,11 +18,11 @@ from convsmith.machine.device import Device
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.group import group_plan
 from convsmith.schedule.group_fragments import lane_row
 from convsmith.schedule.group_limits import along_lanes, loaded_vector, shared_bytes, taken
 from convsmith.schedule.group_nest import GroupNest, group_nest
 from convsmith.schedule.group_packing import packed_statement
+from convsmith.schedule.hardware import hardware_flaw
 from convsmith.schedule.hardware_choice import hardware_config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, loops_after_fusing
@@ -136,10 +136,9 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
         if config is None:  # no instruction takes factors from which zero points are subtracted
             return None
         config = replace(config, pack=plain.pack)
-        group_plan(st, config, machine)
+        return config if hardware_flaw(packed_statement(st, config, machine), config, machine) is None else None
     except ConfigError:
         return None
-    return config
 
 
 def _every(

@@ -11,12 +11,13 @@ from dataclasses import replace
 from itertools import permutations
 from typing import NamedTuple
 
+from convsmith.diag.errors import ConfigError
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_packing import packed_statement
-from convsmith.schedule.hardware import HardwareNest, engine_of, hardware_row, hardware_rows, is_turned
+from convsmith.schedule.hardware import HardwareNest, hardware_nest, hardware_row, hardware_rows, is_turned
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
 from convsmith.statement.statement import Statement
@@ -62,7 +63,10 @@ def hardware_point(problem: Problem, config: Config, machine: Machine) -> Hardwa
     loops, row = loops_after_fusing(st, config), hardware_row(st, config, machine)
     turned = [is_turned(row, n) for n in (1, 2)]
     rows = tuple(x for x in hardware_rows(st, machine) if [is_turned(x, n) for n in (1, 2)] == turned)
-    return HardwarePoint(config, loops, HardwareNest(st, loops, config, row, engine_of(machine)), row, rows)
+    nest = hardware_nest(st, loops, config, row, machine)
+    if isinstance(nest, ConfigError):
+        raise nest
+    return HardwarePoint(config, loops, nest, row, rows)
 
 
 def _instructions(at: HardwarePoint) -> Iterator[Changes]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
 import pytest
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
-from convsmith.schedule.config import Config
+from convsmith.schedule import group, hardware
+from convsmith.schedule.config import MOST_BUFFERS, Config
 from convsmith.schedule.device import device_plan
+from convsmith.statement.parts import parted
+from convsmith.statement.views import statement
 from convsmith.tune.device import device_config
 
 LAST = "--stag=axb --wtag=axb --dtag=axb --dt=bf16"
@@ -118,6 +127,45 @@ def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
     with one_table():
         text = str(device_plan(parse_problem(line), config, target("sm_90a")))
     assert "copy engine   not used: " in text and REFUSED[line] in text
+
+
+@pytest.mark.parametrize("line", [*BROUGHT, *REFUSED])
+def test_the_choice_of_a_config_plans_nothing(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits are predicates of a tile: the rewrites of one kernel are made once, for the config that is chosen."""
+    made: list[str] = []
+    for module, name in ((hardware, "hardware_steps"), (group, "group_steps")):
+        monkeypatch.setattr(module, name, partial(_counted, made, name, getattr(module, name)))
+    config = default(line)
+    assert not made
+    with one_table():
+        plan = device_plan(parse_problem(line), config, target("sm_90a"))
+    assert made.count("hardware_steps") == (config.realise == "hardware")
+    assert len(made) == len(plan.kernels)
+
+
+def _counted(made: list[str], name: str, run: Callable[..., Any], *arguments: Any) -> Any:
+    made.append(name)
+    return run(*arguments)
+
+
+@pytest.mark.parametrize("line", [line for line in BROUGHT if "--dt=bf16" in line])
+def test_a_predicate_gives_the_error_of_planning(line: str) -> None:
+    """Tiles of all sizes, most of them illegal, have a plan where the predicate finds nothing, and its error if not."""
+    machine, problem = target("sm_90a"), parse_problem(line)
+    with one_table():
+        st, config, found = statement(problem, machine), default(line), set()
+        for sizes in product((1, 2, 3), (1, 4, 40), (1, 3, 8), (1, 4, 64)):
+            *tile, slots = sizes
+            group = tuple((n, size * factor) for (n, size), factor in zip(config.group, tile))
+            other = replace(config, group=group, buffers=min(slots, MOST_BUFFERS))
+            flaw = hardware.hardware_flaw(parted(st, config.split), other, machine)
+            found.add(flaw is None)
+            try:
+                hardware.hardware_plan(parted(st, config.split), other, machine)
+                assert flaw is None
+            except ConfigError as error:
+                assert flaw is not None and (error.code, error.message) == (flaw.code, flaw.message)
+    assert found == {True, False}
 
 
 def test_a_machine_without_a_copy_engine_has_no_reason() -> None:
