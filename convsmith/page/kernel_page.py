@@ -27,7 +27,7 @@ from convsmith.page.packing_grid import packed_grids
 from convsmith.page.pass_timeline import timeline
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.kernel import KernelPlan
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import AnyPlan
 from convsmith.tune.expected import model_of, with_lanes

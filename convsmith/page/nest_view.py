@@ -11,7 +11,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.reorder import reorder
 from convsmith.passes.rfactor import rfactor
-from convsmith.schedule.kernel import KernelPlan
+from convsmith.schedule.kernel_plan import KernelPlan
 
 __all__ = ["LEVELS", "NestLine", "levels_of", "nest_lines", "planned_nest"]
 

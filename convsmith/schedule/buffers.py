@@ -9,7 +9,7 @@ from convsmith.ir.index import Var, is_false
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
-from convsmith.schedule.copies import copied_type, copy_name, has_windows, is_copied, shared_taps
+from convsmith.schedule.copies import copied_type, has_windows, is_copied, shared_taps
 from convsmith.schedule.loops import Loop, names
 from convsmith.schedule.order import Nest
 from convsmith.statement.statement import Statement, View
@@ -40,7 +40,7 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
     for view in st.factors:
         if view.name in config.pack and not is_false(st.a.mask):
             order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
-            widths = dict(nest.widths)
+            widths = {x.name: room for x, room in nest.widths}
             if view.name == st.a.name:
                 rows = {pixel: n for (_, pixel), n in shared_taps(st, config).items()}
                 taps = {tap for tap, _ in shared_taps(st, config)}
@@ -56,14 +56,14 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
         view = next(v for v in st.factors if v.name == operand)
         outside = nest.around[: place + 1]
         inner = [x for x in nest.loops if x not in outside and _indexes(st, view, x)]
-        widths = dict(nest.widths)
+        widths = {x.name: room for x, room in nest.widths}
         elements = prod(max(x.extent, widths.get(x.name, 0)) for x in inner)
         lifetime = "for an iteration of the loop that fills it"
         private.append(BufferPlan(f"{operand}_n", "cache", lifetime, view.dtype, elements, names(inner)))
     if is_copied(st, config):
         lifetime = "for an iteration of the loop that fills it"
         held = st.a.dtype if has_windows(config) else copied_type(st, nest)
-        private.append(BufferPlan(copy_name(st), "cache", lifetime, held))
+        private.append(BufferPlan(f"{st.a.name}_s", "cache", lifetime, held))
     return tuple(private)
 
 

@@ -12,12 +12,8 @@ from convsmith.passes.copy_windows import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops, fused_dims, names
 from convsmith.schedule.order import Nest
+from convsmith.schedule.schedule import Copy
 from convsmith.statement.statement import Statement
-
-
-def copy_name(st: Statement) -> str:
-    """Return the name of the padded copy of A, whose loops are its numbered dims."""
-    return f"{st.a.name}_s"
 
 
 def is_copied(st: Statement, config: Config) -> bool:
@@ -70,9 +66,9 @@ def has_windows(config: Config) -> bool:
     return config.realise == "window_copy"
 
 
-def window_loops(st: Statement, config: Config) -> tuple[str, ...]:
-    """Return the names of the loops of a copy of windows: over the terms of each pixel, outermost first."""
-    return tuple(f"{copy_name(st)}.{n}" for n in fused_dims(config, config.terms[0][0]))
+def window_dims(config: Config) -> tuple[str, ...]:
+    """Return the dims over the terms of each pixel in a copy of windows, outermost first."""
+    return fused_dims(config, config.terms[0][0])
 
 
 def empty_terms(st: Statement, config: Config) -> int:
@@ -89,12 +85,12 @@ def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
     return is_padded and prod(sizes[n] for n in fused_dims(config, config.terms[0][0])) % nest.unit.terms > 0
 
 
-def window_borders(st: Statement, config: Config, nest: Nest) -> tuple[str, ...]:
-    """Return the names of the loops of a copy of windows that meet borders: over rows, pixels, and all but channels."""
-    pixels = fused_dims(config, _row_loop(nest))
-    moved = {Var(n) for n in (*pixels, *fused_dims(config, config.terms[0][0]))}
-    rows = (f"{copy_name(st)}{dim}" for dim, x in enumerate(st.a.coords) if not moved & variables_of(x))
-    return (*rows, *(f"{copy_name(st)}.{n}" for n in pixels), *window_loops(st, config))
+def window_borders(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:
+    """Return the loops of a ``copy`` of windows that meet borders: over rows, pixels, and all but channels."""
+    rank, pixels = len(st.a.coords), fused_dims(config, _row_loop(nest))
+    moved = {Var(n) for n in (*pixels, *window_dims(config))}
+    rows = (copy.loops[dim] for dim, x in enumerate(st.a.coords) if not moved & variables_of(x))
+    return (*rows, *copy.loops[rank:])
 
 
 def _row_loop(nest: Nest) -> str:
@@ -105,10 +101,10 @@ def _row_loop(nest: Nest) -> str:
 
 def window_place(
     st: Statement, loops: Loops, config: Config, nest: Nest
-) -> tuple[str, tuple[Loop, ...], tuple[Windows, Windows, bool]]:
-    """Return the loop in which windows are copied, the loops around it, and the arguments of the copy.
+) -> tuple[tuple[Loop, ...], tuple[Windows, Windows, bool]]:
+    """Return the loops around the copy of windows, which is made in the last of them, and the arguments of the copy.
 
-    It is the innermost of those around the pixels of a row in whose iterations taps read no row twice; of a loop
+    That loop is the innermost of those around the pixels of a row in whose iterations taps read no row twice; of a loop
     between rows that several taps read, that is the one over cache tiles. A loop that runs once counts only if all do:
     the zeros that fill up the copy are written once before the loop.
     """
@@ -139,4 +135,4 @@ def window_place(
             "stage", f"--realise=window_copy: needs loop {pixel} of the register tile within a loop over images or "
             f"rows, not {', '.join(names(nest.around))}",
         )  # fmt: skip
-    return around[-1].name, around, (pixels, terms, config.threads == 1)
+    return around, (pixels, terms, config.threads == 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
@@ -19,8 +18,11 @@ from convsmith.problem.fusion import Stages, middle, reads_padding_alone
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import symbolic_stage
-from convsmith.schedule.kernel import Held, KernelPlan, kernel_plan, loop_at, scheduled
+from convsmith.schedule.kernel import Held, kernel_plan, loop_at, scheduled
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import fused_name
+from convsmith.schedule.pipeline import pipeline_of
+from convsmith.schedule.schedule import Schedule
 from convsmith.schedule.sums import config_of_sums
 from convsmith.schedule.winograd import product_config, winograd_of
 from convsmith.statement.fused import FusedStatements, suffix
@@ -172,25 +174,10 @@ def joined(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan])
     """Return the rewrites of all statements of ``kernel``, which have ``plans``; each is computed at its place."""
     by_stage = dict(zip(kernel.numbers, plans))
     at = places(kernel, config)
-    steps = [*by_stage[kernel.last].order]
+    s = Schedule()
+    s.include(by_stage[kernel.last].ordering)
     for n in reversed(kernel.numbers[:-1]):
         loop = loop_at(by_stage[at[n].of].nest, at[n].loop, at[n].tile)
-        keeps = () if at[n].keeps else (False,)
-        steps += [Step(compute_at, middle(n), loop.name, *keeps), *by_stage[n].order]
-    for plan in plans:
-        steps += plan.tile
-    read: Sequence[Step] = ()
-    lowered: Sequence[Step] = ()
-    for plan in plans:
-        read, lowered = list(_merged(read, plan.read)), list(_merged(lowered, plan.lower))
-    cut = [step for plan in reversed(plans) for step in plan.cut]
-    return (*steps, *read, *cut, *lowered)
-
-
-def _merged(a: Sequence[Step], b: Sequence[Step]) -> Iterator[Step]:
-    """Yield the steps of both pipelines in order; a step that occurs in both runs once, on the whole kernel."""
-    texts = list(map(str, a)), list(map(str, b))
-    for kind, start, end, first, last in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
-        yield from a[start:end]
-        if kind != "equal":
-            yield from b[first:last]
+        s.run(compute_at, middle(n), loop, *(() if at[n].keeps else (False,)))
+        s.include(by_stage[n].ordering)
+    return pipeline_of(plans, s)

@@ -62,7 +62,8 @@ from convsmith.schedule.group_packing import packed_statement, packing
 from convsmith.schedule.group_plan import GroupPlan
 from convsmith.schedule.hardware import hardware_plan, hardware_row
 from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing, names
-from convsmith.schedule.order import class_steps
+from convsmith.schedule.order import cut_classes
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import KINDS, Statement, View
 
 RUNS = (2, 4, 8, 16)
@@ -82,7 +83,9 @@ def group_steps(st: Statement, config: Config, loops: Loops, nest: GroupNest, ac
     steps += [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         steps.append(Step(reorder, st.reduce))
-    steps += [*class_steps(st, config), *(Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse)]
+    classes = Schedule(d.name for d in st.dims)
+    cut_classes(classes, st, config)
+    steps += [*classes.steps, *(Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse)]
     steps += [Step(simplify), *nest.tiling]
     around = names((*nest.threads, *nest.registers))
     steps.append(Step(reorder, (*(x.name for x in nest.grid if x not in nest.parts), *around)))

@@ -2,55 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.machine.base import Machine
-from convsmith.passes.manager import Step
 from convsmith.problem.problem import Problem
-from convsmith.schedule.buffers import BufferPlan, buffers
+from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing
-from convsmith.schedule.lower import lower_steps
-from convsmith.schedule.order import Nest, nest_of, order_steps, register_steps
+from convsmith.schedule.order import Nest, order_nest
+from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.pointers import indirect, indirect_step
-from convsmith.schedule.read import read_steps
-from convsmith.schedule.registers import Registers, check_config
+from convsmith.schedule.registers import check_config
+from convsmith.schedule.schedule import Schedule
 from convsmith.schedule.unit import Unit
 from convsmith.statement.offsets import MOST, of_fewer_bits, summed
 from convsmith.statement.parts import parted
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-
-
-@dataclass(frozen=True)
-class KernelPlan:
-    """The plan of one statement: its loops, the nest, registers and buffers that ``config`` gives it, its pipeline.
-
-    The pipeline is in five stages: ``order`` brings the loops into their order, ``tile`` makes the register tile,
-    ``read`` packs operands and realises views, ``cut`` splits off remainders, and ``lower`` makes vectors and
-    instructions.
-    """
-
-    statement: Statement
-    config: Config
-    loops: Loops
-    nest: Nest
-    registers: Registers
-    buffers: tuple[BufferPlan, ...]
-    order: tuple[Step, ...]
-    tile: tuple[Step, ...]
-    read: tuple[Step, ...]
-    cut: tuple[Step, ...]
-    lower: tuple[Step, ...]
-
-    @property
-    def pipeline(self) -> tuple[Step, ...]:
-        """The rewrites of the five stages, in the order in which they run."""
-        return (*self.order, *self.tile, *self.read, *self.cut, *self.lower)
 
 
 class Held(NamedTuple):
@@ -87,19 +60,19 @@ def kernel_plan(
     if sizes is not None:
         loops = replace(loops, symbolic=sizes.loops)
     needed = check_config(st, loops, config, machine, unit, prescribed is not None)
-    nest = nest_of(st, loops, config, unit, machine.vectors.scalable)
-    steps: list[Step] = list(sizes.steps) if sizes is not None else []
+    s = Schedule(d.name for d in st.dims)
+    if sizes is not None:
+        s.steps += sizes.steps
     if indirect(st, config) and sizes is None:
         if config.phases:
             raise ConfigError("phases", f"--phases={','.join(config.phases)}: --realise=indirection has none")
-        steps.append(indirect_step(st, config.table))
-    steps += order_steps(st, config, nest)
-    tile = register_steps(config, nest, prescribed.sums if prescribed else None)
-    columns = phased(st, config.phases)
-    read, cut = read_steps(columns, loops, config, nest, _outside(nest, loops, within), machine)
-    lower = lower_steps(columns, config, machine, nest)
-    stages = (tuple(steps), tuple(tile), tuple(read), tuple(cut), tuple(lower))
-    return KernelPlan(st, config, loops, nest, needed, buffers(columns, config, nest), *stages)
+        s.steps.append(indirect_step(st, config.table))
+    nest = order_nest(s, st, loops, config, unit, machine.vectors.scalable)
+    found = KernelPlan(
+        st, config, machine, loops, nest, _outside(nest, loops, within), needed,
+        buffers(phased(st, config.phases), config, nest), s, prescribed.sums if prescribed is not None else None,
+    )  # fmt: skip
+    return replace(found, pipeline=pipeline_of([found], s))
 
 
 def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:

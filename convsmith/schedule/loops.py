@@ -71,6 +71,10 @@ class Loops:
         """Return the names of the loops in these roles."""
         return [n for n, k in self.kinds.items() if k in kinds]
 
+    def whole(self, name: str, level: str = "thread") -> Loop:
+        """Return the loop of that name before it is split."""
+        return Loop(name, name, self.dims[name], self.kinds[name], level, self.extents[name])
+
     def part(self, name: str, of: str, level: str, extent: int, tile: int = 1, is_tiled: bool = False) -> Loop:
         """Return the loop ``name`` of a nest, a part of the loop ``of``."""
         return Loop(name, of, self.dims[of], self.kinds[of], level, extent, tile, is_tiled)

@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, is_false, is_true
+from convsmith.ir.index import Var, is_false
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition, tile_shape
 from convsmith.passes.coalesce import coalesce
-from convsmith.passes.collapse import collapse
-from convsmith.passes.cse import cse
 from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
 from convsmith.passes.guard_tails import guard_tails
-from convsmith.passes.hoist import hoist
-from convsmith.passes.hoist_pointers import hoist_pointers
-from convsmith.passes.manager import Step
-from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
-from convsmith.passes.replace import replace
+from convsmith.passes.replace import replace as rows_of
 from convsmith.passes.scale import scale
-from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.stream import stream
-from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
-from convsmith.passes.tile import tile
 from convsmith.passes.transpose import COLUMN, READ, ROW, WRITTEN
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
-from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
-from convsmith.schedule.copies import copied_type, copy_name, empty_terms, has_windows, is_copied, window_loops
-from convsmith.schedule.loops import names
+from convsmith.schedule.copies import copied_type, empty_terms, has_windows
+from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.loops import Loop
 from convsmith.schedule.order import Nest
-from convsmith.schedule.pointers import indirect
-from convsmith.schedule.read import resident, row_loops
+from convsmith.schedule.read import Reads
+from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, view_steps
 
 TILES_AHEAD = 2
@@ -49,57 +40,72 @@ LEAST_NEIGHBOURS = 4
 """Minimum number of neighbours in memory for which a tile of a result is transposed, rather than scattered."""
 
 
-def lower_steps(st: Statement, config: Config, target: Machine, nest: Nest) -> list[Step]:
-    """Return the rewrites from the nest that reads its operands as the config says to vectors and straight lines."""
-    steps = [Step(guard_tails, names(nest.unrolled)), Step(flatten), Step(simplify), Step(share_storage)]
+def flatten_tiles(s: Schedule, parts: Sequence[KernelPlan]) -> None:
+    """Bring the nests of a kernel to flat offsets; instructions on fragments take the place of their loops."""
+    for k in parts:
+        s.run(guard_tails, k.nest.unrolled)
+    s.run(flatten)
+    s.run(simplify)
+
+
+def pick_fragments(s: Schedule, k: KernelPlan) -> None:
+    """Replace the loops of a nest on fragments by instructions, and transpose tiles of a result that would be
+    scattered.
+    """
+    st, nest = k.columns, k.nest
     if nest.rows:
-        fragments = target.fragment_rows(st.a.factor, st.b.factor, st.acc)
-        steps += [Step(unroll, names(nest.unrolled)), Step(simplify), Step(replace, fragments, (nest.lane.name,))]
-    steps += _transposing_steps(st, nest, target)
-    copied = is_copied(st, config)
-    windows, rows = has_windows(config), row_loops(st, config, nest) if copied else ()
-    if copied and windows:
-        steps += _window_steps(st, config, target.lanes(dtype(st.a.dtype).bits))
-    elif rows:
-        steps += _row_steps(rows, target.lanes(dtype(copied_type(st, nest)).bits))
-    steps.append(Step(narrow_index))
-    if copied and not windows and not rows:
-        steps.append(Step(vectorise, f"{copy_name(st)}1.l", nest.lanes, False))
+        fragments = k.machine.fragment_rows(st.a.factor, st.b.factor, st.acc)
+        s.run(unroll, nest.unrolled)
+        s.run(simplify)
+        s.run(rows_of, fragments, (nest.lane,))
+    elif not nest.along_k:
+        _transpose_results(s, k)
+
+
+def vectorise_nest(s: Schedule, k: KernelPlan, reads: Reads) -> None:
+    """Make vectors of the innermost loops of a nest and of its copies."""
+    nest = k.nest
+    if reads.source is not None and reads.source.lane is not None and not reads.source.loops:
+        s.run(vectorise, reads.source.lane, nest.lanes, False)
     if nest.unit.dot and not nest.rows:
-        steps += [Step(vectorise, x.name, nest.unit.terms, False) for x in nest.terms]
-    steps += [Step(vectorise, f"{name}_s.l", nest.lanes, False) for name in resident(st, config).values()]
-    steps += [Step(vectorise, nest.lane.name, nest.lanes, False), Step(replace, target.instructions)]
-    stepping = [x.name for x in nest.reduce if x.level != "register" and x is not nest.depth]
-    steps += [Step(coalesce, n, stepping[-1], stepping[-1]) for n in reversed(stepping[:-1])]
-    steps.append(Step(simplify, False))
-    if adds_zeros(st, nest.lanes):
-        steps.append(Step(fill_blocks, st.c.name))
-    if nest.units:
-        steps.append(Step(scale, names(nest.units), target.instructions))
-    if config.outline:
-        steps.append(Step(outline))
-    if config.threads > 1:
-        steps.append(Step(collapse))
-    steps += [Step(unused_let), Step(hoist), Step(cse), Step(strength_reduce), Step(unroll)]
-    if config.realise == "peel" and not is_true(st.a.mask):
-        steps.append(Step(simplify, False))  # pieces of the taps decide which pixels of a tile have a tap
-    if target.scalar_types:
-        steps.append(Step(unvectorise, target.scalar_types))
-    if indirect(st, config):
-        steps.append(Step(hoist_pointers))
-    if nest.along_k:
-        steps.append(Step(sum_together, nest.lanes))
-    if config.stream:
-        steps.append(Step(stream, _streamed(st, config, nest, target)))
-    return steps
+        for x in nest.terms:
+            s.run(vectorise, x, nest.unit.terms, False)
+    for copy in reads.resident:
+        s.run(vectorise, copy.lane, nest.lanes, False)
+    s.run(vectorise, nest.lane, nest.lanes, False)
 
 
-def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tuple[tuple[str, int], ...]:
+def join_steps(s: Schedule, k: KernelPlan) -> None:
+    """Make the loops of the reduction that step through contiguous memory one loop."""
+    nest = k.nest
+    stepping = [x for x in nest.reduce if x.level != "register" and x is not nest.depth]
+    for x in reversed(stepping[:-1]):
+        s.run(coalesce, x, stepping[-1], stepping[-1])
+
+
+def finish_result(s: Schedule, k: KernelPlan) -> None:
+    """Add the zeros of blocked layouts, and let vectors have any length that a machine has."""
+    if adds_zeros(k.columns, k.nest.lanes):
+        s.run(fill_blocks, k.columns.c.name)
+    if k.nest.units:
+        s.run(scale, k.nest.units, k.machine.instructions)
+
+
+def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
+    """Add up the lanes of sums along a reduction loop, and load what the config streams past the first cache."""
+    if k.nest.along_k:
+        s.run(sum_together, k.nest.lanes)
+    if k.config.stream:
+        s.run(stream, _streamed(k, reads))
+
+
+def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
     """Return the names under which fragments or vectors of the streamed operands are read, and the streamed result's,
     each with the bytes to the line that loads of its vectors prefetch.
 
     A result that is added to is loaded before it is stored.
     """
+    st, config, nest, target = k.columns, k.config, k.nest, k.machine
     legal = {view.name: 0 for view in st.factors if target.fragments is not None}
     if not nest.rows:
         legal = {n.name: target.costs.weights_ahead for n in st.factors[1:] if n.name in config.pack}
@@ -116,8 +122,8 @@ def _streamed(st: Statement, config: Config, nest: Nest, target: Machine) -> tup
             "write once: "
             f"{', '.join(legal) or 'none here'}",
         )  # fmt: skip
-    copy = {st.a.name: copy_name(st)} if is_copied(st, config) else {}
-    return tuple((copy.get(n, f"{n}_p" if n in config.pack else n), legal[n]) for n in config.stream)
+    copy = {st.a.name: reads.source.name} if reads.source is not None else {}
+    return tuple((copy.get(n, reads.name(n)), legal[n]) for n in config.stream)
 
 
 def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
@@ -174,44 +180,45 @@ def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine
     return None if target.vectors.scalable else square_transposition(target.transpositions, st.c.dtype, lanes)
 
 
-def _transposing_steps(st: Statement, nest: Nest, target: Machine) -> list[Step]:
-    """Return the rewrites that transpose tiles of a result whose vectors would be scattered."""
-    if nest.rows or nest.along_k:
-        return []
+def _transpose_results(s: Schedule, k: KernelPlan) -> None:
+    """Transpose tiles of a result whose vectors would be scattered."""
+    nest = k.nest
     for x in (*nest.pixels, *nest.vectors):
-        row = transposes(st, nest.lane.dims[-1], x.dims[-1], nest.lanes, target)
+        row = transposes(k.columns, nest.lane.dims[-1], x.dims[-1], nest.lanes, k.machine)
         if row is not None and x.extent >= LEAST_NEIGHBOURS:
-            scattered = Step(transpose_stores, x.name, nest.lane.name, tile_shape(row)[:2], LEAST_NEIGHBOURS)
-            return [scattered, *register_transposing_steps(nest.lanes, target)]
-    return []
+            s.run(transpose_stores, x, nest.lane, tile_shape(row)[:2], LEAST_NEIGHBOURS)
+            pick_transpositions(s, nest.lanes, k.machine)
+            return
 
 
-def register_transposing_steps(lanes: int, target: Machine) -> list[Step]:
-    """Return the rewrites that make instructions of tiles which are transposed in registers."""
-    return [
-        Step(unroll, (ROW, COLUMN)), Step(simplify), Step(vectorise, READ, lanes, False),
-        Step(vectorise, WRITTEN, lanes, False), Step(replace, target.transpositions),
-    ]  # fmt: skip
+def pick_transpositions(s: Schedule, lanes: int, machine: Machine) -> None:
+    """Make instructions of tiles that are transposed in registers."""
+    s.run(unroll, (ROW, COLUMN))
+    s.run(simplify)
+    s.run(vectorise, READ, lanes, False)
+    s.run(vectorise, WRITTEN, lanes, False)
+    s.run(rows_of, machine.transpositions)
 
 
-def _window_steps(st: Statement, config: Config, lanes: int) -> list[Step]:
-    """Fuse the taps of a window that are contiguous into a loop of vectors; its empty terms become another loop."""
-    taps = window_loops(st, config)
-    last = taps[-1]
-    steps = [Step(coalesce, tap, last, last) for tap in reversed(taps[:-1])]
-    filled = (f"{copy_name(st)}.z",) if empty_terms(st, config) else ()
+def vectorise_copy(s: Schedule, k: KernelPlan, source: Copy) -> None:
+    """Fuse the loops of a copy that run along contiguous memory to one of vectors, and that over its empty terms."""
+    st, config = k.columns, k.config
+    if not source.loops:
+        return
+    filled: tuple[Loop, ...] = ()
+    if has_windows(config):
+        *outer, last = source.loops
+        lanes = k.machine.lanes(dtype(st.a.dtype).bits)
+        if empty_terms(st, config) and source.lane is not None:
+            filled = (source.lane,)
+        for x in reversed(outer):
+            s.run(coalesce, x, last, last)
+    else:
+        last, *channels = source.loops
+        lanes = k.machine.lanes(dtype(copied_type(st, k.nest)).bits)
+        for x in channels:
+            s.run(coalesce, last, x, last)
     for loop in (last, *filled):
-        steps += [Step(tile, loop, lanes, loop + ".o", loop + ".l"), Step(partition, (loop + ".o",))]
-        steps.append(Step(vectorise, loop + ".l", lanes, False))
-    return steps
-
-
-def _row_steps(loops: tuple[str, ...], lanes: int) -> list[Step]:
-    """Make the ``loops`` along a row of the padded copy one loop, of vectors."""
-    row, *channels = loops
-    return [
-        *(Step(coalesce, row, n, row) for n in channels),
-        Step(tile, row, lanes, row + ".o", row + ".l"),
-        Step(partition, (row + ".o",)),
-        Step(vectorise, row + ".l", lanes, False),
-    ]
+        vectors, lane = s.tile(loop, lanes, "ol", ("copy", "copy"))
+        s.run(partition, (vectors,))
+        s.run(vectorise, lane, lanes, False)

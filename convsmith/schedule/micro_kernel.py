@@ -12,7 +12,8 @@ from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.schedule.config import Config
-from convsmith.schedule.kernel import KernelPlan, Prescribed, kernel_plan
+from convsmith.schedule.kernel import Prescribed, kernel_plan
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import SymbolicSizes
 from convsmith.statement.micro_kernel import WEIGHTS, micro_statement, naive_micro_kernel, sums_type
 

@@ -9,29 +9,22 @@ from itertools import takewhile
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.passes.cut import cut
-from convsmith.passes.drain import drain
 from convsmith.passes.fission import fission
 from convsmith.passes.fuse import fuse
 from convsmith.passes.keep_sums import keep_sums
-from convsmith.passes.manager import Step
 from convsmith.passes.reorder import reorder
-from convsmith.passes.residue import residue
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.solve import solve
-from convsmith.passes.tile import tile
-from convsmith.passes.tile_ends import tile_ends
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import Loop, Loops, fused_name, names
+from convsmith.schedule.loops import Loop, Loops, fused_name
 from convsmith.schedule.pointers import indirect
 from convsmith.schedule.registers import filled_lanes
+from convsmith.schedule.schedule import Schedule
 from convsmith.schedule.unit import Unit
-from convsmith.statement.phases import phased, phases
+from convsmith.statement.phases import Phase, phased, phases
 from convsmith.statement.statement import KINDS, Statement
-
-_WRITTEN = ".w"
-"""End of the names of loops that write drained accumulators."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +35,7 @@ class Nest:
     tile of a reduction loop, over which the loop ``depth`` steps. A register tile has loops over ``pixels`` and
     ``vectors``; of fragments also over the ``rows`` of one. ``terms`` are those that one instruction adds up, or
     straight lines that share their loads. ``classes`` are the loops over residue classes. ``filled`` is the number of
-    lanes in use. ``tiling`` are the rewrites that split the loops of the statement into these. Vectors are ``scalable``
-    where the machine has some of any length.
+    lanes in use. Vectors are ``scalable`` where the machine has some of any length.
     """
 
     unit: Unit
@@ -58,7 +50,6 @@ class Nest:
     classes: tuple[Loop, ...] = ()
     depth: Loop | None = None
     within: tuple[Loop, ...] = ()
-    tiling: tuple[Step, ...] = ()
     scalable: bool = False
 
     @property
@@ -120,11 +111,10 @@ class Nest:
         return (*rows, *taps, *(x for x in self.vectors if x not in rows))
 
     @property
-    def widths(self) -> tuple[tuple[str, int], ...]:
-        """Names of loops that have room for a whole vector or fragment, however short they are, with that room."""
+    def widths(self) -> tuple[tuple[Loop, int], ...]:
+        """The loops that have room for a whole vector or fragment, however short they are, with that room."""
         filled = self.terms if self.unit.dot else ()
-        rows = ((x.name, self.unit.rows) for x in self.rows)
-        return ((self.lane.name, self.lanes), *rows, *((x.name, x.extent) for x in filled))
+        return ((self.lane, self.lanes), *((x, self.unit.rows) for x in self.rows), *((x, x.extent) for x in filled))
 
     @property
     def term_order(self) -> tuple[Loop, ...]:
@@ -141,35 +131,48 @@ class Nest:
         return (*self.around, *self.reduce, *(self.term_order if self.terms else self.register))
 
 
-def nest_of(st: Statement, loops: Loops, config: Config, unit: Unit, scalable: bool = False) -> Nest:
-    """Return the nest that ``config`` makes of ``loops``, which are those of ``st``.
+def order_nest(s: Schedule, st: Statement, loops: Loops, config: Config, unit: Unit, scalable: bool = False) -> Nest:
+    """Bring the loops of ``st`` into the order that ``config`` gives them, and return their nest.
 
     Vectors of a tile lie side by side, but for ``scalable`` vectors: between the units of two lie those of all tiles.
     """
-    return _Builder(st, loops, config, unit, scalable).nest()
+    first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
+    if len(first) > 1 and config.fuse:
+        s.run(reorder, tuple(d.name for d in first))
+    if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
+        s.run(reorder, st.reduce)
+    classes = cut_classes(s, st, config)
+    for a, b in config.fuse:
+        s.run(fuse, a, b, fused_name(a, b))
+    s.run(simplify)
+    nest = _Builder(s, st, loops, config, unit, scalable).nest(classes)
+    s.run(reorder, (*nest.around, *nest.accumulators))
+    return nest
 
 
 class _Builder:
     """Splits every loop by its tiles, and collects the loops that result by role."""
 
-    def __init__(self, st: Statement, loops: Loops, config: Config, unit: Unit, scalable: bool) -> None:
-        self.st, self.loops, self.config, self.unit, self.scalable = st, loops, config, unit, scalable
+    def __init__(
+        self, s: Schedule, st: Statement, loops: Loops, config: Config, unit: Unit, scalable: bool
+    ) -> None:
+        self.s, self.st, self.loops, self.config, self.unit, self.scalable = s, st, loops, config, unit, scalable
         self.filled = filled_lanes(st, loops.dims[config.lane], unit)
+        self.lane = loops.whole(config.lane)
         self.pixels: list[Loop] = []
         self.vectors: list[Loop] = []
         self.rows: list[Loop] = []
         self.terms: list[Loop] = []
         self.outer: dict[str, Loop] = {}
         self.reduce: dict[str, list[Loop]] = {}
-        self.tiling: list[Step] = []
 
-    def nest(self) -> Nest:
-        """Return the nest."""
+    def nest(self, classes: Sequence[Loop]) -> Nest:
+        """Return the nest, of which the loops over residue classes are a part."""
         config = self.config
-        lane = self.loops.part(f"{config.lane}.l", config.lane, "instruction", self.filled)
         for name in self.loops.kinds:
-            self.split(name)
-        around, reduce, classes = self.classes()
+            self.split(self.loops.whole(name, self.outermost(name)))
+        around = [x for x in classes if x.role != "k"]
+        reduce = [x for x in classes if x.role == "k"]
         blocks, depth, first = self.blocks(len(around))
         around += [x for x in blocks if x.role != "k"]
         ordered = [self.outer.pop(n) for n in config.order if n in self.outer]
@@ -184,51 +187,49 @@ class _Builder:
         reduce += [x for parts in self.reduce.values() for x in parts]
         within = tuple(around[first:]) if depth is not None else ()
         return Nest(
-            self.unit, self.filled, lane, tuple(around), tuple(self.pixels), tuple(self.vectors), tuple(self.rows),
-            tuple(reduce), tuple(self.terms), tuple(classes), depth, within, tuple(self.tiling), self.scalable,
+            self.unit, self.filled, self.lane, tuple(around), tuple(self.pixels), tuple(self.vectors),
+            tuple(self.rows), tuple(reduce), tuple(self.terms), tuple(classes), depth, within, self.scalable,
         )  # fmt: skip
 
-    def split(self, n: str) -> None:
-        """Enter the parts of loop ``n``."""
-        config, kind, size = self.config, self.loops.kinds[n], self.config.size(n)
-        if n == config.lane and kind == "k":
-            self.reduce[n] = [self.tiles(n, self.unit.lanes, "l")]
+    def split(self, loop: Loop) -> None:
+        """Enter the parts of ``loop``."""
+        n, config, size = loop.of, self.config, self.config.size(loop.of)
+        if n == config.lane and loop.role == "k":
+            tiles, self.lane = self.tiles(loop, self.unit.lanes, "l", "instruction")
+            self.reduce[n] = [tiles]
         elif n == config.lane:
             width = max(size, self.filled)
             if self.is_apart(n, width):
-                self.split_apart(n, width // self.filled)
+                self.split_apart(loop, width // self.filled)
                 return
-            self.outer[n] = self.tiles(n, width, "t")
-            self.vectors.append(self.inner(n, "v", -(-width // self.filled), self.filled, is_tiled=True))
-            self.tile(f"{n}.t", self.filled, f"{n}.v", f"{n}.l")
+            self.outer[n], tile = self.tiles(loop, width, "t")
+            vectors, self.lane = self.s.tile(tile, self.filled, "vl", ("register", "instruction"))
+            self.vectors.append(vectors)
         elif n in dict(config.terms):
-            terms = dict(config.terms)[n]
-            self.reduce[n] = [self.tiles(n, terms, "q")]
             level = "instruction" if self.unit.dot else "register"
-            group = self.unit.group if self.unit.rows > 1 else 1
-            self.terms.append(self.inner(n, "q", terms // group, group, level, group > 1))
+            tiles, terms = self.tiles(loop, dict(config.terms)[n], "q", level)
+            self.reduce[n] = [tiles]
             if self.unit.rows > 1:
-                self.terms.append(self.inner(n, "p", group, 1, level))
-                self.tile(f"{n}.q", group, f"{n}.q", f"{n}.p")
-        elif self.unit.rows > 1 and kind == "m" and n in dict(config.register):
+                groups, terms = self.s.tile(terms, self.unit.group, "qp", (level, level))
+                self.terms.append(groups._replace(is_tiled=self.unit.group > 1))
+            self.terms.append(terms)
+        elif self.unit.rows > 1 and loop.role == "m" and n in dict(config.register):
             height = _height(size, self.unit.rows)
-            self.outer[n] = self.tiles(n, size, "t")
-            self.pixels.append(self.inner(n, "i", -(-size // height), height, is_tiled=True))
-            self.rows.append(self.inner(n, "m", height, 1, "instruction"))
-            self.tile(f"{n}.t", height, f"{n}.i", f"{n}.m")
-        elif kind == "k" and (size > 1 or n in dict(config.ends)):
-            self.reduce[n] = [self.tiles(n, size, "u"), self.inner(n, "u", size)]
+            self.outer[n], tile = self.tiles(loop, size, "t")
+            pixels, rows = self.s.tile(tile, height, "im", ("register", "instruction"))
+            self.pixels.append(pixels)
+            self.rows.append(rows)
+        elif loop.role == "k" and (size > 1 or n in dict(config.ends)):
+            self.reduce[n] = [*self.tiles(loop, size, "u")]
         elif size > 1:
-            self.outer[n] = self.tiles(n, size, "i")
+            self.outer[n], tile = self.tiles(loop, size, "i")
             # Lanes along pixels: a weight serves all vectors of pixels, which stay in registers.
-            outer = kind == "m" and self.loops.kinds[config.lane] != "m"
-            (self.pixels if outer else self.vectors).append(self.inner(n, "i", size))
+            is_outer = loop.role == "m" and self.loops.kinds[config.lane] != "m"
+            (self.pixels if is_outer else self.vectors).append(tile)
+        elif loop.role == "k":
+            self.reduce[n] = [loop]
         else:
-            whole = self.loops.part(n, n, self.outermost(n), self.loops.extents[n])
-            if kind == "k":
-                self.reduce[n] = [whole]
-            else:
-                self.outer[n] = whole
+            self.outer[n] = loop
 
     def is_apart(self, n: str, width: int) -> bool:
         """Return whether the vectors of a tile of the lane loop lie apart, as far as tiles of ``width`` reach."""
@@ -236,34 +237,19 @@ class _Builder:
         whole = self.filled == self.unit.lanes and not self.loops.extents[n] % width and not self.cached(n)
         return self.scalable and plain and whole and width > self.filled
 
-    def split_apart(self, n: str, vectors: int) -> None:
+    def split_apart(self, loop: Loop, vectors: int) -> None:
         """Split the lane loop into as many parts as a tile has vectors, and these into vectors."""
-        part = self.loops.extents[n] // vectors
-        self.tile(n, part, f"{n}.v", f"{n}.t")
-        self.tile(f"{n}.t", self.filled, f"{n}.o", f"{n}.l")
-        steps = part // self.filled
-        self.outer[n] = self.loops.part(f"{n}.o", n, self.outermost(n), steps, self.filled, is_tiled=True)
-        self.vectors.append(self.inner(n, "v", vectors, part, is_tiled=True))
+        parts, part = self.s.tile(loop, loop.extent // vectors, "vt", ("register", "thread"))
+        self.outer[loop.of], self.lane = self.s.tile(part, self.filled, "ol", (loop.level, "instruction"))
+        self.vectors.append(parts)
 
-    def tile(self, loop: str, size: int, outer: str, inner: str) -> None:
-        """Split a loop."""
-        self.tiling.append(Step(tile, loop, size, outer, inner))
-
-    def tiles(self, n: str, size: int, letter: str) -> Loop:
-        """Split loop ``n`` by ``size``, and return the loop over its tiles."""
-        if n in dict(self.config.ends):
+    def tiles(self, loop: Loop, size: int, letter: str, level: str = "register") -> tuple[Loop, Loop]:
+        """Split ``loop`` by ``size``, and return the loop over its tiles and that within a tile."""
+        parts, levels = f"o{letter}", (loop.level, level)
+        if loop.of in dict(self.config.ends):
             first, last = (x for _, x in self.config.ends)
-            self.tiling.append(Step(tile_ends, n, (first, size, last), f"{n}.o", f"{n}.{letter}"))
-        else:
-            self.tile(n, size, f"{n}.o", f"{n}.{letter}")
-        whole = self.cached(n)[-1] if self.cached(n) else self.loops.extents[n]
-        return self.loops.part(f"{n}.o", n, self.outermost(n), -(-whole // size), size, is_tiled=True)
-
-    def inner(
-        self, n: str, letter: str, extent: int, tile: int = 1, level: str = "register", is_tiled: bool = False
-    ) -> Loop:
-        """Return a loop within a tile."""
-        return self.loops.part(f"{n}.{letter}", n, level, extent, tile, is_tiled)
+            return self.s.tile_ends(loop, (first, size, last), parts, levels)
+        return self.s.tile(loop, size, parts, levels)
 
     def cached(self, n: str) -> list[int]:
         """Return the sizes of the cache tiles of loop ``n`` that are smaller than what is around them."""
@@ -281,45 +267,25 @@ class _Builder:
     def blocks(self, before: int) -> tuple[list[Loop], Loop | None, int]:
         """Return the loops over cache tiles, the one of a reduction, and how many loops are around its sums."""
         cache_loops: list[Loop] = []
-        config = self.config
         depth, first, seen = None, before, dict.fromkeys(self.loops.extents, 0)
-        for n, size in config.cache:
-            sizes = self.cached(n)
-            if size not in sizes[seen[n] :]:
+        for n, size in self.config.cache:
+            if size not in self.cached(n)[seen[n] :]:
                 continue
-            whole = sizes[seen[n] - 1] if seen[n] else self.loops.extents[n]
             level = "cache" if seen[n] else "thread"
             seen[n] += 1
-            tiles = self.outer[n] if n in self.outer else self.reduce[n][0]
-            width = max(config.size(n), dict(config.terms).get(n, 1), self.filled if n == config.lane else 1)
-            if size == width:
-                loop = self.outer.pop(n) if n in self.outer else self.reduce[n].pop(0)
+            tiles = self.outer.pop(n) if n in self.outer else self.reduce[n].pop(0)
+            if size == tiles.tile:
+                loop = tiles
             else:
-                name = f"{n}.b" if seen[n] == 1 else f"{n}.b{seen[n]}"
-                loop = self.loops.part(name, n, level, -(-whole // size), size, is_tiled=True)
-                self.tile(tiles.name, size // width, name, tiles.name)
+                loop, tiles = self.s.tile(tiles, size // tiles.tile, ("b", ""), (level, tiles.level))
+                if loop.role == "k":
+                    self.reduce[n].insert(0, tiles)
+                else:
+                    self.outer[n] = tiles
             if loop.role == "k":
                 depth, first = loop, before + len(cache_loops)
             cache_loops.append(loop)
         return cache_loops, depth, first
-
-    def classes(self) -> tuple[list[Loop], list[Loop], list[Loop]]:
-        """Return the loops over residue classes around the register tile, those of the reduction, and all of them."""
-        around: list[Loop] = []
-        reduce: list[Loop] = []
-        kinds = {d.name: d.kind for d in self.st.dims}
-        phase_loops = _phases(self.st, self.config)
-        for n, modulus in self.st.residues.items():
-            if n in phase_loops or (kinds[n] == "k" and not indirect(self.st, self.config)):
-                continue
-            loop = Loop(f"{n}.r", n, (n,), kinds[n], "class", modulus)
-            (reduce if kinds[n] == "k" else around).append(loop)
-        return around, reduce, [*around, *reduce]
-
-
-def _phases(st: Statement, config: Config) -> dict[str, str]:
-    """Return the names of the loops over phases, by pixel loop."""
-    return {n: p.name for n, p in phases(st).items() if n in config.phases}
 
 
 def _height(pixels: int, most: int) -> int:
@@ -327,53 +293,38 @@ def _height(pixels: int, most: int) -> int:
     return -(-pixels // -(-pixels // most))
 
 
-def order_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
-    """Return the rewrites that bring the loops of ``nest`` into their order: fuse, tile, reorder."""
-    first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
-    steps = [Step(reorder, tuple(d.name for d in first))] if len(first) > 1 and config.fuse else []
-    if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
-        steps.append(Step(reorder, st.reduce))
-    steps += class_steps(st, config)
-    steps += [Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse]
-    steps.append(Step(simplify))
-    steps += nest.tiling
-    steps.append(Step(reorder, names((*nest.around, *nest.accumulators))))
-    return steps
-
-
 def is_drained(config: Config, nest: Nest) -> bool:
     """Return whether accumulators are stored to memory, from which loops of their own write the result."""
     return bool(nest.rows) or (config.drain and bool(nest.accumulators) and not nest.along_k)
 
 
-def written_name(loop: str) -> str:
-    """Return the name of the loop that writes what accumulators of the loop ``loop`` hold."""
-    return f"{loop}{_WRITTEN}"
-
-
-def register_steps(config: Config, nest: Nest, sums: Buffer | None = None) -> list[Step]:
-    """Return the rewrites that make the register tile of an ordered nest: split its body, sink it.
+def tile_registers(s: Schedule, config: Config, nest: Nest, sums: Buffer | None = None) -> dict[Loop, Loop]:
+    """Make the register tile of an ordered nest: split its body, sink it. Return the loops that write the result of
+    each loop over drained accumulators.
 
     ``sums``, if given, is the parameter that keeps partial sums between cache tiles of a reduction loop, in the order
     of the iterations of the lane loop.
     """
-    steps = [Step(fission, names(nest.accumulators), nest.widths)] if nest.accumulators else []
-    steps += [Step(sink, names(nest.register)), Step(reorder, names((*nest.reduce, *nest.terms)))]
+    written: dict[Loop, Loop] = {}
+    if nest.accumulators:
+        s.run(fission, nest.accumulators, nest.widths)
+    s.run(sink, nest.register)
+    s.run(reorder, (*nest.reduce, *nest.terms))
     if nest.terms:
-        steps.append(Step(reorder, names(nest.term_order)))
+        s.run(reorder, nest.term_order)
     if nest.taps_of_rows:
-        steps.append(Step(reorder, names(nest.taps_of_rows)))
+        s.run(reorder, nest.taps_of_rows)
     if nest.along_k:
-        steps.append(Step(rfactor, nest.lane.name, nest.lanes))
+        s.run(rfactor, nest.lane, nest.lanes)
     elif is_drained(config, nest):
-        steps.append(Step(drain, names((*nest.pixels, *nest.vectors, *nest.rows)), _WRITTEN))
+        written = s.drain((*nest.pixels, *nest.vectors, *nest.rows))
         if nest.rows and nest.vectors:
             # The vectors of a pixel are adjacent in memory.
-            steps.append(Step(reorder, tuple(written_name(x.name) for x in (*nest.rows, *nest.vectors))))
+            s.run(reorder, tuple(written[x] for x in (*nest.rows, *nest.vectors)))
     if nest.depth is not None and nest.within:
         place = (_position(nest, config.lane),) if sums is not None else ()
-        steps.append(Step(keep_sums, nest.depth.name, names(nest.within), sums, place))
-    return steps
+        s.run(keep_sums, nest.depth, nest.within, sums, place)
+    return written
 
 
 def _position(nest: Nest, of: str) -> Index:
@@ -381,24 +332,33 @@ def _position(nest: Nest, of: str) -> Index:
     return sum((Var(x.name) * x.tile for x in (*nest.around, *nest.register) if x.of == of), as_index(0))
 
 
-def class_steps(st: Statement, config: Config) -> list[Step]:
-    """Cut loops that a stride must divide into residue classes; phases go outside, in runs that are all alike."""
-    steps: list[Step] = []
-    solved: list[Step] = []
-    kinds = {d.name: d.kind for d in st.dims}
-    phase_names = _phases(st, config)
+def cut_classes(s: Schedule, st: Statement, config: Config) -> list[Loop]:
+    """Cut loops that a stride must divide into residue classes, and return the loops over those that are no phases.
+
+    Phases go outside, in runs that are all alike.
+    """
+    dims, found = {d.name: d for d in st.dims}, phases(st)
+    classes: list[Loop] = []
+    solved: list[Loop] = []
+    by_phase: dict[Loop, Phase] = {}
     for n, modulus in st.residues.items():
-        name = phase_names.get(n, f"{n}.r")
-        steps.append(Step(residue, n, modulus, name))
-        if kinds[n] == "k" and not indirect(st, config):
-            solved.append(Step(solve, name))
-    steps += solved
-    if phase_names:
-        by_pixel = phases(st)
-        whole = phased(st, config.phases)
-        order = [d.name for d in sorted(whole.dims, key=lambda d: KINDS.index(d.kind)) if d.kind != "k"]
-        for pixel, name in phase_names.items():
-            others = (n for n in order if n != name)
-            steps += [Step(reorder, (name, *others)), Step(cut, name, by_pixel[pixel].cuts)]
-        steps += [Step(simplify), Step(reorder, tuple(order))]
-    return steps
+        dim, phase = dims[n], found[n] if n in config.phases and n in found else None
+        whole = Loop(n, n, (n,), dim.kind, "thread", dim.size)
+        loop = s.residue(whole, modulus, phase.name if phase else "")
+        if phase is not None:
+            by_phase[loop] = phase
+        if dim.kind == "k" and not indirect(st, config):
+            solved.append(loop)
+        elif phase is None:
+            classes.append(loop)
+    for loop in solved:
+        s.run(solve, loop)
+    if by_phase:
+        columns = phased(st, config.phases)
+        order = [d.name for d in sorted(columns.dims, key=lambda d: KINDS.index(d.kind)) if d.kind != "k"]
+        for loop, phase in by_phase.items():
+            s.run(reorder, (loop, *(n for n in order if n != loop.name)))
+            s.run(cut, loop, phase.cuts)
+        s.run(simplify)
+        s.run(reorder, tuple(order))
+    return classes

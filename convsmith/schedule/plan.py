@@ -20,7 +20,8 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
 from convsmith.schedule.fused import joined, links, scheduled_stages, stage_plans
-from convsmith.schedule.kernel import KernelPlan, kernel_plan, scheduled
+from convsmith.schedule.kernel import kernel_plan, scheduled
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.pipelines import SYMBOL
 from convsmith.schedule.sums import config_of_sums
 from convsmith.schedule.winograd import block_steps, product_config, weights_steps, winograd_of
@@ -170,6 +171,6 @@ def _check_packed(problem: Problem, kernel: KernelPlan) -> None:
     """Raise ConfigError where an operand of ``kernel``, which has residue classes, cannot be packed in the order in
     which its nest reads it. Only the nest has the ends of its loops, so that the rewrites run up to there.
     """
-    packs = [n for n, step in enumerate(kernel.read) if step.run is derive_packing]
+    packs = [n for n, step in enumerate(kernel.pipeline) if step.run is derive_packing]
     if packs:
-        run_steps(naive(problem, kernel.statement), (*kernel.order, *kernel.tile, *kernel.read[: packs[-1] + 1]))
+        run_steps(naive(problem, kernel.statement), kernel.pipeline[: packs[-1] + 1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from math import prod
 
@@ -12,37 +13,29 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
-from convsmith.passes.copy_windows import copy_windows
-from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fill_terms import fill_terms
-from convsmith.passes.lift import lift
-from convsmith.passes.manager import Step
-from convsmith.passes.pack_near import pack_near
 from convsmith.passes.partition import partition
 from convsmith.passes.pieces import pieces
 from convsmith.passes.rebase import rebase
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
 from convsmith.passes.share_taps import share_taps
-from convsmith.passes.simplify import simplify
-from convsmith.passes.skip_zero import skip_zero
-from convsmith.passes.stage import stage
-from convsmith.passes.tile import tile
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import (
     copied_type,
-    copy_name,
     has_windows,
     is_copied,
     is_packed,
     shared_taps,
     short_terms,
     window_borders,
+    window_dims,
     window_place,
 )
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, names
-from convsmith.schedule.order import Nest, is_drained, written_name
-from convsmith.schedule.pointers import indirect
+from convsmith.schedule.order import Nest
+from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.epilogue import top_bit
 from convsmith.statement.statement import Statement, View
 from convsmith.statement.views import IMAGES
@@ -51,107 +44,171 @@ FEW_CHANNELS = 8
 """Pixels with at most this many channels are copied row by row, because a pixel fills only part of a vector."""
 
 
-def read_steps(
-    st: Statement, loops: Loops, config: Config, nest: Nest, outside: tuple[Loop, ...], target: Machine
-) -> tuple[list[Step], list[Step]]:
-    """Return the rewrites that pack operands and realise the views, and those that bind loops and split off remainders.
+@dataclass(frozen=True)
+class Reads:
+    """The copies from which a nest reads its operands.
 
-    Threads share the loops ``outside``, the outermost ones of the nest.  Units of scalable vectors lie side by side in
-    packed operands.
+    ``packed`` are those that are made before the kernel runs, ``resident`` those that registers hold, ``source`` is the
+    padded copy of A or that of its windows. ``written`` are the loops that write the result of drained accumulators.
     """
+
+    packed: Mapping[str, Copy]
+    resident: tuple[Copy, ...]
+    source: Copy | None
+    written: Mapping[Loop, Loop]
+    parallel: tuple[Loop, ...]
+
+    def name(self, operand: str) -> str:
+        """Return the name under which the innermost loops read an operand."""
+        return self.packed[operand].name if operand in self.packed else operand
+
+
+def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Reads:
+    """Pack and copy operands as the config of ``k`` says; return the copies, and the loops that threads may share.
+
+    Units of scalable vectors lie side by side in packed operands.
+    """
+    st, config, nest = k.columns, k.config, k.nest
     units = nest.units
-    adjacent = (names((*units, nest.lane)),) if units else ()
-    steps = []
+    adjacent = ((*units, nest.lane),) if units else ()
+    packed: dict[str, Copy] = {}
     for name in config.pack:
         options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
-        operands, converted = (name, *_added(st, name), *_beside(st, name)), _conversion(st, nest, name, target)
-        steps.append(Step(derive_packing, operands, f"{name}_p", nest.widths, converted, *options))
-    steps += [Step(share_taps, f"{st.a.name}_p", *pair) for pair in shared_taps(st, config)]
-    masked = _is_masked(st)
-    before = tuple(takewhile(lambda x: x not in units, outside))
-    parallel = before if prod(x.extent for x in before) >= config.threads else outside
+        operands, converted = (name, *_added(st, name), *_beside(st, name)), _conversion(st, nest, name, k.machine)
+        packed[name] = s.pack(operands, nest.widths, converted, *options)
+    for pair in shared_taps(st, config):
+        s.run(share_taps, packed[st.a.name], *pair)
+    before = tuple(takewhile(lambda x: x not in units, k.outside))
+    parallel = before if prod(x.extent for x in before) >= config.threads else k.outside
     for operand, of in config.near:
         position = _near_place(st, config, nest, operand, of)
-        steps.append(Step(pack_near, operand, nest.around[position].name, nest.widths, *adjacent))
+        s.pack_near(operand, nest.around[position], nest.widths, *adjacent)
         parallel = tuple(x for x in nest.around[: position + 1] if x in parallel)
-    for operand, name in resident(st, config).items():
-        moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop.of)]
-        last = moving[-1] if moving else 0
-        if last == len(nest.around) - 1 or nest.rows:
-            raise ConfigError(
-                "hold", f"--hold={operand}: loops around a register tile of vectors that do not move {operand} must be "
-                f"innermost, they are {', '.join(names(nest.around))}",
-            )  # fmt: skip
-        if nest.along_k:
-            raise ConfigError(
-                "hold", f"--hold={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
-            )
-        sizes = {d.name: d.size for d in st.dims}
-        lanes = {Var(dim) for dim in nest.lane.dims if sizes[dim] > 1}
-        if not any(lanes & variables_of(x) for x in _view(st, operand).coords):
-            raise ConfigError(
-                "hold", f"--hold={operand}: all lanes along {config.lane} read one element of {operand}; legal is a "
-                "lane loop that moves it",
-            )  # fmt: skip
-        view = _view(st, operand)
-        if operand not in config.pack and not lanes & variables_of(view.coords[view.layout.blocks[-1].dim]):
-            raise ConfigError(
-                "hold", f"--hold={operand}: lanes along {config.lane} are not innermost in the memory of {operand}, "
-                f"along which registers hold its vectors; legal is to pack it: --pack={operand}",
-            )  # fmt: skip
-        if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
-            raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
-        parallel = tuple(x for x in nest.around[: last + 1] if x in outside)
-        steps.append(Step(stage, name, nest.around[last].name, None, 0, "register", nest.lanes))
+    resident = []
+    for operand in config.hold:
+        last = _resident_place(k, operand)
+        parallel = tuple(x for x in nest.around[: last + 1] if x in k.outside)
+        array = packed[operand].name if operand in packed else operand
+        resident.append(s.stage(array, nest.around[last], 0, None, 0, "register", nest.lanes))
+    source = None
     if is_copied(st, config):
-        if st.shifted:
-            raise ConfigError(
-                "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
-            )
-        if has_windows(config):
-            place, around, windows = window_place(st, loops, config, nest)
-        else:
-            place, around = _stage_place(st, loops, config, nest.around)
+        source, around = _copy_source(s, k)
         parallel = tuple(x for x in around if x in parallel)
-        neighbours = _neighbours(st, config, nest)
-        filled = (*(neighbours or (None,)), top_bit(st.a)) if st.a.flipped else neighbours
-        if copied_type(st, nest) != st.a.dtype:
-            filled = (None, 0, "cache", 1, False, False, True)
-        if short_terms(st, config, nest):
-            count = st.a.layout.shape[neighbours[0]]
-            filled = (*neighbours, 0, "cache", 1, False, False, False, nest.unit.terms, count)
-        steps.append(Step(copy_windows, st.a.name, place, *windows) if has_windows(config) else
-                     Step(stage, st.a.name, place, *filled))
-    if masked and config.realise == "peel":
-        steps.append(Step(skip_zero))
+    return Reads(packed, tuple(resident), source, written, parallel)
+
+
+def _resident_place(k: KernelPlan, operand: str) -> int:
+    """Return the place in the nest of the loop in whose iterations registers hold an operand; ConfigError where none
+    can.
+    """
+    st, loops, config, nest = k.columns, k.loops, k.config, k.nest
+    check_resident(st, config, operand)
+    moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop.of)]
+    last = moving[-1] if moving else 0
+    if last == len(nest.around) - 1 or nest.rows:
+        raise ConfigError(
+            "hold", f"--hold={operand}: loops around a register tile of vectors that do not move {operand} must be "
+            f"innermost, they are {', '.join(names(nest.around))}",
+        )  # fmt: skip
+    if nest.along_k:
+        raise ConfigError(
+            "hold", f"--hold={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
+        )
+    sizes = {d.name: d.size for d in st.dims}
+    lanes = {Var(dim) for dim in nest.lane.dims if sizes[dim] > 1}
+    view = _view(st, operand)
+    if not any(lanes & variables_of(x) for x in view.coords):
+        raise ConfigError(
+            "hold", f"--hold={operand}: all lanes along {config.lane} read one element of {operand}; legal is a "
+            "lane loop that moves it",
+        )  # fmt: skip
+    if operand not in config.pack and not lanes & variables_of(view.coords[view.layout.blocks[-1].dim]):
+        raise ConfigError(
+            "hold", f"--hold={operand}: lanes along {config.lane} are not innermost in the memory of {operand}, "
+            f"along which registers hold its vectors; legal is to pack it: --pack={operand}",
+        )  # fmt: skip
+    if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
+        raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
+    return last
+
+
+def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
+    """Copy A, padded or window by window; return the copy, and the loops around it, which may be parallel."""
+    st, loops, config, nest = k.columns, k.loops, k.config, k.nest
+    if st.shifted:
+        raise ConfigError(
+            "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
+        )
+    rank = len(st.a.coords)
+    if has_windows(config):
+        around, windows = window_place(st, loops, config, nest)
+        return s.stage_windows(st.a.name, around[-1], rank, *windows), around
+    around = _stage_place(st, loops, config, nest.around)
+    neighbours = _neighbours(st, config, nest)
+    filled: tuple[object, ...] = (*(neighbours or (None,)), top_bit(st.a)) if st.a.flipped else neighbours
+    if copied_type(st, nest) != st.a.dtype:
+        filled = (None, 0, "cache", 1, False, False, True)
+    if short_terms(st, config, nest):
+        count = st.a.layout.shape[neighbours[0]]
+        filled = (*neighbours, 0, "cache", 1, False, False, False, nest.unit.terms, count)
+    return s.stage(st.a.name, around[-1], rank, *filled), around
+
+
+def fill_tiles(s: Schedule, k: KernelPlan, reads: Reads) -> None:
+    """Round short tiles up to whole vectors, and their terms to those of an instruction, where that is safe."""
+    st, config, nest = k.columns, k.config, k.nest
     if not nest.along_k:
-        lane = (nest.lane.name, nest.filled)
-        steps.append(Step(round_up, (*names(nest.vectors), nest.lane.name), (*nest.widths, lane)))
+        s.run(round_up, (*nest.vectors, nest.lane), (*nest.widths, (nest.lane, nest.filled)))
     is_short = short_terms(st, config, nest)
     if nest.unit.dot and (not nest.rows or has_windows(config) or is_packed(st, config) or is_short):
-        filled = (copy_name(st),) if has_windows(config) or is_short else (f"{st.a.name}_p",) if nest.rows else ()
-        steps += [Step(fill_terms, x.name, x.extent, filled) for x in nest.terms]
-    steps.append(Step(simplify))
-    if indirect(st, config):
-        steps.append(Step(lift))
-    beside = tuple(written_name(x.name) for x in nest.vectors) if nest.rows else ()
-    cutting = [Step(bind, (*names(nest.unrolled), *beside), "unrolled")]
-    if config.threads > 1 and parallel:
-        cutting.append(Step(bind, names(_shared(st, loops, parallel)), "parallel"))
-    cutting += _border_steps(st, loops, config, nest) if masked and config.realise == "peel" else []
-    cut = _cut_short(st, nest) if masked and nest.along_k and config.realise == "peel" else set()
+        filled: tuple[str, ...] = ()
+        if reads.source is not None and (has_windows(config) or is_short):
+            filled = (reads.source.name,)
+        elif nest.rows:
+            filled = (f"{st.a.name}_p",)
+        for x in nest.terms:
+            s.run(fill_terms, x, x.extent, filled)
+
+
+def peels(k: KernelPlan) -> bool:
+    """Return whether some terms are absent, some are not, and loops are split so that no test remains."""
+    st = k.columns
+    return not is_true(st.a.mask) and not is_false(st.a.mask) and k.config.realise == "peel"
+
+
+def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
+    """Bind the loops of a nest, and split off what differs: borders, and tiles that are short."""
+    st, loops, config, nest = k.columns, k.loops, k.config, k.nest
+    written = reads.written
+    s.run(bind, (*nest.unrolled, *(written[x] for x in nest.vectors if nest.rows)), "unrolled")
+    if config.threads > 1 and reads.parallel:
+        s.run(bind, _shared(st, loops, reads.parallel), "parallel")
+    if peels(k):
+        _restrict_taps(s, k)
+    cut = _cut_short(st, nest) if nest.along_k and peels(k) else set()
     tiled = (x for x in nest.around if x.is_tiled or x in nest.classes or x in cut)
-    vectors = names(x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
-    written = (written_name(x.name) for x in nest.vectors) if is_drained(config, nest) else ()
-    cutting += _piece_steps(st, loops, config, nest)
-    split = (*names((*tiled, *nest.reduce)), *vectors, *written)
-    cutting.append(Step(partition, split, config.pieces, (nest.lane.name,)))
+    vectors = (x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
+    _cut_pieces(s, k, written)
+    split = (*tiled, *nest.reduce, *vectors, *(written[x] for x in nest.vectors if written))
+    s.run(partition, split, config.pieces, (nest.lane,))
     if cut:
-        cutting.append(Step(rebase, nest.lane.name))
-    if is_copied(st, config):
-        copied = [Step(partition, window_borders(st, config, nest))] if has_windows(config) else []
-        cutting += copied or _copy_steps(st, config, nest)
-    return steps, cutting
+        s.run(rebase, nest.lane)
+
+
+def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> Copy:
+    """Split the loops of the copy of A at the borders of the image; return the copy with the loops that are to become
+    one of vectors, or with a loop over lanes.
+    """
+    st, config, nest = k.columns, k.config, k.nest
+    if has_windows(config):
+        s.run(partition, window_borders(st, config, nest, source))
+        return replace(source, loops=source.loops[-len(window_dims(config)) :])
+    if rows := _row_loops(st, config, nest, source):
+        s.run(partition, source.loops[2:])
+        return replace(source, loops=rows)
+    vectors, lane = s.tile(source.loops[1], nest.lanes, "ol", ("copy", "copy"))
+    s.run(partition, (*source.loops[2:], vectors))
+    return replace(source, loops=(), lane=lane)
 
 
 def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool | str:
@@ -190,32 +247,27 @@ def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Lo
     return tuple(x for x in parallel if x.of not in loops.symbolic or not x.is_tiled or len(st.axes) <= 1)
 
 
-def _piece_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
+def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> None:
     """Cut loops whose extents are known at the call into whole register tiles and a remainder."""
-    steps = []
+    st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     for x in (x for x in nest.around if x.of in loops.symbolic and x.is_tiled):
         rest = dict(config.remainder).get(x.of, x.tile)
         if x.of == config.lane:
             (vector,) = (y for y in nest.vectors if y.of == x.of)
-            steps.append(Step(pieces, x.name, vector.name, nest.lane.name, (x.tile, rest, nest.lanes)))
+            s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes))
             continue
         (inner,) = (y for y in nest.pixels if y.of == x.of)
-        drained = (written_name(inner.name),) if config.drain else ()
+        drained = (written[inner],) if config.drain else ()
         shared = config.threads > 1 and len(st.axes) <= 1
-        steps.append(Step(pieces, x.name, "", inner.name, (x.tile, rest, x.tile), drained, shared))
-    return steps
+        s.run(pieces, x, "", inner, (x.tile, rest, x.tile), drained, shared)
 
 
-def _border_steps(st: Statement, loops: Loops, config: Config, nest: Nest) -> list[Step]:
+def _restrict_taps(s: Schedule, k: KernelPlan) -> None:
     """Restrict the loops over taps to those that exist."""
-    tiled_axes = {a for x in nest.register for a in loops.axes[x.of]}
-    inner = (x for x in nest.reduce if x not in nest.classes and _is_free(loops.axes[x.of], tiled_axes))
-    return [Step(restrict, (*names(inner), nest.lane.name) if nest.along_k else names(inner))]
-
-
-def _is_masked(st: Statement) -> bool:
-    """Return whether some terms are absent, and some are not."""
-    return not is_true(st.a.mask) and not is_false(st.a.mask)
+    nest, axes = k.nest, k.loops.axes
+    tiled_axes = {a for x in nest.register for a in axes[x.of]}
+    inner = (x for x in nest.reduce if x not in nest.classes and _is_free(axes[x.of], tiled_axes))
+    s.run(restrict, (*inner, nest.lane) if nest.along_k else tuple(inner))
 
 
 def _added(st: Statement, name: str) -> tuple[str, ...]:
@@ -239,14 +291,12 @@ def _moves(st: Statement, loops: Loops, config: Config, operand: str, of: str) -
     return indexes and (loops.extents[of] > config.size(of) or of in loops.residues)
 
 
-def resident(st: Statement, config: Config) -> dict[str, str]:
-    """Return the operands that stay in registers, with the names under which they are read."""
-    for name in config.hold:
-        if name not in (v.name for v in st.factors) or (name == st.a.name and config.realise == "pad_copy"):
-            raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
-        if name not in config.pack and not _view(st, name).layout.is_plain:
-            raise ConfigError("hold", f"--hold={name}: its layout has blocks; legal is to pack it: --pack={name}")
-    return {name: f"{name}_p" if name in config.pack else name for name in config.hold}
+def check_resident(st: Statement, config: Config, name: str) -> None:
+    """Raise ConfigError where registers cannot hold the operand of that name, whatever the nest is."""
+    if name not in (v.name for v in st.factors) or (name == st.a.name and config.realise == "pad_copy"):
+        raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
+    if name not in config.pack and not _view(st, name).layout.is_plain:
+        raise ConfigError("hold", f"--hold={name}: its layout has blocks; legal is to pack it: --pack={name}")
 
 
 def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
@@ -257,8 +307,8 @@ def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
 
 def _stage_place(
     st: Statement, loops: Loops, config: Config, around: tuple[Loop, ...]
-) -> tuple[str, tuple[Loop, ...]]:
-    """Return the loop in which the padded copy is made, and the loops around it, which are those that may be parallel.
+) -> tuple[Loop, ...]:  # fmt: skip
+    """Return the loops around the padded copy, which are those that may be parallel; it is made in the last of them.
 
     Groups share no element: where they are outermost, each is copied before it is read. Else one thread copies an image
     at a time; several copy the rows that they need, each its own.
@@ -266,7 +316,7 @@ def _stage_place(
     images = {d.name for d in st.dims if d.sort == "images"}
     apart = list(takewhile(lambda x: images.issuperset(x.dims) or _is_group(x, config), around))
     if apart and _is_group(apart[-1], config):
-        return apart[-1].name, tuple(apart)
+        return tuple(apart)
     rows: Iterator[Loop] = (x for x in around if loops.axes.get(x.of))
     whole = (x for x in around if images.issuperset(x.dims))
     place = next(whole if config.threads == 1 else chain(rows, whole), None)
@@ -275,7 +325,7 @@ def _stage_place(
             "stage", f"--realise=pad_copy needs loop {IMAGES} or a loop over rows around the tile, not "
             f"{', '.join(names(around))}",
         )  # fmt: skip
-    return place.name, around[: around.index(place) + 1]
+    return around[: around.index(place) + 1]
 
 
 def _is_group(loop: Loop, config: Config) -> bool:
@@ -283,19 +333,7 @@ def _is_group(loop: Loop, config: Config) -> bool:
     return loop.role == "batch" and loop.of != config.lane
 
 
-def _copy_steps(st: Statement, config: Config, nest: Nest) -> list[Step]:
-    """Split the copy at the borders of the image, and copy vectors of channels."""
-    channels = f"{copy_name(st)}1"
-    others = [f"{copy_name(st)}{n}" for n in range(2, len(st.a.coords))]
-    if row_loops(st, config, nest):
-        return [Step(partition, tuple(others))]
-    return [
-        Step(tile, channels, nest.lanes, channels + ".o", channels + ".l"),
-        Step(partition, (*others, channels + ".o")),
-    ]
-
-
-def row_loops(st: Statement, config: Config, nest: Nest) -> tuple[str, ...]:
+def _row_loops(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:
     """Return the loops of the copy that run along a row of memory, where rows are copied and not channels.
 
     In channels first, pixels of a row are contiguous. In channels last, a few channels lie between them.
@@ -303,7 +341,7 @@ def row_loops(st: Statement, config: Config, nest: Nest) -> tuple[str, ...]:
     layout, last = st.a.layout, len(st.a.coords) - 1
     if not layout.is_plain or last < 2:
         return ()
-    pixels, channels = f"{copy_name(st)}{last}", f"{copy_name(st)}1"
+    pixels, channels = copy.loops[last], copy.loops[1]
     if layout.strides[last] == 1 and not _neighbours(st, config, nest):
         return (pixels,)
     few = layout.shape[1] <= FEW_CHANNELS and layout.strides[1] == 1 and layout.strides[last] == layout.shape[1]

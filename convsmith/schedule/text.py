@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from convsmith.schedule.kernel import KernelPlan
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.plan import Plan
 

@@ -11,7 +11,6 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition, tile_shape
 from convsmith.passes.bind import bind
-from convsmith.passes.collapse import collapse
 from convsmith.passes.flatten import flatten
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
@@ -25,8 +24,11 @@ from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.kernel import KernelPlan, scheduled
-from convsmith.schedule.lower import register_transposing_steps
+from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.lower import pick_transpositions
+from convsmith.schedule.pipeline import pipeline_of
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.channel_copies import ChannelCopy
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -84,31 +86,43 @@ def product_config(config: Config) -> Config:
 
 
 def block_steps(made: Winograd, product: KernelPlan, config: Config, machine: Machine) -> tuple[Step, ...]:
-    """Return the rewrites of the kernel of all nests of a block."""
-    steps = [*product.order, *product.tile, *product.read]
-    if config.threads > 1:
-        steps.append(Step(bind, made.stepping, "parallel"))
-    steps += product.cut
-    for channels, tiles in made.transforms:
-        steps += [Step(partition, channels, PIECES), Step(partition, tiles, PIECES, (), True)]
-    lower = list(product.lower)
-    rows = [(copy, row) for copy in made.copies if (row := transposition(copy, machine)) is not None]
-    if rows:
-        place = next(n for n, step in enumerate(lower) if step.run is simplify) + 1
-        lower[place:place] = [
-            *(Step(transpose, copy.loops, tile_shape(row)[:2]) for copy, row in rows),
-            *register_transposing_steps(made.width, machine),
-        ]
-    place = next(n for n, step in enumerate(lower) if step.run is narrow_index) + 1
-    vectors = [Step(vectorise, name, made.width, False) for end in ("s", "d") for name in made.lanes(end)]
-    lower[place:place] = vectors
-    # Functions of their own hold the transforms' constants: LLVM would keep them in registers while the product runs.
-    place = next(n for n, step in enumerate(lower) if step.run in (outline, unused_let))
-    lower.insert(place, Step(outline, tuple(n for loops in made.transforms for each in loops for n in each)))
-    if config.threads > 1:
-        place = next(n for n, step in enumerate(lower) if step.run is unused_let)
-        lower.insert(place, Step(collapse))
-    return (*steps, *lower)
+    """Return the rewrites of the kernel of all nests of a block; threads share blocks."""
+    shared = made.stepping if config.threads > 1 else ()
+    return pipeline_of([product], product.ordering, shared, _Transforms(made, machine))
+
+
+class _Transforms:
+    """The transforms around a product, as `Surrounding` of its pipeline."""
+
+    def __init__(self, made: Winograd, machine: Machine) -> None:
+        self.made, self.machine = made, machine
+
+    def cut(self, s: Schedule) -> None:
+        """Split loops over groups of channels, and over the tiles at the borders of an image and the others."""
+        for channels, tiles in self.made.transforms:
+            s.run(partition, channels, PIECES)
+            s.run(partition, tiles, PIECES, (), True)
+
+    def transpose(self, s: Schedule) -> None:
+        """Transpose tiles of pixels and channels where a copy brings these side by side."""
+        made, machine = self.made, self.machine
+        rows = [(copy, row) for copy in made.copies if (row := transposition(copy, machine)) is not None]
+        for copy, row in rows:
+            s.run(transpose, copy.loops, tile_shape(row)[:2])
+        if rows:
+            pick_transpositions(s, made.width, machine)
+
+    def vectorise(self, s: Schedule) -> None:
+        """Make vectors of the channels of the source's and of the result's transform."""
+        for end in ("s", "d"):
+            for name in self.made.lanes(end):
+                s.run(vectorise, name, self.made.width, False)
+
+    def outline(self, s: Schedule) -> None:
+        """Make functions of the transforms, which hold their constants: LLVM would keep these in registers while the
+        product runs.
+        """
+        s.run(outline, tuple(n for loops in self.made.transforms for each in loops for n in each))
 
 
 def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:

@@ -136,9 +136,9 @@ def test_default_kernels_of_avx512_fp16(line: str) -> None:
 def passes_of(*modules: ModuleType) -> set[str]:
     """The passes that modules name."""
     return {
-        name
+        value.__name__
         for module in modules
-        for name, value in vars(module).items()
+        for value in vars(module).values()
         if getattr(value, "__module__", "").startswith("convsmith.passes.") and _makes_kernels(value)
     }
 
@@ -152,11 +152,16 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     import convsmith.schedule.lower
     import convsmith.schedule.order
     import convsmith.schedule.packing
+    import convsmith.schedule.pipeline
     import convsmith.schedule.read
+    import convsmith.schedule.schedule
 
     monkeypatch.setattr(convsmith.schedule.packing, "FEW", 0)
     schedule = convsmith.schedule
-    used = passes_of(schedule.order, schedule.read, schedule.lower, schedule.packing)
+    used = passes_of(
+        schedule.order, schedule.read, schedule.lower, schedule.packing, schedule.pipeline, schedule.schedule
+    )
+    used -= {"copy_tiles", "load_once", "extend"}  # on devices (tests/schedule/test_device_plans.py)
     used -= {"pieces"}  # of loops whose extents are given at the call
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
     used -= {"unvectorise"}  # on machines without vectors of some types (test_unvectorise.py)

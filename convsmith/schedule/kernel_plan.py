@@ -1,0 +1,45 @@
+"""The plan of one statement, as all phases of its schedule read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convsmith.diag.forking import cached_property
+from convsmith.ir.buffer import Buffer
+from convsmith.machine.base import Machine
+from convsmith.passes.manager import Step
+from convsmith.schedule.buffers import BufferPlan
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loop, Loops
+from convsmith.schedule.order import Nest
+from convsmith.schedule.registers import Registers
+from convsmith.schedule.schedule import Schedule
+from convsmith.statement.phases import phased
+from convsmith.statement.statement import Statement
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The plan of one statement: its loops, the nest, registers and buffers that ``config`` gives it, its pipeline.
+
+    ``ordering`` is the schedule that brings the loops of the statement into the order of the nest. Threads share the
+    loops ``outside``. ``sums`` is the array that keeps partial sums, where the interface of the kernel has one. The
+    ``pipeline`` is that of a kernel of this statement alone.
+    """
+
+    statement: Statement
+    config: Config
+    machine: Machine
+    loops: Loops
+    nest: Nest
+    outside: tuple[Loop, ...]
+    registers: Registers
+    buffers: tuple[BufferPlan, ...]
+    ordering: Schedule
+    sums: Buffer | None = None
+    pipeline: tuple[Step, ...] = ()
+
+    @cached_property
+    def columns(self) -> Statement:
+        """The statement with the phases of the config as columns of the product."""
+        return phased(self.statement, self.config.phases)

@@ -1,0 +1,189 @@
+"""A schedule: the rewrites of a kernel, recorded by primitives that take loops and copies and return those that
+replace them.
+
+A loop is a :class:`~convsmith.schedule.loops.Loop`, a value. Its name is made here when a primitive makes the loop, and
+is unique in the kernel: no other code constructs or reads it. A rewrite may copy a loop, as splitting a nest at the
+border of an image does; the value then stands for all copies, and later primitives rewrite each of them.
+
+Each primitive records one or more :class:`~convsmith.passes.manager.Step`, with the names of its operands. The record
+is the pipeline of the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convsmith.ir.stmt import Kernel
+from convsmith.passes.copy_tiles import copy_tiles
+from convsmith.passes.copy_windows import Windows, copy_windows
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.drain import drain
+from convsmith.passes.extend import extend
+from convsmith.passes.fuse import fuse
+from convsmith.passes.load_once import load_once
+from convsmith.passes.manager import Step
+from convsmith.passes.pack_near import pack_near
+from convsmith.passes.residue import residue
+from convsmith.passes.stage import stage
+from convsmith.passes.tile import tile
+from convsmith.passes.tile_ends import tile_ends
+from convsmith.schedule.loops import Loop, fused_name
+
+WRITTEN = ".w"
+"""End of the names of loops that write drained accumulators."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of an operand that a primitive made: the ``name`` of its buffer, and the ``loops`` that fill it.
+
+    Those of a copy that has the dims of the operand are in the order of these. The loop ``lane`` fills a vector.
+    """
+
+    name: str
+    loops: tuple[Loop, ...] = ()
+    lane: Loop | None = None
+
+
+class Schedule:
+    """Records the rewrites of a kernel whose loops have the names ``taken``."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self.steps: list[Step] = []
+        self._taken = set(taken)
+
+    def run(self, rewrite: Callable[..., Kernel], *args: Any) -> None:
+        """Record the pass ``rewrite``, whose operands may be loops and copies."""
+        self.steps.append(Step(rewrite, *map(_addressed, args)))
+
+    def include(self, other: Schedule) -> None:
+        """Record all rewrites of ``other``, a schedule of other loops of the same kernel."""
+        self.steps += other.steps
+        self._taken |= other._taken
+
+    def _name(self, name: str) -> str:
+        """Return ``name``, with a number where a loop has it already, and note that it is in use."""
+        found, number = name, 1
+        while found in self._taken:
+            number += 1
+            found = f"{name}{number}"
+        self._taken.add(found)
+        return found
+
+    # -- Loops --------------------------------------------------------------------------------------------------------
+
+    def tile(
+        self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register")
+    ) -> tuple[Loop, Loop]:
+        """Split ``loop`` by ``size``, and return the loop over tiles and that over the iterations of a tile.
+
+        ``parts`` are letters that tell readers of the IR what the two loops are; one without a letter keeps the name of
+        ``loop``. ``levels`` are those of their tiles. The last tile may be shorter.
+        """
+        outer, inner = self._parts(loop, size, parts, levels)
+        self.run(tile, loop, size, outer, inner)
+        return outer, inner
+
+    def tile_ends(
+        self, loop: Loop, sizes: tuple[int, int, int], parts: Sequence[str], levels: tuple[str, str]
+    ) -> tuple[Loop, Loop]:
+        """Split ``loop`` into tiles of three ``sizes``: the first, all others, and the last. Return as `tile` does."""
+        outer, inner = self._parts(loop, sizes[1], parts, levels)
+        self.run(tile_ends, loop, sizes, outer, inner)
+        return outer, inner
+
+    def _parts(
+        self, loop: Loop, size: int, parts: Sequence[str], levels: tuple[str, str]
+    ) -> tuple[Loop, Loop]:  # fmt: skip
+        self._taken.discard(loop.name)
+        outer, inner = (self._name(f"{loop.of}.{letter}" if letter else loop.name) for letter in parts)
+        return (
+            loop._replace(
+                name=outer, level=levels[0], extent=-(-loop.extent // size), tile=loop.tile * size, is_tiled=True
+            ),
+            loop._replace(name=inner, level=levels[1], extent=size),
+        )
+
+    def extend(self, loop: Loop, size: int) -> Loop:
+        """Let ``loop`` run up to a multiple of ``size`` iterations, the added ones of which do nothing."""
+        self.run(extend, loop, size)
+        return loop._replace(extent=-(-loop.extent // size) * size)
+
+    def fuse(self, loops: Sequence[Loop], name: str = "") -> Loop:
+        """Return the loop that the adjacent ``loops`` become; its ``name`` is by default made of theirs."""
+        whole, *others = loops
+        for n, loop in enumerate(others, 1):
+            wanted = fused_name(whole.name, loop.name) if not name else name if n == len(others) else f"{name}.{n}"
+            self._taken -= {whole.name, loop.name}
+            fused = self._name(wanted)
+            self.run(fuse, whole, loop, fused)
+            whole = Loop(
+                fused, fused, (*whole.dims, *loop.dims), loop.role if loop.role == "n" else whole.role, whole.level,
+                whole.extent * loop.extent,
+            )  # fmt: skip
+        return whole
+
+    def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
+        """Run ``loop`` once per residue class, and return the loop over classes that goes around it."""
+        classes = loop._replace(name=self._name(name or f"{loop.name}.r"), level="class", extent=modulus)
+        self.run(residue, loop, modulus, classes)
+        return classes
+
+    def drain(self, loops: Sequence[Loop]) -> dict[Loop, Loop]:
+        """Store accumulators to memory, and return for each of the ``loops`` over them the one that writes the result.
+        """
+        self.run(drain, tuple(loops), WRITTEN)
+        return {x: x._replace(name=self._name(f"{x.name}{WRITTEN}")) for x in loops}
+
+    # -- Copies -------------------------------------------------------------------------------------------------------
+
+    def pack(self, operands: Sequence[str], *args: Any) -> Copy:
+        """Pack the first of the ``operands`` in the order in which the nest reads it; the others go beside it."""
+        name = f"{operands[0]}_p"
+        self.run(derive_packing, tuple(operands), name, *args)
+        return Copy(name)
+
+    def pack_near(self, operand: str, loop: Loop, *args: Any) -> Copy:
+        """Pack what each iteration of ``loop`` reads of ``operand``, before it is read."""
+        self.run(pack_near, operand, loop, *args)
+        return Copy(f"{operand}_n")
+
+    def stage(self, array: str, loop: Loop, rank: int, *args: Any) -> Copy:
+        """Copy what each iteration of ``loop`` reads of ``array``, of ``rank`` dims."""
+        name = f"{array}_s"
+        self.run(stage, array, loop, *args)
+        return Copy(name, tuple(self._over(name, str(d)) for d in range(rank)), self._over(name, ".l"))
+
+    def stage_windows(self, array: str, loop: Loop, rank: int, pixels: Windows, terms: Windows, once: bool) -> Copy:
+        """Copy the windows of pixels that each iteration of ``loop`` reads; the last loops are those over the terms."""
+        name = f"{array}_s"
+        self.run(copy_windows, array, loop, pixels, terms, once)
+        dims = tuple(self._over(name, str(d)) for d in range(rank))
+        own = tuple(self._over(name, f".{n}") for n, _ in (*pixels.dims, *terms.dims))
+        return Copy(name, (*dims, *own), self._over(name, ".z"))
+
+    def stage_tiles(self, loop: Loop, operands: Sequence[tuple[str, tuple[Loop, ...]]]) -> list[Copy]:
+        """Copy what each iteration of ``loop`` reads of the ``operands``: a dim for each of the loops of a tile."""
+        self.run(copy_tiles, loop, tuple(operands))
+        return [
+            Copy(f"{name}_s", tuple(self._over(f"{name}_s", f".{x.name}") for x in loops)) for name, loops in operands
+        ]
+
+    def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
+        """Load elements that several products share once; the loop ``lane`` of the copy is that along ``vector``."""
+        self.run(load_once, array, tuple(loops), "" if vector is None else vector)
+        return Copy(f"{array}_r", (), self._over(f"{array}_r", ".v"))
+
+    def _over(self, copy: str, end: str) -> Loop:
+        """Return a loop that fills a copy; what the nest reads decides how often it runs."""
+        name = self._name(f"{copy}{end}")
+        return Loop(name, name, (), "copy", "copy", 0)
+
+
+def _addressed(x: Any) -> Any:
+    """Return an operand as a pass addresses it: loops and copies by their names."""
+    if isinstance(x, (Loop, Copy)):
+        return x.name
+    return tuple(map(_addressed, x)) if type(x) is tuple else x
