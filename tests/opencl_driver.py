@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
-from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,46 +20,24 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
-
-_PACKAGE, _LIBRARY = "intel-opencl-rt", "libintelocl.so"
-
-
-@cache
-def driver() -> Path | None:
-    """The driver's library, or None where the package is not installed."""
-    try:
-        files = metadata.files(_PACKAGE) or []
-    except metadata.PackageNotFoundError:
-        return None
-    found = [Path(str(f.locate())).resolve() for f in files if f.name == _LIBRARY]
-    return next((f for f in found if f.exists()), None)
-
-
-@cache
-def _vendors() -> str:
-    """A folder that names the driver, as OpenCL's loader reads one when it is loaded."""
-    folder = Path(tempfile.mkdtemp(prefix="convsmith-opencl-"))
-    (folder / "intel.icd").write_text(f"{driver()}\n", encoding="utf-8")
-    return str(folder)
+from convsmith.runtime.opencl_drivers import CPU_PACKAGES, cpu_driver, platforms
 
 
 def require_opencl() -> None:
-    """Make OpenCL find the driver. Skip the test where there is no driver, or no package that launches kernels."""
-    if driver() is None:
-        pytest.skip(f"the package {_PACKAGE} is not installed: nothing runs SPIR-V here")
-    os.environ.setdefault("OCL_ICD_VENDORS", _vendors())
+    """Skip the test where there is no driver for CPUs, or no package that launches kernels."""
+    if cpu_driver() is None:
+        pytest.skip(f"pip install {CPU_PACKAGES} installs a driver: nothing runs SPIR-V here")
     pytest.importorskip("pyopencl")
 
 
 def load_first() -> None:
     """Load the driver, where there is one. OpenVINO brings an older TBB, with which the driver cannot be loaded."""
-    if driver() is None or find_spec("pyopencl") is None:
+    if cpu_driver() is None or find_spec("pyopencl") is None:
         return
-    os.environ.setdefault("OCL_ICD_VENDORS", _vendors())
     import pyopencl
 
     with suppress(pyopencl.Error):  # a test that needs the driver says what is missing
-        pyopencl.get_platforms()
+        platforms(pyopencl)
 
 
 def artifact_of(kernel: Kernel, machine: Machine) -> Artifact:

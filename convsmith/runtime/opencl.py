@@ -19,8 +19,9 @@ from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce, nbytes_of
 from convsmith.runtime.host_block import memory_at
+from convsmith.runtime.opencl_drivers import CPU_PACKAGES, platforms
 
-__all__ = ["OpenClFunction", "OpenClLibrary", "check_device", "device_name"]
+__all__ = ["OpenClFunction", "OpenClLibrary", "OpenedDevice", "check_device", "device_name"]
 
 _PACKAGE = "pyopencl"
 
@@ -38,13 +39,13 @@ def _package() -> Any:
     return pyopencl
 
 
-class _Opened:
+class OpenedDevice:
     """A context on a device, with one queue."""
 
     def __init__(self) -> None:
         self.cl = cl = _package()
         try:
-            found = [d for platform in cl.get_platforms() for d in platform.get_devices()]
+            found = [d for platform in platforms(cl) for d in platform.get_devices()]
         except cl.Error as error:
             found, why = [], f" ({error})"
         else:
@@ -53,8 +54,8 @@ class _Opened:
         if not able:
             names = ", ".join(d.name.strip() for d in found) or "none"
             raise UnsupportedError(
-                f"no device of OpenCL takes SPIR-V{why}: those of this machine are {names}; a driver for CPUs is in "
-                "the packages intel-opencl-rt and intel-cmplr-lib-rt; OCL_ICD_VENDORS must name a folder that names it",
+                f"no device of OpenCL takes SPIR-V{why}: those of this machine are {names}; pip install {CPU_PACKAGES} "
+                "installs a driver for CPUs",
                 code="opencl",
             )
         self.device = min(able, key=lambda d: (not d.type & cl.device_type.GPU, able.index(d)))
@@ -70,7 +71,7 @@ def _il_version(device: Any) -> str:
         return ""
 
 
-_opened = OpenedOnce(_Opened, "OpenCL", "opencl")
+_opened = OpenedOnce(OpenedDevice, "OpenCL", "opencl")
 
 
 def device_name() -> str:
@@ -134,24 +135,32 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-class OpenClLibrary(DeviceLibrary[_Opened, "dict[str, Any]", OpenClFunction]):
+class OpenClLibrary(DeviceLibrary[OpenedDevice, "dict[str, Any]", OpenClFunction]):
     """The SPIR-V of an artifact: its code on a device are kernels by symbol."""
 
-    def opened(self) -> _Opened:
+    def opened(self) -> OpenedDevice:
         return _opened()
 
     def function(self, entry: Entry) -> OpenClFunction:
         return OpenClFunction(self, entry)
 
-    def load(self, gpu: _Opened) -> dict[str, Any]:
+    def needed(self, needs: Collection[str]) -> Collection[str]:
+        """Return the extensions that the device must have, of those that the code needs."""
+        return needs
+
+    def build(self, gpu: OpenedDevice) -> Any:
+        """Return the program of the artifact's code, built for a device."""
+        return gpu.cl.Program(gpu.context, self.artifact.code).build()
+
+    def load(self, gpu: OpenedDevice) -> dict[str, Any]:
         artifact, cl = self.artifact, gpu.cl
-        _check_extensions(artifact.target, artifact.needs, gpu.device)
+        _check_extensions(artifact.target, self.needed(artifact.needs), gpu.device)
         for entry in artifact.entries.values():
             _check_limits(entry, gpu.device)
         try:
             with _opened.guard.lock, warnings.catch_warnings():  # the filter of warnings is the process's
                 warnings.simplefilter("ignore", cl.CompilerWarning)  # drivers report successful builds
-                program = cl.Program(gpu.context, artifact.code).build()
+                program = self.build(gpu)
             return {e.symbol: cl.Kernel(program, e.symbol) for e in artifact.entries.values()}
         except cl.Error as error:
             raise ToolchainError(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from devices import check_fragments
 from opencl_driver import require_opencl
-from sub_groups import DEVICES, assembly, emulated, run_emulated
+from sub_groups import DEVICES, assembly, run_emulated
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact, Entry
@@ -18,6 +18,7 @@ from convsmith.codegen.device_module import device_text
 from convsmith.compiler.arguments import buffer_argument
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
+from convsmith.emulate.opencl import OPENCL
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.interp import run
 from convsmith.ir.instruction import LANES, Instruction
@@ -33,7 +34,6 @@ from convsmith.passes.spread_lanes import spread_lanes
 from convsmith.passes.unroll import unroll
 from convsmith.problem import parse_problem
 from convsmith.runtime.host_block import HostBlock
-from convsmith.runtime.loading import library_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.device import device_plan
 from convsmith.tune.device import device_config
@@ -163,8 +163,8 @@ def test_the_registers_of_a_row_give_its_specification(name: str, mnemonic: str,
     arguments = tuple(buffer_argument(b, "inout" if b.name == "c" else "in") for b in kernel.params)
     with interning():
         entry = Entry(kernel.name, arguments, launch_of(kernel, 1, machine))
-    code = spirv(emulated(text, machine), machine)
-    made = Artifact(code, machine.name, {"main": entry}, kernel.name, f"--target={machine.name}")
+    made = Artifact(spirv(text, machine), machine.name, {"main": entry}, kernel.name, f"--target={machine.name}",
+                    needs=machine.needs)  # fmt: skip
     rng = np.random.default_rng(1)
     arrays = {}
     for b in kernel.params:
@@ -172,7 +172,7 @@ def test_the_registers_of_a_row_give_its_specification(name: str, mnemonic: str,
         arrays[b.name] = rng.integers(low, high, b.size, endpoint=True).astype(b.dtype.numpy)
     wanted = {x: y.copy() for x, y in arrays.items()}
     run(row.kernel, wanted)
-    function = library_of(made)["main"]
+    function = OPENCL.load(made)["main"]
     block = HostBlock(function.entry, {x: y.ctypes.data for x, y in arrays.items()})
     function(block.address)
     np.testing.assert_array_equal(arrays["c"], wanted["c"])
@@ -238,17 +238,17 @@ def test_every_pass_keeps_the_result_of_sub_groups(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str) -> None:
     name, line, words = KINDS[kind]
     require_opencl()
-    run_emulated(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"), monkeypatch)
+    run_emulated(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"))
 
 
 @pytest.mark.parametrize("kind", DEFAULT)
-def test_default_configs_compute_fragments(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_configs_compute_fragments(kind: str) -> None:
     name, line = DEFAULT[kind]
     require_opencl()
-    config = run_emulated(parse_problem(line), target(name), None, monkeypatch)
+    config = run_emulated(parse_problem(line), target(name), None)
     (lanes,) = target(name).device.warps  # type: ignore[union-attr]
     mnemonic = {"f32": "mad", "bytes-without-dpas": "dp4a"}.get(kind, "dpas")
     assert config.instruction.startswith(f"{mnemonic}_m8n{lanes}") and config.size(config.lane) % lanes == 0

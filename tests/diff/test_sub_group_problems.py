@@ -54,10 +54,10 @@ def random_case(seed: int) -> tuple[Problem, Machine, Config]:
             return problem, machine, config
 
 
-def check_random(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_random(seed: int) -> None:
     require_opencl()
     problem, machine, config = random_case(seed)
-    run_emulated(problem, machine, config, monkeypatch, seed)
+    run_emulated(problem, machine, config, seed)
 
 
 @pytest.mark.slow
@@ -73,11 +73,11 @@ def test_the_random_problems_are_of_all_kinds() -> None:
 
 
 @pytest.mark.parametrize("seed", range(9))
-def test_random_problems(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_random(seed, monkeypatch)
+def test_random_problems(seed: int) -> None:
+    check_random(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(9, 120))
-def test_more_random_problems(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_random(seed, monkeypatch)
+def test_more_random_problems(seed: int) -> None:
+    check_random(seed)

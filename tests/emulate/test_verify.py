@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from emulated import skip_without_emulator
+from opencl_driver import require_opencl  # noqa: F401  # has the driver loaded before OpenVINO
 
 import convsmith as cs
 from convsmith.cli.main import main
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.settings import settings
-from convsmith.emulate.emulators import EMULATORS, emulator_for, is_native
-from convsmith.emulate.ptx.emulator import PtxInterpreter
+from convsmith.emulate import emulators
+from convsmith.emulate.bochs import BOCHS
+from convsmith.emulate.emulators import emulator_for, is_native
+from convsmith.emulate.ptx.emulator import PTX, PtxInterpreter
+from convsmith.emulate.qemu import AARCH64
 from convsmith.machine.registry import device_targets, host_targets, known_targets, target
+from convsmith.runtime import opencl
+from convsmith.runtime.device_library import OpenedOnce
 
-TARGETS = ("aarch64+dotprod", "aarch64+sve", "hexagon+v68", "sm_80", "sm_90a")
+TARGETS = ("aarch64+dotprod", "aarch64+sve", "hexagon+v68", "sm_80", "sm_90a", "xe_hpc", "xe_hpg")
 
 LAST = "--stag=axb --dtag=axb"
 LINES = {
@@ -63,7 +71,7 @@ def test_parts_of_threads_run_one_after_the_other(name: str, threads: int) -> No
 
 
 def test_a_kernel_of_this_machine_is_verified_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in {type(emulator) for emulator in EMULATORS}:
+    for kind in {type(emulator) for emulator in emulators.EMULATORS}:
         monkeypatch.setattr(kind, "load", lambda *a: pytest.fail("an emulator is used"))
     verdict = cs.compile("mb1ic3ih5oc4kh3ph1").verify(seed=3)
     assert verdict.ok and verdict.detail == "exact"
@@ -118,7 +126,7 @@ def test_a_missing_emulator_is_one_message(
 
 
 def test_a_missing_bochs_is_one_message() -> None:
-    name = next(t.name for t in known_targets() if t not in host_targets() and EMULATORS[2].runs(t))
+    name = next(t.name for t in known_targets() if t not in host_targets() and BOCHS.runs(t))
     with settings.scope(bochs=Path("/nowhere/bochs")):
         result = verify("resnet50", "--target", name)
     assert result.exit_code == 2 and result.output.count("\n") == 1
@@ -133,19 +141,31 @@ def test_a_level_that_no_emulated_processor_has() -> None:
     assert "nearest is v67" in result.output
 
 
-def test_a_level_without_an_emulator() -> None:
-    result = verify("mb1ic3ih5oc4kh3ph1", "--target", "xe_hpc")
+def test_a_level_without_an_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulators, "EMULATORS", (AARCH64, PTX))
+    result = verify("mb1ic3ih5oc4kh3ph1", "--target", "hexagon+v68")
     assert result.exit_code == 2
     assert result.output.startswith(
-        "UnsupportedError: this machine does not run code for xe_hpc, and no emulator does; emulated are "
+        "UnsupportedError: this machine does not run code for hexagon+v68, and no emulator does; emulated are aarch64+"
     )
-    assert "aarch64+sve" in result.output and "sm_90a" in result.output
+    assert "sm_90a" in result.output and "xe_hpc" not in result.output
+
+
+def test_a_missing_device_of_opencl_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opencl, "_opened", OpenedOnce(opencl.OpenedDevice, "OpenCL", "opencl"))
+    monkeypatch.setitem(sys.modules, "pyopencl", SimpleNamespace(Error=RuntimeError, get_platforms=lambda: []))
+    for name in ("opencl", "xe_hpc"):
+        result = verify("resnet50", "--target", name)
+        assert result.exit_code == 2 and result.output == (
+            "UnsupportedError: no device of OpenCL takes SPIR-V: those of this machine are none; pip install "
+            "intel-opencl-rt intel-cmplr-lib-rt installs a driver for CPUs\n"
+        )
 
 
 def test_every_level_is_native_or_has_one_emulator() -> None:
     for machine in (*known_targets(), *device_targets()):
-        emulators = [emulator for emulator in EMULATORS if emulator.runs(machine)]
-        assert len(emulators) <= 1 and (emulators or is_native(machine) or machine.device is not None), machine.name
+        count = sum(emulator.runs(machine) for emulator in emulators.EMULATORS)
+        assert count == 1 or (count == 0 and is_native(machine)), machine.name
 
 
 def test_a_fault_of_emulated_code_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import builtins
 import multiprocessing
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +21,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError, UsageError
 from convsmith.ir.parse import parse_kernel
 from convsmith.machine.registry import target
-from convsmith.runtime import opencl
+from convsmith.runtime import opencl, opencl_drivers
 from convsmith.runtime.device_library import OpenedOnce
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.loading import library_of
@@ -52,7 +54,7 @@ def opened(artifact: Artifact) -> None:
 @pytest.fixture
 def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process in which no device has been opened."""
-    monkeypatch.setattr(opencl, "_opened", OpenedOnce(opencl._Opened, "OpenCL", "opencl"))
+    monkeypatch.setattr(opencl, "_opened", OpenedOnce(opencl.OpenedDevice, "OpenCL", "opencl"))
 
 
 @pytest.mark.usefixtures("unopened")
@@ -86,7 +88,7 @@ def test_without_a_device_that_takes_spirv(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UnsupportedError, match=r"\(PLATFORM_NOT_FOUND_KHR\): those of this machine are none"):
         opened(copy_artifact())
     package.get_platforms = lambda: [SimpleNamespace(get_devices=lambda: [])]
-    with pytest.raises(UnsupportedError, match=r"no device of OpenCL takes SPIR-V: those of this machine are none; a"):
+    with pytest.raises(UnsupportedError, match=r"takes SPIR-V: those of this machine are none; pip install"):
         opened(copy_artifact())
 
 
@@ -197,3 +199,31 @@ def test_threads_call_one_kernel_at_once() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(call, range(40)))
+
+
+def test_the_drivers_of_the_system_and_of_the_package_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment that names a folder is left as it is."""
+    seen = []
+
+    class Package:
+        @staticmethod
+        def get_platforms() -> list[object]:
+            folder = os.environ.get("OCL_ICD_VENDORS")
+            seen.append(folder and {file.name: file.read_text() for file in Path(folder).glob("*.icd")})
+            return []
+
+    (tmp_path / "gpu.icd").write_text("libgpu.so\n")
+    (tmp_path / "readme").write_text("no driver")
+    monkeypatch.setattr(opencl_drivers, "_OF_SYSTEM", tmp_path)
+    monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
+    for driver in (Path("/there/libintelocl.so"), None):
+        monkeypatch.setattr(opencl_drivers, "cpu_driver", lambda driver=driver: driver)
+        opencl_drivers.platforms(Package)
+        assert "OCL_ICD_VENDORS" not in os.environ
+    assert seen == [{"gpu.icd": "libgpu.so\n", "intel-opencl-rt.icd": "/there/libintelocl.so\n"}, None]
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    monkeypatch.setattr(opencl_drivers, "cpu_driver", lambda: Path("/there/libintelocl.so"))
+    opencl_drivers.platforms(Package)
+    assert seen[2] == {"gpu.icd": "libgpu.so\n"}

@@ -1,0 +1,127 @@
+"""`OpenClStandIn`: kernels for GPUs of OpenCL on another of its devices, such as the CPU through Intel's driver.
+
+A kernel for a Xe GPU multiplies matrices of a sub-group by functions that only such a GPU has. Elsewhere its code is
+linked with functions of these names that compute the same products by broadcasts; all else is the code that the GPU
+runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Artifact
+from convsmith.emulate.base import Emulator
+from convsmith.ir.instruction import Instruction
+from convsmith.machine.base import Machine
+from convsmith.machine.intel_gpu.fragments import MATRICES
+from convsmith.machine.registry import target
+from convsmith.runtime.loading import LoadedCode
+from convsmith.runtime.opencl import OpenClLibrary, OpenedDevice, check_device, device_name
+
+__all__ = ["OPENCL", "OpenClStandIn"]
+
+_BROADCAST = "_Z19sub_group_broadcastij"
+
+
+@dataclass(frozen=True)
+class OpenClStandIn(Emulator):
+    """The device of OpenCL that this machine has, in place of another one."""
+
+    @property
+    def name(self) -> str:
+        return f"OpenCL on {device_name()}"
+
+    def runs(self, machine: Machine) -> bool:
+        return machine.device is not None and machine.device.runtime == "opencl"
+
+    def check(self, machine: Machine) -> None:
+        check_device(machine.name, _without_products(machine.needs))
+
+    def load(self, artifact: Artifact) -> LoadedCode:
+        return _LinkedLibrary(artifact)
+
+
+OPENCL = OpenClStandIn()
+
+
+def _without_products(needs: Collection[str]) -> Collection[str]:
+    return [name for name in needs if name != MATRICES]
+
+
+class _LinkedLibrary(OpenClLibrary):
+    """The SPIR-V of an artifact, linked with the products that it calls."""
+
+    def needed(self, needs: Collection[str]) -> Collection[str]:
+        return _without_products(needs)
+
+    def build(self, gpu: OpenedDevice) -> Any:
+        if MATRICES not in self.artifact.needs:
+            return super().build(gpu)
+        own = gpu.cl.Program(gpu.context, self.artifact.code)
+        own.compile()
+        return gpu.cl.link_program(gpu.context, [own, _compiled(gpu, self.artifact.target)])
+
+
+@cache
+def _compiled(gpu: OpenedDevice, name: str) -> Any:
+    """Return the program of the products of the target `name`, compiled for a device."""
+    program = gpu.cl.Program(gpu.context, _products(target(name)))
+    program.compile()
+    return program
+
+
+def _products(machine: Machine) -> bytes:
+    """Return SPIR-V of the functions that multiply matrices for a target: those of its rows with the extension."""
+    functions = dict.fromkeys(_definition(row) for row in machine.instructions if MATRICES in row.needs)
+    head = f'target triple = "{machine.triple}"\ndeclare spir_func i32 @{_BROADCAST}(i32, i32) convergent nounwind\n'
+    text = head + "\n".join(functions)
+    return bytes(llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features))
+
+
+def _definition(row: Instruction) -> str:
+    """Return the function that stands in for dpas: each lane adds the products of its column, in order of the terms.
+
+    As the extension says, a lane has a row's next terms in its register of the left factor, and the registers of
+    the right factor follow each other along the terms.
+    """
+    c, a, b = row.operands
+    lanes, terms = c.shape[1], a.shape[1]
+    bits = 8 if terms == 32 else 16
+    together = terms // lanes
+    head = re.sub(r"<8 x i(16|32)>, <8 x i32>, <8 x (\w+)>", r"<8 x i\1> %a, <8 x i32> %b, <8 x \2> %c", row.declare)
+    lines: list[str] = []
+
+    def put(text: str) -> str:
+        lines.append(f"%v{len(lines)} = {text}")
+        return f"%v{len(lines) - 1}"
+
+    def element(word: str, number: int, type_: str) -> str:
+        moved = put(f"lshr i32 {word}, {number * bits}")
+        part = put(f"trunc i32 {moved} to i{bits}")
+        if type_ in ("s8", "u8"):
+            return put(f"{'s' if type_ == 's8' else 'z'}ext i8 {part} to i32")
+        if type_ == "f16":
+            return put(f"fpext half {put(f'bitcast i16 {part} to half')} to float")
+        wide = put(f"zext i16 {part} to i32")
+        return put(f"bitcast i32 {put(f'shl i32 {wide}, 16')} to float")
+
+    kind = "float" if c.dtype == "f32" else "i32"
+    add, mul = ("fadd float", "fmul float") if kind == "float" else ("add i32", "mul i32")
+    whole = "%c"
+    for m in range(8):
+        total = put(f"extractelement <8 x {kind}> %c, i32 {m}")
+        own = put(f"extractelement <8 x i{bits * together}> %a, i32 {m}")
+        own = own if bits * together == 32 else put(f"zext i16 {own} to i32")
+        for k in range(terms):
+            lane = put(f"call spir_func i32 @{_BROADCAST}(i32 {own}, i32 {k // together})")
+            word = put(f"extractelement <8 x i32> %b, i32 {k * bits // 32}")
+            x, y = element(lane, k % together, a.dtype), element(word, k % (32 // bits), b.dtype)
+            total = put(f"{add} {total}, {put(f'{mul} {x}, {y}')}")
+        whole = put(f"insertelement <8 x {kind}> {whole}, {kind} {total}, i32 {m}")
+    name = head.removeprefix("declare").replace(" willreturn memory(none)", "")
+    return "\n  ".join([f"define{name} {{", *lines, f"ret <8 x {kind}> {whole}"]) + "\n}"
