@@ -37,7 +37,7 @@ def small_target(lanes: int = 4, registers: int = 32) -> Machine:
         rows.append(dot(f"dot_{types[0]}_{lanes}", lanes, terms, types, "", "", (), ""))
     for groups, group, types in ((2, 4, ("u8", "s8", "s32")), (2, 2, ("bf16", "bf16", "f32"))):
         rows.append(fragment_dot(f"fragment_{types[0]}", (3, groups, lanes, group), types, "", "", (), ""))
-    file = FragmentFile("fragment", 8, 8192, *[""] * 6, (), lambda shapes: b"")
+    file = FragmentFile("tile", 8, 8192, zero=(), load="", store="", declare=())
     moves = transpositions(128, (), ("", "any")) if lanes == 4 else ()
     return replace(
         level(), vectors=RegisterFile("vector", registers, 32 * lanes), instructions=tuple(rows),

@@ -6,15 +6,17 @@ of equal shape; the least recently used one is reused first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import cycle
+from math import prod
+from typing import Protocol
 
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.instruction import FragmentFile, Instruction, Operand
 from convsmith.ir.stmt import Alloc, Call, Invoke, Kernel, Stmt, Store
-from convsmith.ir.value import Lanes, Load
+from convsmith.ir.value import Lanes, Load, Value
 from convsmith.ir.walk import statements_of
 
 VECTORS = "vector"
@@ -24,6 +26,24 @@ Shape = tuple[int, int]
 """Rows, and bytes per row."""
 Shapes = tuple[Shape, ...]
 """The shapes of all registers by number: a configuration."""
+
+
+class FragmentEmitter(Protocol):
+    """The emitter of a function, as far as fragments need it."""
+
+    lines: list[str]
+
+    def put(self, expression: str) -> str:
+        """Emit an expression and return the name of its result."""
+        ...
+
+    def address(self, buffer: Buffer, index: Index) -> str:
+        """Return the pointer to an element."""
+        ...
+
+    def registers_of(self, operand: Operand, v: Value) -> list[str]:
+        """Return the values of an operand in registers that LLVM allocates."""
+        ...
 
 
 class Assignment:
@@ -37,10 +57,10 @@ class Assignment:
             if isinstance(s, Invoke) and s.dst.buffer.scope == "fragment":
                 row = rows[s.instruction]
                 read = [_shape(a, x) for a, x in zip(s.args, row.operands[1:])]
-                operands |= dict.fromkeys(read)
+                operands |= dict.fromkeys(x for x, operand in zip(read, row.operands[1:]) if operand.file == file.name)
                 if _place(s.dst) not in self.number:
                     self.number[_place(s.dst)] = len(shapes)
-                    shapes.append((read[0][0], row.result.layout.elements * s.dst.buffer.dtype.bytes))
+                    shapes.append((read[0][0], _columns(row.result) * s.dst.buffer.dtype.bytes))
         spare = file.count - len(shapes)
         if spare < len(operands):
             raise InternalError(f"{len(shapes)} fragments of sums leave {spare} registers for {len(operands)} shapes")
@@ -68,13 +88,15 @@ class Configurations:
 
     @staticmethod
     def of(kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile | None) -> Configurations | None:
-        """Return the configurations of a kernel; None if it does not use fragments."""
+        """Return the configurations of a kernel; None if it does not use fragments, or their registers need none."""
         bodies = (kernel.body, *(f.body for f in kernel.functions))
         every = (s for body in bodies for s in statements_of(body) if isinstance(s, Invoke))
         if not any(s.dst.buffer.scope == "fragment" and rows[s.instruction].result.file != VECTORS for s in every):
             return None
         if file is None:
             raise InternalError(f"the target has no registers for the fragments of {kernel.name}")
+        if not file.begin:
+            return None
         return Configurations(kernel, rows, file)
 
     def needed(self, s: Stmt) -> frozenset[Shapes]:
@@ -98,13 +120,14 @@ class Configurations:
 class Fragments:
     """The registers during the lifetime of a fragment buffer.
 
-    ``streamed`` are the names of streamed buffers. ``emit`` takes a line; ``address`` returns the pointer to an
-    element.
+    ``streamed`` are the names of streamed buffers, ``emitter`` emits the function around.
     """
 
-    def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile, streamed: Mapping[str, int],
-                 emit: Callable[[str], None], address: Callable[[Buffer, Index], str]) -> None:  # fmt: skip
-        self.rows, self.file, self.streamed, self.emit, self.address = rows, file, streamed, emit, address
+    def __init__(
+        self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile, streamed: Mapping[str, int],
+        emitter: FragmentEmitter,
+    ) -> None:  # fmt: skip
+        self.rows, self.file, self.streamed, self.emitter = rows, file, streamed, emitter
         assigned = Assignment(body, rows, file)
         self.number, self.pools = assigned.number, assigned.pools
         self.read: dict[int, Load] = {}
@@ -119,30 +142,49 @@ class Fragments:
         """Discard the operands in registers, which may be out of date."""
         self.read.clear()
 
+    def emit(self, line: str) -> str:
+        """Emit an expression, and return the name of its result; nothing for a call without one."""
+        if "call void @" not in line:
+            return self.emitter.put(line)
+        self.emitter.lines.append(f"  {line}")
+        return ""
+
     def zero(self, buffer: Buffer, index: tuple[Index, ...]) -> None:
-        self.emit(self.file.zero.format(r=self.number[buffer, index]))
+        self.emit(self.file.zero[self.number[buffer, index]])
 
     def fetch(self, buffer: Buffer, index: tuple[Index, ...], v: Load) -> None:
         """Load an accumulator from memory."""
-        p, distance = self.address(v.buffer, v.index[0]), _distance(v.lanes, buffer.shape[-1])
-        number = self.number[buffer, index]
-        self.emit(self.file.load.format(r=number, p=p, distance=distance * buffer.dtype.bytes))
+        self._move(self.file.load, self.number[buffer, index], v, buffer.shape[-1])
 
     def store(self, s: Store) -> None:
         """Store an accumulator to memory."""
         v = s.value
         assert isinstance(v, Load)
-        p, distance = self.address(s.buffer, s.index[0]), _distance(s.lanes, v.buffer.shape[-1])
-        self.emit(self.file.store.format(r=self.number[_place(v)], p=p, distance=distance * s.buffer.dtype.bytes))
+        self._move(self.file.store, self.number[_place(v)], s, v.buffer.shape[-1])
+
+    def _move(self, text: str, register: int, x: Load | Store, columns: int) -> None:
+        """Emit the ``text`` that moves a register from or to the place of ``x``, whole or lane by lane."""
+        distance = _distance(x.lanes, columns) * x.buffer.dtype.bytes
+        p = self.emitter.address(x.buffer, x.index[0])
+        if not self.file.by_lane:
+            self.emit(text.format(r=register, p=p, distance=distance))
+            return
+        assert x.lanes is not None
+        for lane in range(x.lanes.active // columns):
+            at = self.emitter.put(f"getelementptr i8, ptr {p}, i64 {lane * distance}") if lane else p
+            self.emit(text.format(r=register, p=at, lane=lane))
 
     def invoke(self, s: Invoke) -> None:
         """Emit one instruction and the loads of its operands."""
         row = self.rows[s.instruction]
         if self.file.awake and not self.is_awake:
-            self.emit(self.file.awake)
+            self.emitter.lines.append(f"  {self.file.awake}")
             self.is_awake = True
-        registers = {x.name: self._operand(a, x) for x, a in zip(row.operands[1:], s.args)}
-        self.emit(row.llvm.format(c=self.number[_place(s.dst)], **registers))
+        registers = {
+            x.name: [str(self._operand(a, x))] if x.file == self.file.name else self.emitter.registers_of(x, a)
+            for x, a in zip(row.operands[1:], s.args)
+        }
+        row.emit(self.emit, {row.result.name: [str(self.number[_place(s.dst)])], **registers})
 
     def _operand(self, v: object, operand: Operand) -> int:
         shape = _shape(v, operand)
@@ -151,10 +193,8 @@ class Fragments:
         register = next((r for r in pool if self.read.get(r) is v), None)
         if register is None:
             register = pool[0]
-            distance = _distance(v.lanes, operand.layout.elements) * v.buffer.dtype.bytes
-            p = self.address(v.buffer, v.index[0])
             load = self.file.stream if v.buffer.name in self.streamed else self.file.load
-            self.emit(load.format(r=register, p=p, distance=distance))
+            self._move(load, register, v, _columns(operand))
             self.read[register] = v
         pool.remove(register)
         pool.append(register)
@@ -183,5 +223,10 @@ def _place(v: Load) -> Place:
 
 def _shape(v: object, operand: Operand) -> Shape:
     assert isinstance(v, Load) and v.lanes is not None
-    elements = operand.layout.elements
-    return v.lanes.active // elements, elements * v.buffer.dtype.bytes
+    columns = _columns(operand)
+    return v.lanes.active // columns, columns * v.buffer.dtype.bytes
+
+
+def _columns(operand: Operand) -> int:
+    """Return the elements of a row of a fragment."""
+    return prod(operand.shape[1:])

@@ -59,7 +59,8 @@ class Facts:
     it loads leading lanes, its lookup of bytes, a device's dialect of kernels of threads, and the function that orders
     stores past the caches; besides, the debug information that a module is to have. Where vectors in aligned memory
     have instructions of their own, the arrays ``own`` of kernels begin at multiples of ``alignment`` bytes, and so do
-    private buffers; ``places`` are those of the kernel in hand.
+    private buffers; ``places`` are those of the kernel in hand. Functions that run a part of an entry have the
+    ``part_attributes`` as well, and outlined ones the ``called_attributes``.
     """
 
     triple: str
@@ -76,6 +77,8 @@ class Facts:
     alignment: int = 0
     own: frozenset[str] = frozenset()
     places: AlignedPlaces | None = None
+    part_attributes: tuple[str, ...] = ()
+    called_attributes: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
@@ -155,10 +158,9 @@ class FunctionEmitter(ValueEmitter):
     def _fragments(self, s: Alloc) -> None:
         """Emit the statements during the lifetime of a fragment buffer."""
         assert self.facts.fragments is not None
-        made = Fragments(
-            s.body, self.rows, self.facts.fragments, self.streamed, lambda line: self.lines.append(f"  {line}"),
-            self.address,
-        )  # fmt: skip
+        if self.configurations is None:  # else what configures the registers declares all of their intrinsics
+            self.declared |= dict.fromkeys(self.facts.fragments.declare)
+        made = Fragments(s.body, self.rows, self.facts.fragments, self.streamed, self)
         self.fragments[s.buffer] = made
         self.stmt(s.body)
         del self.fragments[s.buffer]
@@ -247,7 +249,7 @@ class FunctionEmitter(ValueEmitter):
             return
         row, args = self._form(row, s.args)
         _, *read = row.operands
-        registers = {x.name: self._registers(x, a) for x, a in zip(read, args)}
+        registers = {x.name: self.registers_of(x, a) for x, a in zip(read, args)}
         count = row.result.layout.registers
         if count == 1:
             held = self.is_held(s.dst.buffer)  # its lanes that the instruction leaves out keep what they hold
@@ -272,7 +274,7 @@ class FunctionEmitter(ValueEmitter):
             return row, args
         return row.repeated, (*args[:place], v.a, *args[place + 1 :])
 
-    def _registers(self, operand: Operand, v: Value) -> list[str]:
+    def registers_of(self, operand: Operand, v: Value) -> list[str]:
         """Return the registers of an operand; several are a whole register array, a row each."""
         if operand.layout.registers == 1 and operand.scope == "fragment" and isinstance(v, Load):
             return [self._load_rows(v)]

@@ -33,7 +33,8 @@ def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, flushe
     mark = facts.debug.define(f.name) if facts.debug is not None else ""
     e.stmt(f.body)
     declared.update(e.declared)
-    head = f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0{mark}"
+    own = _quoted(facts.called_attributes)
+    head = f"define internal void @{symbol}_{f.name}({', '.join(params)}) noinline #0{own}{mark}"
     return "\n".join((head + " {", "entry:", *e.lines, "  ret void", "}", ""))
 
 
@@ -69,8 +70,13 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
         e.lines.append(f"  call void @{facts.fence}()")
     declared.update(e.declared)
     body = "\n".join(e.lines)
-    head = f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n) #0{mark}"
+    head = f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n) #0{_quoted(facts.part_attributes)}{mark}"
     return f"{head} {{\nentry:\n{body}\n  ret void\n}}\n"
+
+
+def _quoted(attributes: tuple[str, ...]) -> str:
+    """Return attributes of a function as they follow its group."""
+    return "".join(f' "{name}"' for name in attributes)
 
 
 def _share(e: FunctionEmitter, s: Stmt) -> None:

@@ -12,4 +12,5 @@ def facts(target: Machine) -> Facts:
         target.triple, dict(target.attributes), target.rows, target.half, target.fragments, target.address_bits,
         target.head_load, target.byte_lookup,
         target.device.dialect if target.device is not None else None, target.fence, alignment=target.alignment,
+        part_attributes=target.part_attributes, called_attributes=target.called_attributes,
     )  # fmt: skip

@@ -45,6 +45,7 @@ PROCESSORS: dict[str, frozenset[str]] = {
     "max": _V8_2 | {"bf16", "i8mm"},
     sve_processor(2): _V8_2 | {"bf16", "i8mm", "sve", "sve256"},
     sve_processor(4): _V8_2 | {"bf16", "i8mm", "sve", "sve512"},
+    "max,sme-default-vector-length=64": _V8_2 | {"bf16", "i8mm", "sme", "sme512"},
 }
 """qemu's models of AArch64 and their features, as LLVM names them. The first that has all serves: it lacks most of the
 others.
@@ -81,7 +82,8 @@ class _Platform:
 _PLATFORMS = {
     "aarch64": _Platform(
         "qemu-aarch64", PROCESSORS, FileHeader(64, 183), "startup_aarch64.ll",
-        (AARCH64_TRIPLE, "generic", "+neon"), ("memcpy", "memset"),
+        (AARCH64_TRIPLE, "generic", "+neon"),
+        ("memcpy", "memset", "__arm_sc_memcpy", "__arm_sc_memset", "__arm_tpidr2_save"),
     ),
     "hexagon": _Platform(
         "qemu-hexagon", _HVX, FileHeader(32, 164, 0x67), "startup_hexagon.ll", (HEXAGON_TRIPLE, "hexagonv68", ""),

@@ -102,3 +102,12 @@ write:
 done:
   ret ptr %to
 }
+
+; Functions of the compiler's library that code in streaming mode calls.
+@__arm_sc_memcpy = alias ptr (ptr, ptr, i64), ptr @memcpy
+@__arm_sc_memset = alias ptr (ptr, i32, i64), ptr @memset
+
+; Saves what a caller keeps in ZA; the process has nothing there.
+define void @__arm_tpidr2_save() {
+  ret void
+}

@@ -330,19 +330,21 @@ class ByteLookup:
 class FragmentFile(RegisterFile):
     """Registers for fragments that LLVM numbers, and the LLVM text that zeroes, loads, stores and configures them.
 
-    ``zero`` clears register ``{r}``; ``load`` and ``store`` move it from and to ``{p}``, lanes ``{distance}`` bytes
-    apart; ``stream`` loads it from a streamed buffer; ``begin`` takes ``{p}``, the address of the constant that
-    ``configuration`` makes of the lanes and the bytes a lane of each register; ``end`` releases the registers.
-    ``awake`` stands beside the products of each block: an operation on a unit that ``store`` needs and that would power
-    down while products alone run.
+    ``zero`` has the text that clears each register, by number; ``load`` and ``store`` move register ``{r}`` from and to
+    ``{p}``, lanes ``{distance}`` bytes apart. Where ``by_lane``, they move one lane, whose number is ``{lane}``, from
+    and to its own address ``{p}``. ``stream`` loads a register from a streamed buffer. ``begin`` takes ``{p}``, the
+    address of the constant that ``configuration`` makes of the lanes and the bytes a lane of each register; ``end``
+    releases the registers; registers that need no configuration have neither. ``awake`` stands beside the products of
+    each block: an operation on a unit that ``store`` needs and that would power down while products alone run.
     """
 
-    zero: str
+    zero: tuple[str, ...]
     load: str
-    stream: str
     store: str
-    begin: str
-    end: str
     declare: tuple[str, ...]
-    configuration: Callable[[Sequence[tuple[int, int]]], bytes]
+    stream: str = ""
+    by_lane: bool = False
+    begin: str = ""
+    end: str = ""
+    configuration: Callable[[Sequence[tuple[int, int]]], bytes] = field(default=lambda shapes: b"")
     awake: str = ""

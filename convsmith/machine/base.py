@@ -49,13 +49,14 @@ class Machine:
     """One level of an instruction set on one micro-architecture.
 
     ``name`` is the level's name for users, ``features`` are LLVM's, ``needs`` are the CPU features required to run its
-    code, ``attributes`` go on every function. ``vectors`` are the vector registers, ``fragments`` the registers of
-    instructions on fragments. ``memories`` are the caches of a core, nearest first. The facts of a level are *reference
-    facts*, those of the smaller machines that have it. ``half`` names the f16 instructions: none, conversions from and
-    to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in order. ``permissions`` are those that a
-    process requests from the system before it runs code of the level. An address and a word of an argument block have
-    ``address_bits``. ``matrix_loads`` load fragments from memory that threads share. By ``messages``, the lanes of a
-    warp load or store elements that follow each other.
+    code, ``attributes`` go on every function; besides, ``part_attributes`` go on each function that runs a part of an
+    entry, and ``called_attributes`` on the functions that it calls. ``vectors`` are the vector registers, ``fragments``
+    the registers of instructions on fragments. ``memories`` are the caches of a core, nearest first. The facts of a
+    level are *reference facts*, those of the smaller machines that have it. ``half`` names the f16 instructions: none,
+    conversions from and to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in order.
+    ``permissions`` are those that a process requests from the system before it runs code of the level. An address and a
+    word of an argument block have ``address_bits``. ``matrix_loads`` load fragments from memory that threads share. By
+    ``messages``, the lanes of a warp load or store elements that follow each other.
     ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves
     shuffles that repeat lanes where LLVM's code for them is wrong.
     One instruction loads some lanes of a vector, any of them, where an element has ``masked_bytes`` at least; none does
@@ -94,6 +95,8 @@ class Machine:
     device: Device | None = None
     fence: str = ""
     alignment: int = 0
+    part_attributes: tuple[str, ...] = ()
+    called_attributes: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> dict[str, Instruction]:
@@ -257,12 +260,14 @@ def fragment_dot(name: str, shape: tuple[int, int, int, int], types: tuple[str, 
     """
     a, b, c = types
     m, k, lanes, group = shape
+    x, y = f"a[m, k * {group} + r]", f"b[k, l * {group} + r]"
+    x, y = (v if t == c else f"cast({c}, {v})" for v, t in ((x, a), (y, b)))
     body = (
         f"  for m in 0 .. {m}:\n"
         f"    for k in 0 .. {k}:\n"
         f"      for l in 0 .. {lanes}:\n"
         f"        for r in 0 .. {group}:\n"
-        f"          c[m, l] = c[m, l] + cast({c}, a[m, k * {group} + r]) * cast({c}, b[k, l * {group} + r])\n"
+        f"          c[m, l] = c[m, l] + {x} * {y}\n"
     )
     shapes = (("c", c, m, lanes), ("a", a, m, k * group), ("b", b, k, lanes * group))
     operands = tuple(

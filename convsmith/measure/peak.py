@@ -262,7 +262,7 @@ def _fragment_text(t: Machine, row: Instruction, threads: int) -> str:
     *sums, a, b = range(file.count)
     lines = [
         file.begin.format(p="@shapes"),
-        *(file.zero.format(r=n) for n in range(file.count)),
+        *file.zero,
         "br label %loop",
         "loop:",
         "%i = phi i64 [ 0, %entry ], [ %next, %loop ]",

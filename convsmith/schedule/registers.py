@@ -16,7 +16,8 @@ from convsmith.statement.statement import Statement
 OF_GROUPS = ("group", "shared", "pad", "swizzle", "vectors", "join", "buffers", "copies", "barriers")
 """Fields of a config that say something on machines with groups of threads alone."""
 SPARE = 3
-"""Fragments for factors: of the weights, of the source, and of a remainder of the source that has fewer rows."""
+"""Fragments for factors in registers of the sums' file: of the weights, of the source, and of a remainder of the source
+that has fewer rows."""
 
 
 class Registers(NamedTuple):
@@ -85,8 +86,8 @@ def check_config(
 
 
 def register_file(target: Machine, unit: Unit) -> RegisterFile:
-    """Return the registers that hold what ``unit`` works on: those for fragments, where the target has some."""
-    return target.fragments if unit.rows > 1 and target.fragments is not None else target.vectors
+    """Return the registers that hold the sums of ``unit``."""
+    return next(file for file in target.register_files if file.name == unit.file)
 
 
 def registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled: int) -> Registers:
@@ -101,10 +102,11 @@ def registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled:
         pixels = prod(others.values())
     if unit.rows > 1:
         high = -(-pixels // unit.rows)
-        text = f"{high}x{vectors}: {high * vectors} accumulators + {SPARE} of factors"
+        spare = SPARE if unit.factor_file == unit.file else 0
+        text = f"{high}x{vectors}: {high * vectors} accumulators" + (f" + {spare} of factors" if spare else "")
         file = register_file(target, unit)
         name = "vector registers" if file is target.vectors else "registers for fragments"
-        return Registers(high * vectors + SPARE, file.count, name, text)
+        return Registers(high * vectors + spare, file.count, name, text)
     flips = any(name not in config.pack for name in config.flip)  # by a constant that all vectors share
     spare = target.costs.temporaries + unit.temporaries + flips
     read = vectors * (1 if unit.dot else prod(size for _, size in config.terms))

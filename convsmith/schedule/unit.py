@@ -27,7 +27,8 @@ class Unit:
     of the type of sums: ``dot`` is false then. One with several ``rows`` works on fragments of ``rows`` times ``lanes``
     sums. ``group`` terms are contiguous in its packed operand, whose elements packing converts to the type ``widens``
     unless that is empty. It needs ``temporaries`` registers besides those of its operands. Its results are right for
-    weights up to the magnitude ``limit``, unless that is 0.
+    weights up to the magnitude ``limit``, unless that is 0. Registers of the ``file`` hold the sums, and those of
+    ``factor_file`` the factors.
     """
 
     lanes: int
@@ -39,6 +40,8 @@ class Unit:
     widens: str = ""
     temporaries: int = 0
     limit: int = 0
+    file: str = "vector"
+    factor_file: str = "vector"
 
     @staticmethod
     def of(st: Statement, target: Machine, config: Config) -> Unit:
@@ -82,7 +85,10 @@ class Unit:
         """Return the unit of an instruction that multiplies factors of their own types."""
         group = row.group if row.rows > 1 else 1
         widens = row.operands[-1].dtype if row.widens else ""
-        return Unit(row.lanes, row.terms, True, row.rows, group, row.name, widens, row.temporaries, row.limit)
+        return Unit(
+            row.lanes, row.terms, True, row.rows, group, row.name, widens, row.temporaries, row.limit, row.result.file,
+            row.operands[-1].file,
+        )  # fmt: skip
 
     @staticmethod
     def plain(st: Statement, target: Machine) -> Unit:

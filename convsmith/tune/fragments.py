@@ -10,12 +10,11 @@ from convsmith.machine.costs import Costs
 from convsmith.schedule.unit import Unit
 
 
-def fragment_shapes(registers: int) -> list[tuple[int, int]]:
-    """Return numbers of fragments of sums, down the pixels and along the channels, in half of the registers at most.
+def fragment_shapes(most: int) -> list[tuple[int, int]]:
+    """Return numbers of fragments of sums, down the pixels and along the channels, ``most`` together.
 
     Shapes that use most registers come first, and the squarest among them.
     """
-    most = registers // 2
     shapes = [(high, wide) for high in range(1, most + 1) for wide in range(1, most // high + 1)]
     return sorted(shapes, key=lambda shape: (-shape[0] * shape[1], max(shape), shape))
 
@@ -23,8 +22,11 @@ def fragment_shapes(registers: int) -> list[tuple[int, int]]:
 def fragment_tiles(
     pixels: str, size: int, lane: str, channels: int, unit: Unit, registers: int
 ) -> Iterator[dict[str, int]]:
-    """Yield tiles of pixels and channels; the height of a fragment is one that divides the pixels, if there is one."""
-    for high, wide in fragment_shapes(registers):
+    """Yield tiles of pixels and channels; the height of a fragment is one that divides the pixels, if there is one.
+
+    Sums take half of the registers at most where the factors are in registers of the same file.
+    """
+    for high, wide in fragment_shapes(registers // 2 if unit.factor_file == unit.file else registers):
         if (wide - 1) * unit.lanes >= channels:
             continue
         most = min(unit.rows * high, size)

@@ -26,7 +26,7 @@ WEIGHTS = np.ones((16, 8, 3, 3), np.float32)
         ({"target": "riscv64-linux-gnu"}, "bad-target", "target 'riscv64-linux-gnu' is unknown; known are cpu, .*"
                                                         "aarch64-linux-gnu.*levels avx512_amx_fp16"),
         ({"target": "x86_64-windows-msvc"}, "bad-target", "is unknown; known are cpu"),
-        ({"target": "aarch64-linux-gnu+avx2"}, "bad-target", "no level has the feature 'avx2'; legal are sve512"),
+        ({"target": "aarch64-linux-gnu+avx2"}, "bad-target", "no level has the feature 'avx2'; legal are sme512"),
         ({"target": "x86_64-linux-gnu+avx512f"}, "bad-target", r"avx512f is used by the level avx512, which needs .*"
                                                                r"avx512bw.* too; legal is \+avx512$"),
         ({"target": "opencl"}, "bad-target", "target 'opencl' is a device, which a run time launches; legal are CPUs"),

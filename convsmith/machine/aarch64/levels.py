@@ -8,6 +8,8 @@ from convsmith.ir.instruction import RegisterFile
 from convsmith.ir.types import Half
 from convsmith.machine.aarch64.instructions import INSTRUCTIONS
 from convsmith.machine.aarch64.matrices import INSTRUCTIONS as MATRICES
+from convsmith.machine.aarch64.outer_products import rows as outer_products
+from convsmith.machine.aarch64.outer_products import tiles
 from convsmith.machine.aarch64.scalable import rows as scalable_rows
 from convsmith.machine.aarch64.scalable import unit_rows
 from convsmith.machine.base import Machine
@@ -54,6 +56,21 @@ def _sve(scale: int) -> Machine:
     )  # fmt: skip
 
 
+def _sme(scale: int) -> Machine:
+    """Return SME with streaming vectors of ``scale`` times 128 bits, above all of NEON.
+
+    Kernels run in streaming mode, where all vectors are scalable ones and there are no vectors outside of it.
+    """
+    sve, neon = _sve(scale), _neon(len(_EXTENSIONS))
+    needs = (*neon.needs, "sme", f"sme{_BITS * scale}")
+    return replace(
+        sve, name=f"aarch64+sme{_BITS * scale}", features=f"{neon.features},+sme", needs=needs,
+        instructions=(*scalable_rows(scale, "sme"), *outer_products(scale)), fragments=tiles(scale),
+        part_attributes=("aarch64_pstate_sm_body", "aarch64_new_za"),
+        called_attributes=("aarch64_pstate_sm_enabled", "aarch64_inout_za"),
+    )  # fmt: skip
+
+
 def _any_sve() -> Machine:
     """Return SVE with vectors of any length, above all of NEON, whose vectors are units of them."""
     neon = _neon(len(_EXTENSIONS))
@@ -64,6 +81,6 @@ def _any_sve() -> Machine:
     )  # fmt: skip
 
 
-LEVELS = (_sve(4), _sve(2), _any_sve(), *(_neon(count) for count in range(len(_EXTENSIONS), -1, -1)))
+LEVELS = (_sme(4), _sve(4), _sve(2), _any_sve(), *(_neon(count) for count in range(len(_EXTENSIONS), -1, -1)))
 """Levels of SVE whose vector length is known need it by a name of ours, ``sve256``, which no machine reports as a
 feature."""

@@ -26,10 +26,11 @@ _NUMBERED = 3
 """Rows of such instructions that a level of known vector length has: those on bytes."""
 
 
-def rows(scale: int) -> tuple[Instruction, ...]:
-    """Return the rows of a machine whose vectors have ``scale`` units."""
+def rows(scale: int, extension: str = "sve") -> tuple[Instruction, ...]:
+    """Return the rows of a machine whose vectors have ``scale`` units, as an ``extension`` has them."""
     fused = (_numbered_fused(type_, scale) for type_ in _LANES)
-    return (*fused, *(_numbered_dot(_dot(*dot), scale) for dot in _DOTS[:_NUMBERED]))
+    found = (*fused, *(_numbered_dot(_dot(*dot), scale) for dot in _DOTS[:_NUMBERED]))
+    return tuple(replace(row, needs=(extension, *row.needs[1:])) for row in found)
 
 
 def unit_rows(needs: tuple[str, ...]) -> tuple[Instruction, ...]:
