@@ -36,11 +36,11 @@ def host_targets() -> tuple[Machine, ...]:
     return _host_targets(preferred().name)
 
 
-def known_targets() -> tuple[Machine, ...]:
-    """Return every level of CPUs, family by family, with the costs of the preferred micro-architecture; the last is
-    ``generic``.
+def known_targets(micro_architecture: str = "") -> tuple[Machine, ...]:
+    """Return every level of CPUs, family by family, with the costs of a micro-architecture, by default of the preferred
+    one; the last is ``generic``.
     """
-    return _known_targets(preferred().name)
+    return _known_targets(micro_architecture or preferred().name)
 
 
 @cache
