@@ -89,7 +89,7 @@ class CudaSubjects:
 
         def run() -> None:
             with memory.on_stream(self.torch.cuda.current_stream().cuda_stream):
-                call([t.data_ptr() for t in tensors.values()], tensors)
+                call.run([t.data_ptr() for t in tensors.values()], tensors)
 
         run()
         self.torch.cuda.synchronize()

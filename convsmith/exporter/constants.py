@@ -28,10 +28,11 @@ from convsmith.passes.manager import Step, run_steps
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.relocate import Relocate
 from convsmith.passes.simplify import simplify
-from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, address_of, aligned_empty
+from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec, address_of
 from convsmith.runtime.border import tensors_of
-from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.operand_packing import PackedParts
+from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
 from convsmith.schedule.planned import AnyPlan
 
 __all__ = ["built_in_contents", "stored_bytes"]
@@ -95,18 +96,14 @@ class _PackingHere:
     def packed(self, operand: str, arrays: Mapping[str, Array]) -> bytes:
         """Return the packed memory of ``operand``, one of ``arrays``."""
         parts = PackedParts.of(self._artifact, operand)
-        memory = aligned_empty(parts.size * parts.dtype.itemsize)
+        memory = parts.new()
         memory[:] = 0
-        places = parts.addresses(address_of(memory))
-        keep: list[Array] = []
-        for name in self._artifact.packs[operand]:
-            for a in self._artifact.entries[name].arguments:
-                if a.role == "in" and a.name not in places:
-                    ready = _ready(a, operand, arrays)
-                    places[a.name] = address_of(ready)
-                    keep.append(ready)
-            function = self._library[name]
-            EntryCall(function, function.entry, {}).run_with(places, keep)
+        functions = [self._library[name] for name in self._artifact.packs[operand]]
+        read = {a.name: a for function in functions for a in function.entry.arguments if a.role == "in"}
+        ready = [_ready(a, operand, arrays) for a in read.values()]
+        given = [parts.offsets, *({name: 0} for name in read)]
+        call = PreparedCall([LoadedEntry(function, function.entry, {}) for function in functions], given)
+        call.run([address_of(memory), *map(address_of, ready)], (memory, ready))
         return memory.tobytes()
 
 

@@ -17,7 +17,7 @@ from convsmith.exporter.interface import WORKSPACE, EntryUse, Interface, Paramet
 from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
-from convsmith.runtime.entry_call import PackedParts
+from convsmith.runtime.operand_packing import PackedParts
 
 __all__ = ["entry_points_text"]
 

@@ -19,7 +19,7 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.codegen.binder import element_type
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
 from convsmith.runtime.border import tensors_of
-from convsmith.runtime.entry_call import PackedParts
+from convsmith.runtime.operand_packing import PackedParts
 
 __all__ = ["WORKSPACE", "EntryUse", "Interface", "PackingFunction", "Parameter", "interface_of"]
 

@@ -23,7 +23,6 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as known_target
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
-from convsmith.runtime.addressed import AddressedKernel
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given, Names
 from convsmith.runtime.denormals import with_denormals
@@ -31,7 +30,7 @@ from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.kept import KeptWeights
 from convsmith.runtime.loading import LoadedCode, library_of
 from convsmith.runtime.packed import Packed
-from convsmith.runtime.placed_call import PlacedCall
+from convsmith.runtime.prepared_call import Frame, PreparedCall
 from convsmith.runtime.resident import ResidentCall
 from convsmith.schedule.config import Config
 from convsmith.schedule.wish import Decisions
@@ -164,17 +163,17 @@ class CompiledKernel(Inspected):
         """Return packed operands by name, for any number of calls of `run`: the weights of the stages of a chain."""
         return self._host.pack_each(operands)
 
-    def placed(self, constants: Mapping[str, Given], scratch: int) -> PlacedCall:
-        """Return a call on memory whose addresses the caller sets; see `HostKernel.placed`."""
+    def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame:
+        """Return blocks for calls on memory whose addresses the caller writes; see `HostKernel.placed`."""
         assert isinstance(self._host, HostKernel)
-        return self._host.placed(constants, scratch)
+        return self._host.placed(constants, names, scratch)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of memory that a placed call needs, besides its arrays."""
         return self._host.scratch_bytes if isinstance(self._host, HostKernel) else 0
 
-    def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> AddressedKernel | None:
+    def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> PreparedCall | None:
         """Return the kernel as a function on addresses of arrays, as `HostKernel.addressed` does; None if a tensor is
         empty.
         """

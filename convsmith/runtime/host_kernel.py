@@ -6,7 +6,7 @@ calls reuse. Native code runs without the GIL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import isnan, nan
 from typing import Any
@@ -16,28 +16,23 @@ import numpy as np
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock
-from convsmith.runtime.addressed import AddressedKernel
 from convsmith.runtime.arrays import (
-    ALIGNMENT,
     Array,
     address_of,
     as_array,
     beyond_text,
     is_within,
     magnitude,
-    numpy_dtype,
     within_text,
 )
 from convsmith.runtime.border import BY_NAME, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
-from convsmith.runtime.entry_call import EntryCall
 from convsmith.runtime.foreign import is_negated
 from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, stream_of
-from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.operand_packing import OperandPacking
 from convsmith.runtime.packed import Packed
-from convsmith.runtime.placed_call import PlacedCall
+from convsmith.runtime.prepared_call import Frame, LoadedEntry, PreparedCall, places_of
 from convsmith.runtime.resident import ResidentCall
 from convsmith.runtime.stream_kernels import StreamKernels
 
@@ -45,6 +40,8 @@ __all__ = ["HostKernel"]
 
 _ndarray = np.ndarray
 _making = RenewedLock()
+_BY_POSITION = ("src", "dst", "wei", "bia")
+"""Arrays of a call with packed weights."""
 
 
 class HostKernel:
@@ -61,11 +58,11 @@ class HostKernel:
         self.artifact = artifact
         self._gpu = memory_of(library)
         self._border = border = border_of(artifact)
-        steps = {name: EntryCall(library[name], entry, border.defaults) for name, entry in artifact.steps.items()}
-        self._steps = list(steps.values())
+        self._steps = [LoadedEntry(library[name], entry, border.defaults) for name, entry in artifact.steps.items()]
         self._packing = packing = OperandPacking(artifact, border, library)
         arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
-        self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}
+        self._shared = {argument.name: argument for argument in arguments if argument.role == "shared"}.values()
+        self._prepared: dict[tuple[tuple[str, ...], tuple[str, ...]], PreparedCall] = {}
 
         self._signature = packing.signature
         self._limit = artifact.limits.get(border.operand)
@@ -74,10 +71,9 @@ class HostKernel:
         self._fallback: HostKernel | None = None
         self._looks_for_denormals = True
 
-        self._main = steps["main"]
+        self._on_packed: PreparedCall | None = None
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, None)
-        if self._direct():
-            assert packing.memory is not None
+        if self._is_direct:
             s, d = self._src, self._dst = border.specs["src"], border.specs["dst"]
             self._common = (
                 self._signature,
@@ -85,11 +81,6 @@ class HostKernel:
                 d.dtype, d.shape, d.stride_forms, d.extent,
                 s.misalignment | d.misalignment, self._limit,
             )  # fmt: skip
-            position = self._main.positions
-            self._at_src, self._at_dst = position["src"], position["dst"]
-            places = ((position.get(name), offset) for name, offset in packing.memory.offsets.items())
-            self._at_weights = [(at, offset) for at, offset in places if at is not None]
-            self._at_bias = position.get("bia", -1)
 
     @property
     def packing(self) -> str:
@@ -173,7 +164,9 @@ class HostKernel:
             if not (source | target) & misalignment and (
                 source + src_extent <= target or target + dst_extent <= source
             ):
-                self._run(source, weights, target, (src, weights, out))
+                call = self._on_packed or self._call_on_packed()
+                packed, of_bias = weights.addresses
+                call.run((source, target, packed, of_bias), (src, weights, out))
                 return out
         elif (
             out is None
@@ -185,7 +178,8 @@ class HostKernel:
             and not self._border.adds_to_result
         ):
             ready, made = self._src.prepare(self._src.check(src, names["src"])), self._dst.empty()
-            self._run(address_of(ready), weights, address_of(made), (ready, weights, made))
+            call = self._on_packed or self._call_on_packed()
+            call.run((address_of(ready), address_of(made), *weights.addresses), (ready, weights, made))
             return made
         return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
 
@@ -198,20 +192,9 @@ class HostKernel:
         if self._gpu is not None and any(map(is_on_gpu, (src, weights, out))):
             return partial(self.call, src, weights, None, out, names)
         as_array(names["dst"], out)
-        if not isinstance(weights, Packed):
-            weights = self.pack(weights, names=names)
-        inputs, results = self._border.take(self._border.positional(src, weights, None, out, names), names)
-        if is_negated(src):  # a copy of it would not follow its contents
-            return partial(self.call, src, weights, None, out, names)
-        src, out = inputs["src"], results["dst"]  # type: ignore[assignment]  # only an operand comes packed
-        direct = self._common[0] and not self._shared and self._server(weights) is self
-        if not direct or not self._src.fits(src) or not self._dst.fits(out):
-            return partial(self.call, src, weights, None, out, names)
-        block = self._main.block()
-        if block.followers:
-            return partial(self.call, src, weights, None, out, names)
-        self._address(block, address_of(src), weights, address_of(out))
-        return self._main.bound(block, (src, weights, out))
+        packed = weights if isinstance(weights, Packed) else self.pack(weights, names=names)
+        taken = self._border.take(self._border.positional(src, packed, None, out, names), names)
+        return self._bound((src, out), *taken) or partial(self.call, src, packed, None, out, names)
 
     def bind_each(self, arrays: Mapping[str, Given]) -> Callable[[], object]:
         """Return a function that computes on these arrays, by name, at each call; they are checked once, here.
@@ -219,85 +202,93 @@ class HostKernel:
         The contents of plain arrays may change in between: each call packs operands that are plain. Only one thread at
         a time may call the function.
         """
-        border = self._border
         if self._gpu is not None and any(map(is_on_gpu, arrays.values())):
             return partial(self.run, arrays)
-        inputs, results = border.take(arrays)
-        given = [(name, x) for name, x in (*inputs.items(), *results.items()) if isinstance(x, _ndarray)]
-        fit = all(border.specs[name].fits(x) for name, x in given) and not any(map(is_negated, arrays.values()))
-        if not fit or border.empty or self.artifact.limits:
-            return partial(self.run, arrays)
+        return self._bound(arrays.values(), *self._border.take(arrays)) or partial(self.run, arrays)
+
+    def _bound(
+        self, given: Iterable[Given], inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]
+    ) -> Callable[[], object] | None:
+        """Return a function that computes on the checked arrays of a call; None if an array of those `given` is copied,
+        or each call has to look at its contents.
+        """
+        arrays: dict[str, Array | Packed] = {**inputs, **results}
+        fit = all(isinstance(x, Packed) or self._border.specs[name].fits(x) for name, x in arrays.items())
+        if not fit or self._border.empty or any(map(is_negated, given)):
+            return None
         self._packing.check(inputs)
-        addresses, keep, _ = self._places(inputs, results)
-        plain = (name for name in self._packing.entries if isinstance(inputs.get(name), _ndarray))
-        packing = [entry for name in plain for entry in self._packing.entries[name]]
-        calls = []
-        for entry in (*packing, *self._steps):
-            block = entry.block()
-            block.give(addresses)
-            block.follow()
-            calls.append(entry.bound(block, keep))
+        for name in self.artifact.limits:
+            operand = inputs.get(name)
+            if not isinstance(operand, Packed) or name != self._border.operand or self._server(operand) is not self:
+                return None
+        packed = tuple(name for name, x in inputs.items() if isinstance(x, Packed))
+        addresses = [x.addresses[0] if isinstance(x, Packed) else address_of(x) for x in arrays.values()]
+        return self.addressed(tuple(arrays), packed).bind(addresses, arrays)
 
-        def call() -> None:
-            for run in calls:
-                run()
-
-        return call
-
-    def placed(self, constants: Mapping[str, Given], scratch: int) -> PlacedCall:
-        """Return a call on memory whose addresses the caller sets; the arrays and packed operands `constants` are
-        those of every call.
+    def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame:
+        """Return blocks for calls on memory at addresses of the arrays `names`, which the caller writes; the arrays and
+        packed operands `constants` are those of every call.
 
         The call also uses `scratch_bytes` of memory from the address `scratch`, a multiple of `ALIGNMENT`.
         """
         packed = constants.get(self._border.operand)
         server = self._server(packed) if isinstance(packed, Packed) else self
         if server is not self:
-            return server.placed(constants, scratch)
+            return server.placed(constants, names, scratch)
         specs, inputs = self._border.specs, dict[str, Array | Packed]()
-        for name, given in constants.items():
-            inputs[name] = given if isinstance(given, Packed) else specs[name].check(given, name)
-        self._check_packed(inputs)
-        addresses, keep, _ = self._places(inputs, {})
+        for name, array in constants.items():
+            inputs[name] = array if isinstance(array, Packed) else specs[name].check(array, name)
         if isinstance(packed, Packed) and packed.bias is not None:
-            addresses["bia"] = packed.addresses[1]
-        places, _ = self._lent()
-        addresses |= {name: scratch + offset for name, offset in places.items()}
-        return PlacedCall(self._steps, addresses, scratch, keep)
+            inputs["bia"] = packed.bias
+        self._check_packed(inputs)
+        given: list[Mapping[str, int]] = []
+        known: list[Array | Packed] = []
+        for name, array in inputs.items():
+            ready = array if isinstance(array, Packed) else specs[name].prepare(array)
+            if isinstance(ready, Packed) or name not in self._packing.entries:
+                given.append(self._packing.parts_of(name).offsets if isinstance(ready, Packed) else {name: 0})
+                known.append(ready)
+            else:
+                given += [{name: 0}, self._packing.parts[name].offsets]
+                known += [ready, self._packing.pack(name, {n: x for n, x in inputs.items() if isinstance(x, _ndarray)})]
+        call = PreparedCall(self._steps, [*given, *({name: 0} for name in names)], self._shared)
+        addresses = [x.addresses[0] if isinstance(x, Packed) else address_of(x) for x in known]
+        return call.frame(scratch, addresses, known)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of memory that a placed call needs, besides its arrays."""
         own = self._fallback.scratch_bytes if self._fallback is not None else 0
-        return max(own, self._lent()[1])
+        return max(own, places_of(self._shared, max(step.scratch_bytes for step in self._steps))[1])
 
-    def _lent(self) -> tuple[dict[str, int], int]:
-        """Return offsets of the memory from one entry to the next, behind the scratch of the entries, and the bytes of
-        both.
+    def addressed(self, names: Sequence[str], packed: Collection[str] = (), *, fresh: bool = False) -> PreparedCall:
+        """Return the call on the addresses of the arrays `names`, which fit as `ArraySpec.fits` says.
+
+        Operands in `packed` are given packed, others as plain arrays, which each call packs. Memory from one entry to
+        the next is kept between calls, unless it is `fresh`. The caller checks that operands in `artifact.limits` are
+        within their limits.
         """
-        end = max(step.scratch_bytes for step in self._steps)
-        offsets = {}
-        for name, argument in self._shared.items():
-            offsets[name] = end = -(-end // ALIGNMENT) * ALIGNMENT
-            end += argument.size * numpy_dtype(argument.dtype).itemsize
-        return offsets, end
-
-    def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> AddressedKernel:
-        """Return the kernel as a function on the addresses of the arrays `names`, which fit as `ArraySpec.fits` says.
-
-        Operands in `packed` are given packed, others as plain arrays. The caller checks that operands in
-        `artifact.limits` are within their limits.
-        """
-        packing = self._packing
-        plain = {name: entries for name, entries in packing.entries.items() if name not in packed}
-        return AddressedKernel(
-            [*(entry for entries in plain.values() for entry in entries), *self._steps],
-            names,
-            {name: packing.parts_of(name) for name in packed},
-            {name: packing.parts[name] for name in plain},
-            self._shared,
-            self._gpu,
+        packing, specs = self._packing, self._border.specs
+        plain = [name for name in packing.entries if name in names and name not in packed]
+        return PreparedCall(
+            [*(e for name in plain if not specs[name].empty_tensor for e in packing.entries[name]), *self._steps],
+            [packing.parts_of(name).offsets if name in packed else {name: 0} for name in names],
+            [*(argument for name in plain for argument in packing.parts[name].arguments), *self._shared],
+            None if fresh else self._gpu,
+            fresh=fresh,
         )
+
+    def _call_on(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
+        """Return the call on these arrays in memory of the host, which earlier calls may have made."""
+        call = self._prepared.get((names, packed))
+        if call is None:
+            call = self._prepared[names, packed] = self.addressed(names, packed, fresh=True)
+        return call
+
+    def _call_on_packed(self) -> PreparedCall:
+        """Return the call with packed weights; its addresses are those of `_BY_POSITION`."""
+        self._on_packed = call = self._call_on(_BY_POSITION, ("wei",))
+        return call
 
     def resident(self, arrays: Mapping[str, Array]) -> ResidentCall | None:
         """Return a call on copies of `arrays`, which fit, in memory of the device; None where calls run on memory of
@@ -367,96 +358,37 @@ class HostKernel:
         with gpu.on_stream(arguments.stream):
             taken, packed = tuple(arguments.addresses), tuple(arguments.packed)
             call = self._on_streams.kernel(self.addressed, gpu, taken, packed, has_memory)
-            call(tuple(arguments.addresses.values()), arguments.keep)
+            call.run(tuple(arguments.addresses.values()), arguments.keep)
         return arguments.results
 
-    def _compute(self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
+    def _compute(self, inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays, through copies of those that do not fit."""
-        addresses, keep, copies = self._places(taken, results)
-        for step in self._steps:
-            step.run_with(addresses, keep)
-        for array, ready in copies:
-            np.copyto(array, ready)
-
-    def _places(
-        self, taken: Mapping[str, Array | Packed], results: Mapping[str, Array]
-    ) -> tuple[dict[str, int], list[object], list[tuple[Array, Array]]]:
-        """Return the addresses of all arguments by name, what they belong to, and (result, its copy) pairs.
-
-        Operands are packed, and arrays that do not fit are copied.
-        """
         specs = self._border.specs
-        addresses: dict[str, int] = {}
-        keep: list[object] = []
-        for name, array in taken.items():
-            if isinstance(array, Packed):
-                addresses |= self._packing.parts_of(name).addresses(array.addresses[0])
-                keep.append(array)
-                continue
-            ready = specs[name].prepare(array)
-            addresses[name] = address_of(ready)
-            keep.append(ready)
-        for name, parts in self._packing.parts.items():
-            if isinstance(taken.get(name), _ndarray):
-                buffer = self._packing.pack(name, addresses, keep)
-                addresses |= parts.addresses(address_of(buffer))
-                keep.append(buffer)
-        copies = []
+        ready = {name: x if isinstance(x, Packed) else specs[name].prepare(x) for name, x in inputs.items()}
+        copies: list[tuple[Array, Array]] = []
         for name, array in results.items():
             spec = specs[name]
-            if spec.fits(array):
-                ready = array
-            else:
-                ready = spec.prepare(array) if spec.argument.role == "inout" else spec.empty()
-                copies.append((array, ready))
-            addresses[name] = address_of(ready)
-            keep.append(ready)
-        own, shared = self._memory_of_call()
-        keep.append(shared)
-        return addresses | own, keep, copies
+            ready[name] = array
+            if not spec.fits(array):
+                ready[name] = made = spec.prepare(array) if spec.argument.role == "inout" else spec.empty()
+                copies.append((array, made))
+        packed = tuple(name for name, x in inputs.items() if isinstance(x, Packed))
+        addresses = [x.addresses[0] if isinstance(x, Packed) else address_of(x) for x in ready.values()]
+        self._call_on(tuple(ready), packed).run(addresses, ready)
+        for array, made in copies:
+            np.copyto(array, made)
 
-    def _run(self, src: int, weights: Packed, dst: int, keep: object) -> None:
-        block = self._main.take()
-        if self._shared:
-            addresses, shared = self._memory_of_call()
-            keep = (keep, shared)
-            for step in self._steps[:-1]:
-                step.run_with({"src": src, **addresses}, keep)
-            block.give(addresses)
-        self._address(block, src, weights, dst)
-        self._main.run(block, keep)
-
-    def _memory_of_call(self) -> tuple[dict[str, int], HostMemory]:
-        """Return addresses of new memory from one entry to the next, and that memory."""
-        memory = HostMemory()
-        return {name: memory.reserve(a, a.size) for name, a in self._shared.items()}, memory
-
-    def _address(self, block: HostBlock, src: int, weights: Packed, dst: int) -> None:
-        """Write the four addresses of a call into the block."""
-        words = block.words
-        words[self._at_src] = src
-        words[self._at_dst] = dst
-        packed, bias = weights.addresses
-        for position, offset in self._at_weights:
-            words[position] = packed + offset
-        if bias:
-            words[self._at_bias] = bias
-
-    def _direct(self) -> bool:
-        """Return whether a call with packed weights needs no more than the addresses of source, weights, bias and
-        destination; entries before the main one then read the source alone.
+    @property
+    def _is_direct(self) -> bool:
+        """Whether a call with packed weights needs no more than the addresses of source, destination, weights and bias.
         """
         border = self._border
-        *before, last = self.artifact.steps
-        arguments = [a for name in before for a in self.artifact.entries[name].arguments]
         return (
             border.forward
             and not border.empty
             and not border.without_default
-            and last == "main"
-            and all(a.role in ("shared", "size") or a.holds == "src" or a.default is not None for a in arguments)
             and border.packs_weights
-            and set(self._packing.entries) <= {border.operand}
+            and self._packing.entries.keys() <= {border.operand}
             and self.artifact.limits.keys() <= {border.operand}
         )
 

@@ -10,14 +10,43 @@ from math import isfinite, isnan
 
 import numpy as np
 
-from convsmith.codegen.artifact import FINITE, Artifact
-from convsmith.runtime.arrays import Array, address_of, aligned_empty, magnitude
+from convsmith.codegen.artifact import FINITE, Argument, Artifact
+from convsmith.runtime.arrays import Array, address_of, aligned_empty, magnitude, numpy_dtype
 from convsmith.runtime.border import BY_NAME, Border, Given, Names
-from convsmith.runtime.entry_call import EntryCall, PackedParts
 from convsmith.runtime.loading import LoadedCode
 from convsmith.runtime.packed import Packed, signature_of
+from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall, places_of
 
-__all__ = ["OperandPacking"]
+__all__ = ["OperandPacking", "PackedParts"]
+
+
+class PackedParts:
+    """The parts of a packed operand in one piece of memory, as elements of the first part's type."""
+
+    __slots__ = ("arguments", "dtype", "offsets", "size")
+
+    def __init__(self, arguments: tuple[Argument, ...]) -> None:
+        self.arguments = arguments
+        self.dtype = numpy_dtype(arguments[0].dtype)
+        self.offsets, nbytes = places_of(arguments)
+        self.size = -(-nbytes // self.dtype.itemsize)
+
+    @staticmethod
+    def of(artifact: Artifact, operand: str) -> PackedParts:
+        """Return the parts that the kernel reads, followed by those that are only needed to compute them."""
+        entries = [*artifact.steps.values(), *(artifact.entries[name] for name in artifact.packs[operand])]
+        parts = {a.name: a for entry in entries for a in entry.arguments if a.of == operand}
+        return PackedParts(tuple(parts.values()))
+
+    def elements(self, buffer: Array) -> Array:
+        """Return the elements of the operand in a packed buffer: the largest part, beside which others hold sums."""
+        part = max(self.arguments, key=lambda argument: argument.size)
+        start, dtype = self.offsets[part.name], numpy_dtype(part.dtype)
+        return buffer.view(np.uint8)[start : start + part.size * dtype.itemsize].view(dtype)
+
+    def new(self) -> Array:
+        """Return new memory for all parts."""
+        return aligned_empty(self.size * self.dtype.itemsize).view(self.dtype)
 
 
 class OperandPacking:
@@ -31,10 +60,11 @@ class OperandPacking:
     def __init__(self, artifact: Artifact, border: Border, library: LoadedCode) -> None:
         self._artifact, self._border = artifact, border
         self.entries = {
-            name: [EntryCall(library[e], artifact.entries[e], border.defaults) for e in entries]
+            name: [LoadedEntry(library[e], artifact.entries[e], border.defaults) for e in entries]
             for name, entries in artifact.packs.items()
         }
         self.parts = {name: PackedParts.of(artifact, name) for name in artifact.packs}
+        self._calls: dict[tuple[str, tuple[str, ...]], PreparedCall] = {}
         operand = border.operand
         # A kernel without a packing entry reads the operand in its own layout, so packing is a copy.
         plain = PackedParts((border.specs[operand].argument,)) if operand else None
@@ -83,15 +113,19 @@ class OperandPacking:
             if isinstance(given, Packed) and given.key != self.name_of(name):
                 raise self._border.packed_elsewhere(given, self.name_of(name), names, name)
 
-    def pack(self, operand: str, addresses: Mapping[str, int], keep: object) -> Array:
-        """Return new packed memory of `operand`, written by its packing entries, which read memory at `addresses`."""
-        parts = self.parts[operand]
-        buffer = aligned_empty(parts.size * parts.dtype.itemsize)
-        if not self._border.specs[operand].empty_tensor:
-            places = {**addresses, **parts.addresses(address_of(buffer))}
-            for call in self.entries[operand]:
-                call.run_with(places, (keep, buffer))
-        return buffer.view(parts.dtype)
+    def pack(self, operand: str, arrays: Mapping[str, Array]) -> Array:
+        """Return new packed memory of `operand`, one of the `arrays` that its packing entries read."""
+        specs, parts = self._border.specs, self.parts[operand]
+        buffer, names = parts.new(), tuple(arrays)
+        if specs[operand].empty_tensor:
+            return buffer
+        call = self._calls.get((operand, names))
+        if call is None:
+            given = [{name: 0} for name in names]
+            call = self._calls[operand, names] = PreparedCall(self.entries[operand], [*given, parts.offsets])
+        ready = [specs[name].prepare(array) for name, array in arrays.items()]
+        call.run([address_of(array) for array in (*ready, buffer)], (ready, buffer))
+        return buffer
 
     def pack_alone(self, operand: str, array: Array) -> Array:
         """Return `array` packed, or copied if no entry packs `operand`.
@@ -101,8 +135,7 @@ class OperandPacking:
         spec = self._border.specs[operand]
         if operand in self.entries:
             self._border.check_packed_alone(self._artifact, operand)
-            ready = spec.prepare(array)
-            return self.pack(operand, {operand: address_of(ready)}, ready)
+            return self.pack(operand, {operand: array})
         memory = aligned_empty(spec.argument.size * spec.dtype.itemsize)
         memory[:] = 0
         np.copyto(np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides), array)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convsmith.runtime.addressed import AddressedKernel
 from convsmith.runtime.arrays import Array, ArraySpec, address_of
 from convsmith.runtime.host_block import memory_at
 from convsmith.runtime.loading import DeviceMemory
+from convsmith.runtime.prepared_call import PreparedCall
 
 __all__ = ["ResidentCall"]
 
@@ -21,7 +21,7 @@ class ResidentCall:
     """Runs `kernel` on copies of `arrays` by name, whose forms are `specs`. A call only queues it; `finish` waits."""
 
     def __init__(
-        self, kernel: AddressedKernel, memory: DeviceMemory, arrays: Mapping[str, Array],
+        self, kernel: PreparedCall, memory: DeviceMemory, arrays: Mapping[str, Array],
         specs: Mapping[str, ArraySpec],
     ) -> None:  # fmt: skip
         self._kernel, self._memory = kernel, memory
@@ -38,7 +38,7 @@ class ResidentCall:
 
     def __call__(self) -> None:
         with self._memory.on_stream(_DEFAULT_STREAM):
-            self._kernel(tuple(self.addresses.values()), self._keep)
+            self._kernel.run(tuple(self.addresses.values()), self._keep)
 
     def finish(self) -> None:
         """Wait until all calls have ended."""

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
 from convsmith.diag.forking import RenewedLock
-from convsmith.runtime.addressed import AddressedKernel
 from convsmith.runtime.loading import DeviceMemory
+from convsmith.runtime.prepared_call import PreparedCall
 
 __all__ = ["StreamKernels"]
 
@@ -26,17 +26,17 @@ class StreamKernels:
     """The kernels of each stream, by the names of arrays and of those that are packed."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[object, dict[object, AddressedKernel]] = OrderedDict()
-        self._captured: list[AddressedKernel] = []
+        self._known: OrderedDict[object, dict[object, PreparedCall]] = OrderedDict()
+        self._captured: list[PreparedCall] = []
 
     def kernel(
         self,
-        make: Callable[[Sequence[str], Collection[str]], AddressedKernel],
+        make: Callable[[Sequence[str], Collection[str]], PreparedCall],
         gpu: DeviceMemory,
         names: tuple[str, ...],
         packed: tuple[str, ...],
         has_memory: bool,
-    ) -> AddressedKernel:
+    ) -> PreparedCall:
         """Return the kernel for a call on the stream of this thread, which `make` returns for these names the first
         time; `has_memory` is whether it has its own memory.
         """

@@ -101,7 +101,7 @@ class TensorKernel:
         addresses = [x.data_ptr(), packed.addresses[0], out.data_ptr()]
         if bias is not None:
             addresses.insert(2, bias.data_ptr())
-        self._packed(addresses, (x, packed, bias, out))  # type: ignore[misc]  # there is one, as it accepts
+        self._packed.run(addresses, (x, packed, bias, out))  # type: ignore[union-attr]  # there is one, as it accepts
         return out
 
     def accepts(self, packed: Packed) -> bool:
@@ -116,14 +116,14 @@ class TensorKernel:
         weights = inputs[at] if at >= 0 else None
         results = [tensor.data_ptr() for tensor in outputs]
         if type(weights) is Packed:
-            if (run := self._packed) is not None and self.accepts(weights):
+            if (call := self._packed) is not None and self.accepts(weights):
                 addresses = [t.data_ptr() if isinstance(t, Tensor) else t.addresses[0] for t in inputs]
                 if len(inputs) < len(self.inputs):
                     addresses.insert(self._bias, weights.addresses[1])
-                run(addresses + results, (inputs, outputs))
+                call.run(addresses + results, (inputs, outputs))
                 return
-        elif (run := self._plain) is not None and all(_is_within(inputs[n], limit) for n, limit in self._limits):
-            run([t.data_ptr() for t in inputs if isinstance(t, Tensor)] + results, (inputs, outputs))
+        elif (call := self._plain) is not None and all(_is_within(inputs[n], limit) for n, limit in self._limits):
+            call.run([t.data_ptr() for t in inputs if isinstance(t, Tensor)] + results, (inputs, outputs))
             return
         self._in_general(inputs, outputs)
 

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from convsmith.runtime.arrays import ALIGNMENT, address_of, aligned_empty
 from convsmith.runtime.border import Given
-from convsmith.runtime.placed_call import PlacedCall
+from convsmith.runtime.host_block import HostBlock
+from convsmith.runtime.prepared_call import Frame, Word, writers
 
 __all__ = ["KernelSequence", "Placeable", "SequenceStep", "offsets_of"]
 
@@ -23,7 +24,7 @@ class Placeable(Protocol):
     @property
     def scratch_bytes(self) -> int: ...
 
-    def placed(self, constants: Mapping[str, Given], scratch: int) -> PlacedCall: ...
+    def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame: ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class SequenceStep:
 class _Arena:
     """Memory and argument blocks for one call at a time."""
 
-    __slots__ = ("calls", "memory", "moving", "words")
+    __slots__ = ("frames", "memory", "moving", "runs", "writers")
 
     def __init__(self, steps: Sequence[SequenceStep], homes: Mapping[int, int], outside: Mapping[int, int]) -> None:
         """`homes` are offsets of values in the arena, behind the scratch memory; `outside` the values that calls give,
@@ -56,19 +57,24 @@ class _Arena:
         ends = [homes[step.result] + step.nbytes for step in steps if step.result in homes]
         self.memory = aligned_empty(start + max(ends, default=0))
         base = address_of(self.memory)
-        self.calls: list[Callable[[], object]] = []
-        self.words: list[tuple[object, int, int]] = []
-        self.moving: list[PlacedCall] = []
-        for step in steps:
-            placed = step.kernel.placed(step.constants, base)
-            placed.place({name: base + start + homes[v] for name, v in step.values.items() if v in homes})
-            given = [(name, outside[v]) for name, v in step.values.items() if v in outside]
-            self.words += [(*word, at) for name, at in given for word in placed.words(name)]
-            if placed.follows and given:
-                self.moving.append(placed)
-            elif placed.follows:
-                placed.follow()
-            self.calls += placed.calls
+        self.frames = [step.kernel.placed(step.constants, tuple(step.values), base) for step in steps]
+        self.runs: list[Callable[[], object]] = [run for frame in self.frames for run in frame.runs]
+        words: list[Word] = []
+        self.moving: list[HostBlock] = []
+        for step, frame in zip(steps, self.frames):
+            values = tuple(step.values.values())
+            for word in frame.words:
+                value = values[word.number]
+                if value in outside:
+                    words.append(word._replace(number=outside[value]))
+                else:
+                    word.block.words[word.position] = base + start + homes[value] + word.offset
+            if any(value in outside for value in values):
+                self.moving += frame.followers
+            else:
+                for block in frame.followers:
+                    block.follow()
+        self.writers = writers(words)
 
 
 class KernelSequence:
@@ -92,12 +98,12 @@ class KernelSequence:
             arena = self._arenas.pop()
         except IndexError:
             arena = _Arena(self._steps, self._homes, self._outside)
-        for words, position, at in arena.words:
-            words[position] = addresses[at]  # type: ignore[index]
-        for placed in arena.moving:
-            placed.follow()
-        for call in arena.calls:
-            call()
+        for words, place, content in arena.writers:
+            words[place] = content(addresses)
+        for block in arena.moving:
+            block.follow()
+        for run in arena.runs:
+            run()
         # After an interrupt the arena is dropped, because workers may still use it.
         self._arenas.append(arena)
 

@@ -44,6 +44,18 @@ def test_a_call_with_packed_weights(more: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(k(arrays["src"], weights), want)
 
 
+def test_zero_points_of_a_bound_call_may_change() -> None:
+    """The stored pixel of zero points, to which a table of pointers leads, follows them."""
+    k = cs.compile(LINE.format(""), threads=1, config="--realise=indirection")
+    given = random_arrays(k.problem, 1) | {"zero_points_src": np.int32([3])}
+    out = np.empty(k.problem.dst_shape, np.int32)
+    call = k.bind_each(**given | {"wei": k.pack(given["wei"])}, dst=out)
+    for point in (3, 0, 200):
+        given["zero_points_src"][0] = point
+        call()
+        np.testing.assert_array_equal(out, reference(k.problem, given)["dst"])
+
+
 def test_packed_without_sums_is_packed_elsewhere() -> None:
     plain = cs.compile("--dt=u8:s8:s32 " + LINE.split()[-1], threads=1)
     k = cs.compile(LINE.format(""), threads=1)

@@ -17,7 +17,7 @@ from llvm_kernels import channels_last, data, depthwise, expected, weights
 
 import convsmith as cs
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.runtime import entry_call
+from convsmith.runtime import prepared_call
 from convsmith.runtime.arrays import address_of
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.packed import Packed
@@ -182,8 +182,7 @@ def test_arrays_bound_by_name_that_do_not_fit_are_copied() -> None:
 
 def test_empty_arrays_bound_by_name_call_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (0, *SHAPE[1:])
-    for name in ("run", "run_with", "bound"):
-        monkeypatch.setattr(entry_call.EntryCall, name, lambda *_: pytest.fail("was called"))
+    monkeypatch.setattr(prepared_call.PreparedCall, "frame", lambda *_: pytest.fail("was called"))
     x, out = channels_last(shape), channels_last(shape)
     HostKernel(depthwise(shape)).bind_each({"src": x, "wei": W, "dst": out})()
 
@@ -205,11 +204,11 @@ def test_a_placed_call_runs_the_kernel_of_its_weights(value: float, monkeypatch:
     monkeypatch.setattr(HostKernel, "placed", lambda self, *given: asked.append(self) or placed(self, *given))
     w, out = W.copy(), np.full_like(X, np.nan)
     w[1] = value
-    call = kernel.placed({"wei": kernel.pack(w)}, 0)
+    frame = kernel.placed({"wei": kernel.pack(w)}, ("src", "dst"), 0)
     assert len(asked) == (1 if np.isfinite(value) else 2), "weights that are not finite are the fallback's"
-    call.place({"src": address_of(X), "dst": address_of(out)})
-    call.follow()
-    for run in call.calls:
+    for words, place, content in prepared_call.writers(frame.words):
+        words[place] = content((address_of(X), address_of(out)))
+    for run in frame.runs:
         run()
     np.testing.assert_array_equal(out, expected(X, w))
 
@@ -262,8 +261,7 @@ def test_no_fallback() -> None:
 def test_empty_tensors_call_nothing(shape: tuple[int, ...], layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = HostKernel(depthwise(shape, layout=layout))
     packed = kernel.pack(W)
-    for name in ("run", "run_with"):
-        monkeypatch.setattr(entry_call.EntryCall, name, lambda *_: pytest.fail("was called"))
+    monkeypatch.setattr(prepared_call.PreparedCall, "frame", lambda *_: pytest.fail("was called"))
     physical = shape if layout == "axb" else (shape[0], 1, *shape[2:], 16)
     x = np.zeros(physical, np.float32)
     assert kernel(x, W).shape == physical
@@ -278,7 +276,7 @@ def test_a_bound_call_keeps_the_code_that_it_runs(threads: int) -> None:
     kernel = HostKernel(depthwise(SHAPE, threads=threads))
     out = np.empty_like(X)
     call = kernel.bind(X, kernel.pack(W), out)
-    library = weakref.ref(kernel._main._function._library)
+    library = weakref.ref(kernel._steps[0].function._library)
     del kernel
     gc.collect()
     assert library() is not None
@@ -304,7 +302,7 @@ def test_scratch_is_private_to_a_call(threads: int) -> None:
             assert (y == truth).all(), turn
 
     on_threads(work, sets)
-    assert 1 <= len(kernel._main._blocks) <= len(sets)
+    assert 1 <= len(kernel._on_packed._frames) <= len(sets)
 
 
 def test_other_python_threads_run_during_a_call() -> None:

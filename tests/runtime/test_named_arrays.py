@@ -381,7 +381,7 @@ def test_saved_operands(tmp_path: object) -> None:
 
 def test_empty_outputs_run_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[Callable[..., object]] = []
-    monkeypatch.setattr("convsmith.runtime.entry_call.EntryCall.run_with", lambda *_: called.append(called.append))
+    monkeypatch.setattr("convsmith.runtime.prepared_call.PreparedCall.frame", lambda *_: called.append(called.append))
     kernel = HostKernel(depthwise((0, 5, 3, 7)))
     x = np.zeros((0, 5, 3, 7), np.float32)
     assert kernel.run({"src": x, "wei": W})["dst"].shape == x.shape
