@@ -5,11 +5,13 @@ The pass evaluates, for all iterations, every condition, minimum and maximum bel
 simplified under its range.  Nothing is solved symbolically.
 
 The outcome of a minimum or maximum is the argument that it selects; the outcome of some loops' bounds is their value.
+Of equal arguments it selects a constant where the loop then has fewer pieces, as one whose last iteration is a whole
+tile like those before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from math import prod
 from typing import Any
@@ -73,19 +75,25 @@ def _tests_within(e: AnyNode) -> Tests:
     return tests
 
 
-def _outcomes(test: Test, values: Mapping[Var, Any]) -> list[Any]:
-    """Return the outcomes of ``test`` for values of its variables, which are ints or arrays over their box."""
+def _outcomes(test: Test, values: Mapping[Var, Any], constants: bool) -> list[Any]:
+    """Return the outcomes of ``test`` for values of its variables, which are ints or arrays over their box; of equal
+    arguments, ``constants`` are selected if there are any.
+    """
     if isinstance(test, (Min, Max)):
-        return [a <= b for a, b in pairwise([evaluate(a, values) for a in test.args])]
+        evaluated = [evaluate(a, values) for a in test.args]
+        first = [constants and (a if isinstance(test, Max) else b).is_const for a, b in pairwise(test.args)]
+        return [a < b if strict else a <= b for strict, (a, b) in zip(first, pairwise(evaluated))]
     if isinstance(test, _Value):
         return [evaluate(test.bound, values)]
     assert isinstance(test, Cond)
     return [holds(test, values)]
 
 
-def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> list[tuple[object, ...]] | None:
+def signatures(
+    var: Var, r: Range, tests: Tests, inner: dict[Var, Range], constants: bool = False
+) -> list[tuple[object, ...]] | None:  # fmt: skip
     """Return one signature per iteration (a single one without tests); None if the box of variables has too many
-    points.
+    points. Of equal arguments of a minimum or maximum, ``constants`` are selected.
     """
     count = r[1] - r[0] + 1
     known = inner.keys() | {var}
@@ -104,16 +112,21 @@ def signatures(var: Var, r: Range, tests: Tests, inner: dict[Var, Range]) -> lis
             box = [range(inner[v][0], inner[v][1] + 1) for v in others]
             for n in range(count):
                 points = (dict(zip((var, *others), (r[0] + n, *point))) for point in product(*box))
-                out[n] += tuple(outcome for point in points for outcome in _outcomes(test, point))
+                out[n] += tuple(outcome for point in points for outcome in _outcomes(test, point, constants))
             continue
         values: dict[Var, np.ndarray] = {}
         for axis, (v, (lo, _)) in enumerate([(var, r), *((v, inner[v]) for v in others)]):
             grid = np.arange(shape[axis], dtype=np.int64) + lo
             values[v] = grid.reshape([-1 if a == axis else 1 for a in range(len(shape))])
-        for result in _outcomes(test, values):
+        for result in _outcomes(test, values, constants):
             full = np.ascontiguousarray(np.broadcast_to(result, shape)).reshape(count, -1)
             out = [(*a, b.tobytes()) for a, b in zip(out, full)]
     return out
+
+
+def _cuts(lo: int, hi: int, signs: Sequence[tuple[object, ...]]) -> list[int]:
+    """Return the first iteration of each piece of a loop whose iterations have these signatures, and its end."""
+    return [lo] + [lo + i for i in range(1, len(signs)) if signs[i] != signs[i - 1]] + [hi]
 
 
 class _Partition(ScopedRewriter):
@@ -148,10 +161,13 @@ class _Partition(ScopedRewriter):
             inner[x.var] = boxes[x.var] = (min(r[0], known[0]), max(r[1], known[1])) if known else r
         if any(b[1] < b[0] for b in boxes.values()):
             return self._For(loop)
-        signs = signatures(loop.var, (lo, hi - 1), _tests(loop.body, self.tests, self.exact), boxes)
+        tests = _tests(loop.body, self.tests, self.exact)
+        signs = signatures(loop.var, (lo, hi - 1), tests, boxes)
         if signs is None:
             return self._For(loop)
-        cuts = [lo] + [lo + i for i in range(1, len(signs)) if signs[i] != signs[i - 1]] + [hi]
+        cuts = _cuts(lo, hi, signs)
+        if len(cuts) > 2 and any(isinstance(test, (Min, Max)) for test in tests):
+            cuts = min(cuts, _cuts(lo, hi, signatures(loop.var, (lo, hi - 1), tests, boxes, True) or ()), key=len)
         if len(cuts) - 1 > self.budget:
             return self._For(loop)
         if len(cuts) > 2:

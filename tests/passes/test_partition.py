@@ -121,6 +121,18 @@ def test_pieces_add_up_where_only_the_longest_one_is_split() -> None:
     assert starts == [[0, 1, 5] * 6, [0, 0, 1, 5, 0] * 2]
 
 
+@pytest.mark.parametrize("bounds", ["min(-i * 4 + 16, 4)", "4 - max(4 * i - 12, 0)", "min(4, -4 * i + 16)"])
+def test_a_last_tile_that_is_whole_is_no_piece_of_its_own(bounds: str) -> None:
+    kernel = parse_kernel(f"""kernel k(a: f32[16], d: f32[16])
+  for i in 0 .. 4:
+    for j in 0 .. {bounds}:
+      d[i * 4 + j] = a[i * 4 + j]
+""")
+    made = partition(kernel, ("i",))
+    assert [(int(x.lo), int(x.hi)) for x in loops_of(made.body)] == [(0, 4), (0, 4)]
+    assert_same_results(kernel, made)
+
+
 def test_a_loop_of_unknown_bounds_hides_no_other() -> None:
     kernel = parse_kernel("""kernel k(a: f32[6], d: f32[9])
   for o in 0 .. 9:
