@@ -18,13 +18,14 @@ from convsmith.compiler.cache import disk_cache
 from convsmith.compiler.interpreted import InterpretedCall, known_arguments
 from convsmith.diag.errors import InternalError, UsageError
 from convsmith.diag.settings import settings
-from convsmith.ir.stages import FLAT, NAIVE, SCHEDULED, TENSORISED, UNROLLED, Stage
+from convsmith.ir.stages import NAIVE
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import walk
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import to_layout
 from convsmith.machine.base import Machine
+from convsmith.passes.contracts import stage_after
 from convsmith.passes.manager import Step
 from convsmith.problem.data import random_arrays, unwritten
 from convsmith.problem.problem import Problem
@@ -45,8 +46,6 @@ _TOLERANCE = 1e-5
 """Relative difference allowed, besides one unit in the last place, between correct transcendental functions."""
 
 _DUMPS = "dump"
-
-_STAGE_AFTER: dict[str, Stage] = {"flatten": FLAT, "vectorise": TENSORISED, "unroll": UNROLLED}
 
 
 class PassRecord(NamedTuple):
@@ -114,17 +113,16 @@ class Dump:
 
 
 class Verify:
-    """Verifies the kernel after every pass. InternalError names the pass."""
+    """Verifies after every pass that the kernel is what the pass ensures. InternalError names the pass."""
 
     def __init__(self) -> None:
         self._stage = NAIVE
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
-        if step is not None and step.name in _STAGE_AFTER:
-            self._stage = _STAGE_AFTER[step.name]
-        elif step is not None and self._stage is NAIVE:
-            self._stage = SCHEDULED
-        if changed or step is None or step.name in _STAGE_AFTER:
+        known = self._stage
+        if step is not None:
+            self._stage = stage_after(known, step.run, step.args)
+        if changed or step is None or self._stage is not known:
             _blame(number, step, lambda: verify(kernel, self._stage))
 
 

@@ -9,6 +9,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.stmt import Alloc, AtomicAdd, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, const
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_sum
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_one, with_body, wrap
 
@@ -60,6 +61,7 @@ class _AddAtomically(LoopRewriter):
         return AtomicAdd(s.buffer, s.index, s.value, s.lanes)
 
 
+@stages(*LOOPS)
 def add_atomically(kernel: Kernel, parts: str, around: str) -> Kernel:
     """Move the loop ``parts``, the outermost one of a sum, around the loop ``around``; each part adds to the result.
 

@@ -7,6 +7,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import For, If, Kernel, Stmt
 from convsmith.ir.value import Select, Value
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import LoopRewriter, with_body
 
 Loop = For
@@ -60,6 +61,7 @@ class _AskOnce(LoopRewriter):
         return For(loop.var, loop.lo, loop.hi, without(loop.body, loop.var, loop.hi.const), loop.kind, loop.carried)
 
 
+@stages(*FLATTENED)
 def ask_once(kernel: Kernel, loop: str) -> Kernel:
     """Leave the loop ``loop`` out of the conditions within it that hold for all of its iterations or for none.
 

@@ -11,6 +11,7 @@ from convsmith.arith.ranges import Range
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     AsyncCopy,
@@ -31,6 +32,7 @@ from convsmith.ir.threads import nest_of
 from convsmith.ir.value import Const, Load, Repeat, Select, Value
 from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import ScopedRewriter, with_body, wrap
 from convsmith.passes.thread_conflicts import EarlierAccess
 from convsmith.passes.thread_order import Serial, ThreadWalk, bounds_of_threads, later_access
@@ -247,6 +249,7 @@ class _AsyncCopies(ScopedRewriter):
         return wrap(nest, _InsertWaits(waits.before).stmt(body))
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def async_copies(kernel: Kernel, sizes: tuple[int, ...] = SIZES) -> Kernel:
     """Copy from global to shared memory without waiting, where a copy has one of the ``sizes`` in bytes.
 

@@ -10,6 +10,7 @@ from convsmith.ir.stmt import LOOP_KINDS, THREAD_LOOPS, Alloc, Block, For, Kerne
 from convsmith.ir.walk import loops_of, statements_of, walk
 from convsmith.passes.accesses import Path, sites_of
 from convsmith.passes.collapse import are_pieces
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import NewPath, Unordered, require_independent_pieces, require_order
 from convsmith.passes.scope import LoopRewriter, with_body
 
@@ -88,6 +89,7 @@ class _Bind(LoopRewriter):
         return self._Block(s)
 
 
+@stages(*LOOPS)
 def bind(kernel: Kernel, loops: tuple[str, ...], kind: str) -> Kernel:
     """Give each loop of the names a kind (one of LOOP_KINDS); names that have vanished are passed over.
 

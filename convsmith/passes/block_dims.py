@@ -16,6 +16,7 @@ from convsmith.ir.index import floordiv, mod
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.walk import statements_of
 from convsmith.layout.block import LayoutBlock
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import with_body
 
@@ -65,6 +66,7 @@ def _blocked(old: Buffer, digits: Sequence[Digit]) -> Buffer:
     return Buffer(old.name, old.dtype, tuple(size for _, size in digits), tuple(by_stride), old.scope)
 
 
+@stages(*LOOPS)
 def block_dims(kernel: Kernel, buffer: str, digits: Sequence[Digit]) -> Kernel:
     """Give ``buffer`` one dim for each of ``digits``, pairs of a dim and a size; the first digit of a dim is outermost.
 

@@ -13,9 +13,11 @@ from convsmith.arith.divisors import divisor_of
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.instruction import BLOCK, Instruction
 from convsmith.ir.rewrite import substitute
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Block, For, If, Invoke, Kernel, Stmt, Store, block
 from convsmith.ir.value import Lanes, Load, rows_of_lanes, strided
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import LoopRewriter, with_body
 
@@ -168,6 +170,7 @@ def _neighbours(place: Load, lane: Var) -> int:
     return size if lane not in variables_of(start) and suits and size > 0 else 0
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def block_messages(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
     """Load registers of fragments, and store to memory, by ``rows``, where the elements of all lanes follow each other.
 

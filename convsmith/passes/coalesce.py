@@ -6,6 +6,7 @@ from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, make_sum
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import children, loops_of, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import has_loop, require_new, with_body
 
 
@@ -72,6 +73,7 @@ class _Coalesce(Rewriter):
         return For(fused, loop.lo * size, loop.hi * size, body, loop.kind)
 
 
+@stages(*FLATTENED)
 def coalesce(kernel: Kernel, outer: str, inner: str, name: str, divides: bool = False) -> Kernel:
     """Coalesce directly nested loops ``outer`` and ``inner`` into the loop ``name``, wherever all accesses permit it.
 

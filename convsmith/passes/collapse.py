@@ -20,6 +20,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index, conj, is_true, product, quotient, true
 from convsmith.ir.stmt import Block, For, If, Kernel, Let, Stmt, block
 from convsmith.ir.walk import loops_of, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import require_independent_pieces
 from convsmith.passes.scope import with_body
 
@@ -104,6 +105,7 @@ def _nests(body: Stmt) -> list[Stmt]:
     return [block(*x) for x in out]
 
 
+@stages(*FLATTENED)
 def collapse(kernel: Kernel, task: str = "task") -> Kernel:
     """Replace each nest of parallel loops at the top of the kernel by one parallel loop over tasks.
 

@@ -30,6 +30,7 @@ from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Kernel, Let, 
 from convsmith.ir.value import Load
 from convsmith.ir.walk import bound_in, statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.order import require_independent
 from convsmith.passes.relocate import Place, Relocate
@@ -247,6 +248,7 @@ def _cut(part: _Interval, ranges: Mapping[Var, Range]) -> tuple[Index, Index]:
     return start, simplify(number, ranges)
 
 
+@stages(*LOOPS)
 def compute_at(kernel: Kernel, buffer: str, loop: str, rolling: bool = True) -> Kernel:
     """Move the nest that writes `buffer` into `loop` of the nest that reads it; `buffer` shrinks to the footprint.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Fma, Select, Value
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import each_body
 
@@ -32,6 +33,7 @@ def _added(before: Value, term: Value) -> Value | None:
     return None
 
 
+@stages(*FLATTENED)
 def contract(kernel: Kernel, types: tuple[str, ...]) -> Kernel:
     """Add products to sums of the ``types`` by ``fma``, which rounds once; a term that is absent changes no sum.
 

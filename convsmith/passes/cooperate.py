@@ -9,6 +9,7 @@ from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, If, Kernel, Stmt, Store
 from convsmith.passes.ask_once import without
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
 
 Loop = For
@@ -56,6 +57,7 @@ class _Cooperate(LoopRewriter):
         return For(self.thread, as_index(0), as_index(self.threads), body, "group")
 
 
+@stages(*LOOPS)
 def cooperate(
     kernel: Kernel, buffer: str, threads: int, thread: str, order: tuple[str, ...] = (), width: int = 1
 ) -> Kernel:

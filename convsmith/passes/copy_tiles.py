@@ -19,6 +19,7 @@ from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Const, Load, Select, Value
 from convsmith.ir.walk import loops_of, walk
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
@@ -98,6 +99,7 @@ class _CopyTiles(ScopedRewriter):
         return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
 
 
+@stages(*LOOPS)
 def copy_tiles(kernel: Kernel, loop: str, operands: Operands, scope: str = "shared") -> Kernel:
     """Copy what each iteration of ``loop`` reads of the ``operands`` before the iteration runs.
 

@@ -21,6 +21,7 @@ from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, const
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.footprint import box
 from convsmith.passes.relocate import Place
 from convsmith.passes.scope import (
@@ -150,6 +151,7 @@ def _first(parts: Parts, place: Index) -> dict[Var, Index]:
     return {**{Var(name): as_index(0) for name, _ in outer}, Var(innermost): place}
 
 
+@stages(*LOOPS)
 def copy_windows(
     kernel: Kernel, buffer: str, loop: str, pixels: Windows, terms: Windows, once: bool = False
 ) -> Kernel:

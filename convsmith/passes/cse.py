@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import For, Kernel, Let, Stmt
 from convsmith.ir.walk import bound_in, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.lets import Fresh, costly, name_all
 from convsmith.passes.scope import each_body
 
@@ -31,6 +33,7 @@ class _Cse(Rewriter):
         return s if body is s.body else Let(s.var, s.value, body)
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def cse(kernel: Kernel) -> Kernel:
     """Bind each costly index that occurs more than once to a variable, where its own variables are in scope.
 

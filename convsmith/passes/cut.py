@@ -9,6 +9,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, block
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, note_copies, require_one, with_body
 
 
@@ -28,6 +29,7 @@ class _Cut(LoopRewriter):
         return block(*(For(loop.var, as_index(0), as_index(n), body, loop.kind) for n, body in bodies))
 
 
+@stages(*LOOPS)
 def cut(kernel: Kernel, loop: str, places: Sequence[int]) -> Kernel:
     """Split ``loop`` at each of ``places`` into consecutive loops of the same name, each starting at 0.
 

@@ -26,6 +26,7 @@ from convsmith.ir.types import U8, dtype
 from convsmith.ir.value import Bits, Cast, Const, Load, Select, Value, const, dtype_of, lanes_of, strided
 from convsmith.ir.walk import bound_in, children, variables_of, walk
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.packed_sums import PackedElement, add_packed
 from convsmith.passes.scope import extent, loop_range
 
@@ -328,6 +329,7 @@ def packing_name(kernel: str, operands: Sequence[str]) -> str:
     return f"{kernel}_pack_{'_'.join(operands)}"
 
 
+@stages(*LOOPS)
 def derive_packing(
     kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (),
     convert: bool | str = False, adjacent: tuple[str, ...] = (), filled: bool = False, order: tuple[str, ...] = (),

@@ -10,6 +10,7 @@ from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import walk
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, require_new_buffer, with_body, wrap
 
 
@@ -62,6 +63,7 @@ def _writing(loop: For, accumulator: Buffer) -> _Nest | None:
     return _Nest(chain, body) if all(v.index == own for v in reads) else None
 
 
+@stages(*LOOPS)
 def drain(kernel: Kernel, loops: tuple[str, ...], suffix: str) -> Kernel:
     """Store each accumulator to memory; its last nest reads that memory, in new loops (``loops`` with ``suffix``).
 

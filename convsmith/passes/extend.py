@@ -8,6 +8,7 @@ from convsmith.ir.index import Cond, as_index, conj
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, For, If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Select, Value, const
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import LoopRewriter, extent, require_one, with_body
 
@@ -69,6 +70,7 @@ def present(cond: Cond, term: Value, acc: Buffer) -> Value:
     return Select(cond, term, zero)
 
 
+@stages(*LOOPS)
 def extend(kernel: Kernel, loop: str, multiple: int) -> Kernel:
     """Run ``loop`` up to the next ``multiple``, so that tiles of that size are whole; added iterations store nothing.
 

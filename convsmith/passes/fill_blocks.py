@@ -15,6 +15,7 @@ from convsmith.ir.index import Index, as_index
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Invoke, Kernel, Let, Stmt, Store, block
 from convsmith.ir.value import Const, Lanes, Load
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import with_body
 
 
@@ -127,6 +128,7 @@ def _stored(s: Stmt) -> Buffer:
     return s.buffer
 
 
+@stages(*FLATTENED)
 def fill_blocks(kernel: Kernel, buffer: str) -> Kernel:
     """Let the vectors of ``buffer`` that leave lanes out write zeros to these, in place of a nest that writes them.
 

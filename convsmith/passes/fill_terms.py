@@ -11,6 +11,7 @@ from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
 from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import statements_of, variables_of, walk
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import ScopedRewriter, require_loops, require_no_effects, with_body
 
 
@@ -57,6 +58,7 @@ def _points_by(loop: For) -> bool:
     return any(loop.var in variables_of(i) for s in entries for i in s.index)
 
 
+@stages(*LOOPS)
 def fill_terms(kernel: Kernel, loop: str, count: int, filled: Sequence[str] = ()) -> Kernel:
     """Let each reduction loop named ``loop`` run ``count`` times.
 

@@ -11,6 +11,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.passes.accesses import sites_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import meet_outside, require_order
 from convsmith.passes.scope import (
     LoopRewriter,
@@ -85,6 +86,7 @@ class _Fission(LoopRewriter):
         return Alloc(new, block(*(wrap(chain, reindex.stmt(s)) for s in nests)))
 
 
+@stages(*LOOPS)
 def fission(
     kernel: Kernel, names: Sequence[str], widths: Sequence[tuple[str, int]] = (), scope: str = "", result: bool = False
 ) -> Kernel:

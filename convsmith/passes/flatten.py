@@ -7,9 +7,11 @@ from dataclasses import replace
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Index, floordiv, make_sum, mod
 from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.stages import FLAT
 from convsmith.ir.stmt import Alloc, At, AtomicAdd, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.layout.block import LayoutBlock
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import with_body
 
 
@@ -77,6 +79,7 @@ class _Flatten(Rewriter):
         return Alloc(self.buffer(a.buffer), self.stmt(a.body))
 
 
+@stages(*LOOPS, ensures=FLAT)
 def flatten(kernel: Kernel) -> Kernel:
     """Give every buffer in memory one dim; registers keep theirs.
 

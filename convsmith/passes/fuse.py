@@ -6,6 +6,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
 
 
@@ -33,6 +34,7 @@ class _Fuse(LoopRewriter):
         return For(fused, loop.lo, loop.hi * n, body, loop.kind)
 
 
+@stages(*LOOPS)
 def fuse(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
     """Replace the loop ``outer`` and the loop ``inner`` directly in it by one loop ``name``.
 

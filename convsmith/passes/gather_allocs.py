@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, block
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, require_one, with_body
 
 Loop = For
@@ -36,6 +37,7 @@ def _gathered(s: Stmt, found: list[Buffer]) -> list[Stmt]:
     return [s]
 
 
+@stages(*LOOPS)
 def gather_allocs(kernel: Kernel, loop: str) -> Kernel:
     """Allocate at the start of an iteration of ``loop`` all that its body allocates, outside of inner loops.
 

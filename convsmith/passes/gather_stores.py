@@ -15,6 +15,7 @@ from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import walk
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import require_loops, require_no_effects, with_body
 
 
@@ -104,6 +105,7 @@ def _differ(a: Store, b: Store) -> bool:
     return bool(away.is_const) and abs(away.const) >= (count.active if count else 1)
 
 
+@stages(*FLATTENED)
 def gather_stores(kernel: Kernel, loop: str, most: int) -> Kernel:
     """Unroll loops named ``loop`` of at most ``most`` iterations, and move their stores to the end, place by place.
 

@@ -11,6 +11,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.layout.block import LayoutBlock
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import require_loops, require_no_effects
 
 Place = tuple[int, int, Index]
@@ -62,6 +63,7 @@ class _Generalise(Rewriter):
         return Store(self.buffer(s.buffer), self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
 
 
+@stages(*LOOPS)
 def generalise(
     kernel: Kernel,
     ends: Sequence[tuple[str, Index]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convsmith.ir.index import as_index, conj
 from convsmith.ir.stmt import For, If, Kernel, Stmt
 from convsmith.ir.walk import loops_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
 
 
@@ -21,6 +22,7 @@ class _GuardTails(ScopedRewriter):
         return self._For(For(loop.var, as_index(lo), as_index(hi + 1), body, loop.kind, loop.carried))
 
 
+@stages(*LOOPS)
 def guard_tails(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
     """Run ``loops`` over their whole range and guard each iteration; few loops need it after ``partition``.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import For, Kernel, Let, Stmt
 from convsmith.ir.walk import bound_in, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.lets import Fresh, costly, name_all
 from convsmith.passes.scope import each_body
 
@@ -29,6 +31,7 @@ class _Hoist(Rewriter):
         return self._For(s) if isinstance(s, For) else self.stmt(s)
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def hoist(kernel: Kernel) -> Kernel:
     """Bind each costly loop-invariant index to a variable before the outermost loop in which it is invariant.
 

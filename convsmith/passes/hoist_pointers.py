@@ -11,9 +11,11 @@ from dataclasses import replace
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.rewrite import Rewriter, Substitute
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import At, Block, For, Kernel, Stmt, block
 from convsmith.ir.threads import has_effects
 from convsmith.ir.walk import bound_in, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body
 
 _Entry = tuple[Buffer, Buffer, tuple[Index, ...], Index]
@@ -44,6 +46,7 @@ class _HoistPointers(Rewriter):
         return nest
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def hoist_pointers(kernel: Kernel) -> Kernel:
     """Hoist loads from pointer tables out of the loops in which they are invariant.
 

@@ -14,6 +14,7 @@ from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
 from convsmith.ir.walk import variables_of, walk
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.lets import Name
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
@@ -131,6 +132,7 @@ class _Held(NamedTuple):
         return wrap((For(own[x.var], x.lo, x.hi, x.body) for x in self.loops), store)
 
 
+@stages(*LOOPS)
 def hold_fragments(kernel: Kernel, row: Instruction, loops: tuple[str, ...], inner: tuple[str, ...]) -> Kernel:
     """Fill fragments for all iterations of the nest ``loops`` with the factors of the products in the loops ``inner``.
 

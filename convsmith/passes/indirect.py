@@ -11,6 +11,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import At, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Load, Select, Value
 from convsmith.ir.walk import walk
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import require_no_effects, with_body
 
 
@@ -50,6 +51,7 @@ class _Indirect(Rewriter):
         return At(pixel, self.table, self.index_, self.moved, source, self.zero, start, body)
 
 
+@stages(*LOOPS)
 def indirect(
     kernel: Kernel, source: str, table: Buffer, zero: Buffer, index: tuple[Index, ...], moved: Index,
     sizes: tuple[Var, ...] = (),

@@ -17,6 +17,7 @@ from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import bound_in, variables_of
 from convsmith.passes.accesses import Path, sites_of, written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import NewPath, Unordered, require_order, require_order_in_passes, require_sum
 from convsmith.passes.scope import (
     LoopRewriter,
@@ -166,6 +167,7 @@ def _moves(
     return wrap(loops, fetch), wrap(loops, keep)
 
 
+@stages(*LOOPS)
 def keep_sums(
     kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None = None, place: Sequence[Index] = ()
 ) -> Kernel:

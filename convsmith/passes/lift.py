@@ -6,6 +6,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import At, For, Kernel, Stmt
 from convsmith.ir.threads import has_effects
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import with_body
 
 
@@ -23,6 +24,7 @@ class _Lift(Rewriter):
         return At(at.buffer, at.table, at.index, at.offset, at.source, at.zero, at.zero_at, inner)
 
 
+@stages(*LOOPS)
 def lift(kernel: Kernel) -> Kernel:
     """Hoist each load from a pointer table out of the loops that contain nothing else and do not change it.
 

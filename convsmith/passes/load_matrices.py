@@ -15,9 +15,11 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
 from convsmith.ir.rewrite import substitute
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Load, strided
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, loop_range, perfect_nest, with_body, wrap
 from convsmith.passes.spread_lanes import LANE, lane_operands, values_at
@@ -123,6 +125,7 @@ def _direction(fragment: FragmentLayout, exchange: FragmentLayout) -> int | None
     return next((n for n, x in enumerate(apart) if x is as_index(1)), None)
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def load_matrices(kernel: Kernel, fragments: Sequence[Instruction], rows: Sequence[Instruction]) -> Kernel:
     """Fill fragments of the rows ``fragments`` from shared memory by the first of ``rows`` that can; others stay.
 

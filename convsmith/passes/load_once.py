@@ -13,6 +13,7 @@ from convsmith.ir.stmt import FENCES, Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
@@ -76,6 +77,7 @@ class _Replace(Rewriter):
         return self.new if v is self.old else self._Load(v)
 
 
+@stages(*LOOPS)
 def load_once(kernel: Kernel, buffer: str, loops: tuple[str, ...], vector: str = "") -> Kernel:
     """Load the elements of ``buffer`` that the nest of ``loops`` reads into registers, where some loop moves none.
 

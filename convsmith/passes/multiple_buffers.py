@@ -15,6 +15,7 @@ from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.fission import ReindexBuffer
 from convsmith.passes.scope import ScopedRewriter, note_copies, require_new, require_one, with_body
 
@@ -178,6 +179,7 @@ class _Slots(ScopedRewriter):
             yield from step(as_index(n + lo), n, n + self.ahead < total)
 
 
+@stages(*LOOPS)
 def multiple_buffers(
     kernel: Kernel, loop: str, buffers: tuple[str, ...], count: int, ahead: int = 1, unrolled: bool = False
 ) -> Kernel:

@@ -7,8 +7,10 @@ from typing import Any
 
 from convsmith.arith.ranges import Unbounded, interval
 from convsmith.ir.index import Index, Var
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import variables_of, walk
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import ScopedRewriter
 
 
@@ -48,6 +50,7 @@ class _Widest(ScopedRewriter):
         return self._For(s)
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def narrow_index(kernel: Kernel) -> Kernel:
     """Set ``index_bits`` to 32 or 64.
 

@@ -15,9 +15,11 @@ from typing import Any
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
 from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, At, Call, For, Function, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import require_no_effects
 
 
@@ -145,6 +147,7 @@ class _Outline(Rewriter):
         return call
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def outline(kernel: Kernel, loops: tuple[str, ...] = ()) -> Kernel:
     """Outline every statement that allocates registers into a function; requires a flat kernel.
 

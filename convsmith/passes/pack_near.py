@@ -13,6 +13,7 @@ from convsmith.ir.index import as_index
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
 from convsmith.ir.walk import loops_of
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.derive_packing import Packing
 from convsmith.passes.scope import (
     ScopedRewriter,
@@ -57,6 +58,7 @@ class _PackNear(ScopedRewriter):
         return For(loop.var, loop.lo, loop.hi, Alloc(packing.packed, block(writes, body)), loop.kind, loop.carried)
 
 
+@stages(*LOOPS)
 def pack_near(
     kernel: Kernel, operand: str, loop: str, widths: Sequence[tuple[str, int]] = (), adjacent: tuple[str, ...] = ()
 ) -> Kernel:

@@ -7,6 +7,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.block import LayoutBlock
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import relocated
 
 
@@ -34,6 +35,7 @@ def _padded(blocks: tuple[LayoutBlock, ...], elements: int) -> tuple[LayoutBlock
     return tuple(made[b.dim] for b in blocks)
 
 
+@stages(*LOOPS)
 def pad_rows(kernel: Kernel, buffer: str, elements: int) -> Kernel:
     """Add room for ``elements`` to each row of the allocated ``buffer``: those that lie side by side in memory.
 

@@ -24,6 +24,7 @@ from convsmith.ir.index import Cond, Eq0, Ge0, Index, Max, Min, Var, as_index
 from convsmith.ir.intern import Node, nodes
 from convsmith.ir.stmt import For, Kernel, Stmt, block
 from convsmith.ir.walk import AnyNode, children, loops_of, variables_of, walk
+from convsmith.passes.contracts import FLATTENED, LOOPS, stages
 from convsmith.passes.scope import ScopedRewriter, has_loop, loop_range, note_copies, require_loops, with_body
 from convsmith.passes.simplify import simplify_stmt
 
@@ -189,6 +190,7 @@ class _Partition(ScopedRewriter):
         return block(*pieces)
 
 
+@stages(*LOOPS, *FLATTENED)
 def partition(
     kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tuple[str, ...] = (), longest_only: bool = False
 ) -> Kernel:

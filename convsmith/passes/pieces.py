@@ -6,6 +6,7 @@ from convsmith.ir.index import Index, Var, as_index, eq, floordiv, mod
 from convsmith.ir.rewrite import Rewriter, Substitute
 from convsmith.ir.stmt import At, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import note_copies, require_loops, require_no_effects, with_body
 
 
@@ -103,6 +104,7 @@ def _undone(hi: Index, size: int) -> Index:
     return num - (size - 1)
 
 
+@stages(*LOOPS)
 def pieces(
     kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...] = (),
     whole: bool = False,

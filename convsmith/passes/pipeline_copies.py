@@ -9,6 +9,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
 from convsmith.ir.value import Load, Value
 from convsmith.layout.block import LayoutBlock
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, require_no_effects, require_one, with_body
 
 Loop = For
@@ -57,6 +58,7 @@ class _PipelineCopies(LoopRewriter):
         return out
 
 
+@stages(*LOOPS)
 def pipeline_copies(kernel: Kernel, loop: str, slots: int, around: str = "") -> Kernel:
     """Give the shared memory that ``loop`` fills ``slots``, and let copies run ahead of its other statements.
 

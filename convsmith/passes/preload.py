@@ -10,6 +10,7 @@ from convsmith.ir.index import Cond, Var, conj, is_true, parts_of
 from convsmith.ir.stmt import THREAD_LOOPS, Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, const
 from convsmith.ir.walk import statements_of, variables_of, walk
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.derive_packing import guards_of
 from convsmith.passes.lets import Name
 from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, with_body, wrap
@@ -88,6 +89,7 @@ def _loops_of(x: Load, chain: Sequence[For], conds: Sequence[Cond], scope: str) 
     return [y for y in chain if y.var in needed or y.kind in THREAD_LOOPS]
 
 
+@stages(*LOOPS)
 def preload(kernel: Kernel, operands: Collection[str], scope: str = "register") -> Kernel:
     """Load the elements of ``operands`` that the stores of sums read before the sums, to registers of each thread.
 

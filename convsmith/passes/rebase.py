@@ -20,6 +20,7 @@ from convsmith.ir.text import access_text
 from convsmith.ir.value import Binary, Load
 from convsmith.ir.walk import children, statements_of, variables_of
 from convsmith.passes.accesses import reads_any
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import with_body
 
@@ -160,6 +161,7 @@ Loop = For
 """Within a rewriter, ``For`` is its method."""
 
 
+@stages(*LOOPS)
 def rebase(kernel: Kernel, loop: str) -> Kernel:
     """Let each loop named ``loop`` with constant start run from 0 if each of its iterations adds to a partial sum.
 

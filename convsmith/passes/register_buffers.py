@@ -11,6 +11,7 @@ from convsmith.ir.threads import has_effects
 from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import children, statements_of, variables_of
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.lets import Name
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.scope import LoopRewriter, note_copies, require_one, with_body, wrap
@@ -81,6 +82,7 @@ class _Preload(LoopRewriter):
         return make_buffer(name, of.dtype, tuple((x.hi - x.lo).const for x in used), "register")
 
 
+@stages(*LOOPS)
 def register_buffers(kernel: Kernel, loop: str, count: int = 2, ahead: int = 1) -> Kernel:
     """Load the elements of shared memory that ``loop`` reads into registers, ``ahead`` iterations before their use.
 

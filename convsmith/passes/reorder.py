@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.stages import FLAT
 from convsmith.ir.stmt import FENCES, For, Kernel, Stmt
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_nest_order
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_no_effects, require_one, with_body, wrap
 
@@ -46,6 +48,7 @@ class _Reorder(LoopRewriter):
         return self._For(loop)
 
 
+@stages(*LOOPS, FLAT)
 def reorder(kernel: Kernel, names: Sequence[str]) -> Kernel:
     """Put the named loops of a perfect nest into the given order; other loops of the nest keep their places.
 

@@ -14,10 +14,12 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import LANES, Instruction, Operand
 from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.threads import has_effects
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import children, walk
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import perfect_nest, with_body, wrap
 from convsmith.passes.unify import Specification, StoreNest
 
@@ -187,6 +189,7 @@ def _copy(fragment: Operand) -> Specification:
     return Specification(Instruction("copy", operands, body, "", "", (), "", partial=(names[0],)))
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def replace(kernel: Kernel, rows: Sequence[Instruction], strict: Collection[str] = ()) -> Kernel:
     """Use the first of `rows` that computes each nest or vector statement on registers; others stay as they are.
 

@@ -6,6 +6,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_nest_order
 from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_no_effects, require_one, with_body
 
@@ -30,6 +31,7 @@ class _Residue(LoopRewriter):
         return For(r, loop.lo, as_index(min(m, loop.hi.const) if loop.hi.is_const else m), inner, loop.kind)
 
 
+@stages(*LOOPS)
 def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
     """Run ``loop`` once per residue: its variable becomes ``loop * modulus + name``, and loop ``name`` goes around it.
 

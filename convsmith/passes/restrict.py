@@ -6,6 +6,7 @@ from convsmith.ir.index import Cond, Ge0, Index, Var, conj, floordiv, is_true, m
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import For, If, Kernel, Stmt
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 
 
@@ -64,6 +65,7 @@ class _Restrict(Rewriter):
         return For(loop.var, maximum(*lo), minimum(*hi), body, loop.kind, loop.carried)
 
 
+@stages(*LOOPS)
 def restrict(kernel: Kernel, loops: tuple[str, ...]) -> Kernel:
     """Turn conditions of a guarded statement that bound the variable of one of ``loops`` into bounds of that loop.
 

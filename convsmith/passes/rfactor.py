@@ -12,6 +12,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Load, const
 from convsmith.ir.walk import bound_in, loops_of, statements_of, walk
 from convsmith.passes.accesses import sites_of, written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import (
     ScopedRewriter,
     note_copies,
@@ -112,6 +113,7 @@ class _Rfactor(ScopedRewriter):
                 raise ConfigError("reads", f"{what}: a statement after the sum reads several elements of {acc}")
 
 
+@stages(*LOOPS)
 def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:
     """Give each iteration of the reduction loop ``loop`` a partial sum, and add the partial sums up before use.
 

@@ -20,6 +20,7 @@ from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, require_no_effects, with_body
 
 
@@ -138,6 +139,7 @@ def _are_apart(w: _Rounded, r: _Rounded, var: Var) -> bool:
     return isinstance(other, Var) and variables_of(end) <= same.keys() and substitute(end, same) is r.ends.get(other)
 
 
+@stages(*LOOPS)
 def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str, int]] = ()) -> Kernel:
     """Round the last tile of ``loops`` up to full length where that is safe.
 

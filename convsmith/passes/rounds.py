@@ -6,6 +6,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, require_new, require_one, with_body
 
 Loop = For
@@ -28,6 +29,7 @@ class _Rounds(LoopRewriter):
         return For(number, as_index(0), as_index(min(size, loop.hi.const)), inner, "grid")
 
 
+@stages(*LOOPS)
 def rounds(kernel: Kernel, loop: str, groups: int, name: str) -> Kernel:
     """Let at most ``groups`` run the iterations of a grid ``loop``, each several of them one after the other.
 

@@ -17,10 +17,12 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Bits, Lanes, Load, Repeat, Select, Sum, Sums, Value, lanes_of
 from convsmith.ir.walk import children, statements_of, variables_of, walk
 from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import NewPath, Unordered, require_order
 from convsmith.passes.scope import LoopRewriter, with_body
 
@@ -142,6 +144,7 @@ def _stores(loop: For) -> Iterator[Store]:
     return (s for s in statements_of(loop.body) if isinstance(s, Store))
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] = ()) -> Kernel:
     """Make each loop of the names scalable whose iterations can be units of vectors; requires a flat kernel.
 

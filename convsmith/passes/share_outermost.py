@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from convsmith.ir.stmt import For, Kernel
 from convsmith.passes.bind import bind
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import perfect_nest
 
 
+@stages(*LOOPS)
 def share_outermost(kernel: Kernel, names: Sequence[str], tasks: int) -> Kernel:
     """Make the outermost loops of ``kernel`` parallel until they have ``tasks`` iterations; ``names`` are legal.
 

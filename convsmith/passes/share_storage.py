@@ -25,6 +25,7 @@ from convsmith.ir.rewrite import Substitute
 from convsmith.ir.stmt import Alloc, At, AtomicAdd, Block, Call, For, If, Kernel, Let, Stmt, Store
 from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import walk
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import with_body
 
 
@@ -295,6 +296,7 @@ def _joined(group: Sequence[StoredBuffer]) -> Buffer:
     return first if first.size == size else make_buffer(first.name, first.dtype, (size,), first.scope)
 
 
+@stages(*FLATTENED)
 def share_storage(kernel: Kernel, asynchronous: bool = False) -> Kernel:
     """Have buffers whose lifetimes do not overlap share memory; ``asynchronous`` copies keep their buffers apart.
 

@@ -11,10 +11,12 @@ from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import perfect_nest, wrap
 
 
+@stages(*LOOPS)
 def share_taps(kernel: Kernel, packed: str, tap: str, pixel: str) -> Kernel:
     """Merge the dims of the loops ``tap`` and ``pixel`` of the ``packed`` operand, whose elements depend on a weighted
     sum of the two alone.

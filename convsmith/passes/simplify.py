@@ -8,6 +8,7 @@ from convsmith.arith.simplify import simplify as simplified
 from convsmith.ir.index import Affine, Var
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import THREAD_LOOPS, At, Block, For, If, Kernel, Stmt, block
+from convsmith.passes.contracts import ANY, stages
 from convsmith.passes.scope import ScopedRewriter, each_body
 
 _AT_ONCE = ("parallel", "pipelined", "grid", *THREAD_LOOPS)
@@ -57,6 +58,7 @@ def simplify_stmt(s: Stmt, ranges: dict[Var, tuple[int, int]], keep_unit_loops: 
     return r.stmt(s)
 
 
+@stages(*ANY)
 def simplify(kernel: Kernel, keep_unit_loops: bool = True) -> Kernel:
     """Simplify a kernel and remove loops that never run; ``keep_unit_loops=False`` also removes loops that run once.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from convsmith.ir.stmt import FENCES, For, Kernel, Stmt
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_nest_order
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, require_no_effects, with_body, wrap
 
@@ -32,6 +33,7 @@ class _Sink(LoopRewriter):
         return loop if new == chain and new_body is body else wrap(new, new_body)
 
 
+@stages(*LOOPS)
 def sink(kernel: Kernel, names: Sequence[str]) -> Kernel:
     """Move the named loops inwards, past every other loop of their perfect nest, in the order given.
 

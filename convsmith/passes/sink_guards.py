@@ -16,6 +16,7 @@ from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Const
 from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import sites_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
 from convsmith.passes.simplify import simplify_stmt
 
@@ -105,6 +106,7 @@ def _first_values(s: Alloc) -> Sequence[Stmt]:
     return first
 
 
+@stages(*LOOPS)
 def sink_guards(kernel: Kernel) -> Kernel:
     """Move conditions from around several statements to each of them, and drop those that initialisations do not need.
 

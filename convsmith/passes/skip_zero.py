@@ -5,6 +5,7 @@ from __future__ import annotations
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Load, Select
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import with_body
 
 
@@ -19,6 +20,7 @@ class _SkipZero(Rewriter):
         return s
 
 
+@stages(*LOOPS)
 def skip_zero(kernel: Kernel) -> Kernel:
     """Guard an accumulation instead of adding a selected zero, so that later passes can move and resolve the guard.
 

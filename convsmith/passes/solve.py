@@ -9,6 +9,7 @@ from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Load, Select
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import perfect_nest, require_one, with_body, wrap
 
 
@@ -68,6 +69,7 @@ class _Solve(Rewriter):
         return loop
 
 
+@stages(*LOOPS)
 def solve(kernel: Kernel, loop: str) -> Kernel:
     """Replace ``loop`` by the iteration whose variable solves an equation.
 

@@ -12,6 +12,7 @@ from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Load, Select, Value
 from convsmith.ir.walk import bound_in, variables_of, walk
 from convsmith.passes.accesses import reads_any
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import ScopedRewriter, with_body
 
@@ -76,6 +77,7 @@ def _are_inside(v: Value, ranges: Mapping[Var, Range]) -> bool:
     return all(is_true(simplify(c, ranges)) for c in bounds)
 
 
+@stages(*LOOPS)
 def speculate(kernel: Kernel) -> Kernel:
     """Drop conditions from the terms of sums that are not used where the condition does not hold.
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from convsmith.arith.dependence import LoopBounds
 from convsmith.ir.index import as_index
 from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     AsyncCopy,
@@ -22,6 +23,7 @@ from convsmith.ir.stmt import (
 )
 from convsmith.ir.threads import nest_of
 from convsmith.ir.walk import children, loops_of, statements_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import ScopedRewriter, with_body, wrap
 from convsmith.passes.thread_conflicts import EarlierAccess
 from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_accesses, bounds_of_threads, later_access
@@ -131,6 +133,7 @@ class _Split(ScopedRewriter):
         return body
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def split_barriers(kernel: Kernel) -> Kernel:
     """Split a barrier of each serial loop of the threads, where statements can run between arrival and wait.
 

@@ -10,9 +10,11 @@ from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.instruction import LANES, Instruction, Operand
 from convsmith.ir.lane_operands import operands_beside
 from convsmith.ir.rewrite import substitute
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import THREAD_LOOPS, For, Invoke, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
 
 MOST = 16
@@ -118,6 +120,7 @@ def values_at(tail: tuple[Index, ...], at: tuple[Index, ...], sizes: Mapping[Var
     return values
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def spread_lanes(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
     """Replace nests over elements of the fragments of ``rows`` by a loop over the lanes, each with its own elements.
 

@@ -25,6 +25,7 @@ from convsmith.ir.types import DType
 from convsmith.ir.value import Cast, Load, Select, Value, const
 from convsmith.ir.walk import children, variables_of, walk
 from convsmith.passes.accesses import written_in
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import (
@@ -206,6 +207,7 @@ def read_or_fill(
     return read if is_true(inside) else Select(inside, read, const(buffer.dtype, fill))
 
 
+@stages(*LOOPS)
 def stage(
     kernel: Kernel, buffer: str, loop: str, innermost: int | None = None, fill: int = 0, scope: str = "cache",
     width: int = 1, exact: bool = False, masked: bool = False, convert: bool = False, multiple: int = 1,

@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, walk
+from convsmith.passes.contracts import FLATTENED, stages
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def stream(kernel: Kernel, streamed: tuple[tuple[str, int], ...]) -> Kernel:
     """Mark the buffers ``streamed`` of ``kernel``, its parameters or arrays of its own, as streamed.
 

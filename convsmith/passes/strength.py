@@ -11,9 +11,11 @@ from __future__ import annotations
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Term, Var, make_sum
 from convsmith.ir.rewrite import Rewriter, substitute
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, At, Carried, For, Kernel, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body
 
 
@@ -83,6 +85,7 @@ class _Strength(Rewriter):
         return For(loop.var, loop.lo, loop.hi, body, loop.kind, (*loop.carried, *carry.pointers.values()))
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def strength_reduce(kernel: Kernel) -> Kernel:
     """Let every serial loop carry pointers to the positions that advance with it; requires a flat kernel.
 

@@ -17,6 +17,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, walk
 from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import NewPath, Unordered, require_order
 from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_no_effects, with_body
@@ -85,6 +86,7 @@ def _text(names: Mapping[Var, object]) -> str:
     return ", ".join(map(str, names))
 
 
+@stages(*LOOPS)
 def sum_in_place(kernel: Kernel, acc: str) -> Kernel:
     """Replace the accumulators ``acc`` by the elements that they are copied to.
 

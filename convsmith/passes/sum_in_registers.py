@@ -10,6 +10,7 @@ from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import variables_of
 from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import NewPath, Unordered, is_only_sum, require_order
 from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import (
@@ -71,6 +72,7 @@ def _has_constant_bounds(loop: Loop) -> bool:
     return loop.lo.is_const and loop.lo.const == 0 and loop.hi.is_const and loop.hi.const > 0
 
 
+@stages(*FLATTENED)
 def sum_in_registers(kernel: Kernel, loop: str, around: Sequence[str] = ()) -> Kernel:
     """Hold the sums of a nest below ``loop`` in registers; a nest with bounds that vary stays as it is.
 

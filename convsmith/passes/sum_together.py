@@ -16,6 +16,7 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import Alloc, Block, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Const, Lanes, Load, Repeat, Sum, Sums, Value
 from convsmith.ir.walk import walk
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body
 
 
@@ -114,6 +115,7 @@ class _SumTogether(Rewriter):
         return run if made is None else [made]
 
 
+@stages(*FLATTENED)
 def sum_together(kernel: Kernel, lanes: int) -> Kernel:
     """Combine up to ``lanes`` consecutive horizontal sums into one statement; requires an unrolled kernel.
 

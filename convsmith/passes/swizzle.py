@@ -9,6 +9,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import floordiv, mod
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.block import LayoutBlock
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.relocate import Place, relocated
 
@@ -39,6 +40,7 @@ def _rotation(old: Buffer, elements: int) -> Callable[[Place], Place]:
     return place
 
 
+@stages(*LOOPS)
 def swizzle(kernel: Kernel, buffer: str, elements: int) -> Kernel:
     """Rotate each row of the allocated ``buffer`` by one part of ``elements`` more than the row before it.
 

@@ -20,6 +20,7 @@ from convsmith.ir.index import Cond, Index, Var, as_index
 from convsmith.ir.stmt import For, Kernel, Stmt, Store, TensorCopy, block
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.value import Load, Select, Value
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_no_effects, with_body
 
@@ -123,6 +124,7 @@ def _present(v: Value, values: Mapping[Var, Any]) -> Any:
     return holds(v.cond, values) if isinstance(v, Select) else True
 
 
+@stages(*LOOPS)
 def tensor_copies(kernel: Kernel, copies: Sequence[MappedCopy]) -> Kernel:
     """Replace the nest that fills each of the buffers of ``copies`` by a copy through its tensor map.
 

@@ -7,6 +7,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.passes.contracts import FLATTENED, LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, extent, note_copies, require_new, require_one, with_body
 
 
@@ -34,6 +35,7 @@ class _Tile(LoopRewriter):
         return For(self.outer, as_index(0), floordiv(n + (size - 1), size), inner, loop.kind)
 
 
+@stages(*LOOPS, *FLATTENED)
 def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel:
     """Split ``loop`` by ``size``: ``loop = start + outer * size + inner``; the last tile may be shorter.
 

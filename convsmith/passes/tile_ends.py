@@ -9,6 +9,7 @@ from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, block
 from convsmith.ir.walk import variables_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
 
 
@@ -50,6 +51,7 @@ class _TileEnds(LoopRewriter):
         return interval(e, {**sizes, **self.ranges})[0]
 
 
+@stages(*LOOPS)
 def tile_ends(kernel: Kernel, loop: str, sizes: tuple[int, int, int], outer: str, inner: str) -> Kernel:
     """Split ``loop`` into tiles of three ``sizes``: the first tile, any number of tiles between, and the last tile.
 

@@ -15,10 +15,12 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.rewrite import Rewriter, Substitute, substitute
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import THREAD_LOOPS, Alloc, Barrier, Block, For, If, Kernel, Let, Stmt, Store, block
 from convsmith.ir.threads import nest_of
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import children, loops_of, statements_of, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import ScopedRewriter, with_body
 from convsmith.passes.thread_conflicts import EarlierAccess
 from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_accesses, bounds_of_threads, later_access
@@ -304,6 +306,7 @@ def _outer_loops(s: Stmt) -> Iterator[For]:
             yield from _outer_loops(x)
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def to_threads(kernel: Kernel) -> Kernel:
     """Make one nest of thread loops around the serial loops of a group, and order the threads' accesses by barriers.
 

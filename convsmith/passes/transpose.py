@@ -10,10 +10,12 @@ from __future__ import annotations
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var, as_index, conj, parts_of, true
 from convsmith.ir.rewrite import substitute
+from convsmith.ir.stages import FLAT
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import sites_of
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_order
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, with_body
 
@@ -105,6 +107,7 @@ def _loop(var: Var, count: int, body: Stmt, kind: str = "serial") -> Stmt:
     return For(var, as_index(0), as_index(count), body, kind)
 
 
+@stages(*LOOPS, FLAT)
 def transpose(
     kernel: Kernel, loops: tuple[str, ...], shape: tuple[int, int], joined: bool = False, piece: int = 0
 ) -> Kernel:

@@ -12,6 +12,7 @@ from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 from convsmith.passes.accesses import sites_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import require_order
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, with_body, wrap
@@ -66,6 +67,7 @@ class _TransposeStores(ScopedRewriter):
         return made
 
 
+@stages(*FLATTENED)
 def transpose_stores(kernel: Kernel, along: str, lanes: str, shape: tuple[int, int], least: int = 2) -> Kernel:
     """Transpose in registers what nests store whose vectors, along the loop ``lanes``, are scattered in memory.
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Affine, Index, Term, Var, as_index, from_sorted
 from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.stages import UNROLLED
 from convsmith.ir.stmt import Block, For, Invoke, Kernel, Let, Stmt, Store, block
 from convsmith.ir.walk import loops_of, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body, note_copies
 
 BUDGET = 20_000
@@ -101,6 +103,7 @@ class _Unroll(Rewriter):
             )
 
 
+@stages(*FLATTENED, ensures=UNROLLED, partial=True)
 def unroll(kernel: Kernel, loops: tuple[str, ...] = (), budget: int = BUDGET) -> Kernel:
     """Unroll ``loops``, or all loops, of kind ``unrolled``; more than ``budget`` statements is a ConfigError.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from convsmith.ir.index import Var
 from convsmith.ir.rewrite import Rewriter, substitute
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Kernel, Let, Stmt
 from convsmith.ir.walk import statements_of, variables_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body
 
 
@@ -19,6 +21,7 @@ class _UnusedLet(Rewriter):
         return s if body is s.body else Let(s.var, s.value, body)
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def unused_let(kernel: Kernel) -> Kernel:
     """Remove every unnecessary ``let``, innermost first.
 

@@ -28,6 +28,7 @@ from convsmith.ir.value import (
     lanes_of,
 )
 from convsmith.ir.walk import walk
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import each_body
 
 _ROW, _LANE = Var("row"), Var("lane")
@@ -129,6 +130,7 @@ class _Unvectorise(Rewriter):
         return block(*_rows(one, 0, rows, width), *_rows(one, rows, rest > 0, rest))
 
 
+@stages(*FLATTENED)
 def unvectorise(kernel: Kernel, types: tuple[str, ...]) -> Kernel:
     """Replace stores to memory of vectors that are computed with numbers of ``types`` by loops over their lanes.
 

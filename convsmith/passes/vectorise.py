@@ -16,10 +16,12 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
 from convsmith.ir.rewrite import Rewriter, substitute
+from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
 from convsmith.ir.walk import children, loops_of, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
+from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import conflicts, require_order
 from convsmith.passes.register_use import Part, RegisterUse, may_meet, part_of
@@ -358,6 +360,7 @@ class _Vectorise(ScopedRewriter):
         return Store(s.buffer, s.index, Binary("add", s.value.a, Sum(value.b, lanes_of(value.b))))
 
 
+@stages(*FLATTENED, ensures=TENSORISED)
 def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:
     """Replace the loops named ``loop`` (at most ``lanes`` iterations each) by vector statements.
 

@@ -62,11 +62,11 @@ def kernel_plan(
     needed = check_config(st, loops, config, machine, unit, prescribed is not None)
     s = Schedule(d.name for d in st.dims)
     if sizes is not None:
-        s.steps += sizes.steps
+        s.record(*sizes.steps)
     if indirect(st, config) and sizes is None:
         if config.phases:
             raise ConfigError("phases", f"--phases={','.join(config.phases)}: --realise=indirection has none")
-        s.steps.append(indirect_step(st, config.table))
+        s.record(indirect_step(st, config.table))
     nest = order_nest(s, st, loops, config, unit, machine.vectors.scalable)
     found = KernelPlan(
         st, config, machine, loops, nest, _outside(nest, loops, within), needed,

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from convsmith.ir.stages import NAIVE
 from convsmith.ir.stmt import Kernel
+from convsmith.passes.contracts import stage_after
 from convsmith.passes.copy_tiles import copy_tiles
 from convsmith.passes.copy_windows import Windows, copy_windows
 from convsmith.passes.derive_packing import derive_packing
@@ -52,15 +54,24 @@ class Schedule:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self.steps: list[Step] = []
+        self.reached = NAIVE
         self._taken = set(taken)
 
     def run(self, rewrite: Callable[..., Kernel], *args: Any) -> None:
-        """Record the pass ``rewrite``, whose operands may be loops and copies."""
-        self.steps.append(Step(rewrite, *map(_addressed, args)))
+        """Record the pass ``rewrite``, whose operands may be loops and copies; ConfigError where the passes before it
+        have not brought the kernel to a stage that it requires.
+        """
+        self.record(Step(rewrite, *map(_addressed, args)))
+
+    def record(self, *steps: Step) -> None:
+        """Record passes whose operands are names."""
+        for step in steps:
+            self.reached = stage_after(self.reached, step.run, step.args)
+            self.steps.append(step)
 
     def include(self, other: Schedule) -> None:
         """Record all rewrites of ``other``, a schedule of other loops of the same kernel."""
-        self.steps += other.steps
+        self.record(*other.steps)
         self._taken |= other._taken
 
     def _name(self, name: str) -> str:

@@ -28,6 +28,7 @@ from convsmith.ir.stmt import For, Kernel
 from convsmith.ir.value import Const, const
 from convsmith.layout.requirements import Requirements
 from convsmith.machine.registry import target
+from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.manager import Step, run_steps
 from convsmith.problem.conv import Conv
 from convsmith.schedule.config import Config
@@ -235,6 +236,7 @@ class _Unbind(Rewriter):
         return loop.body
 
 
+@stages(*LOOPS)
 def unbind(kernel: Kernel) -> Kernel:
     return Kernel(kernel.name, kernel.params, _Unbind().stmt(kernel.body))
 

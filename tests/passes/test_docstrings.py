@@ -45,8 +45,8 @@ from convsmith.passes.copy_windows import Windows
 from convsmith.passes.tensor_copies import MappedCopy
 
 NO_PASS = {
-    "accesses", "footprint", "lets", "manager", "order", "packed_sums", "register_use", "relocate", "scope",
-    "thread_conflicts", "thread_order", "unify",
+    "accesses", "contracts", "footprint", "lets", "manager", "order", "packed_sums", "register_use", "relocate",
+    "scope", "thread_conflicts", "thread_order", "unify",
 }  # fmt: skip
 OTHER_NAME = {"strength": "strength_reduce"}
 LANE_DOT = Instruction(

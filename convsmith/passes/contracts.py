@@ -1,0 +1,69 @@
+"""What a pass requires of a kernel, and what it ensures: the stages of :mod:`convsmith.ir.stages`.
+
+A pass that works on loops requires a kernel that is not flat yet; one that picks instructions requires a flat one. The
+decorator :func:`stages` states it, next to the pass. A schedule checks each pass when it records it, and the verifier
+checks after the pass that the kernel is in the grammar of the stage that the pass ensures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.stages import FLAT, NAIVE, REALISED, SCHEDULED, STAGES, TENSORISED, UNROLLED, Stage
+from convsmith.ir.stmt import Kernel
+
+Pass = TypeVar("Pass", bound=Callable[..., Kernel])
+ANY = tuple(STAGES.values())
+LOOPS = (NAIVE, SCHEDULED, REALISED)
+"""Stages at which buffers have their own dims, and statements are scalar."""
+FLATTENED = (FLAT, TENSORISED, UNROLLED)
+"""Stages at which memory is flat."""
+ORDER = {stage: n for n, stage in enumerate(STAGES.values())}
+"""The stages by their place in a pipeline."""
+
+
+class Contract(NamedTuple):
+    """The stages that a pass ``requires`` a kernel to be in, one of them, and the one that it ``ensures``.
+
+    A kernel that is in a later stage stays in it. A pass that is ``partial`` ensures its stage for the whole kernel
+    alone: with arguments, it rewrites a part.
+    """
+
+    requires: tuple[Stage, ...]
+    ensures: Stage
+    partial: bool
+
+
+_CONTRACTS: dict[Callable[..., Kernel], Contract] = {}
+
+
+def stages(
+    *requires: Stage, ensures: Stage = SCHEDULED, partial: bool = False
+) -> Callable[[Pass], Pass]:  # fmt: skip
+    """Return the decorator of a pass that works on kernels of the stages ``requires``, and ensures another one."""
+
+    def decorate(rewrite: Pass) -> Pass:
+        _CONTRACTS[rewrite] = Contract(requires, ensures, partial)
+        return rewrite
+
+    return decorate
+
+
+def contract_of(rewrite: Callable[..., Kernel]) -> Contract:
+    """Return what the pass ``rewrite`` requires and ensures; KeyError where it does not say so."""
+    return _CONTRACTS[rewrite]
+
+
+def stage_after(stage: Stage, rewrite: Callable[..., Kernel], args: tuple[Any, ...]) -> Stage:
+    """Return the stage of a kernel of ``stage`` after the pass; ConfigError where the pass requires another stage."""
+    requires, ensures, partial = _CONTRACTS[rewrite]
+    if stage not in requires:
+        legal = " or ".join(map(str, requires))
+        raise ConfigError(
+            "stage-order", f"{rewrite.__name__}: the kernel is {stage} here; legal is a kernel that is {legal}"
+        )
+    if partial and args:
+        return stage
+    return ensures if ORDER[ensures] > ORDER[stage] else stage
