@@ -18,9 +18,9 @@ import torch
 from report import Report
 
 import convsmith.torch as ct
-from convsmith.frontend.window import window_of
+from convsmith.frontend.window import ConvOptions, window_of
 from convsmith.torch import operators
-from convsmith.torch.calls import forward_kernel
+from convsmith.torch.calls import TensorForm, conv_problem, kept_kernel
 
 LAST = torch.channels_last
 CALLS = [(16, 16, 1, 1), (16, 16, 8, 3), (32, 32, 14, 3), (64, 64, 14, 1), (64, 64, 14, 3), (128, 128, 14, 3),
@@ -53,9 +53,9 @@ def calls(threads: int, rounds: int) -> list[list[str]]:
         x = torch.randn(1, ic, size, size).to(memory_format=LAST)
         w = torch.nn.Parameter(torch.randn(oc, ic, k, k).to(memory_format=LAST), requires_grad=False)
         bias, pad = torch.nn.Parameter(torch.randn(oc), requires_grad=False), k // 2
-        window = window_of((k, k), 1, pad, 1, 1)
-        types = (x.dtype, tuple(w.shape), w.dtype, bias.dtype)
-        kernel = forward_kernel(tuple(x.shape), (True, True, True), *types, window, threads)
+        forms = [TensorForm(t.shape, t.stride(), t.dtype) for t in (x, w)]
+        window = window_of((k, k), ConvOptions(padding=pad))
+        kernel = kept_kernel(conv_problem(*forms, bias.dtype, window), threads)
         bare = kernel.kernel.bind(x, kernel.pack(w, bias), kernel.new())
         steps: tuple[Any, ...] = ((1, 1), (pad,) * 4, (1, 1), 1)
         functions = [

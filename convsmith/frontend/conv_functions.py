@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from convsmith.frontend.arguments import data_type
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.frontend.transposed import run_transposed, transposed_problem
-from convsmith.frontend.window import coarse_sizes, per_axis, transposed_sizes, window_of
+from convsmith.frontend.window import ConvOptions, ConvWindow, coarse_sizes, transposed_sizes, window_of
 from convsmith.layout.tags import ANY
 from convsmith.problem.activations import Activation, activation_post_ops
 from convsmith.problem.conv import Conv
@@ -40,6 +40,23 @@ _FLOATS = ("f32", "f64", "f16", "bf16")
 _KEPT = KeptWeights(1 << 27)
 """Packed weights of earlier calls, with copies of the plain ones: 128 MiB at most."""
 _BYTES = ("u8", "s8")
+_PLAIN = frozenset((int, str, type(None)))
+"""Types of options that are cache keys as they are."""
+
+
+class _Function(NamedTuple):
+    """A function of this module: its number of spatial axes, and whether the convolution is transposed."""
+
+    rank: int
+    is_transposed: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"conv{'_transpose' * self.is_transposed}{self.rank}d"
+
+
+_CONV = {rank: _Function(rank) for rank in (1, 2, 3)}
+_CONV_TRANSPOSE = {rank: _Function(rank, True) for rank in (1, 2, 3)}
 
 
 @takes_arrays
@@ -49,7 +66,8 @@ def conv1d(
     threads: int | None = None, denormals: str = "keep",
 ) -> Array:  # fmt: skip
     """Return the convolution of x (N, C, W) with w (OC, C / groups, KW); otherwise like `conv2d`."""
-    return _conv(1, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
+    options = ConvOptions(stride, padding, dilation, groups, activation)
+    return _call(_CONV[1], x, w, bias, options, out, threads, denormals)
 
 
 @takes_arrays
@@ -72,7 +90,8 @@ def conv2d(
     compares all their bytes with a copy, and packs anew if one has changed. `denormals="flush"` replaces denormal
     weights, which slow a CPU down, by zero.
     """
-    return _conv(2, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
+    options = ConvOptions(stride, padding, dilation, groups, activation)
+    return _call(_CONV[2], x, w, bias, options, out, threads, denormals)
 
 
 @takes_arrays
@@ -82,7 +101,8 @@ def conv3d(
     threads: int | None = None, denormals: str = "keep",
 ) -> Array:  # fmt: skip
     """Return the convolution of x (N, C, D, H, W) with w (OC, C / groups, KD, KH, KW); otherwise like `conv2d`."""
-    return _conv(3, x, w, bias, (stride, padding, dilation, groups, activation), out, threads, denormals)
+    options = ConvOptions(stride, padding, dilation, groups, activation)
+    return _call(_CONV[3], x, w, bias, options, out, threads, denormals)
 
 
 @takes_arrays
@@ -93,8 +113,8 @@ def conv_transpose1d(
 ) -> Array:  # fmt: skip
     """Return the transposed convolution of x (N, C, W) with w (C, OC / groups, KW); otherwise like `conv_transpose2d`.
     """
-    options = (stride, padding, dilation, groups, activation, output_padding)
-    return _conv(1, x, w, bias, options, out, threads, denormals)
+    options = ConvOptions(stride, padding, dilation, groups, activation, output_padding)
+    return _call(_CONV_TRANSPOSE[1], x, w, bias, options, out, threads, denormals)
 
 
 @takes_arrays
@@ -109,8 +129,8 @@ def conv_transpose2d(
     padding at front and back. `output_padding` must be below the stride or the dilation. Other options are those of
     `conv2d`, except that `padding` must be numbers.
     """
-    options = (stride, padding, dilation, groups, activation, output_padding)
-    return _conv(2, x, w, bias, options, out, threads, denormals)
+    options = ConvOptions(stride, padding, dilation, groups, activation, output_padding)
+    return _call(_CONV_TRANSPOSE[2], x, w, bias, options, out, threads, denormals)
 
 
 @takes_arrays
@@ -122,32 +142,52 @@ def conv_transpose3d(
     """Return the transposed convolution of x (N, C, D, H, W) with w (C, OC / groups, KD, KH, KW); like
     `conv_transpose2d`.
     """
-    options = (stride, padding, dilation, groups, activation, output_padding)
-    return _conv(3, x, w, bias, options, out, threads, denormals)
+    options = ConvOptions(stride, padding, dilation, groups, activation, output_padding)
+    return _call(_CONV_TRANSPOSE[3], x, w, bias, options, out, threads, denormals)
 
 
-def _conv(
-    rank: int, x: Array, w: Array, bias: Array | None, options: tuple[Any, ...], out: Array | None,
+class _Form(NamedTuple):
+    """Shape, type and layout of an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    tag: str
+
+
+_Key: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], str]
+"""The fields of a `_Form`, which cost less as a key."""
+
+
+class _Case(NamedTuple):
+    """All that the problem of a call depends on."""
+
+    x: _Form
+    w: _Form
+    dst_tag: str
+    bias: np.dtype[Any] | None
+    options: ConvOptions
+
+
+def _call(
+    function: _Function, x: Array, w: Array, bias: Array | None, options: ConvOptions, out: Array | None,
     threads: int | None, denormals: str,
 ) -> Array:  # fmt: skip
-    """Return the convolution, or the transposed convolution if `options` has a sixth entry, the output padding."""
+    """Return the result of a function of this module."""
     for name, array in (("x", x), ("w", w)):
-        if as_array(name, array).ndim != rank + 2:
-            function = f"conv{'_transpose' * (len(options) > 5)}{rank}d"
+        if as_array(name, array).ndim != function.rank + 2:
             raise UsageError(
-                f"{name}: rank is {array.ndim}, shape {array.shape}; {function} takes rank {rank + 2}", code="rank"
+                f"{name}: rank is {array.ndim}, shape {array.shape}; {function.name} takes rank {function.rank + 2}",
+                code="rank",
             )
     src_tag = _tag(x)
     dst_tag = src_tag if not isinstance(out, np.ndarray) or out.ndim != x.ndim else _tag(out, src_tag)
-    names = ("stride", "padding", "dilation", "groups", "activation", "output_padding")
-    key = (
-        rank, x.shape, x.dtype, src_tag, w.shape, w.dtype, _tag(w), dst_tag,
-        None if bias is None else as_array("bias", bias).dtype,
-        *(_frozen(name, option) for name, option in zip(names, options)),
+    if not _PLAIN.issuperset(map(type, options)):
+        options = ConvOptions(*map(_frozen, options._fields, options))
+    kernel, sizes = (_kernel_of.__wrapped__ if watched() else _kernel_of)(
+        function, (x.shape, x.dtype, src_tag), (w.shape, w.dtype, _tag(w)), dst_tag,
+        None if bias is None else as_array("bias", bias).dtype, options,
         None if threads is None else integer("threads", threads), settings.threads, settings.choice,
     )  # fmt: skip
-    make = _kernel_of if len(options) == 5 else _transposed_of
-    kernel, sizes = (make.__wrapped__ if watched() else make)(*key)
     w = with_denormals(denormals, "w", w)
     if sizes:
         return run_transposed(kernel, sizes, _NAMES, x, w, bias, out)
@@ -163,76 +203,68 @@ def _conv(
 
 @lru_cache(KEPT_KERNELS)
 def _kernel_of(
-    rank: int, x_shape: tuple[int, ...], x_type: np.dtype[Any], src_tag: str, w_shape: tuple[int, ...],
-    w_type: np.dtype[Any], wei_tag: str, dst_tag: str, bias_type: np.dtype[Any] | None, stride: Any, padding: Any,
-    dilation: Any, groups: Any, activation: Any, threads: int | None, *_: object,
+    function: _Function, x: _Key, w: _Key, dst_tag: str, bias: np.dtype[Any] | None, options: ConvOptions,
+    threads: int | None, *_: object,
 ) -> tuple[CompiledKernel, tuple[int, ...]]:  # fmt: skip
-    """Return the kernel of a call. Unused arguments are settings that affect the default of `threads` and the target.
+    """Return the kernel of a call and, if the convolution is transposed, the spatial shape of the result.
+
+    Further arguments are settings that affect the defaults of `threads` and of the target.
     """
-    types = _types(x_type, w_type, bias_type)
-    n, ic, *i = x_shape
-    oc, icg, *k = w_shape
-    window = window_of(k, stride, padding, dilation, groups)
-    g = window.groups
+    case = _Case(_Form(*x), _Form(*w), dst_tag, bias, options)
+    fields = _types(case) | {"stag": case.x.tag, "dtag": case.dst_tag}
+    if function.is_transposed and isinstance(options.padding, str):
+        raise UsageError(f"padding={shown(options.padding)} is not legal: expected numbers", code="bad-padding")
+    window = window_of(case.w.shape[2:], options)
+    fields["post_ops"] = activation_post_ops(options.activation)
+    problem, sizes = (_transposed if function.is_transposed else _direct)(case, window, fields)
+    return compile(problem, threads=threads), sizes
+
+
+def _direct(case: _Case, window: ConvWindow, fields: dict[str, Any]) -> tuple[Conv, tuple[int, ...]]:
+    (n, ic, *i), (oc, icg, *k), g = case.x.shape, case.w.shape, window.groups
     for dim, size in (("channels of x", ic), ("output channels of w", oc)):
         if size % g:
             raise UsageError(f"groups={g} does not divide the {size} {dim}", code="bad-groups")
     if ic != icg * g:
         raise UsageError(
-            f"x has {ic} channels (dim 1 of {x_shape}), but w has {icg} for each of {g} groups (dim 1 of {w_shape}); "
-            f"legal are {icg * g} channels of x, or {ic // g} in dim 1 of w",
+            f"x has {ic} channels (dim 1 of {case.x.shape}), but w has {icg} for each of {g} groups (dim 1 of "
+            f"{case.w.shape}); legal are {icg * g} channels of x, or {ic // g} in dim 1 of w",
             code="shape",
         )
-    o = coarse_sizes(i, k, window)
     # Weights are packed in each call: transforming them takes longer than it saves.
     problem = Conv(
-        accuracy="strict", mb=n, ic=ic, oc=oc, i=tuple(i), o=o, k=tuple(k), s=window.stride,
+        accuracy="strict", mb=n, ic=ic, oc=oc, i=tuple(i), o=coarse_sizes(i, k, window), k=tuple(k), s=window.stride,
         d=tuple(hole - 1 for hole in window.dilation), p=tuple(front for front, _ in window.padding), g=g,
-        has_groups=g > 1,
-        stag=src_tag, dtag=dst_tag, wtag=wei_tag if g == 1 else ANY, post_ops=activation_post_ops(activation), **types,
+        has_groups=g > 1, wtag=case.w.tag if g == 1 else ANY, **fields,
     )  # fmt: skip
-    return compile(problem, threads=threads), ()
+    return problem, ()
 
 
-@lru_cache(KEPT_KERNELS)
-def _transposed_of(
-    rank: int, x_shape: tuple[int, ...], x_type: np.dtype[Any], src_tag: str, w_shape: tuple[int, ...],
-    w_type: np.dtype[Any], _wei_tag: str, dst_tag: str, bias_type: np.dtype[Any] | None, stride: Any, padding: Any,
-    dilation: Any, groups: Any, activation: Any, output_padding: Any, threads: int | None, *_: object,
-) -> tuple[CompiledKernel, tuple[int, ...]]:  # fmt: skip
-    """Return the kernel of a transposed convolution, and the spatial shape of the result."""
-    types = _types(x_type, w_type, bias_type)
-    if isinstance(padding, str):
-        raise UsageError(f"padding={shown(padding)} is not legal: expected numbers", code="bad-padding")
-    window = window_of(w_shape[2:], stride, padding, dilation, groups)
-    if x_shape[1] != w_shape[0]:
+def _transposed(case: _Case, window: ConvWindow, fields: dict[str, Any]) -> tuple[Conv, tuple[int, ...]]:
+    x, w = case.x.shape, case.w.shape
+    if x[1] != w[0]:
         raise UsageError(
-            f"x has {x_shape[1]} channels (dim 1 of {x_shape}), but w has {w_shape[0]} (dim 0 of {w_shape}); legal is "
-            "the same number",
+            f"x has {x[1]} channels (dim 1 of {x}), but w has {w[0]} (dim 0 of {w}); legal is the same number",
             code="shape",
         )
-    if x_shape[1] % window.groups:
-        message = f"groups={window.groups} does not divide the {x_shape[1]} channels of x"
+    if x[1] % window.groups:
+        message = f"groups={window.groups} does not divide the {x[1]} channels of x"
         raise UsageError(message, code="bad-groups")
-    extra = per_axis("output_padding", output_padding, rank, 0)
-    o = transposed_sizes(x_shape[2:], w_shape[2:], window, extra)
-    problem = transposed_problem(
-        x_shape, w_shape, window.groups, window.stride, window.dilation, [front for front, _ in window.padding], o,
-        stag=src_tag, dtag=dst_tag, post_ops=activation_post_ops(activation), **types,
-    )  # fmt: skip
-    return compile(problem, threads=threads), o
+    sizes = transposed_sizes(x[2:], w[2:], window, case.options)
+    fronts = [front for front, _ in window.padding]
+    return transposed_problem(x, w, window.groups, window.stride, window.dilation, fronts, sizes, **fields), sizes
 
 
-def _types(x: np.dtype[Any], w: np.dtype[Any], bias: np.dtype[Any] | None) -> dict[str, Any]:
+def _types(case: _Case) -> dict[str, Any]:
     """Return the fields of a problem that the types of the arguments determine."""
-    src = data_type("x", np.empty(0, x), _FLOATS + _BYTES)
-    wei = data_type("w", np.empty(0, w), _BYTES if src in _BYTES else (src,))
+    src = data_type("x", np.empty(0, case.x.dtype), _FLOATS + _BYTES)
+    wei = data_type("w", np.empty(0, case.w.dtype), _BYTES if src in _BYTES else (src,))
     dst = "s32" if src in _BYTES else src
-    options: dict[str, Any] = {"dt": (src, wei, dst)}
-    if bias is not None:
+    fields: dict[str, Any] = {"dt": (src, wei, dst)}
+    if case.bias is not None:
         legal = (dst,) if dst in ("f32", "f64") else (dst, "f32")
-        options |= {"dir": "FWD_B", "bia_dt": data_type("bias", np.empty(0, bias), legal)}
-    return options
+        fields |= {"dir": "FWD_B", "bia_dt": data_type("bias", np.empty(0, case.bias), legal)}
+    return fields
 
 
 def _tag(array: Array, otherwise: str = "abx") -> str:

@@ -1,4 +1,4 @@
-"""`ConvWindow`: stride, padding, dilation and groups of a convolution, from arguments as PyTorch takes them."""
+"""`ConvOptions` are the options of a convolution as PyTorch takes them, `ConvWindow` what they mean for each axis."""
 
 from __future__ import annotations
 
@@ -10,10 +10,24 @@ from convsmith.diag.expect import integer, shown
 from convsmith.frontend.transposed import whole_size
 from convsmith.problem.descriptor import AXES, output_size
 
-__all__ = ["ConvWindow", "Ints", "coarse_sizes", "per_axis", "transposed_sizes", "window_of"]
+__all__ = ["ConvOptions", "ConvWindow", "Ints", "coarse_sizes", "per_axis", "transposed_sizes", "window_of"]
 
 Ints = tuple[int, ...]
 _Pairs = tuple[tuple[int, int], ...]
+
+
+class ConvOptions(NamedTuple):
+    """The options of a call as they are given; sequences must be tuples. A dilation of 1 is dense.
+
+    `output_padding` is that of a transposed convolution.
+    """
+
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: Any = 1
+    activation: Any = None
+    output_padding: Any = 0
 
 
 class ConvWindow(NamedTuple):
@@ -26,16 +40,14 @@ class ConvWindow(NamedTuple):
     groups: int
 
 
-def window_of(kernel: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvWindow:
-    """Return the window of a call with weights of spatial shape `kernel`.
-
-    UsageError names an argument that is not legal. Sequences must be tuples.
+def window_of(kernel: Sequence[int], options: ConvOptions) -> ConvWindow:
+    """Return the window of a call with weights of spatial shape `kernel`. UsageError names an option that is not legal.
     """
-    rank, g = len(kernel), integer("groups", groups)
+    rank, g = len(kernel), integer("groups", options.groups)
     if g < 1:
         raise UsageError(f"groups={g} is not legal: expected at least 1", code="bad-groups")
-    s, d = per_axis("stride", stride, rank, 1), per_axis("dilation", dilation, rank, 1)
-    return ConvWindow(s, _pads(padding, rank, s, d, kernel), d, g)
+    s, d = per_axis("stride", options.stride, rank, 1), per_axis("dilation", options.dilation, rank, 1)
+    return ConvWindow(s, _pads(options.padding, rank, s, d, kernel), d, g)
 
 
 def coarse_sizes(sizes: Sequence[int], kernel: Sequence[int], window: ConvWindow) -> Ints:
@@ -53,11 +65,14 @@ def coarse_sizes(sizes: Sequence[int], kernel: Sequence[int], window: ConvWindow
     return tuple(found)
 
 
-def transposed_sizes(sizes: Sequence[int], kernel: Sequence[int], window: ConvWindow, output_padding: Ints) -> Ints:
+def transposed_sizes(
+    sizes: Sequence[int], kernel: Sequence[int], window: ConvWindow, options: ConvOptions
+) -> Ints:
     """Return the spatial shape of the transposed convolution of a source of spatial shape `sizes`.
 
-    UsageError: it is empty, or `output_padding` is too large.
+    UsageError: it is empty, or `options.output_padding` is not legal.
     """
+    output_padding = per_axis("output_padding", options.output_padding, len(kernel), 0)
     found = []
     for axis, (size, k, s, (front, back), d, more) in enumerate(zip(sizes, kernel, *window[:3], output_padding)):
         letter = AXES[len(kernel)][axis]

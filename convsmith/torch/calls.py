@@ -1,8 +1,7 @@
 """`TensorKernel`: a kernel on tensors whose shapes and strides are known; a call passes addresses to the code.
 
-`forward_kernel`, `transposed_kernel` and `gradient_kernel` return the kernels of a convolution, of its gradient of the
-source (a transposed convolution) and of its gradients of weights and bias. They are kept by shapes, memory orders,
-types and number of threads.
+`conv_problem` and `gradient_problem` are the problems of a convolution, of its gradient of the source (a transposed
+convolution) and of its gradients of weights and bias. Kernels are kept by problem and number of threads.
 """
 
 from __future__ import annotations
@@ -10,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.settings import settings
+from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.frontend.transposed import transposed_problem
 from convsmith.frontend.window import ConvWindow, Ints, coarse_sizes
-from convsmith.problem.activations import Activation, activation_post_ops
 from convsmith.problem.conv import Conv
-from convsmith.problem.post_ops import PostOp
 from convsmith.problem.problem import Problem
 from convsmith.runtime.packed import Packed
-from convsmith.torch.layouts import activation_tag, weight_tag
+from convsmith.torch.layouts import activation_tag, prefers_last, weight_tag
 
-__all__ = ["TensorKernel", "forward_kernel", "gradient_kernel", "result_type", "transposed_kernel", "type_name"]
+__all__ = [
+    "TensorForm", "TensorKernel", "conv_problem", "gradient_problem", "kept_kernel", "result_type", "type_name",
+]  # fmt: skip
 
 Operand: TypeAlias = Tensor | Packed
 
@@ -161,67 +160,65 @@ def _is_within(tensor: Operand, limit: float) -> bool:
     return all(-limit <= bound.item() <= limit for bound in torch.aminmax(tensor.detach()))  # which pass NaN on
 
 
-def forward_kernel(
-    x_shape: Ints, orders: tuple[bool, bool, bool], x_type: torch.dtype, w_shape: Ints, w_type: torch.dtype,
-    bias_type: torch.dtype | None, window: ConvWindow, threads: int, *, activation: Activation = None,
-    post_ops: tuple[PostOp, ...] = (), accuracy: str = "strict",
-) -> TensorKernel:  # fmt: skip
-    """Return the kernel of a convolution with torch's weights (OC, IC / groups, *kernel).
+class TensorForm(NamedTuple):
+    """Shape, strides and type of a tensor."""
 
-    `orders` are those of source, weights and result: whether channels are last in memory.
+    shape: Ints
+    strides: Ints
+    dtype: torch.dtype
+
+    @property
+    def last(self) -> bool:
+        """Whether channels are last in memory."""
+        return prefers_last(self.shape, self.strides)
+
+
+def conv_problem(
+    x: TensorForm, w: TensorForm, bias: torch.dtype | None, window: ConvWindow, sizes: Ints | None = None
+) -> Conv:
+    """Return the problem of a convolution with torch's weights (OC, IC / groups, *kernel).
+
+    With `sizes`, it is a transposed convolution with weights (IC, OC / groups, *kernel), whose result has this spatial
+    shape, or is smaller if no element of the source reaches its end.
     """
-    n, ic, *sizes = x_shape
-    oc, _, *k = w_shape
-    problem = Conv(
-        mb=n, ic=ic, oc=oc, i=tuple(sizes), o=coarse_sizes(sizes, k, window), k=tuple(k), **_steps(window),
-        **_types(x_type, w_type, bias_type), stag=activation_tag(orders[0]), dtag=activation_tag(orders[2]),
-        wtag=weight_tag(orders[1], window.groups, False), accuracy=accuracy,
-        post_ops=(*activation_post_ops(activation), *post_ops),
+    tags = {
+        "stag": activation_tag(x.last), "dtag": activation_tag(x.last or w.last),
+        "wtag": weight_tag(w.last, window.groups, sizes is not None),
+    }  # fmt: skip
+    fields = {**_types(x.dtype, w.dtype, bias), **tags, "accuracy": "strict"}
+    if sizes is not None:
+        fronts = [front for front, _ in window.padding]
+        return transposed_problem(
+            x.shape, w.shape, window.groups, window.stride, window.dilation, fronts, sizes, **fields
+        )
+    (n, ic, *i), (oc, _, *k) = x.shape, w.shape
+    return Conv(
+        mb=n, ic=ic, oc=oc, i=tuple(i), o=coarse_sizes(i, k, window), k=tuple(k), **_steps(window), **fields
     )  # fmt: skip
-    return _kept(problem, threads)
 
 
-def transposed_kernel(
-    x_shape: Ints, orders: tuple[bool, bool, bool], x_type: torch.dtype, w_shape: Ints, w_type: torch.dtype,
-    bias_type: torch.dtype | None, window: ConvWindow, sizes: Ints, threads: int, *, activation: Activation = None,
-    post_ops: tuple[PostOp, ...] = (), accuracy: str = "strict",
-) -> TensorKernel:  # fmt: skip
-    """Return the kernel of a transposed convolution with torch's weights (IC, OC / groups, *kernel).
+def gradient_problem(
+    fine: TensorForm, coarse: TensorForm, kernel: Ints, window: ConvWindow, orders: tuple[bool, bool, bool],
+    with_bias: bool,
+) -> Conv:  # fmt: skip
+    """Return the problem of the gradient of the weights (OC, IC / groups, *kernel), and of the bias if `with_bias`.
 
-    The result has the spatial shape `sizes`, or is smaller if no element of the source reaches its end.
+    Its inputs are the source (N, IC, *) and the gradient of the result (N, OC, *) of the convolution; `orders` say
+    whether channels are last in source, weights' gradient and result's gradient.
     """
-    problem = transposed_problem(
-        x_shape, w_shape, window.groups, window.stride, window.dilation, [front for front, _ in window.padding], sizes,
-        **_types(x_type, w_type, bias_type), stag=activation_tag(orders[0]), dtag=activation_tag(orders[2]),
-        wtag=weight_tag(orders[1], window.groups, True), accuracy=accuracy,
-        post_ops=(*activation_post_ops(activation), *post_ops),
-    )  # fmt: skip
-    return _kept(problem, threads)
-
-
-def gradient_kernel(
-    fine_shape: Ints, orders: tuple[bool, bool, bool], dtype: torch.dtype, coarse_shape: Ints, kernel: Ints,
-    window: ConvWindow, threads: int, with_bias: bool,
-) -> TensorKernel:  # fmt: skip
-    """Return the kernel of the gradient of the weights (OC, IC / groups, *kernel), and of the bias if `with_bias`.
-
-    Its inputs are the source (N, IC, *) and the gradient of the result (N, OC, *) of the convolution; `orders` are
-    those of source, weights' gradient and result's gradient.
-    """
-    name = type_name("input", dtype, _SOURCES[:4])
-    n, ic, *fine = fine_shape
-    _, oc, *coarse = coarse_shape
+    name = type_name("input", fine.dtype, _SOURCES[:4])
+    (n, ic, *i), (_, oc, *o) = fine.shape, coarse.shape
     bias: dict[str, Any] = {"bia_dt": name} if with_bias else {}
-    problem = Conv(
-        dir="BWD_WB" if with_bias else "BWD_W", mb=n, ic=ic, oc=oc, i=tuple(fine), o=tuple(coarse), k=kernel,
+    return Conv(
+        dir="BWD_WB" if with_bias else "BWD_W", mb=n, ic=ic, oc=oc, i=tuple(i), o=tuple(o), k=kernel,
         **_steps(window), dt=(name,) * 3, stag=activation_tag(orders[0]), dtag=activation_tag(orders[2]),
         wtag=weight_tag(orders[1], window.groups, False), **bias,
     )  # fmt: skip
-    return _kept(problem, threads)
 
 
-def _kept(problem: Problem, threads: int) -> TensorKernel:
+def kept_kernel(problem: Problem, threads: int) -> TensorKernel:
     """Return the kernel of `problem` that earlier calls made, or a new one."""
+    threads = min(threads, MOST_THREADS)
     return TensorKernel(problem, threads) if watched() else _made(problem, threads, settings.choice)
 
 

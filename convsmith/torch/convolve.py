@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.diag.settings import settings
 from convsmith.frontend.numpy_api import KEPT_KERNELS
-from convsmith.frontend.window import ConvWindow, Ints, window_of
-from convsmith.torch.calls import TensorKernel, forward_kernel, gradient_kernel, transposed_kernel
+from convsmith.frontend.window import ConvOptions, ConvWindow, Ints, window_of
+from convsmith.torch.calls import TensorForm, TensorKernel, conv_problem, gradient_problem, kept_kernel
 from convsmith.torch.layouts import check_memory, in_order, is_dense, prefers_last
 from convsmith.torch.weights import KeptTensors
 
@@ -26,8 +26,8 @@ _KEPT = KeptTensors(1 << 30)
 """Packed weights of earlier calls, with copies of the plain ones: 1 GiB at most."""
 
 
-_Bias = tuple[Ints, Ints, torch.dtype]
-"""Shape, strides and type of a bias."""
+_Key: TypeAlias = tuple[Ints, Ints, torch.dtype]
+"""The fields of a `TensorForm`, which cost less as a key."""
 
 
 class _Prepared(NamedTuple):
@@ -40,24 +40,22 @@ class _Prepared(NamedTuple):
     keeps: bool
 
 
-def convolve(
-    x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> Tensor:
-    """Return the convolution of dense or strided tensors on the CPU, with options as `window_of` takes them."""
-    prepared = _forward(
-        x.shape, x.stride(), x.dtype, w.shape, w.stride(), w.dtype,
+def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions) -> Tensor:
+    """Return the convolution of dense or strided tensors on the CPU."""
+    prepared = _prepared(
+        (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
-        stride, padding, dilation, groups, torch.get_num_threads(), settings.choice,
+        options, None, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
     return _run(prepared, x, w, bias)
 
 
 def deconvolve(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Ints, window: ConvWindow) -> Tensor:
     """Return the transposed convolution of spatial shape `sizes`: the gradient of the source of a convolution."""
-    prepared = _transposed(
-        x.shape, x.stride(), x.dtype, w.shape, w.stride(), w.dtype,
-        None if bias is None else (bias.shape, bias.stride(), bias.dtype), sizes, window, torch.get_num_threads(),
-        settings.choice,
+    prepared = _prepared(
+        (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype),
+        window, sizes, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
     result = _run(prepared, x, w, bias)
     if result.shape[2:] == sizes:
@@ -78,7 +76,7 @@ def weight_gradients(
     """
     check_memory((("input", x), ("gradient", grad)))
     made, reached, x_last, grad_last = _gradient(
-        x.shape, x.stride(), x.dtype, grad.shape, grad.stride(), kernel, window, with_bias, last,
+        (x.shape, x.stride(), x.dtype), (grad.shape, grad.stride(), grad.dtype), (kernel, last), window, with_bias,
         torch.get_num_threads(), settings.choice,
     )  # fmt: skip
     x = front_of(x.detach(), reached)
@@ -91,20 +89,17 @@ def weight_gradients(
 
 @lru_cache(KEPT_KERNELS)
 def _gradient(
-    x_shape: Ints, x_strides: Ints, dtype: torch.dtype, grad_shape: Ints, grad_strides: Ints, kernel: Ints,
-    window: ConvWindow, with_bias: bool, last: bool, threads: int, _: object,
-) -> tuple[TensorKernel, Ints, bool, bool]:  # fmt: skip
+    x: _Key, grad: _Key, weights: tuple[Ints, bool], window: ConvWindow, with_bias: bool, threads: int, _: object
+) -> tuple[TensorKernel, Ints, bool, bool]:
     """Return the kernel of a gradient of weights, the spatial shape of the source that taps reach, and the memory
     orders of source and gradient.
     """
-    sides = zip(x_shape[2:], grad_shape[2:], kernel, *window[:3])
+    fine, coarse, (kernel, last) = TensorForm(*x), TensorForm(*grad), weights
+    sides = zip(fine.shape[2:], coarse.shape[2:], kernel, *window[:3])
     reached = tuple(min(size, n * s + (k - 1) * d - front) for size, n, k, s, (front, _), d in sides)
-    orders = (prefers_last(x_shape, x_strides), last, prefers_last(grad_shape, grad_strides))
-    made = gradient_kernel(
-        (*x_shape[:2], *reached), orders, dtype, tuple(grad_shape), kernel, window, min(threads, MOST_THREADS),
-        with_bias,
-    )  # fmt: skip
-    return made, reached, orders[0], orders[2]
+    reads = fine._replace(shape=(*fine.shape[:2], *reached))
+    problem = gradient_problem(reads, coarse, kernel, window, (fine.last, last, coarse.last), with_bias)
+    return kept_kernel(problem, threads), reached, fine.last, coarse.last
 
 
 def check_shapes(x: Any, w: Any, bias: Any, groups: int, transposed: bool) -> None:
@@ -152,43 +147,19 @@ def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tens
     return kernel(x, w) if bias is None else kernel(x, w, bias)
 
 
+@lru_cache(KEPT_KERNELS)
 def _prepared(
-    kernel: TensorKernel, x: tuple[Any, Any, bool], w: tuple[Any, Any, bool], bias: _Bias | None
-) -> _Prepared:
-    """Return a kernel with the copies that tensors of these shapes, strides and orders need."""
-    of_x, of_w = (None if is_dense(*tensor) else tensor[2] for tensor in (x, w))
-    strided = bias is not None and bias[0][0] > 1 and bias[1] != (1,)
+    x_key: _Key, w_key: _Key, bias_key: _Key | None, options: ConvOptions | ConvWindow, sizes: Ints | None,
+    threads: int, _: object,
+) -> _Prepared:  # fmt: skip
+    """Return the kernel of a convolution, transposed if the result has `sizes`, and the copies that its tensors need.
+    """
+    x, w, bias = TensorForm(*x_key), TensorForm(*w_key), None if bias_key is None else TensorForm(*bias_key)
+    window = options if isinstance(options, ConvWindow) else window_of(w.shape[2:], options)
+    check_shapes(x.shape, w.shape, None if bias is None else bias.shape, window.groups, sizes is not None)
+    kernel = kept_kernel(conv_problem(x, w, None if bias is None else bias.dtype, window, sizes), threads)
+    of_x, of_w = (None if is_dense(form.shape, form.strides, form.last) else form.last for form in (x, w))
+    strided = bias is not None and bias.shape[0] > 1 and bias.strides != (1,)
     # A copy of the weights is another tensor at each call.
     keeps = kernel.packs and of_w is None
     return _Prepared(kernel, of_x, of_w, strided or (of_x, of_w) != (None, None), keeps)
-
-
-@lru_cache(KEPT_KERNELS)
-def _forward(
-    x_shape: Ints, x_strides: Ints, x_type: torch.dtype, w_shape: Ints, w_strides: Ints, w_type: torch.dtype,
-    bias: _Bias | None, stride: Any, padding: Any, dilation: Any, groups: Any, threads: int, _: object,
-) -> _Prepared:  # fmt: skip
-    window = window_of(w_shape[2:], stride, padding, dilation, groups)
-    check_shapes(x_shape, w_shape, None if bias is None else bias[0], window.groups, False)
-    x_last, w_last = prefers_last(x_shape, x_strides), prefers_last(w_shape, w_strides)
-    bias_type = None if bias is None else bias[2]
-    kernel = forward_kernel(
-        tuple(x_shape), (x_last, w_last, x_last or w_last), x_type, tuple(w_shape), w_type, bias_type, window,
-        min(threads, MOST_THREADS),
-    )  # fmt: skip
-    return _prepared(kernel, (x_shape, x_strides, x_last), (w_shape, w_strides, w_last), bias)
-
-
-@lru_cache(KEPT_KERNELS)
-def _transposed(
-    x_shape: Ints, x_strides: Ints, x_type: torch.dtype, w_shape: Ints, w_strides: Ints, w_type: torch.dtype,
-    bias: _Bias | None, sizes: Ints, window: ConvWindow, threads: int, _: object,
-) -> _Prepared:  # fmt: skip
-    check_shapes(x_shape, w_shape, None if bias is None else bias[0], window.groups, True)
-    x_last, w_last = prefers_last(x_shape, x_strides), prefers_last(w_shape, w_strides)
-    bias_type = None if bias is None else bias[2]
-    kernel = transposed_kernel(
-        tuple(x_shape), (x_last, w_last, x_last or w_last), x_type, tuple(w_shape), w_type, bias_type, window,
-        sizes, min(threads, MOST_THREADS),
-    )  # fmt: skip
-    return _prepared(kernel, (x_shape, x_strides, x_last), (w_shape, w_strides, w_last), bias)

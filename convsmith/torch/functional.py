@@ -15,7 +15,7 @@ from torch import Tensor
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
-from convsmith.frontend.window import ConvWindow, per_axis, transposed_sizes, window_of
+from convsmith.frontend.window import ConvOptions, ConvWindow, transposed_sizes, window_of
 from convsmith.torch import operators
 from convsmith.torch.calls import type_name
 from convsmith.torch.convolve import convolve
@@ -34,7 +34,7 @@ def conv1d(
     dilation: Numbers = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     """Return the convolution of input (N, C, W) or (C, W), like `torch.nn.functional.conv1d`."""
-    return _conv(1, input, weight, bias, stride, padding, dilation, groups)
+    return _conv(1, input, weight, bias, ConvOptions(stride, padding, dilation, groups))
 
 
 def conv2d(
@@ -46,7 +46,7 @@ def conv2d(
     The result is channels-last in memory if input or weight is. Gradients are computed by convsmith's kernels. A kernel
     uses `torch.get_num_threads()` threads. UsageError names an argument that does not fit.
     """
-    return _conv(2, input, weight, bias, stride, padding, dilation, groups)
+    return _conv(2, input, weight, bias, ConvOptions(stride, padding, dilation, groups))
 
 
 def conv3d(
@@ -54,7 +54,7 @@ def conv3d(
     dilation: Numbers = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     """Return the convolution of input (N, C, D, H, W) or (C, D, H, W), like `torch.nn.functional.conv3d`."""
-    return _conv(3, input, weight, bias, stride, padding, dilation, groups)
+    return _conv(3, input, weight, bias, ConvOptions(stride, padding, dilation, groups))
 
 
 def conv_transpose1d(
@@ -62,7 +62,8 @@ def conv_transpose1d(
     output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1,
 ) -> Tensor:  # fmt: skip
     """Return the transposed convolution of input, like `torch.nn.functional.conv_transpose1d`."""
-    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    options = ConvOptions(stride, padding, dilation, groups, None, output_padding)
+    return _conv_transpose(1, input, weight, bias, options)
 
 
 def conv_transpose2d(
@@ -70,7 +71,8 @@ def conv_transpose2d(
     output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1,
 ) -> Tensor:  # fmt: skip
     """Return the transposed convolution of input, like `torch.nn.functional.conv_transpose2d`; see `conv2d`."""
-    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    options = ConvOptions(stride, padding, dilation, groups, None, output_padding)
+    return _conv_transpose(2, input, weight, bias, options)
 
 
 def conv_transpose3d(
@@ -78,35 +80,29 @@ def conv_transpose3d(
     output_padding: Numbers = 0, groups: int = 1, dilation: Numbers = 1,
 ) -> Tensor:  # fmt: skip
     """Return the transposed convolution of input, like `torch.nn.functional.conv_transpose3d`."""
-    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    options = ConvOptions(stride, padding, dilation, groups, None, output_padding)
+    return _conv_transpose(3, input, weight, bias, options)
 
 
-def _conv(
-    rank: int, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: Any
-) -> Tensor:
+def _conv(rank: int, x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions) -> Tensor:
     if is_unseen(x, w, bias) and x.ndim == w.ndim == rank + 2 and not is_recorded(x, w, bias):
         try:
-            return convolve(x, w, bias, stride, padding, dilation, groups)
+            return convolve(x, w, bias, options)
         except TypeError:  # a list, which is no key
             pass
     whole = _checked(rank, x, w, bias)
-    s, p, d = (_frozen(rank, option) for option in (stride, padding, dilation))
-    window = _window(tuple(w.shape[2:]), s, p, d, groups)
+    window = _window(tuple(w.shape[2:]), _frozen(rank, options))
     result: Tensor = operators.conv(whole, w, bias, window.stride, _flat(window), window.dilation, window.groups)
     return result if whole is x else result.squeeze(0)
 
 
-def _conv_transpose(
-    rank: int, x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Any, more: Any, groups: Any,
-    dilation: Any,
-) -> Tensor:  # fmt: skip
+def _conv_transpose(rank: int, x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions) -> Tensor:
     whole = _checked(rank, x, w, bias)
-    if isinstance(padding, str):
-        raise UsageError(f"padding={shown(padding)} is not legal: expected numbers", code="bad-padding")
-    s, p, d = (_frozen(rank, option) for option in (stride, padding, dilation))
-    window = _window(tuple(w.shape[2:]), s, p, d, groups)
-    extra = per_axis("output_padding", _frozen(rank, more), rank, 0)
-    sizes = transposed_sizes(whole.shape[2:], w.shape[2:], window, extra)
+    if isinstance(options.padding, str):
+        raise UsageError(f"padding={shown(options.padding)} is not legal: expected numbers", code="bad-padding")
+    options = _frozen(rank, options)
+    window = _window(tuple(w.shape[2:]), options)
+    sizes = transposed_sizes(whole.shape[2:], w.shape[2:], window, options)
     result: Tensor = operators.conv_transpose(
         whole, w, bias, sizes, window.stride, _flat(window), window.dilation, window.groups
     )
@@ -150,17 +146,17 @@ def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
     return whole
 
 
-def _frozen(rank: int, option: Any) -> Any:
-    """Return an option with a list as a tuple; one entry stands for all axes, as in torch."""
-    if isinstance(option, (list, tuple)):
-        return tuple(option) if len(option) != 1 else tuple(option) * rank
-    return option
+def _frozen(rank: int, options: ConvOptions) -> ConvOptions:
+    """Return options with lists as tuples; one entry stands for all axes, as in torch."""
+    return ConvOptions(*[
+        x if not isinstance(x, (list, tuple)) else tuple(x) * rank if len(x) == 1 else tuple(x) for x in options
+    ])  # fmt: skip
 
 
-def _window(kernel: tuple[int, ...], stride: Any, padding: Any, dilation: Any, groups: Any) -> ConvWindow:
+def _window(kernel: tuple[int, ...], options: ConvOptions) -> ConvWindow:
     """Return the window of a call; a compiler of torch traces the function, and would ignore the cache."""
     make = window_of if torch.compiler.is_compiling() else _known_window
-    return make(kernel, stride, padding, dilation, groups)
+    return make(kernel, options)
 
 
 _known_window = lru_cache(256)(window_of)

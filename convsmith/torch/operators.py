@@ -19,7 +19,7 @@ from torch import _C, Tensor
 from torch.amp.autocast_mode import _cast
 from torch.autograd import Function
 
-from convsmith.frontend.window import ConvWindow, coarse_sizes
+from convsmith.frontend.window import ConvOptions, ConvWindow, coarse_sizes
 from convsmith.torch.calls import result_type
 from convsmith.torch.convolve import check_shapes, convolve, deconvolve, front_of, result_last, weight_gradients
 from convsmith.torch.layouts import dense_strides, prefers_last
@@ -86,7 +86,7 @@ def _window(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[in
 def _conv(
     x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Sequence[int], dilation: Any, groups: int
 ) -> Tensor:
-    return convolve(x, w, bias, tuple(stride), _pairs(*padding), tuple(dilation), groups)
+    return convolve(x, w, bias, ConvOptions(tuple(stride), _pairs(*padding), tuple(dilation), groups))
 
 
 def _conv_transpose(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Sequence[int], *options: Any) -> Tensor:

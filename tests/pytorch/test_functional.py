@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 ct = pytest.importorskip("convsmith.torch")
 
 from convsmith.codegen.artifact import FINITE  # noqa: E402
-from convsmith.frontend.window import window_of  # noqa: E402
+from convsmith.frontend.window import ConvOptions, window_of  # noqa: E402
 from convsmith.torch import convolve, operators  # noqa: E402
-from convsmith.torch.calls import forward_kernel  # noqa: E402
+from convsmith.torch.calls import TensorForm, conv_problem, kept_kernel  # noqa: E402
 
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
@@ -169,11 +169,10 @@ def test_weights_that_are_not_finite() -> None:
     want = torch.nn.functional.conv2d(X, w)
     for _ in range(3):
         assert torch.equal(ct.conv2d(X, w).isfinite(), want.isfinite())
-    relaxed = forward_kernel(
-        (2, 64, 9, 8), (False,) * 3, torch.float32, (64, 64, 3, 3), torch.float32, None,
-        window_of((3, 3), 1, 1, 1, 1), 1, accuracy="relaxed",
-    )  # fmt: skip
     many, weights = integers(2, 64, 9, 8).float(), integers(64, 64, 3, 3).float()
+    forms = [TensorForm(t.shape, t.stride(), t.dtype) for t in (many, weights)]
+    problem = conv_problem(*forms, None, window_of((3, 3), ConvOptions(padding=1)))
+    relaxed = kept_kernel(problem.with_accuracy("relaxed"), 1)
     weights[0, 0, 0, 0] = float("inf")
     assert relaxed.kernel.artifact.limits["wei"] < FINITE, "it adds up transformed weights"
     want = torch.nn.functional.conv2d(many, weights, padding=1)[:, 1:]
@@ -230,8 +229,8 @@ def test_kept_weights_go_with_their_tensor() -> None:
 
 def test_threads_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    make = convolve.forward_kernel
-    monkeypatch.setattr(convolve, "forward_kernel", lambda *a, **b: (seen.append(a[7]), make(*a, **b))[1])
+    make = convolve.kept_kernel
+    monkeypatch.setattr(convolve, "kept_kernel", lambda problem, n: (seen.append(n), make(problem, n))[1])
     x, before = integers(1, 4, 11, 13, dtype=torch.float32), torch.get_num_threads()
     try:
         for count in (1, 2, 1):
