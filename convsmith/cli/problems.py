@@ -29,6 +29,8 @@ from convsmith.problem.descriptor import KINDS, STAGES
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES, every_way, suite
 from convsmith.runtime.threads import default_threads
+from convsmith.schedule.config import Config
+from convsmith.schedule.given import OPTION
 from convsmith.schedule.wish import Wish, read_decisions
 
 __all__ = [
@@ -84,7 +86,13 @@ class ProblemCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse `args` like click, after splitting quoted lines into words."""
-        return super().parse_args(ctx, [word for arg in args for word in _words_of_line(arg)])
+        rest = super().parse_args(ctx, [word for arg in args for word in _words_of_line(arg)])
+        schedule = ctx.params.pop("schedule", None)
+        if schedule is not None:
+            if ctx.params["config"] is not None:
+                raise UsageError("--schedule and --config both decide; legal is one of them", code="schedule")
+            ctx.params["config"] = f"{OPTION}{schedule}"
+        return rest
 
 
 def _words_of_line(argument: str) -> list[str]:
@@ -120,11 +128,13 @@ def problem_options(command: F) -> F:
 
 
 def choice_options(command: F) -> F:
-    """Add --threads, --target, --config and --layout."""
+    """Add --threads, --target, --config, --schedule, which becomes a text of --config, and --layout."""
     text = "Layout of source and destination where a line leaves it open: axb has channels last, abx first."
     command = click.option("--layout", default="axb", show_default=True, help=text)(command)
     text_of_config = "Every decision, as `explain` prints them; or some, such as --realise=mask."
     command = click.option("--config", metavar="CONFIG", help=text_of_config)(command)
+    text = "A function of a Python file that schedules the kernel, in place of a config (docs/schedules.md)."
+    command = click.option("--schedule", metavar="FILE.py:FUNCTION", help=text)(command)
     command = click.option("--target", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
     threads = click.IntRange(1, MOST_THREADS)
     return click.option("--threads", type=threads, metavar="N", help="Threads; by default all CPUs.")(command)
@@ -247,6 +257,8 @@ def short_config(kernel: CompiledKernel) -> str:
     config = kernel.config
     if kernel.artifact is None:
         return "-"
+    if not isinstance(config, Config):
+        return str(config).rpartition("/")[2]
     words = [config.lane, ",".join(f"{name}{size}" for name, size in config.register) or "-"]
     return " ".join(words if config.realise == "peel" else [*words, config.realise])
 

@@ -33,6 +33,8 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.device import DevicePlan
 from convsmith.schedule.dynamic_table import table_name
+from convsmith.schedule.given import GivenSchedule
+from convsmith.schedule.given_plan import GivenPlan
 from convsmith.schedule.packing import packing_steps
 from convsmith.schedule.pipelines import Pipelines
 from convsmith.schedule.planned import AnyPlan, KeptPlan, plan_for
@@ -150,7 +152,7 @@ def preparing(plan: Pipelines, kernel: Kernel) -> Iterator[tuple[Kernel, Sequenc
 
 
 def build_artifact(
-    problem: Problem, config: Config, target: Machine, instruments: Sequence[Instrument] = (),
+    problem: Problem, config: Config | GivenSchedule, target: Machine, instruments: Sequence[Instrument] = (),
     requirements: Requirements = FIXED,
 ) -> Artifact:
     """Compile ``problem`` under ``config`` for ``target``; with ``requirements``, sizes are arguments of calls."""
@@ -196,6 +198,12 @@ def _limits_of_kernels(plan: AnyPlan) -> Iterator[tuple[str, float]]:
     Stored zeros that stand for absent activations are multiplied by weights, which must be finite. Sums of a transform
     overflow sooner than those of products.
     """
+    if isinstance(plan, GivenPlan):
+        for name in plan.weights:
+            yield from ((name, float(limit)) for limit in plan.row_limits)
+            if plan.stores_zeros:
+                yield name, FINITE
+        return
     copies = ("pad_copy", "window_copy", "indirection", "hardware")
     if isinstance(plan, DevicePlan):
         for group in plan.kernels:

@@ -31,6 +31,7 @@ from convsmith.problem.data import random_arrays, unwritten
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import is_exact, reference, steps_type
 from convsmith.schedule.config import Config
+from convsmith.schedule.given import GivenSchedule
 
 __all__ = [
     "Dump", "Interpret", "PassRecord", "Recorder", "Verify", "dump_directory", "dump_root", "node_count",
@@ -150,9 +151,10 @@ class Interpret:
         self._instructions = {name: row.kernel for name, row in target.rows.items()}
 
     @staticmethod
-    def suits(problem: Problem, config: Config) -> bool:
+    def suits(problem: Problem, config: Config | GivenSchedule) -> bool:
         """Return whether the problem is small enough, and one kernel computes its whole result, with exact sums."""
-        return problem.flops_dense <= INTERPRETED_FLOPS and not config.split and not config.has_transform
+        is_alone = isinstance(config, GivenSchedule) or not (config.split or config.has_transform)
+        return is_alone and problem.flops_dense <= INTERPRETED_FLOPS
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:
         if changed:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.cache import DiskCache, cache_key, disk_cache
@@ -28,6 +29,10 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.given import GivenSchedule
+
+if TYPE_CHECKING:
+    from convsmith.schedule.given_plan import GivenPlan
 
 __all__ = ["Chooser", "compile_or_load", "faults", "is_stored", "line_words", "repro"]
 
@@ -37,30 +42,61 @@ Chooser = Callable[[Problem, Machine, int, bool], Config]
 
 
 def compile_or_load(
-    problem: Problem, *, target: Machine, choose: Chooser, config: Config | None = None, threads: int = 1,
-    requirements: Requirements = FIXED,
+    problem: Problem, *, target: Machine, choose: Chooser, config: Config | GivenSchedule | None = None,
+    threads: int = 1, requirements: Requirements = FIXED,
 ) -> Artifact:  # fmt: skip
     """Return the artifact of a problem for a target, from the cache, or compiled and stored there.
 
-    `config` makes every decision, including the number of threads. Without it, `choose` returns the default for
-    `threads`, and the artifact's `config` records it. With `requirements` on the sizes of calls, the kernel serves all
-    sizes that satisfy them. ConfigError if the config makes no kernel; ToolchainError if LLVM refuses the code.
+    `config` makes every decision, including the number of threads; a function runs here, and the cache knows its
+    artifact by the rewrites that it makes. Without `config`, `choose` returns the default for `threads`, and the
+    artifact's `config` records it. With `requirements` on the sizes of calls, the kernel serves all sizes that satisfy
+    them. ConfigError if the config makes no kernel; ToolchainError if LLVM refuses the code.
     """
-    start = perf_counter()
     if config is not None and config.target != target.name:
         raise UsageError(f"config is for target {config.target}; the machine's is {target.name}", code="target")
     plain = _general(problem) if requirements else problem.canonical()
+    with _scheduled(plain, config, target, requirements) as plan:
+        return _compile_or_load(problem, plain, target, choose, config, threads, requirements, plan)
+
+
+@contextmanager
+def _scheduled(
+    problem: Problem, config: Config | GivenSchedule | None, target: Machine, requirements: Requirements
+) -> Iterator[GivenPlan | None]:
+    """Run the `with` block in a table of its own with the plan that a given schedule makes; None for other configs."""
+    if not isinstance(config, GivenSchedule):
+        yield None
+        return
+    with import_lock:
+        from convsmith.ir.intern import interning
+        from convsmith.schedule.given_plan import GivenPlan
+        from convsmith.schedule.planned import plan_for
+
+    with interning():
+        plan = plan_for(problem, config, target, requirements)
+        assert isinstance(plan, GivenPlan)
+        yield plan
+
+
+def _compile_or_load(
+    problem: Problem, plain: Problem, target: Machine, choose: Chooser, config: Config | GivenSchedule | None,
+    threads: int, requirements: Requirements, plan: GivenPlan | None,
+) -> Artifact:  # fmt: skip
+    """Return the artifact of a problem, which is `plain` without what changes no kernel; `plan` is a given schedule's.
+    """
+    start = perf_counter()
     cache = disk_cache()
     line = str(plain)
-    key = _key(line, config, threads, target, requirements)
+    decided = plan.text if plan is not None else str(config) if config is not None else None
+    key = _key(line, decided, threads, target, requirements)
     watched = settings.dump is not None or settings.check != "off"
     stored = _stored(cache, key, line, config, threads, target, requirements) if cache and not watched else None
     if stored is not None:
-        artifact, status = stored, "cached"
+        artifact, status = stored if plan is None else _with_plan(stored, plan), "cached"
     else:
         with import_lock:
-            from convsmith.ir.intern import interning
-        with interning():
+            from convsmith.ir.intern import one_table
+        with one_table():
             if config is None:
                 with faults(trace.command("verify", *line_words(plain), target=target.name, threads=threads)):
                     config = choose(plain, target, threads, bool(requirements))
@@ -83,21 +119,29 @@ def compile_or_load(
 def is_stored(problem: Problem, *, target: Machine, config: Config | None = None, threads: int = 1) -> bool:
     """Return whether the cache on disk has the artifact that `compile_or_load` returns for fixed sizes."""
     cache = disk_cache()
-    key = _key(str(problem.canonical()), config, threads, target, FIXED)
+    key = _key(str(problem.canonical()), None if config is None else str(config), threads, target, FIXED)
     return cache is not None and cache.get(key) is not None
 
 
-def _key(line: str, config: Config | None, threads: int, target: Machine, requirements: Requirements) -> str:
-    """Return the key of an artifact in the cache. The default config is a function of what is in the key, and takes
-    longer to find than an artifact to load.
+def _with_plan(stored: Artifact, plan: GivenPlan) -> Artifact:
+    """Return an artifact that the cache has under the rewrites of `plan`, which may be those of another function."""
+    with import_lock:
+        from convsmith.schedule.planned import KeptPlan
+
+    return replace(stored, config=str(plan.config), plan=KeptPlan.of(plan))
+
+
+def _key(line: str, decided: str | None, threads: int, target: Machine, requirements: Requirements) -> str:
+    """Return the key of an artifact in the cache, of which a text has `decided` everything, or else the default config:
+    that is a function of what is in the key, and takes longer to find than an artifact to load.
     """
     source = "model" if settings.database == "off" else f"{preferred().name} table"
-    wanted = str(config) if config is not None else f"default of {source} --threads={threads}"
+    wanted = decided if decided is not None else f"default of {source} --threads={threads}"
     return cache_key(line, wanted, str(requirements), target.key)
 
 
 def _stored(
-    cache: DiskCache, key: str, problem: str, config: Config | None, threads: int, target: Machine,
+    cache: DiskCache, key: str, problem: str, config: Config | GivenSchedule | None, threads: int, target: Machine,
     requirements: Requirements,
 ) -> Artifact | None:
     """Return the artifact stored under `key`; if the entry belongs to another kernel, remove it and return None."""
@@ -110,14 +154,15 @@ def _stored(
     except (UsageError, ConfigError) as error:
         cache.discard(key, f"is damaged: {error}")
         return None
+    is_given = isinstance(config, GivenSchedule)  # its rewrites are part of the key
     wanted = {
         "problem": (artifact.problem, problem),
-        "config": (artifact.config, artifact.config if config is None else str(config)),
+        "config": (artifact.config, artifact.config if config is None or is_given else str(config)),
         "instruction set": (artifact.target, target.name),
         "instruction set of the config": (stored_config.target, target.name),
         "needed CPU features": (artifact.needs, target.needs),
         "requirements": (artifact.requirements, requirements),
-        "threads": (artifact.entries["main"].launch.threads, stored_config.threads),
+        "threads": (artifact.entries["main"].launch.threads, stored_config.threads) if not is_given else (0, 0),
         "most threads": (min(stored_config.threads, threads), stored_config.threads) if config is None else (0, 0),
     }
     for name, (actual, asked) in wanted.items():
@@ -165,7 +210,7 @@ def faults(command: str) -> Iterator[None]:
         raise InternalError(f"{type(error).__name__}: {error}", repro=command) from error
 
 
-def _compile(problem: Problem, config: Config, target: Machine, requirements: Requirements) -> Artifact:
+def _compile(problem: Problem, config: Config | GivenSchedule, target: Machine, requirements: Requirements) -> Artifact:
     with import_lock:
         from convsmith.codegen import llvm_bind
         from convsmith.compiler.driver import build_artifact, emit, lower

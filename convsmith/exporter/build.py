@@ -18,6 +18,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import known_targets
 from convsmith.measure.verification import narrow_limits
 from convsmith.runtime.arrays import Array, is_within, numpy_dtype
+from convsmith.schedule.config import Config
 from convsmith.schedule.planned import with_wide_products
 
 __all__ = ["BuiltKernel", "build_kernel"]
@@ -97,6 +98,8 @@ def _for_any(kernel: CompiledKernel, weights: Mapping[str, Array]) -> CompiledKe
         return kernel.without_limits()
     if narrow_limits(kernel).keys() <= known.keys():
         return kernel
+    if not isinstance(kernel.config, Config):
+        return kernel.without_limits()
     config = with_wide_products(kernel.config, kernel.target)
     return CompiledKernel(kernel.problem, kernel.target, config, config.threads)
 

@@ -95,7 +95,7 @@ def kernels_for(
     own = parse_problem(problem) if isinstance(problem, str) else problem
     machine = export_machine(target)
     chosen = None if config is None else read_decisions(config)
-    count = thread_count(chosen.threads if chosen is not None and threads is None else threads)
+    count = thread_count((chosen.threads or None) if chosen is not None and threads is None else threads)
     if chosen is not None:
         chosen = replace(chosen, threads=count)
     return [CompiledKernel(own, machine, chosen, count)]

@@ -82,6 +82,7 @@ class DynamicKernel(Inspected):
     KEPT = 8
     """Maximum number of shapes that stay bound to the code."""
     problem: Problem
+    config: Config
     artifact: Artifact
 
     def __init__(

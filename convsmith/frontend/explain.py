@@ -33,8 +33,10 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import print_types
 from convsmith.runtime.arrays import beyond_text
+from convsmith.schedule.config import Config
 from convsmith.schedule.copies import is_copied
 from convsmith.schedule.device import DevicePlan
+from convsmith.schedule.given_plan import GivenPlan
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import AnyPlan, without_limits
 from convsmith.schedule.text import kernel_lines, statement_lines
@@ -148,6 +150,10 @@ def _decisions(
         yield from _nest(low, records)
         yield from _code(kernel, low)
         return
+    if isinstance(plan, GivenPlan):
+        yield from ((("rewrites" if n == 0 else ""), str(step)) for n, step in enumerate(plan.pipeline))
+        yield from (*_nest(low, records), *_packing(low), *_storage(kernel, records), *_code(kernel, low))
+        return
     yield from (*_statements(plan), *_nest(low, records), *_packing(low), *_fusion(kernel, plan, low))
     yield from (*_tables(kernel.problem), *_storage(kernel, records), *_code(kernel, low), *_model(kernel, low))
 
@@ -249,6 +255,7 @@ def _model(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     if low.kernel.sizes:
         return
     problem, config = kernel.problem.canonical(), kernel.config
+    assert isinstance(config, Config)
     terms = expected_terms(problem, config, kernel.target)
     total = sum(terms.values())
     if terms:
@@ -270,6 +277,9 @@ def _roof(kernel: Inspected) -> Roofline | None:
 
 def _verdict(kernel: Inspected, low: Lowered, roof: Roofline | None) -> str:
     """Return what bounds a compiled kernel, what to do, and what it gains."""
+    bound = f"bound by {roof.side} as a whole, by the roofline" if roof is not None else "the bound is not known"
+    if not isinstance(kernel.config, Config):
+        return f"{bound}: no gain is known, as no model estimates a given schedule; `convsmith bench` measures"
     if kernel.target.device is not None:
         launch = launch_of(low.kernel, 1, kernel.target)
         return device_verdict(kernel.problem, kernel.config, launch, kernel.target.device.units)
@@ -278,7 +288,6 @@ def _verdict(kernel: Inspected, low: Lowered, roof: Roofline | None) -> str:
     found = verdict(kernel.problem.canonical(), kernel.config, kernel.target, roof, sized)
     if found is not None:
         return f"{where}{found}"
-    bound = f"bound by {roof.side} as a whole, by the roofline" if roof is not None else "the bound is not known"
     return f"{where}{bound}: no gain is known, as the model has no estimate of these stages; `convsmith tune` measures"
 
 
@@ -286,6 +295,8 @@ def _roofline(kernel: Inspected, roof: Roofline | None) -> Iterator[Line]:
     """Yield the bounds by the machine's stored ceilings."""
     config = kernel.config
     if kernel.target.device is not None:
+        if not isinstance(config, Config):
+            return
         yield from device_roofline(kernel.problem, config, kernel.target.device.units)
         return
     if roof is None:
@@ -343,6 +354,9 @@ def _notes(kernel: Inspected, plan: AnyPlan, low: Lowered) -> Iterator[Line]:
     if _copies(plan, low):
         notes.append("the source is copied into padded memory at each call")
     for name, limit in kernel.artifact.limits.items():
+        if not isinstance(kernel.config, Config):
+            notes.append(f"{name} with {beyond_text(limit)} run through the default kernel")
+            continue
         other = without_limits(kernel.config, kernel.target)
         how = f"realise={other.realise}" if limit >= FINITE else f"instruction={other.instruction}"
         if kernel.config.has_transform:

@@ -20,6 +20,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.given import GivenSchedule
 
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
@@ -33,7 +34,7 @@ class Inspected(ABC):
     """Base class of kernels. `artifact` is None if nothing is compiled."""
 
     problem: Problem
-    config: Config
+    config: Config | GivenSchedule
     target: Machine
     artifact: Artifact | None
     sizes: Requirements = FIXED

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import repro
@@ -33,6 +34,7 @@ from convsmith.runtime.packed import Packed
 from convsmith.runtime.prepared_call import Frame, PreparedCall
 from convsmith.runtime.resident import ResidentCall
 from convsmith.schedule.config import Config
+from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.wish import Decisions
 from convsmith.tune.compile import compile_problem
 
@@ -67,14 +69,16 @@ class CompiledKernel(Inspected):
     ) -> None:  # fmt: skip
         self.problem, self._load = problem, load
         self.target = target
+        if isinstance(config, GivenSchedule):
+            config = replace(config, target=target.name, threads=config.threads or threads)
         self.artifact: Artifact | None = None
         host: HostKernel | NothingKernel
         if has_empty_tensor(problem):
             host = NothingKernel(problem)
-            self.config = config if isinstance(config, Config) else Config(target.name, "oc", threads=threads)
+            self.config = config if _decides(config) else Config(target.name, "oc", threads=threads)
         else:
             self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
-            self.config = config if isinstance(config, Config) else Config.parse(self.artifact.config)
+            self.config = config if _decides(config) else Config.parse(self.artifact.config)
             host = HostKernel(self.artifact, self._fallback, load(self.artifact))
         self._host = host
         self._call: Callable[..., Array] = host.call
@@ -237,7 +241,7 @@ class CompiledKernel(Inspected):
     def without_limits(self) -> CompiledKernel:
         """Return the kernel of the same problem for weights beyond the limits of this one."""
         problem, config = self.problem.without_transforms(), self.config
-        if config.has_transform:
+        if config.has_transform or not isinstance(config, Config):
             config = Config.parse(compile_problem(problem, target=self.target, threads=config.threads).config)
         with import_lock:
             from convsmith.schedule.planned import without_limits
@@ -263,8 +267,13 @@ class CompiledKernel(Inspected):
         return result
 
 
+def _decides(config: Decisions | None) -> TypeGuard[Config | GivenSchedule]:
+    """Return whether decisions leave none open."""
+    return isinstance(config, Config | GivenSchedule)
+
+
 def _restored(
-    problem: Problem, target: str, config: Config, load: Callable[[Artifact], LoadedCode]
+    problem: Problem, target: str, config: Config | GivenSchedule, load: Callable[[Artifact], LoadedCode]
 ) -> CompiledKernel:
     """Return the kernel that a pickle holds."""
     return CompiledKernel(problem, known_target(target), config, config.threads, load)

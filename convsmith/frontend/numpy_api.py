@@ -7,7 +7,7 @@ its kernel within microseconds.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
@@ -31,10 +31,12 @@ from convsmith.runtime.arrays import Array, as_array, takes_arrays
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
+from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.wish import Decisions, read_decisions
 
 if TYPE_CHECKING:
     from convsmith.frontend.dynamic import DynamicKernel
+    from convsmith.schedule.custom import KernelSchedule
 
 __all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "thread_count", "watched"]
 
@@ -49,6 +51,7 @@ def compile(
     problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
     bias: bool = False, activation: Activation = None, threads: int | None = None, target: str | None = None,
     config: str | Config | None = None, accuracy: str | None = None, dynamic: None = None,
+    schedule: Callable[[KernelSchedule], object] | None = None,
 ) -> CompiledKernel: ...  # fmt: skip
 @overload
 def compile(
@@ -69,6 +72,7 @@ def compile(
     config: str | Config | None = None,
     accuracy: str | None = None,
     dynamic: str | Collection[str] | None = None,
+    schedule: Callable[[KernelSchedule], object] | None = None,
 ) -> CompiledKernel | DynamicKernel:
     """Return the kernel of `problem`: a `Conv`, a `Matmul`, or a line in benchdnn's syntax.
 
@@ -86,6 +90,9 @@ def compile(
     convolution, which then takes pads too, "m" for a product. A device has a kernel for each size, which the first call
     with the size compiles.
 
+    `schedule` is a function that decides everything in place of a config: it is given the schedule of the naive nest
+    (:class:`convsmith.schedule.custom.KernelSchedule`), and calls its primitives. What it leaves open is finished.
+
     UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """
     tags = {"src_tag": src_tag, "wei_tag": wei_tag, "dst_tag": dst_tag}
@@ -98,17 +105,23 @@ def compile(
         raise UsageError(f"config={shown(config)} is not legal: expected a Config, or its text", code="config")
     conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, accuracy, bias, activation)
     chosen = read_decisions(config) if isinstance(config, str) else config
+    if schedule is not None:
+        if chosen is not None:
+            raise UsageError("schedule= and config= both decide; legal is one of them", code="schedule")
+        chosen = GivenSchedule(schedule)
     named = chosen.target if chosen is not None else ""
     if target is not None and named and target != named:
         message = f"target={shown(target)}, but the config says --target={named}; legal is one of them"
         raise UsageError(message, code="target")
-    count = thread_count(chosen.threads if chosen is not None and threads is None else threads)
+    count = thread_count((chosen.threads or None) if chosen is not None and threads is None else threads)
     if chosen is not None:
         chosen = replace(chosen, threads=count)
     level = registry.target(named or target or settings.target, conv.types)
     if dynamic is not None:
+        if isinstance(chosen, GivenSchedule):
+            raise UsageError("dynamic= and a schedule: legal are schedules of kernels of fixed sizes", code="schedule")
         return _dynamic(conv, _dynamic_names(dynamic), level.name, chosen, count, settings.micro_architecture)
-    if watched():
+    if watched() or isinstance(chosen, GivenSchedule):  # a function may do another thing than before
         return CompiledKernel(conv, level, chosen, count)
     return _kernel(conv, level.name, chosen, count, settings.micro_architecture)
 

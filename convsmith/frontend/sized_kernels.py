@@ -34,6 +34,7 @@ class SizedKernels(DynamicKernel):
     def _compiled(self, config: Decisions | None, threads: int) -> Artifact:
         if isinstance(config, Wish):
             config = CompiledKernel(self.problem, self.target, config, threads).config
+        assert isinstance(config, Config | None)
         self._given, self.sizes = config, requirements(self.problem, self.dynamic)
         return compile_problem(self.problem, target=self.target, config=self._config(self.problem), threads=threads)
 

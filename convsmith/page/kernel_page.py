@@ -27,6 +27,7 @@ from convsmith.page.packing_grid import packed_grids
 from convsmith.page.pass_timeline import timeline
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import AnyPlan
@@ -42,7 +43,7 @@ class Explained(Protocol):
     """A kernel that can be compiled again."""
 
     problem: Problem
-    config: Config
+    config: Config | GivenSchedule
     target: Machine
 
     def planned(self) -> AbstractContextManager[AnyPlan]:
@@ -111,7 +112,8 @@ def _moved(kernel: Explained, low: Lowered, main: KernelPlan | None) -> list[Mov
     """Return the bytes through each cache, as the kernel's statements request them and as the model estimates them."""
     moved = [Moved("registers and L1", bytes_asked(low.kernel), "loads and stores of the main kernel, counted")]
     config, problem = kernel.config, kernel.problem.canonical()
-    if main is not None and config.then is None and not config.winograd and not low.kernel.sizes:
+    is_known = main is not None and not low.kernel.sizes
+    if is_known and isinstance(config, Config) and config.then is None and not config.winograd:
         model, loops = model_of(problem, config, kernel.target)
         near, far = model.traffic.moved(loops, with_lanes(config, model, loops))
         moved += [

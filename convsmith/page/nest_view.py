@@ -66,4 +66,4 @@ def nest_lines(kernel: Kernel, levels: Mapping[str, str]) -> Iterator[NestLine]:
 
 def planned_nest(records: Sequence[PassRecord]) -> Kernel:
     """Return the kernel whose loops are in their final order and not yet split into pieces."""
-    return [r for r in records if r.run in _PLANNED][-1].kernel
+    return [r for r in records if r.run is None or r.run in _PLANNED][-1].kernel

@@ -14,11 +14,13 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.device import DevicePlan, device_plan
+from convsmith.schedule.given import GivenSchedule
+from convsmith.schedule.given_plan import GivenPlan, given_plan
 from convsmith.schedule.plan import Plan, plan
 
 __all__ = ["AnyPlan", "KeptPlan", "check_sizes", "plan_for", "with_wide_products", "without_limits"]
 
-AnyPlan: TypeAlias = Plan | DevicePlan
+AnyPlan: TypeAlias = Plan | DevicePlan | GivenPlan
 LANES = 32
 """Threads of a group of a kernel that tests each element, where weights that are not finite meet a copy engine's zeros.
 """
@@ -43,7 +45,9 @@ class KeptPlan:
             yield self.plan
 
 
-def plan_for(problem: Problem, config: Config, machine: Machine, requirements: Requirements = FIXED) -> AnyPlan:
+def plan_for(
+    problem: Problem, config: Config | GivenSchedule, machine: Machine, requirements: Requirements = FIXED
+) -> AnyPlan:
     """Return the plan of ``problem`` under ``config``, for the kernels that ``machine`` runs. ConfigError where no
     kernel can be made from it, UnsupportedError where a device would have to serve sizes of a call.
 
@@ -56,7 +60,11 @@ def plan_for(problem: Problem, config: Config, machine: Machine, requirements: R
     return made
 
 
-def _plan_for(problem: Problem, config: Config, machine: Machine, requirements: Requirements) -> AnyPlan:
+def _plan_for(
+    problem: Problem, config: Config | GivenSchedule, machine: Machine, requirements: Requirements
+) -> AnyPlan:
+    if isinstance(config, GivenSchedule):
+        return given_plan(problem, config, machine, requirements)
     if machine.device is None:
         return plan(problem, config, machine, requirements)
     check_sizes(machine, bool(requirements))

@@ -10,6 +10,7 @@ from typing import Any
 
 from convsmith.diag.errors import ConfigError
 from convsmith.schedule.config import THEN, Config, check_words, field_text, read_fields, split_statements
+from convsmith.schedule.given import OPTION, GivenSchedule
 
 __all__ = ["Decisions", "Wish", "read_decisions"]
 
@@ -85,13 +86,15 @@ class Wish:
         return [*((own, self.stages[0]) for own in statements[:-1]), (statements[-1], inner)]
 
 
-Decisions = Config | Wish
+Decisions = Config | Wish | GivenSchedule
 
 
 def read_decisions(text: str) -> Decisions:
     """Return the decisions of a text: a config if it names a target and a loop along the lanes, whose other fields have
-    defaults; otherwise a wish. ConfigError names an illegal word.
+    defaults; a schedule if it names a function; otherwise a wish. ConfigError names an illegal word.
     """
+    if any(word.startswith(OPTION) for word in text.split()):
+        return GivenSchedule.parse(text)
     parts = [read_fields(part) for part in split_statements(text)]
     if any({"target", "lane"} <= values.keys() for values in parts):
         return Config.parse(text)

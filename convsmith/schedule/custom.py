@@ -1,0 +1,362 @@
+"""The schedule of a kernel at hand: what a user's function is given.
+
+A primitive rewrites the kernel at once, so that an illegal one is refused where it is called, with the loop, the dim
+and the numbers. The schedule is then as it was before the call: the function may catch the error, and go on.
+
+Loops are values. One that a primitive has replaced is refused from then on, with what stands in its place. A rewrite
+may make several loops of one, as splitting a nest at the border of an image does: the value stands for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from convsmith.diag.choices import choices
+from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, UsageError
+from convsmith.diag.expect import shown
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.stmt import Alloc, Kernel
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import loops_of, statements_of
+from convsmith.machine.base import Machine
+from convsmith.passes.bind import bind
+from convsmith.passes.coalesce import coalesce
+from convsmith.passes.compute_at import compute_at
+from convsmith.passes.fission import fission
+from convsmith.passes.flatten import flatten
+from convsmith.passes.partition import partition
+from convsmith.passes.reorder import reorder
+from convsmith.passes.replace import replace
+from convsmith.passes.restrict import restrict
+from convsmith.passes.rfactor import rfactor
+from convsmith.passes.round_up import round_up
+from convsmith.passes.simplify import simplify
+from convsmith.passes.sink import sink
+from convsmith.passes.skip_zero import skip_zero
+from convsmith.passes.stream import stream
+from convsmith.passes.vectorise import vectorise
+from convsmith.problem.problem import Problem
+from convsmith.schedule.loops import Loop
+from convsmith.schedule.schedule import Copy, Schedule
+from convsmith.statement.statement import Statement
+
+TAILS = ("guard", "round", "peel")
+"""What becomes of the last tile of a loop that is no multiple of it: it is shorter, it is as long as the others but
+stores nothing beyond the end, or it has a nest of its own."""
+PIECES = 8
+"""Maximum number of pieces of a loop that is split."""
+
+
+class KernelSchedule(Schedule):
+    """A schedule of ``kernel``, the naive nest of ``problem``, for ``machine``; its loops are those of ``statements``.
+
+    ``print`` shows the kernel as it is now, ``steps`` are the rewrites so far.
+    """
+
+    def __init__(self, problem: Problem, machine: Machine, kernel: Kernel, statements: Sequence[Statement]) -> None:
+        super().__init__(d.name for st in statements for d in st.dims)
+        self.problem, self.machine, self.kernel, self.statements = problem, machine, kernel, tuple(statements)
+        whole = (Loop(d.name, d.name, (d.name,), d.kind, "thread", d.size) for st in statements for d in st.dims)
+        self._live = {x.name: x for x in whole}
+        self._replaced: list[tuple[Loop, str]] = []
+
+    def __str__(self) -> str:
+        return str(self.kernel)
+
+    def __repr__(self) -> str:
+        return f"<schedule of {self.problem} for {self.machine.name} after {len(self.steps)} rewrites>"
+
+    def run(self, rewrite: Callable[..., Kernel], *args: Any) -> None:
+        """Rewrite the kernel by the pass ``rewrite``, and record it; its operands may be loops and copies."""
+        super().run(rewrite, *args)
+        step = self.steps[-1]
+        try:
+            self.kernel = step(self.kernel)
+        except ConvsmithError:
+            raise
+        except Exception as error:
+            raise InternalError(f"{step}: {type(error).__name__}: {error}") from error
+
+    @contextmanager
+    def _step(self, what: str, *loops: Loop) -> Iterator[None]:
+        """Run the ``with`` block, in which the primitive ``what`` rewrites ``loops``; undo all of it where it raises.
+        """
+        for loop in loops:
+            self._check(what, loop)
+        before = len(self.steps), self.kernel, set(self._taken)
+        try:
+            yield
+        except BaseException:
+            count, self.kernel, self._taken = before
+            del self.steps[count:]
+            raise
+
+    def _check(self, what: str, loop: object) -> None:
+        """Raise UsageError where a primitive is given no loop, ConfigError where the loop is no more."""
+        if not isinstance(loop, Loop):
+            raise UsageError(f"{what}: {shown(loop)} is no loop; s.loop('ow') returns one", code="bad-loop")
+        if self._live.get(loop.name) is not loop:
+            text = next((text for old, text in reversed(self._replaced) if old is loop), "belongs to another schedule")
+            raise ConfigError("stale-loop", f"{what}: loop {loop} (of {loop.extent}) {text}")
+        if loop not in self.loops():
+            raise ConfigError(
+                "stale-loop", f"{what}: loop {loop} (of {loop.extent}) is no more: it became vectors, straight lines "
+                f"or part of an instruction; left are {', '.join(map(str, self.loops()))}",
+            )  # fmt: skip
+
+    def _became(self, old: Sequence[Loop], new: Sequence[Loop]) -> None:
+        """Note that primitives have replaced the loops ``old`` by the loops ``new``."""
+        for loop in old:
+            del self._live[loop.name]
+            self._replaced.append((loop, f"is no more: {self.steps[-1]} made {', '.join(map(str, new))} of it"))
+        self._live |= {x.name: x for x in new}
+
+    # -- What there is ------------------------------------------------------------------------------------------------
+
+    def loops(self) -> tuple[Loop, ...]:
+        """Return all loops of the kernel, in the order in which they begin."""
+        names = dict.fromkeys(x.var.name for x in loops_of(self.kernel.body))
+        return tuple(self._live[n] for n in names if n in self._live)
+
+    def loop(self, name: str) -> Loop:
+        """Return the loop of that name; UsageError lists those that there are."""
+        found = {x.name: x for x in self.loops()}
+        if name not in found:
+            legal = choices(name, tuple(found))
+            raise UsageError(f"there is no loop {shown(name)}; legal are {legal}", code="bad-loop")
+        return found[name]
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector of sums."""
+        return self.machine.lanes(dtype(self.statements[-1].acc).bits)
+
+    def array(self, name: str) -> Buffer:
+        """Return the array of that name: a parameter of the kernel, or one that it allocates."""
+        inside = (x.buffer for x in statements_of(self.kernel.body) if isinstance(x, Alloc))
+        found = {b.name: b for b in (*self.kernel.params, *inside)}
+        if name not in found:
+            legal = choices(name, tuple(found))
+            raise UsageError(f"there is no array {shown(name)}; legal are {legal}", code="bad-array")
+        return found[name]
+
+    # -- Loops --------------------------------------------------------------------------------------------------------
+
+    def tile(
+        self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register"),
+        *, tail: str = "guard",
+    ) -> tuple[Loop, Loop]:  # fmt: skip
+        """Split ``loop`` by ``size``, and return the loop over tiles and that over the iterations of a tile.
+
+        The ``tail`` is what becomes of the last tile, where it has fewer iterations than the others: with ``guard`` it
+        is shorter, with ``round`` it has all iterations, of which the added ones store nothing, and with ``peel`` it
+        becomes a nest of its own, of which the two loops stand for those of either nest.
+        """
+        if tail not in TAILS:
+            raise UsageError(f"tile: tail={shown(tail)} is not legal; legal are {choices(tail, TAILS)}", code="tail")
+        with self._step("tile", loop):
+            whole = super().extend(loop, size) if tail == "round" else loop
+            made = super().tile(whole, size, parts, levels)
+            if tail == "peel":
+                self.run(partition, (made[0],), PIECES)
+        self._became((loop,), made)
+        return made
+
+    def extend(self, loop: Loop, size: int) -> Loop:
+        """Let ``loop`` run up to a multiple of ``size`` iterations, the added ones of which store nothing."""
+        with self._step("extend", loop):
+            made = super().extend(loop, size)
+        self._became((loop,), (made,))
+        return made
+
+    def fuse(self, loops: Sequence[Loop], name: str = "") -> Loop:
+        """Return the loop that the adjacent ``loops``, outermost first, become."""
+        with self._step("fuse", *loops):
+            made = super().fuse(loops, name)
+        self._became(loops, (made,))
+        return made
+
+    def reorder(self, *loops: Loop) -> None:
+        """Put ``loops`` of a nest without statements between them into this order; other loops keep their places."""
+        with self._step("reorder", *loops):
+            self.run(reorder, loops)
+
+    def sink(self, *loops: Loop) -> None:
+        """Move ``loops`` to the innermost places of the nests that they stand in, in this order."""
+        with self._step("sink", *loops):
+            self.run(sink, loops)
+
+    def fission(self, *loops: Loop, room: Sequence[tuple[Loop, int]] = ()) -> None:
+        """Give each statement of the nest of ``loops`` loops of its own: sums start, grow and are stored in turn.
+
+        An accumulator becomes an array of accumulators, with ``room`` for more elements along a loop than it has.
+        """
+        with self._step("fission", *loops, *(x for x, _ in room)):
+            self.run(fission, loops, tuple(room))
+
+    def bind(self, kind: str, *loops: Loop) -> None:
+        """Give ``loops`` a kind: ``unrolled``, or ``parallel``, ``grid`` and others whose iterations run at once."""
+        with self._step("bind", *loops):
+            self.run(bind, loops, kind)
+
+    def unroll(self, *loops: Loop) -> None:
+        """Let ``loops`` become straight lines at the end of the schedule."""
+        self.bind("unrolled", *loops)
+
+    def parallel(self, *loops: Loop) -> None:
+        """Let threads share the iterations of ``loops``, as many as the kernel is compiled for."""
+        self.bind("parallel", *loops)
+
+    def peel(self, *loops: Loop, pieces: int = PIECES, exact: Sequence[Loop] = ()) -> None:
+        """Split ``loops`` where masks or bounds within them change, each into at most that many ``pieces``.
+
+        Within a piece, the loops ``exact`` have constant bounds.
+        """
+        with self._step("peel", *loops, *exact):
+            self.run(partition, loops, pieces, tuple(exact))
+
+    def restrict(self, *loops: Loop) -> None:
+        """Let ``loops`` run over the iterations only whose terms exist, as far as guards of the terms bound them."""
+        with self._step("restrict", *loops):
+            self.run(restrict, loops)
+
+    def round_up(self, *loops: Loop) -> None:
+        """Let shorter last tiles of ``loops`` have all iterations, where these write the kernel's own memory only."""
+        with self._step("round_up", *loops):
+            self.run(round_up, loops, tuple((x, x.extent) for x in loops))
+
+    def coalesce(self, outer: Loop, inner: Loop) -> None:
+        """Make one loop of two that together step through contiguous memory; it is ``inner`` from then on."""
+        with self._step("coalesce", outer, inner):
+            self.run(coalesce, outer, inner, inner)
+
+    def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
+        """Run ``loop`` once per residue class, and return the loop over classes that goes around it."""
+        with self._step("residue", loop):
+            classes = super().residue(loop, modulus, name)
+        self._live[classes.name] = classes
+        return classes
+
+    def compute_at(self, array: str, loop: Loop, rolling: bool = True) -> None:
+        """Compute in each iteration of ``loop`` what it reads of ``array``, which an earlier nest of the kernel writes.
+
+        With ``rolling``, elements that the next iteration reads too are kept for it; else it computes them again.
+        """
+        self.array(array)
+        with self._step("compute_at", loop):
+            self.run(compute_at, array, loop, rolling)
+
+    # -- Sums ---------------------------------------------------------------------------------------------------------
+
+    def skip_zero(self) -> None:
+        """Guard absent terms of sums, where zero would be added for them."""
+        with self._step("skip_zero"):
+            self.run(skip_zero)
+
+    def rfactor(self, loop: Loop, lanes: int = 1) -> None:
+        """Give each iteration of the reduction ``loop`` a sum of its own; the sums are added up before they are used.
+        """
+        with self._step("rfactor", loop):
+            self.run(rfactor, loop, lanes)
+
+    def drain(self, loops: Sequence[Loop]) -> dict[Loop, Loop]:
+        """Store accumulators to memory, and return for each of the ``loops`` over them the one that writes the result.
+        """
+        with self._step("drain", *loops):
+            made = super().drain(loops)
+        self._live |= {x.name: x for x in made.values()}
+        return made
+
+    # -- Copies -------------------------------------------------------------------------------------------------------
+
+    def pack(
+        self, operands: Sequence[str] | str, *args: Any, room: Sequence[tuple[Loop, int]] = (), convert: bool = False
+    ) -> Copy:  # fmt: skip
+        """Pack operands before the kernel runs, in the order in which its nest reads them.
+
+        There is ``room`` along loops for more elements than they have, which are zero. With ``convert``, packed
+        elements have the type to which the nest converts them.
+        """
+        names = (operands,) if isinstance(operands, str) else tuple(operands)
+        for name in names:
+            self.array(name)
+        with self._step("pack", *(x for x, _ in room)):
+            return super().pack(names, *(args or (tuple(room), convert)))
+
+    def stage(
+        self, array: str, loop: Loop, rank: int = 0, *args: Any, scope: str = "cache", innermost: int | None = None,
+        exact: bool = False, masked: bool = False, convert: bool = False,
+    ) -> Copy:  # fmt: skip
+        """Copy what each iteration of ``loop`` reads of ``array``, with zeros for elements beyond its ends.
+
+        The copy lies in ``scope``, and the dim ``innermost`` of the array is contiguous in it. An ``exact`` copy holds
+        only elements that there are. Those that are read keep their masks where it is ``masked``. With ``convert``, it
+        holds elements of the type to which the nest converts them.
+        """
+        dims = len(self.array(array).shape)
+        with self._step("stage", loop):
+            options = args or (innermost, 0, scope, self.lanes if scope == "register" else 1, exact, masked, convert)
+            made = super().stage(array, loop, rank or dims, *options)
+        return self._filled(made)
+
+    def pack_near(self, operand: str, loop: Loop, *args: Any) -> Copy:
+        """Pack what each iteration of ``loop`` reads of ``operand``, in the order in which it is read."""
+        self.array(operand)
+        with self._step("pack_near", loop):
+            return super().pack_near(operand, loop, *args)
+
+    def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
+        """Load elements that several products of the nest of ``loops`` share once."""
+        self.array(array)
+        with self._step("load_once", *loops, *(() if vector is None else (vector,))):
+            made = super().load_once(array, loops, vector)
+        return self._filled(made)
+
+    def _filled(self, copy: Copy) -> Copy:
+        """Note the loops that fill ``copy``, as far as there are any."""
+        names = {x.var.name for x in loops_of(self.kernel.body)}
+        made = (*copy.loops, *(() if copy.lane is None else (copy.lane,)))
+        self._live |= {x.name: x for x in made if x.name in names}
+        return copy
+
+    # -- Code ---------------------------------------------------------------------------------------------------------
+
+    def simplify(self) -> None:
+        """Simplify indices, bounds and masks."""
+        with self._step("simplify"):
+            self.run(simplify)
+
+    def flatten(self) -> None:
+        """Give every array one dim, with offsets for places; vectors and instructions come after it."""
+        with self._step("flatten"):
+            self.run(flatten)
+            self.run(simplify)
+
+    def vectorise(self, loop: Loop, lanes: int = 0, strict: bool = True) -> None:
+        """Make vectors of ``lanes`` elements of ``loop``, by default of as many as it has iterations; needs `flatten`.
+
+        If not ``strict``, loops that cannot become vectors stay as they are.
+        """
+        with self._step("vectorise", loop):
+            if not any(step.run is flatten for step in self.steps):
+                raise ConfigError(
+                    "stage", f"vectorise: loop {loop}: arrays still have dims; legal is s.flatten() before"
+                )
+            self.run(vectorise, loop, lanes or loop.extent, strict)
+
+    def replace(self, rows: Sequence[Instruction] | None = None, within: Sequence[Loop] = ()) -> None:
+        """Compute nests and vectors by the first of ``rows`` that does, by default by the machine's instructions.
+
+        ConfigError where a nest of sums in the loops ``within`` is computed by none of them.
+        """
+        with self._step("replace", *within):
+            self.run(replace, self.machine.instructions if rows is None else tuple(rows), tuple(within))
+
+    def stream(self, array: str, ahead: int = 0) -> None:
+        """Let elements of ``array`` pass the first cache; a load prefetches the line ``ahead`` of it, in bytes."""
+        self.array(array)
+        with self._step("stream"):
+            self.run(stream, ((array, ahead),))

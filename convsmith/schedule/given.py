@@ -1,0 +1,102 @@
+"""A schedule that is given as a function, beside configs: who writes it decides everything."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from convsmith.diag.choices import choices
+from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
+from convsmith.diag.files import read_text
+
+if TYPE_CHECKING:
+    from convsmith.schedule.custom import KernelSchedule
+
+OPTION = "--schedule="
+"""Beginning of the word that names a function, in the text of decisions and as an option of commands."""
+
+
+@dataclass(frozen=True)
+class GivenSchedule:
+    """The decisions of ``function``, which is given a :class:`~convsmith.schedule.custom.KernelSchedule` of the naive
+    nest and calls its primitives.
+
+    An empty ``target`` and 0 ``threads`` are left to the call.
+    """
+
+    function: Callable[[KernelSchedule], object]
+    target: str = ""
+    threads: int = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise UsageError(
+                f"schedule={shown(self.function)} is not legal: expected a function of one argument, the schedule of "
+                "the naive nest", code="schedule",
+            )  # fmt: skip
+
+    @property
+    def has_transform(self) -> bool:
+        """Whether a statement is the product of a transform; none is."""
+        return False
+
+    def __str__(self) -> str:
+        words = [f"--target={self.target}", f"{OPTION}{_place(self.function)}"]
+        if self.threads > 1:
+            words.append(f"--threads={self.threads}")
+        return " ".join(words)
+
+    @staticmethod
+    def parse(text: str) -> GivenSchedule:
+        """Return the decisions of a text such as ``--target=avx2 --schedule=FILE.py:function``; UsageError names what
+        is wrong with it.
+        """
+        fields = {"target": "", "threads": "", "schedule": ""}
+        for word in text.split():
+            name, equals, value = word.removeprefix("--").partition("=")
+            if not word.startswith("--") or name not in fields or not equals:
+                raise UsageError(
+                    f"{text}: {word!r} does not go with {OPTION}, which decides everything; legal beside it are "
+                    "--target= and --threads=", code="schedule",
+                )  # fmt: skip
+            fields[name] = value
+        threads = fields["threads"]
+        if threads and not threads.isdecimal():
+            raise UsageError(f"--threads={threads} is not legal: expected a number", code="threads")
+        return GivenSchedule(_loaded(fields["schedule"]), fields["target"], int(threads or 0))
+
+
+def _place(function: Any) -> str:
+    """Return the file and the name of a function, as :func:`GivenSchedule.parse` reads them."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    file = code.co_filename if isinstance(code, CodeType) else "?"
+    return f"{file}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _loaded(place: str) -> Callable[[KernelSchedule], object]:
+    """Return the function that a file of Python defines; ``place`` is FILE.py:function."""
+    file, colon, name = place.rpartition(":")
+    if not colon or not file or not name:
+        raise UsageError(f"{OPTION}{place} is not legal: expected FILE.py:function", code="schedule")
+    found = _names(str(Path(file).absolute()), read_text(file))
+    functions = [n for n, x in found.items() if callable(x) and getattr(x, "__module__", "") == found["__name__"]]
+    if not callable(found.get(name)):
+        raise UsageError(
+            f"{OPTION}{place}: {file} has no function {name!r}; legal are {choices(name, functions)}", code="schedule"
+        )
+    function: Callable[[KernelSchedule], object] = found[name]
+    return function
+
+
+@lru_cache(16)
+def _names(file: str, text: str) -> dict[str, Any]:
+    """Return the names that a program defines; the same text is run once."""
+    names: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
+    exec(compile(text, file, "exec"), names)
+    return names

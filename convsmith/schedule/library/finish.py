@@ -1,0 +1,47 @@
+"""The end of a schedule: from loops in their final order to code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from convsmith.ir.walk import loops_of
+from convsmith.passes.collapse import collapse
+from convsmith.passes.cse import cse
+from convsmith.passes.guard_tails import guard_tails
+from convsmith.passes.hoist import hoist
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.outline import outline
+from convsmith.passes.share_storage import share_storage
+from convsmith.passes.simplify import simplify
+from convsmith.passes.strength import strength_reduce
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.passes.unvectorise import unvectorise
+from convsmith.schedule.custom import PIECES, KernelSchedule
+from convsmith.schedule.loops import Loop
+
+
+def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) -> None:
+    """Bring the nest to code: flat offsets, vectors of the loops ``lanes``, the machine's instructions, and pointers.
+
+    Loops around vectors are split, into at most that many ``pieces``, where their last tile is short.
+    """
+    if lanes:
+        around = tuple(x for x in s.loops() if x.is_tiled)
+        if around:
+            s.peel(*around, pieces=pieces, exact=lanes)
+    s.run(guard_tails, tuple(dict.fromkeys(x.var.name for x in loops_of(s.kernel.body) if x.kind == "unrolled")))
+    s.flatten()
+    s.run(share_storage)
+    s.run(narrow_index)
+    for lane in lanes:
+        s.vectorise(lane)
+    s.replace()
+    s.run(simplify, False)
+    s.run(outline)
+    if any(x.kind == "parallel" for x in loops_of(s.kernel.body)):
+        s.run(collapse)
+    for rewrite in (unused_let, hoist, cse, strength_reduce, unroll):
+        s.run(rewrite)
+    if s.machine.scalar_types:
+        s.run(unvectorise, s.machine.scalar_types)
