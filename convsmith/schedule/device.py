@@ -16,18 +16,18 @@ from convsmith.machine.base import Machine
 from convsmith.passes.add_atomically import START
 from convsmith.passes.bind import bind
 from convsmith.passes.manager import Step, run_steps
-from convsmith.passes.scope import loop_names
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.fused import links, scheduled_stages
-from convsmith.schedule.group import adding_config, filling_groups, filling_steps, group_plan, zeroing_steps
+from convsmith.schedule.group import adding_config, filling, filling_groups, group_plan
 from convsmith.schedule.group_fragments import why_no_fragments
 from convsmith.schedule.group_limits import check_grid, ends_beyond
 from convsmith.schedule.group_packing import packed_statement
 from convsmith.schedule.group_plan import GroupPlan
 from convsmith.schedule.hardware_choice import why_not_hardware
 from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.loops import loops_in
 from convsmith.schedule.pipelines import SYMBOL
 from convsmith.statement.fused import suffix
 from convsmith.statement.naive import added_boxes, naive
@@ -62,7 +62,7 @@ class DevicePlan:
         """The rewrites of the kernels that run before the main one, by name."""
         found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when == "before"}
         if self.main.nest.parts:
-            found[self._start] = zeroing_steps(self.main.statement)
+            found[self._start] = self.main.zeroing
         return found
 
     @property
@@ -145,7 +145,7 @@ def _parts(kernel: Kernel) -> tuple[Stmt, ...]:
 def _zeros(name: str, whole: Kernel) -> list[tuple[Kernel, tuple[Step, ...]]]:
     """Return the kernels that zero the padding of a blocked result of ``whole``, with their rewrites."""
     return [
-        (_kernel_of(f"{name}_zeros{n}", whole, nest), filling_steps(loop_names(nest)))
+        (_kernel_of(f"{name}_zeros{n}", whole, nest), filling(loops_in(nest)))
         for n, nest in enumerate(_parts(whole)[1:])
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false
@@ -12,16 +13,14 @@ from convsmith.ir.instruction import LANES, Instruction
 from convsmith.ir.stmt import Store
 from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
-from convsmith.passes.fuse import fuse
-from convsmith.passes.manager import Step
 from convsmith.passes.reorder import reorder
-from convsmith.passes.tile import tile
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import Loop, Loops, names
+from convsmith.schedule.loops import Loop, Loops
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement, View
 
 ROWS, COLUMNS, TERMS = "m", "n", "k"
-"""Names of the loops that those of rows, columns, and terms of a warp become."""
+"""Letters that tell readers of the IR what the loops are that those of rows, columns, and terms of a warp become."""
 
 
 def lane_rows(st: Statement, loops: Loops, config: Config, machine: Machine) -> tuple[Instruction, ...]:
@@ -95,16 +94,15 @@ def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterato
 
 @dataclass(frozen=True)
 class WarpTile:
-    """The fragments of a warp: the extents of its loops over fragments, and the names of those within one.
+    """The fragments of a warp: ``fragments`` rows and columns of fragments of sums, for each of which a step of the
+    reduction has ``steps`` products of ``row``.
 
-    A warp has ``fragments`` rows and columns of fragments of sums, and a step of the reduction ``steps`` products of
-    each. The loops ``inner`` stand for those of the specification of ``row``.
+    They are parts of the loops over ``rows``, ``columns`` and ``terms``. The instructions ``loads`` may load factors.
     """
 
     row: Instruction
-    fragments: tuple[Loop, Loop]
-    steps: Loop
-    inner: tuple[str, ...]
+    fragments: tuple[int, int]
+    steps: int
     rows: tuple[Loop, ...]
     columns: tuple[Loop, ...]
     terms: tuple[Loop, ...]
@@ -117,48 +115,65 @@ class WarpTile:
         return {x.result.dtype: x.result.shape[0] for x in loads}
 
     @property
-    def outer(self) -> tuple[str, ...]:
-        """The names of the loops over fragments."""
-        return names(self.fragments)
-
-    @property
     def lanes(self) -> int:
         """The lanes of a warp."""
         return self.row.result.layout.lanes
 
+
+class FragmentLoops(NamedTuple):
+    """The loops that stand for those of a warp's rows and columns: ``outer`` from fragment to fragment, ``element``
+    within one of the sums.
+    """
+
+    outer: tuple[Loop, Loop]
+    element: tuple[Loop, Loop]
+
     @property
-    def element(self) -> tuple[str, str]:
-        """The names of the loops over the rows and the columns of a fragment of sums."""
-        return self._within(0)[-1] if len(self._within(0)) == 1 else f"{ROWS}.e", self._within(1)[-1]
+    def loops(self) -> tuple[Loop, ...]:
+        """All of them, outermost first."""
+        return (*self.outer, *self.element)
 
-    def _within(self, number: int) -> list[str]:
-        """Return the loops of the specification along a coordinate of the sums, outermost first."""
-        (store,) = (s for s in statements_of(self.row.kernel.body) if isinstance(s, Store))
-        steps = sorted(((c, v) for v, c in store.index[number].terms), key=lambda x: -x[0])
-        names = dict(zip(self.row.loops, self.inner))
-        return [names[v] for _, v in steps if isinstance(v, Var)]
 
-    def sums(self) -> Iterator[Step]:
-        """Yield the rewrites that tile the sums of a warp by fragments."""
-        shape = self.row.result.shape
-        for loops, name, outer, inner, size in zip(
-            (self.rows, self.columns), (ROWS, COLUMNS), self.outer, self.element, shape
-        ):  # fmt: skip
-            yield from _tiled(names(loops), name, size, outer, inner)
-        yield Step(reorder, (*self.outer, *self.element))
+class ProductLoops(NamedTuple):
+    """The loops over the products of a warp: ``steps`` from product to product of a fragment, ``inner`` in the place of
+    those of an instruction's specification.
+    """
 
-    def products(self) -> Iterator[Step]:
-        """Yield the rewrites that tile the terms of a step by those of an instruction."""
-        extents = dict(zip(self.inner, self.row.loops.values()))
-        if self.element[0] not in self.inner:
-            *blocks, last = self._within(0)
-            for n, block in enumerate(blocks):
-                size = prod(extents[x] for x in (*blocks[n + 1 :], last))
-                rest = last if n == len(blocks) - 1 else f"{ROWS}.e{n}"
-                yield Step(tile, self.element[0] if n == 0 else f"{ROWS}.e{n - 1}", size, block, rest)
-        (term,) = (n for n, v in zip(self.inner, self.row.loops) if not self.row.steps(0).get(v))
-        yield from _tiled(names(self.terms), TERMS, self.row.terms, self.steps.name, term)
-        yield Step(reorder, (self.steps.name, *self.outer, *self.inner))
+    steps: Loop
+    inner: tuple[Loop, ...]
+
+
+def tile_sums(s: Schedule, warp: WarpTile) -> FragmentLoops:
+    """Tile the sums of a warp by fragments, and return the loops."""
+    (rows, row), (columns, column) = (
+        s.tile(s.fuse(loops, letter), size, "fe", ("register", "instruction"))
+        for loops, letter, size in zip((warp.rows, warp.columns), (ROWS, COLUMNS), warp.row.result.shape)
+    )
+    found = FragmentLoops((rows, columns), (row, column))
+    s.run(reorder, found.loops)
+    return found
+
+
+def tile_products(s: Schedule, warp: WarpTile, sums: FragmentLoops) -> ProductLoops:
+    """Tile the terms of a step by those of an instruction, and return the loops."""
+    row, levels = warp.row, ("instruction", "instruction")
+    stands: dict[Var, Loop] = {}
+    for number, rest in enumerate(sums.element):
+        *blocks, last = _along(row, number)
+        for n, block in enumerate(blocks):
+            stands[block], rest = s.tile(rest, prod(row.loops[x] for x in (*blocks[n + 1 :], last)), "be", levels)
+        stands[last] = rest
+    steps, term = s.tile(s.fuse(warp.terms, TERMS), row.terms, "fe", ("register", "instruction"))
+    inner = tuple(stands.get(v, term) for v in row.loops)
+    s.run(reorder, (steps, *sums.outer, *inner))
+    return ProductLoops(steps, inner)
+
+
+def _along(row: Instruction, number: int) -> list[Var]:
+    """Return the loops of the specification of ``row`` along a coordinate of the sums, outermost first."""
+    (store,) = (s for s in statements_of(row.kernel.body) if isinstance(s, Store))
+    steps = sorted(((c, v) for v, c in store.index[number].terms), key=lambda x: -x[0])
+    return [v for _, v in steps if isinstance(v, Var)]
 
 
 def warp_tile(
@@ -173,7 +188,7 @@ def warp_tile(
     batch = [x for x in registers if x.role == "batch"]
     columns = [x for x in registers if x.role == role]
     rows = [x for x in registers if x.role not in (role, "batch")]
-    shape = row.result.shape
+    counts, shape = [], row.result.shape
     for what, loops, size in (("rows", rows, shape[0]), ("columns", columns, shape[1]), ("terms", terms, row.terms)):
         total = prod(x.extent for x in loops)
         if not loops or total % size or batch:
@@ -182,25 +197,6 @@ def warp_tile(
                 "fragment", f"--instruction={row.name} has {size} {what}; legal for "
                 f"{'a step' if what == 'terms' else 'a warp'} are multiples of it, found {text}",
             )  # fmt: skip
-    counts = [prod(x.extent for x in loops) // n for loops, n in zip((rows, columns, terms), (*shape, row.terms))]
-
-    def loop(name: str, loops: Sequence[Loop], count: int, size: int) -> Loop:
-        dims = tuple(d for x in loops for d in x.dims)
-        return Loop(f"{name}.f", loops[-1].of, dims, loops[-1].role, "register", count, size, is_tiled=True)
-
-    fragments = (loop(ROWS, rows, counts[0], shape[0]), loop(COLUMNS, columns, counts[1], shape[1]))
-    inner = tuple(f"f.{v}" for v in row.loops)
-    return WarpTile(
-        row, fragments, loop(TERMS, terms, counts[2], row.terms), inner, tuple(rows), tuple(columns), tuple(terms),
-        loads,
-    )  # fmt: skip
-
-
-def _tiled(loops: Sequence[str], name: str, size: int, outer: str, inner: str) -> Iterator[Step]:
-    """Yield the rewrites that make the adjacent ``loops`` one, ``name``, and split it into ``outer`` and ``inner``."""
-    whole = loops[0]
-    for n, other in enumerate(loops[1:]):
-        fused = name if n == len(loops) - 2 else f"{name}.{n}"
-        yield Step(fuse, whole, other, fused)
-        whole = fused
-    yield Step(tile, whole, size, outer, inner)
+        counts.append(total // size)
+    high, wide, steps = counts
+    return WarpTile(row, (high, wide), steps, tuple(rows), tuple(columns), tuple(terms), loads)

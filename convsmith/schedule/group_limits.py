@@ -295,7 +295,7 @@ def innermost(st: Statement, view: View, nest: GroupNest, config: Config) -> int
         terms = view.coords[nearest.dim].terms
         if len(terms) == 1 and not moving.get(terms[0][0], 1) % rows and not view.coords[nearest.dim].const:  # type: ignore[call-overload]
             return nearest.dim
-    last = Var(nest.warp.steps.dims[-1])
+    last = Var(nest.warp.terms[-1].dims[-1])
     return next((n for n, x in enumerate(view.coords) if last in variables_of(x)), None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
@@ -11,12 +10,11 @@ from convsmith.ir.index import Var
 from convsmith.ir.walk import variables_of
 from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
-from convsmith.passes.derive_packing import derive_packing
-from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Dim, Statement, View
 
-__all__ = ["packed_statement", "packing"]
+__all__ = ["pack_operands", "packed_statement"]
 
 
 def packed_statement(st: Statement, config: Config, machine: Machine) -> Statement:
@@ -61,9 +59,8 @@ def _place(name: str, first: tuple[str, ...], others: tuple[str, ...]) -> int:
     return [*first, *(n for n in others if n not in first)].index(name)
 
 
-def packing(st: Statement) -> Iterator[Step]:
-    """Yield the rewrites of the naive nest by which it reads the packed views of ``st``, with kernels that pack."""
+def pack_operands(s: Schedule, st: Statement) -> None:
+    """Have the naive nest read the packed views of ``st``, which kernels of their own pack."""
     for view in st.factors:
         if view.packed:
-            order = tuple(str(x) for x in view.coords)
-            yield Step(derive_packing, (view.name,), view.array, (), False, (), False, order)
+            s.pack((view.name,), (), False, (), False, tuple(str(x) for x in view.coords))

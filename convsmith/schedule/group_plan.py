@@ -17,7 +17,8 @@ class GroupPlan:
     """The plan of one statement: its loops, the nest that ``config`` gives it, and its pipeline.
 
     ``shared`` are the bytes of each operand's copy in shared memory. ``order`` are the rewrites to loops over groups
-    and threads, ``lower`` those to straight lines. ``expected`` says in words what bounds the plan's rate.
+    and threads, ``lower`` those to straight lines. ``zeroing`` are those of the kernel that sets
+    the result to zero, where groups add parts to it. ``expected`` says in words what bounds the plan's rate.
     """
 
     statement: Statement
@@ -27,6 +28,7 @@ class GroupPlan:
     shared: dict[str, int]
     order: tuple[Step, ...]
     lower: tuple[Step, ...]
+    zeroing: tuple[Step, ...] = ()
     expected: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -47,7 +49,7 @@ class GroupPlan:
         if nest.warp is not None:
             row = nest.warp.row
             shape = " x ".join(map(str, (*row.result.shape, row.terms)))
-            tiles = " x ".join(str(x.extent) for x in nest.warp.fragments)
+            tiles = " x ".join(map(str, nest.warp.fragments))
             yield "instruction", f"{row.name}: {shape}, {tiles} fragments of sums in a warp of {nest.warp.lanes} lanes"
         for name, nbytes in self.shared.items():
             yield "shared", f"{name} {nbytes} bytes"

@@ -44,7 +44,7 @@ from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_limits import limit_flaw
-from convsmith.schedule.group_nest import GRID_DIMS, GROUP, STEP, GroupNest, packed
+from convsmith.schedule.group_nest import GRID_DIMS, GroupNest
 from convsmith.schedule.group_plan import GroupPlan
 from convsmith.schedule.loops import Loop, Loops, fused_name, loops_after_fusing
 from convsmith.schedule.tensor_views import TileLoop, mapped_copy
@@ -52,6 +52,8 @@ from convsmith.statement.parts import PART
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import KINDS, Statement, View
 
+GROUP, STEP = "x", "s"
+"""Names of the loops that several loops over groups, and over steps of the reduction become."""
 SHARED = "shared"
 """The file of operands that an instruction reads from shared memory."""
 RESIDING = "resident"
@@ -232,7 +234,7 @@ class HardwareNest:
         lanes = self.row.result.layout.lanes
         threads = self.loop(f"{self.rows}.w", self.rows, (self.warps + 1) * lanes)
         registers = (self.loop(f"{self.columns}.f", self.columns, self.fragments),)
-        return GroupNest(tuple(grid), (threads,), registers, tuple(steps), (), ())
+        return GroupNest(tuple(grid), (threads,), registers, tuple(steps), ())
 
 
 def hardware_steps(
@@ -270,6 +272,19 @@ def hardware_steps(
         Step(simplify), *(Step(vectorise, run_name(n), n, False) for n in RUNS),
         Step(narrow_index), Step(simplify, False), Step(unused_let), Step(hoist), Step(cse), Step(unroll),
     ]  # fmt: skip
+    return steps
+
+
+def packed(loops: tuple[str, ...], name: str, most: int) -> list[Step]:
+    """Return the rewrites that leave at most ``most`` of the adjacent ``loops``: the last ones become the loop
+    ``name``.
+    """
+    steps = []
+    outer = loops[: most][-1]
+    for n, inner in enumerate(loops[most:], most):
+        fused = name if n == len(loops) - 1 else f"{name}.{n}"
+        steps.append(Step(fuse, outer, inner, fused))
+        outer = fused
     return steps
 
 
@@ -361,7 +376,7 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     steps = hardware_steps(nest, copies, machine)
     cut = next(n for n, x in enumerate(steps) if x.run is flatten) - 1
     expected = tuple(_expected(nest, groups, machine))
-    return GroupPlan(st, config, loops, groups, shared, tuple(steps[:cut]), tuple(steps[cut:]), expected)
+    return GroupPlan(st, config, loops, groups, shared, tuple(steps[:cut]), tuple(steps[cut:]), expected=expected)
 
 
 def _expected(nest: HardwareNest, groups: GroupNest, machine: Machine) -> Iterator[tuple[str, str]]:

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
-from convsmith.machine.base import TILE_LEVELS
+from convsmith.ir.stmt import Stmt
+from convsmith.ir.walk import loops_of
+from convsmith.machine.base import DEVICE_TILE_LEVELS, TILE_LEVELS
 from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import KINDS, Statement
 
-LEVELS = ("class", *TILE_LEVELS)
-"""Levels of tiles, outermost first. A loop of a level steps through a tile of that level; a loop of the level ``class``
-runs over residue classes or phases."""
+LEVELS = ("class", *dict.fromkeys((*DEVICE_TILE_LEVELS[:2], *TILE_LEVELS)), "copy")
+"""Levels of tiles of a CPU and of a device, outermost first. A loop of a level steps through a tile of that level; a
+loop of the level ``class`` runs over residue classes or phases, and one of the level ``copy`` fills a copy."""
 
 
 class Loop(NamedTuple):
@@ -42,6 +44,13 @@ class Loop(NamedTuple):
 def names(loops: Iterable[Loop]) -> tuple[str, ...]:
     """Return the names of ``loops``, which address them in a nest."""
     return tuple(loop.name for loop in loops)
+
+
+def loops_in(nest: Stmt) -> tuple[Loop, ...]:
+    """Return the loops of a naive ``nest``, outermost first."""
+    return tuple(
+        Loop(x.var.name, x.var.name, (), "copy", "copy", int(x.hi) if x.hi.is_const else 0) for x in loops_of(nest)
+    )
 
 
 class SymbolicSizes(NamedTuple):

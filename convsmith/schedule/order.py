@@ -136,18 +136,25 @@ def order_nest(s: Schedule, st: Statement, loops: Loops, config: Config, unit: U
 
     Vectors of a tile lie side by side, but for ``scalable`` vectors: between the units of two lie those of all tiles.
     """
-    first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
-    if len(first) > 1 and config.fuse:
-        s.run(reorder, tuple(d.name for d in first))
+    classes = fuse_dims(s, st, config)
+    nest = _Builder(s, st, loops, config, unit, scalable).nest(classes)
+    s.run(reorder, (*nest.around, *nest.accumulators))
+    return nest
+
+
+def fuse_dims(s: Schedule, st: Statement, config: Config) -> list[Loop]:
+    """Cut the loops of ``st`` into residue classes and fuse those that ``config`` fuses; return the loops over classes.
+    """
+    around = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
+    if len(around) > 1 and config.fuse:
+        s.run(reorder, tuple(d.name for d in around))
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         s.run(reorder, st.reduce)
     classes = cut_classes(s, st, config)
     for a, b in config.fuse:
         s.run(fuse, a, b, fused_name(a, b))
     s.run(simplify)
-    nest = _Builder(s, st, loops, config, unit, scalable).nest(classes)
-    s.run(reorder, (*nest.around, *nest.accumulators))
-    return nest
+    return classes
 
 
 class _Builder:
@@ -337,22 +344,8 @@ def cut_classes(s: Schedule, st: Statement, config: Config) -> list[Loop]:
 
     Phases go outside, in runs that are all alike.
     """
-    dims, found = {d.name: d for d in st.dims}, phases(st)
-    classes: list[Loop] = []
-    solved: list[Loop] = []
-    by_phase: dict[Loop, Phase] = {}
-    for n, modulus in st.residues.items():
-        dim, phase = dims[n], found[n] if n in config.phases and n in found else None
-        whole = Loop(n, n, (n,), dim.kind, "thread", dim.size)
-        loop = s.residue(whole, modulus, phase.name if phase else "")
-        if phase is not None:
-            by_phase[loop] = phase
-        if dim.kind == "k" and not indirect(st, config):
-            solved.append(loop)
-        elif phase is None:
-            classes.append(loop)
-    for loop in solved:
-        s.run(solve, loop)
+    classes = split_classes(s, st, config)
+    by_phase = {loop: phase for loop, phase in classes.items() if phase is not None}
     if by_phase:
         columns = phased(st, config.phases)
         order = [d.name for d in sorted(columns.dims, key=lambda d: KINDS.index(d.kind)) if d.kind != "k"]
@@ -361,4 +354,26 @@ def cut_classes(s: Schedule, st: Statement, config: Config) -> list[Loop]:
             s.run(cut, loop, phase.cuts)
         s.run(simplify)
         s.run(reorder, tuple(order))
+    return [loop for loop, phase in classes.items() if phase is None]
+
+
+def split_classes(s: Schedule, st: Statement, config: Config) -> dict[Loop, Phase | None]:
+    """Run each loop that a stride must divide once per residue class, and return the loops over classes, with the phase
+    where they are those of a phase of ``config``. Of a reduction loop, an element of the result meets one class alone.
+    """
+    if not st.residues:
+        return {}
+    dims, found = {d.name: d for d in st.dims}, phases(st)
+    classes: dict[Loop, Phase | None] = {}
+    solved: list[Loop] = []
+    for n, modulus in st.residues.items():
+        dim, phase = dims[n], found[n] if n in config.phases and n in found else None
+        whole = Loop(n, n, (n,), dim.kind, "thread", dim.size)
+        loop = s.residue(whole, modulus, phase.name if phase else "")
+        if dim.kind == "k" and not indirect(st, config):
+            solved.append(loop)
+        else:
+            classes[loop] = phase
+    for loop in solved:
+        s.run(solve, loop)
     return classes

@@ -44,7 +44,8 @@ from convsmith.passes.transpose import READ, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
-from convsmith.schedule.group import filling_steps
+from convsmith.schedule.group import filling
+from convsmith.schedule.loops import loops_in
 
 PIECES = 4
 """Maximum number of pieces of a loop."""
@@ -71,7 +72,8 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]
     """
     if target.device is not None:
         (store,) = (s for s in statements_of(pack.body) if isinstance(s, Store))
-        return list(filling_steps(tuple(str(x) for x in store.index)))
+        over = {Var(x.name): x for x in loops_in(pack.body)}
+        return list(filling([over[x] for x in store.index if isinstance(x, Var)]))
     steps = _copying_steps(pack, target, threads if _is_shared(pack, target) else 1)
     before, after = _summing_steps(pack, target)
     flat = next(n for n, step in enumerate(steps) if step.run is flatten) + 1

@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.stages import NAIVE
 from convsmith.ir.stmt import Kernel
+from convsmith.passes.add_atomically import ZERO, add_atomically
 from convsmith.passes.contracts import stage_after
+from convsmith.passes.cooperate import cooperate
 from convsmith.passes.copy_tiles import copy_tiles
 from convsmith.passes.copy_windows import Windows, copy_windows
 from convsmith.passes.derive_packing import derive_packing
@@ -28,6 +31,7 @@ from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.pack_near import pack_near
 from convsmith.passes.residue import residue
+from convsmith.passes.spread_lanes import run_name, spread_lanes
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
 from convsmith.passes.tile_ends import tile_ends
@@ -123,8 +127,13 @@ class Schedule:
         return loop._replace(extent=-(-loop.extent // size) * size)
 
     def fuse(self, loops: Sequence[Loop], name: str = "") -> Loop:
-        """Return the loop that the adjacent ``loops`` become; its ``name`` is by default made of theirs."""
+        """Return the loop that the adjacent ``loops`` become; its ``name`` is by default made of theirs.
+
+        Tiles of it are called by that name, also those of a single loop.
+        """
         whole, *others = loops
+        if name and not others:
+            return whole._replace(of=name)
         for n, loop in enumerate(others, 1):
             wanted = fused_name(whole.name, loop.name) if not name else name if n == len(others) else f"{name}.{n}"
             self._taken -= {whole.name, loop.name}
@@ -186,6 +195,32 @@ class Schedule:
         """Load elements that several products share once; the loop ``lane`` of the copy is that along ``vector``."""
         self.run(load_once, array, tuple(loops), "" if vector is None else vector)
         return Copy(f"{array}_r", (), self._over(f"{array}_r", ".v"))
+
+    def cooperate(self, copy: Copy, threads: int, thread: Loop, loops: Sequence[Loop], width: int) -> Copy:
+        """Have all ``threads`` of a group, over which the loop ``thread`` runs, fill a copy in turns, in the order of
+        ``loops``, ``width`` neighbours at once; these are the loop ``lane`` of the copy.
+        """
+        self.run(cooperate, copy, threads, thread, tuple(loops), width)
+        return Copy(copy.name, (self._over(copy.name, ".e"),), self._over(copy.name, ".v")._replace(extent=width))
+
+    # -- Groups of threads --------------------------------------------------------------------------------------------
+
+    def add_atomically(self, parts: Loop, around: Loop, rank: int) -> tuple[Loop, ...]:
+        """Run the iterations of ``parts``, a part of each sum, side by side, outside of the loop ``around``. They add
+        to the result, of ``rank`` dims.
+
+        Return the loops over the result of the kernel that sets it to zero before.
+        """
+        self.run(add_atomically, parts, around)
+        starts = (f"{ZERO}{d}" for d in range(rank))
+        return tuple(Loop(name, name, (), "copy", "copy", 0) for name in starts)
+
+    def spread_lanes(self, rows: Sequence[Instruction], runs: Sequence[int]) -> tuple[Loop, ...]:
+        """Give each lane of a warp its elements of the fragments of ``rows``, and return the loops over neighbouring
+        elements, of which a lane has one of the numbers ``runs``.
+        """
+        self.run(spread_lanes, tuple(rows))
+        return tuple(Loop(run_name(n), run_name(n), (), "copy", "copy", n) for n in runs)
 
     def _over(self, copy: str, end: str) -> Loop:
         """Return a loop that fills a copy; what the nest reads decides how often it runs."""

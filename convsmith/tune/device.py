@@ -26,6 +26,7 @@ from convsmith.schedule.hardware import hardware_flaw
 from convsmith.schedule.hardware_choice import hardware_config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
@@ -110,7 +111,7 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
         try:
             st = scheduled(problem, replace(config, split=()), machine)
             loops = loops_after_fusing(st, config)
-            nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+            nest = group_nest(Schedule(), st, loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
         except (ConfigError, KeyError):
             return inf
         needed = shared_bytes(st, loops, config, nest)
@@ -181,7 +182,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
     if st.constant or not splits(st):
         return config
     loops, units = loops_after_fusing(st, config), machine.device.units
-    nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+    nest = group_nest(Schedule(), st, loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
     tiles = dict(config.group if config.instruction else config.vectors)
     wanted = units.count * units.threads // (prod(nest.grid_sizes) * nest.size)
     ways = [
@@ -212,7 +213,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
             )  # fmt: skip
             config = _realised(st, _in_vectors(st, sizes, config, device))
             loops = loops_after_fusing(st, config)
-            nest = group_nest(loops, config)
+            nest = group_nest(Schedule(), st, loops, config)
             needed = shared_bytes(st, loops, config, nest)
             if nest.size <= device.threads and sum(taken(needed).values()) <= device.shared.bytes:
                 yield _Choice(_cycles(st, loops, config, nest, device, needed), config)

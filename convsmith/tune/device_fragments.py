@@ -20,6 +20,7 @@ from convsmith.schedule.group_fragments import lane_row, lane_rows
 from convsmith.schedule.group_limits import shared_bytes, taken
 from convsmith.schedule.group_nest import GroupNest, group_nest
 from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 
 FRAGMENTS = (1, 2, 4)
@@ -110,7 +111,7 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[Fr
     copies = (("async", 3), ("async", 2)) if device.dialect.copies else (("wait", 2),)
     loops = loops_after_fusing(st, config)
     try:
-        nest = group_nest(loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+        nest = group_nest(Schedule(), st, loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
     except ConfigError:
         return
     for how, slots in (*copies, ("wait", 1)):
@@ -132,7 +133,7 @@ def fragment_cycles(
     """
     assert nest.warp is not None and machine.device is not None
     costs, slots, bits = machine.device.costs, config.buffers, dtype(st.a.factor).bits
-    rows, columns = (x.extent * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
+    rows, columns = (x * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
     warps, terms = prod(x.extent for x in nest.threads), prod(x.extent for x in nest.terms)
     products = rows * columns * terms * warps / nest.warp_size / machine.fragment_rate(nest.warp.row)
     read = (rows + columns) * terms * bits / 8 * warps

@@ -12,6 +12,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.group_limits import innermost
 from convsmith.schedule.group_nest import GroupNest, group_nest
 from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 
@@ -29,7 +30,8 @@ def nested(types: str, tags: str, tile: int) -> tuple[Statement, Config, GroupNe
         f"--target=sm_80 --lane=n --register=m:{tile},n:16 --reduce=k --instruction={name} "
         f"--group=m:{tile},n:64,k:{terms} --shared=src,wei"
     )
-    return st, config, group_nest(loops_after_fusing(st, config), config, row, machine.matrix_loads)
+    loops = loops_after_fusing(st, config)
+    return st, config, group_nest(Schedule(), st, loops, config, row, machine.matrix_loads)
 
 
 @pytest.mark.parametrize("types", ROWS)

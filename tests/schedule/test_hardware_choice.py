@@ -133,7 +133,7 @@ def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
 def test_the_choice_of_a_config_plans_nothing(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are predicates of a tile: the rewrites of one kernel are made once, for the config that is chosen."""
     made: list[str] = []
-    for module, name in ((hardware, "hardware_steps"), (group, "group_steps")):
+    for module, name in ((hardware, "hardware_steps"), (group, "order_group")):
         monkeypatch.setattr(module, name, partial(_counted, made, name, getattr(module, name)))
     config = default(line)
     assert not made
