@@ -79,7 +79,8 @@ class CompiledKernel(Inspected):
         else:
             self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
             self.config = config if _decides(config) else Config.parse(self.artifact.config)
-            host = HostKernel(self.artifact, self._fallback, load(self.artifact))
+            fallback = partial(_host_without_limits, problem, target, self.config, load)
+            host = HostKernel(self.artifact, fallback, load(self.artifact))
         self._host = host
         self._call: Callable[..., Array] = host.call
         self._run: Callable[..., dict[str, Array]] = host.run
@@ -127,9 +128,7 @@ class CompiledKernel(Inspected):
     def kept(self, weights: KeptWeights, names: Names, w: Array, bias: Array | None) -> Packed | None:
         """Return kept packed weights for these arrays; None at their first call."""
         host = self._host
-        if not isinstance(host, HostKernel):
-            return None
-        return weights.packed(host.signature, w, bias, lambda: host.pack(w, bias, names))
+        return weights.packed(host.signature, w, bias, lambda: host.pack(w, bias, names)) if host.signature else None
 
     def call_as(self, names: Names, x: Array, packed: Packed, out: Array | None) -> Array:
         """Compute like a call with packed weights, with other names of arrays, which messages use."""
@@ -156,12 +155,12 @@ class CompiledKernel(Inspected):
         """Return a call on copies of these arrays, which fit, in memory of the device that the kernel runs on; None
         where it runs on memory of the host.
         """
-        return self._host.resident(arrays) if isinstance(self._host, HostKernel) else None
+        return self._host.resident(arrays)
 
     @property
     def packable(self) -> Collection[str]:
         """The names of the operands that `pack_each` packs: those of the stages of a chain."""
-        return self._host.packable if isinstance(self._host, HostKernel) else ()
+        return self._host.packable
 
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
         """Return packed operands by name, for any number of calls of `run`: the weights of the stages of a chain."""
@@ -175,20 +174,18 @@ class CompiledKernel(Inspected):
     @property
     def scratch_bytes(self) -> int:
         """Bytes of memory that a placed call needs, besides its arrays."""
-        return self._host.scratch_bytes if isinstance(self._host, HostKernel) else 0
+        return self._host.scratch_bytes
 
     def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> PreparedCall | None:
         """Return the kernel as a function on addresses of arrays, as `HostKernel.addressed` does; None if a tensor is
         empty.
         """
-        host = self._host
-        return host.addressed(names, packed) if isinstance(host, HostKernel) else None
+        return self._host.addressed(names, packed)
 
     @property
     def signature(self) -> str:
         """The signature of the packed weights that a call takes; empty if it takes none."""
-        host = self._host
-        return host.signature if isinstance(host, HostKernel) else ""
+        return self._host.signature
 
     def export(self, directory: str | os.PathLike[str], **options: Any) -> Any:
         """Write the kernel for programs without Python, and return the `ExportedLibrary`; the options are those of
@@ -240,19 +237,7 @@ class CompiledKernel(Inspected):
 
     def without_limits(self) -> CompiledKernel:
         """Return the kernel of the same problem for weights beyond the limits of this one."""
-        problem, config = self.problem.without_transforms(), self.config
-        if config.has_transform or not isinstance(config, Config):
-            config = Config.parse(compile_problem(problem, target=self.target, threads=config.threads).config)
-        with import_lock:
-            from convsmith.schedule.planned import without_limits
-
-        return CompiledKernel(problem, self.target, without_limits(config, self.target), config.threads, self._load)
-
-    def _fallback(self) -> HostKernel:
-        """Return the run time's kernel for weights beyond the limits of this one."""
-        host = self.without_limits()._host
-        assert isinstance(host, HostKernel)
-        return host
+        return _without_limits(self.problem, self.target, self.config, self._load)
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()
@@ -277,3 +262,26 @@ def _restored(
 ) -> CompiledKernel:
     """Return the kernel that a pickle holds."""
     return CompiledKernel(problem, known_target(target), config, config.threads, load)
+
+
+def _without_limits(
+    problem: Problem, target: Machine, config: Config | GivenSchedule, load: Callable[[Artifact], LoadedCode]
+) -> CompiledKernel:
+    """Return the kernel of the same problem for weights beyond the limits of a kernel with this config."""
+    problem = problem.without_transforms()
+    if config.has_transform or not isinstance(config, Config):
+        config = Config.parse(compile_problem(problem, target=target, threads=config.threads).config)
+    with import_lock:
+        from convsmith.schedule.planned import without_limits
+
+    return CompiledKernel(problem, target, without_limits(config, target), config.threads, load)
+
+
+def _host_without_limits(*kernel: Any) -> HostKernel:
+    """Return the run time's kernel of `_without_limits`.
+
+    A method would keep its kernel, which holds the run time's, until the garbage collector finds the cycle.
+    """
+    host = _without_limits(*kernel)._host
+    assert isinstance(host, HostKernel)
+    return host

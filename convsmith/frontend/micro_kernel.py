@@ -30,13 +30,13 @@ from convsmith.machine import registry
 from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, numpy_dtype, without_mask
 from convsmith.runtime.host import HostLibrary
-from convsmith.runtime.host_block import HostBlock
+from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
 from convsmith.statement.micro_kernel import MEMORY, POINTS, WEIGHTS, sums_type
 
 __all__ = ["HostMicroKernel", "PointerTable", "Weights", "micro_kernel"]
 
-ARGUMENTS = {"weights": f"{WEIGHTS}_p"}
-"""Names of arguments of the entries that callers call something else."""
+ARGUMENTS = {"weights": (f"{WEIGHTS}_p",), "input": ("input", "source")}
+"""Arguments of the entries by the caller's names. No code uses the address of the source, only that of its pixels."""
 POINTER = 8
 """Bytes of a pointer."""
 _LARGEST = 1 << 62
@@ -77,6 +77,7 @@ class HostMicroKernel:
         self.artifact = micro_kernel_artifact(m, registry.target(target))
         self._library = HostLibrary(self.artifact)
         self._memory = numpy_dtype(MEMORY[m.type].name)
+        self._calls: dict[tuple[str, ...], PreparedCall] = {}
 
     @property
     def name(self) -> str:
@@ -334,10 +335,13 @@ class HostMicroKernel:
         return checked
 
     def _run(self, entry: str, arrays: dict[str, Array], sizes: dict[str, int]) -> None:
-        function = self._library[entry]
-        places = {ARGUMENTS.get(name, name): address_of(array) for name, array in arrays.items()}
-        block = HostBlock(function.entry, places | sizes)
-        function(block.address, (block, arrays))
+        names = (entry, *arrays, *sizes)
+        call = self._calls.get(names)
+        if call is None:
+            function = self._library[entry]
+            given = [dict.fromkeys(ARGUMENTS.get(name, (name,)), 0) for name in names[1:]]
+            call = self._calls[names] = PreparedCall([LoadedEntry(function, function.entry, {})], given)
+        call.run([*map(address_of, arrays.values()), *sizes.values()], arrays)
 
 
 def _bounds(array: Array) -> tuple[int, int]:

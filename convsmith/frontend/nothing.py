@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from convsmith.compiler.arguments import argument_of
-from convsmith.frontend.by_name import NamedKernel
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.chain import Chain
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference, steps_type
 from convsmith.problem.types import TYPES
-from convsmith.runtime.arrays import Array
+from convsmith.runtime.arrays import Array, as_array
 from convsmith.runtime.border import BY_NAME, Border, Given, Names
 from convsmith.runtime.packed import Packed, signature_of
 
@@ -27,11 +26,16 @@ def has_empty_tensor(problem: Problem) -> bool:
     return any(0 in shape for stage in stages for shape in (stage.src_shape, stage.wei_shape, stage.dst_shape))
 
 
-class NothingKernel(NamedKernel):
+class NothingKernel:
     """Checks its arguments like `HostKernel`, and compiles nothing.
 
-    `signature` identifies the packed operands that it accepts; by default it is the kernel's own.
+    It has no code that could run on addresses, so it has no prepared calls, and no memory on a device. `signature`
+    identifies the packed operands that it accepts; by default it is the kernel's own.
     """
+
+    packable: Collection[str] = ()
+    scratch_bytes = 0
+    signature = ""
 
     def __init__(self, problem: Problem, signature: str | None = None) -> None:
         self._problem = problem
@@ -40,8 +44,7 @@ class NothingKernel(NamedKernel):
         # Weights that are packed alone are unknown here; nothing reads them where the result is empty.
         is_empty = all(0 in t.shape for t in problem.outputs)
         packable = weights_of if is_empty and not operand else ()
-        border = Border([argument_of(tensor) for tensor in problem.tensors], operand, packable)
-        super().__init__(border)
+        self._border = border = Border([argument_of(tensor) for tensor in problem.tensors], operand, packable)
         self.packing, self._signature = "", ""
         if operand:
             weights = border.specs[operand]
@@ -57,6 +60,26 @@ class NothingKernel(NamedKernel):
         """Check the weights, and return a packed operand that keeps only the bias."""
         checked, own_bias = self._border.check_operand(operand, bias, names)
         return Packed(self.packing, np.zeros(0, checked.dtype), None if own_bias is None else own_bias.copy(), True)
+
+    def call(
+        self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None,
+        names: Names = BY_NAME,
+    ) -> Array:  # fmt: skip
+        """Return the destination, computed from arrays passed by position."""
+        return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
+
+    def bind(self, src: Array, weights: Packed | Array, out: Array, names: Names = BY_NAME) -> Callable[[], object]:
+        """Return a function that computes on these arrays at each call; see `HostKernel.bind`."""
+        as_array(names["dst"], out)
+        packed = weights if isinstance(weights, Packed) else self.pack(weights, names=names)
+        self._border.take(self._border.positional(src, packed, None, out, names), names)
+        return partial(self.call, src, packed, None, out, names)
+
+    def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> None:
+        """Return None: nothing computes on addresses."""
+
+    def resident(self, arrays: Mapping[str, Array]) -> None:
+        """Return None: calls run on memory of the host."""
 
     def bind_each(self, arrays: Mapping[str, Given]) -> Callable[[], object]:
         """Return a function that computes on these arrays at each call."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -327,6 +329,23 @@ def test_the_time_of_a_call_is_reported_in_milliseconds(monkeypatch: pytest.Monk
         cs.CompiledKernel(k.problem, k.target, k.config)(x, w)
     (line,) = (line for line in lines if "packed=False" in line)
     assert ",250.0" in line, line
+
+
+def test_a_kernel_is_freed_with_its_last_reference() -> None:
+    """The collector may come late, and code, scratch memory and packed weights stay until then."""
+    gc.collect()
+    gc.disable()
+    try:
+        for line in (LINE, "--dir=BWD_W mb0ic2iw5oc20ow5kw1"):
+            kernel = cs.CompiledKernel(parse_problem(line), target())
+            arrays = random_arrays(kernel.problem)
+            kernel.run(**arrays)
+            kernel.bind_each(**arrays)()
+            freed = weakref.ref(kernel), weakref.ref(kernel._host)
+            del kernel
+            assert not any(reference() for reference in freed), line
+    finally:
+        gc.enable()
 
 
 # -- the package
