@@ -21,9 +21,19 @@ from convsmith.codegen.child import in_child
 from convsmith.diag.errors import ToolchainError
 from convsmith.diag.settings import settings
 
+_OPTIONS = ("-hexagon-vector-combine=false",)
+"""Options of LLVM's code generators.
+
+The pass that combines vectors for Hexagon joins neighbouring stores to stores of aligned blocks. The last block it
+reads and writes whole: also bytes behind the stores, which another thread may write, and a page in which no byte is
+stored. On products of vectors that were splatted and then extended, the pass ends the process.
+"""
+
 
 @cache
 def _initialised() -> None:
+    for option in _OPTIONS:
+        llvm.set_option("convsmith", option)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
@@ -34,13 +44,6 @@ _OPTIMISATION = {"spirv32": 0, "spirv64": 0}
 The optimiser for SPIR-V mistakes the types of pointers that strength reduction makes, and a driver optimises the code
 anyway. Its code generator also keeps state of each module as long as the process lives, and may number the blocks of
 the next module by it: code generators of level 0 are not kept, and run in a process of their own.
-"""
-
-
-_ENDING = frozenset({"hexagon"})
-"""Architectures whose code generators end the process on some legal texts; they run in a process of their own.
-
-LLVM's pass that combines vectors for Hexagon asserts on products of vectors that were splatted and then extended.
 """
 
 
@@ -131,15 +134,10 @@ def assembly(text: str, triple: str, cpu: str, features: str) -> str:
 
 
 def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[Any, Any], bytes]) -> bytes:
-    """Return what `emit(code generator, module)` returns, in a process of its own where the generator keeps state, or
-    may end the process.
+    """Return what `emit(code generator, module)` returns, in a process of its own where the generator keeps state.
 
     The features of SPIR-V are its extensions, which are an option of the process.
     """
-
-    def run() -> bytes:
-        tm = machine(triple, cpu, features)
-        return emit(tm, _parsed(text, tm))
 
     def run_apart() -> bytes:
         if features:
@@ -149,7 +147,8 @@ def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[An
 
     if not _level(triple):
         return in_child(run_apart, triple)
-    return in_child(run, triple) if _architecture(triple) in _ENDING else run()
+    tm = machine(triple, cpu, features)
+    return emit(tm, _parsed(text, tm))
 
 
 def joined_code(
@@ -158,21 +157,17 @@ def joined_code(
     """Return the object code, or with ``is_text`` the assembly, of modules joined to one whose only visible symbols are
     ``public``; functions and constants that these do not need are left out.
     """
-
-    def run() -> bytes:
-        tm = machine(triple, cpu, features)
-        first, *others = (_parsed(text, tm) for text in texts)
-        for other in others:
-            first.link_in(other)
-        for symbol in (*first.functions, *first.global_variables):
-            if not (symbol.is_declaration or symbol.name in public or symbol.linkage is llvm.Linkage.appending):
-                symbol.linkage = "internal"
-        passes = llvm.create_new_module_pass_manager()
-        passes.add_global_dead_code_eliminate_pass()
-        passes.run(first, llvm.create_pass_builder(tm, llvm.create_pipeline_tuning_options()))
-        return tm.emit_assembly(first).encode() if is_text else tm.emit_object(first)  # type: ignore[no-any-return]
-
-    return in_child(run, triple) if _architecture(triple) in _ENDING else run()
+    tm = machine(triple, cpu, features)
+    first, *others = (_parsed(text, tm) for text in texts)
+    for other in others:
+        first.link_in(other)
+    for symbol in (*first.functions, *first.global_variables):
+        if not (symbol.is_declaration or symbol.name in public or symbol.linkage is llvm.Linkage.appending):
+            symbol.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(first, llvm.create_pass_builder(tm, llvm.create_pipeline_tuning_options()))
+    return tm.emit_assembly(first).encode() if is_text else tm.emit_object(first)  # type: ignore[no-any-return]
 
 
 def undefined_symbols(code: bytes) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ LAST = "--stag=axb --dtag=axb"
 LINES = {
     "post-ops": f"--dir=FWD_B {LAST} --attr-post-ops=sum+relu+binary_add:f32:per_oc mb1ic3ih5iw6oc5kh3kw3ph1pw1",
     "stride": f"{LAST} mb1ic3ih9oc20kh3ph1sh2",
-    "bytes": f"{LAST} --dt=u8:s8:s32 mb1ic8ih4oc32kh3ph1",
+    "bytes": f"{LAST} --dt=u8:s8:s32 mb1ic8ih4oc9kh3ph1",
     "scales and zero points": f"{LAST} --dt=u8:s8:u8 --attr-scales=src:common:0.25+wei:per_oc+dst:common:2 "
                               "--attr-zero-points=src:common:3+dst:common:5 --attr-post-ops=relu mb1ic8ih4oc9kh3ph1",
     "bf16": f"{LAST} --dt=bf16 mb1ic8ih4oc8kh3ph1",
