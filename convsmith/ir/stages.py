@@ -78,8 +78,10 @@ NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False)
 SCHEDULED = Stage("scheduled", flat=False)
 REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
-TENSORISED = Stage("tensorised", _ALL, _VECTOR, lanes=True, pointers=True)
-UNROLLED = Stage("unrolled", _ALL, _VECTOR, _LOOPS - {"unrolled"}, lanes=True, pointers=True, constant_registers=True)
+TENSORISED = Stage("tensorised", _ALL, _VECTOR, _LOOPS | {"scalable"}, lanes=True, pointers=True)
+UNROLLED = Stage(
+    "unrolled", _ALL, _VECTOR, TENSORISED.loops - {"unrolled"}, lanes=True, pointers=True, constant_registers=True
+)
 
 STAGES = {s.name: s for s in (NAIVE, SCHEDULED, REALISED, FLAT, TENSORISED, UNROLLED)}
 
