@@ -23,18 +23,27 @@ from convsmith.compiler.dynamic import requirements
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level as generic_level
+from convsmith.machine.registry import device_targets, known_targets
 from convsmith.machine.x86.levels import LEVELS
+from convsmith.problem.fusion import stages_of
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.micro_kernel import MicroKernel
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, general
 from convsmith.schedule.micro_kernel import MicroKernelPlan
 from convsmith.schedule.plan import plan
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.candidates import default_config
+from convsmith.tune.chains import stages_config
+from convsmith.tune.device import device_config
 from convsmith.tune.dynamic import dynamic_config
 
 ROWS = Path(__file__).parent / "kernels.json"
 HASH_LETTERS = 16
-TARGETS = {t.name: t for t in (*LEVELS, generic_level())}
+_OTHERS = (*known_targets("intel-server"), *device_targets())
+TARGETS = {t.name: t for t in (*_OTHERS, *LEVELS, generic_level())}
+"""Levels by name: those of x86 with the costs of no micro-architecture."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ class Row:
     """A kernel, and what it was when the row was written.
 
     `kind` is "fixed" (a problem's line), "dynamic" (the same, for sizes of each call) or "micro" (a name). `text` and
-    `code` are hashes of the LLVM text and of the object code.
+    `code` are hashes of the LLVM text and of the object code, which kernels for devices do not have here.
     """
 
     kind: str
@@ -59,7 +68,8 @@ def generate(row: Row) -> Row:
     level = TARGETS[row.target]
     with llvm_bind.no_collection(), interning():
         config, text = _lowered(row, level)
-        code = llvm_bind.object_code(text, level.triple, level.cpu, level.features)
+        device = level.device is not None
+        code = b"" if device else llvm_bind.object_code(text, level.triple, level.cpu, level.features)
     return Row(row.kind, row.line, row.target, row.threads, config, _hash(text.encode()), _hash(code))
 
 
@@ -85,8 +95,15 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
         config = dynamic_config(plain, level, row.threads)
         return str(config), lower(plan(plain, config, level, requirements(problem, ()))).text
     plain = problem.canonical()
-    config = default_config(plain, level, row.threads)
-    return str(config), lower(plan(plain, config, level)).text
+    config = _default(plain, level, row.threads)
+    return str(config), lower(plan_for(plain, config, level)).text
+
+
+def _default(problem: Problem, level: Machine, threads: int) -> Config:
+    """Return the model's choice for one kernel or a chain, whatever was measured."""
+    if level.device is not None:
+        return device_config(problem, level)
+    return (default_config if stages_of(problem) is None else stages_config)(problem, level, threads)
 
 
 def _hash(content: bytes) -> str:

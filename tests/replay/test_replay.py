@@ -26,5 +26,5 @@ def test_rows_are_of_every_kind() -> None:
     assert len(ROWS) == len({(r.kind, r.line, r.target, r.threads) for r in ROWS}) >= 500
     assert {r.kind for r in ROWS} == {"fixed", "dynamic", "micro"}
     for text in ("--dir=BWD_D", "--dir=BWD_W", "--deconv", "--matmul", "--dt=bf16", "--dt=u8:s8", "zero-points",
-                 "post-ops", "axb", "B", "g"):  # fmt: skip
+                 "post-ops", "axb", "B", "g", "->"):  # fmt: skip
         assert any(text in row.line for row in ROWS), text
