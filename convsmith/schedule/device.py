@@ -19,8 +19,9 @@ from convsmith.passes.manager import Step, run_steps
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.fill import filling, filling_groups
 from convsmith.schedule.fused import links, scheduled_stages
-from convsmith.schedule.group import adding_config, filling, filling_groups, group_plan
+from convsmith.schedule.group import group_plan
 from convsmith.schedule.group_fragments import why_no_fragments
 from convsmith.schedule.group_limits import check_grid, ends_beyond
 from convsmith.schedule.group_packing import packed_statement
@@ -29,6 +30,7 @@ from convsmith.schedule.hardware_choice import why_not_hardware
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import loops_in
 from convsmith.schedule.pipelines import SYMBOL
+from convsmith.schedule.sums import config_of_sums
 from convsmith.statement.fused import suffix
 from convsmith.statement.naive import added_boxes, naive
 from convsmith.statement.offsets import summed
@@ -219,7 +221,7 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
         _check_fillings(kernels, machine)
         return DevicePlan(problem, config, machine, made, kernels)
     made = _each_call(program(problem, scheduled(problem, replace(config, split=_in_memory(config)), machine)))
-    configs = (config if st.when == "main" else adding_config(st, machine) for st in made.statements)
+    configs = (config if st.when == "main" else config_of_sums(st, machine, 1) for st in made.statements)
     kernels = tuple(group_plan(st, own, machine) for st, own in zip(made.statements, configs))
     named = {k.config.instruction for k in kernels}
     for row in (x for x in machine.instructions if x.name in named):

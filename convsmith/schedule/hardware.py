@@ -11,56 +11,35 @@ from math import prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Index, Var
+from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.passes.bind import bind
-from convsmith.passes.contract import contract
-from convsmith.passes.copy_tiles import copy_tiles
-from convsmith.passes.cse import cse
-from convsmith.passes.extend import extend
 from convsmith.passes.fission import fission
-from convsmith.passes.flatten import flatten
-from convsmith.passes.fuse import fuse
-from convsmith.passes.hoist import hoist
-from convsmith.passes.manager import Step
-from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import reorder
-from convsmith.passes.replace import replace
-from convsmith.passes.residue import residue
-from convsmith.passes.rounds import rounds
 from convsmith.passes.simplify import simplify
-from convsmith.passes.solve import solve
 from convsmith.passes.speculate import speculate
-from convsmith.passes.spread_lanes import run_name, spread_lanes
-from convsmith.passes.tensor_copies import MappedCopy, tensor_copies
-from convsmith.passes.tile import tile
-from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
-from convsmith.passes.vectorise import vectorise
+from convsmith.passes.tensor_copies import MappedCopy
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_limits import limit_flaw
+from convsmith.schedule.group_lower import finish_group, flatten_threads, multiply_fragments
 from convsmith.schedule.group_nest import GRID_DIMS, GroupNest
+from convsmith.schedule.group_packing import pack_operands
 from convsmith.schedule.group_plan import GroupPlan
-from convsmith.schedule.loops import Loop, Loops, fused_name, loops_after_fusing
+from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
+from convsmith.schedule.order import bring_together, fuse_pairs, split_classes
+from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.tensor_views import TileLoop, mapped_copy
 from convsmith.statement.parts import PART
-from convsmith.statement.phases import phased, phases
-from convsmith.statement.statement import KINDS, Statement, View
+from convsmith.statement.phases import phased
+from convsmith.statement.statement import Statement, View
 
-GROUP, STEP = "x", "s"
-"""Names of the loops that several loops over groups, and over steps of the reduction become."""
 SHARED = "shared"
 """The file of operands that an instruction reads from shared memory."""
-RESIDING = "resident"
-"""The loop over the groups that reside on a device at a time."""
-RUNS = (2, 4)
-"""Neighbouring elements of a fragment that a lane has, which it accesses as vectors."""
-
 
 def hardware_rows(st: Statement, machine: Machine) -> tuple[Instruction, ...]:
     """Return the instructions of ``machine`` that multiply the factors of ``st`` in shared memory."""
@@ -147,19 +126,42 @@ def _over_groups(loops: Loops, rows: str, config: Config) -> list[str]:
     return [*(n for n in loops.of("batch", "n", "m") if n not in (rows, config.lane)), rows, config.lane]
 
 
-class _CopiedOperand(NamedTuple):
-    """The copy of an operand, with the loops over its dims."""
+class TiledLoops(NamedTuple):
+    """The loops of a nest whose tiles groups multiply.
 
-    copy: MappedCopy
-    loops: tuple[str, ...]
+    Those of the ``grid`` step from tile to tile of the result, outermost first, those of ``stepping`` from step to step
+    of the reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose
+    own loops are ``inner``. ``starts`` is the iteration of each loop at which a tile and a step begin.
+    """
+
+    grid: tuple[Loop, ...]
+    stepping: tuple[Loop, ...]
+    warps: Loop
+    fragments: Loop
+    steps: Loop
+    inner: tuple[Loop, Loop, Loop]
+    starts: dict[str, Index]
+
+
+class EngineCopy(NamedTuple):
+    """What a copy engine brings of an operand: the tensor map, and the ``loops`` over the dims of the copy, of which
+    the one ``outer`` steps from instruction to instruction, ``element`` within one.
+
+    They run along ``of``, which has elements up to its last iteration.
+    """
+
+    mapped: MappedCopy
+    loops: tuple[Loop, ...]
+    outer: Loop
+    element: Loop
+    of: str
 
 
 class HardwareNest:
-    """The loops of a tile of the result, by role, and the copies of the operands.
+    """The loops of the statement ``whole`` by their role in a tile of the result.
 
-    ``st`` is the statement ``whole`` with its phases. ``rows`` and ``columns`` are loops of it, ``terms`` its innermost
-    reduction loop. Loops within the tile have the names of these with an end: ``.g`` over tiles, ``.w`` over warps,
-    ``.f`` over instructions of a warp, ``.s`` over instructions of a step, and ``.i`` within an instruction.
+    ``st`` is the statement with its phases. ``rows`` and ``columns`` are loops of it, ``terms`` its innermost reduction
+    loop. ``grid`` are those over groups, outermost first.
     """
 
     def __init__(
@@ -171,30 +173,36 @@ class HardwareNest:
         height, width = row.result.shape
         self.warps = config.group_size(self.rows) // height
         self.fragments = config.group_size(self.columns) // width
-        self.steps = config.group_size(self.terms) // row.terms
-        self.residing = 0
-        """Groups that reside on the device at a time, where there are more tiles, else 0."""
         self.grid = [*config.order, *(n for n in _over_groups(loops, self.rows, config) if n not in config.order)]
-        """The loops over groups, outermost first."""
 
-    def tiles(self) -> list[TileLoop]:
-        """Return the tiles of all loops."""
-        sizes = {d.name: d.size for d in self.st.dims}
-        found = []
-        for n in self.loops.extents:
-            dims = tuple((d, sizes[d]) for d in self.loops.dims[n])
-            size = self.config.group_size(n) if n in (self.rows, self.columns, self.terms) else 1
-            start: Index = Var(f"{n}.g") * size if n in (self.rows, self.columns, self.terms) else Var(n)
-            found.append(TileLoop(dims, start, size))
-        return found
+    def tile(self, s: Schedule) -> TiledLoops:
+        """Split the loops of the statement into tiles of groups, and return them."""
+        (height, width), st = self.row.result.shape, self.st
+        cut_phases(s, self.whole, self.config)
+        bring_together(s, st, self.config)
+        fuse_pairs(s, self.config)
+        over = {n: self.loops.whole(n, "grid") for n in self.loops.extents}
+        starts = {n: as_index(Var(n)) for n in over}
+        inside: list[tuple[Loop, Loop]] = []
+        sizes = ((self.rows, height, "wi"), (self.columns, width, "fi"), (self.terms, self.row.terms, "si"))
+        for n, size, parts in sizes:
+            whole = s.extend(over[n], self.config.group_size(n))
+            over[n], tile = s.tile(whole, self.config.group_size(n), "gb", ("grid", "group"))
+            starts[n] = Var(over[n].name) * self.config.group_size(n)
+            inside.append(s.tile(tile, size, parts, ("group", "instruction")))
+        (warps, row), (fragments, column), (steps, term) = inside
+        stepping = (*(over[n] for n in self.outer_terms), over[self.terms])
+        return TiledLoops(
+            tuple(over[n] for n in self.grid), stepping, warps, fragments, steps, (row, column, term), starts
+        )
 
-    def copy(self, view: View) -> _CopiedOperand | ConfigError:
-        """Return the copy of an operand, and the loops over its dims; or the error where no tensor map brings it."""
+    def copy(self, view: View, tiled: TiledLoops) -> EngineCopy | ConfigError:
+        """Return the copy of an operand, or the error where no tensor map brings it."""
         number = 1 if view is self.st.a else 2
-        loop, outer = (self.rows, f"{self.rows}.w") if number == 1 else (self.columns, f"{self.columns}.f")
+        of, outer = (self.rows, tiled.warps) if number == 1 else (self.columns, tiled.fragments)
         turned = is_turned(self.row, number)
-        inner = self.loops.dims[loop if turned else self.terms][-1]
-        made = mapped_copy(self.st, view, self.tiles(), inner, self.engine)
+        inner = self.loops.dims[of if turned else self.terms][-1]
+        made = mapped_copy(self.st, view, self._tiles(tiled), inner, self.engine)
         if isinstance(made, ConfigError):
             return made
         if not turned and len(made.pieces) > 1:
@@ -208,92 +216,65 @@ class HardwareNest:
                 "instruction", f"--instruction={self.row.name}: {view.name} lies in rows along {inner}, of which a "
                 f"copy brings {made.map.box[0]}; legal is an instruction of as many",
             )  # fmt: skip
-        inside = (f"{self.terms}.s", f"{self.terms}.i")
-        size = self.row.result.shape[number - 1]
-        place = Var(f"{made.name}.{outer}") * size + Var(f"{made.name}.{loop}.i")
-        tile = self.config.group_size(loop)
-        made = made._replace(needed=Var(f"{loop}.g") * tile + place < self.loops.extents[loop])
-        return _CopiedOperand(made, (outer, *inside, f"{loop}.i") if turned else (outer, f"{loop}.i", *inside))
+        element, inside = tiled.inner[number - 1], (tiled.steps, tiled.inner[2])
+        loops = (outer, *inside, element) if turned else (outer, element, *inside)
+        return EngineCopy(made, loops, outer, element, of)
 
-    def over_groups(self, of: str) -> str:
-        """Return the name of the loop over groups that is a part of the loop ``of``, or is that loop."""
-        return f"{of}.g" if of in (self.rows, self.columns) else of
-
-    def loop(self, name: str, of: str, extent: int, size: int = 1) -> Loop:
-        return self.loops.part(name, of, "register", extent, size, is_tiled=size > 1)
-
-    def group_nest(self) -> GroupNest:
-        """Return the nest by role, for limits and reports: the warps that multiply and the one that copies."""
-        tiles = {n: self.config.group_size(n) for n in (self.rows, self.columns, self.terms)}
-        counts = {n: -(-self.loops.extents[n] // size) for n, size in tiles.items()}
-        grid = [
-            self.loop(self.over_groups(n), n, counts.get(n, self.loops.extents[n]), tiles.get(n, 1)) for n in self.grid
+    def _tiles(self, tiled: TiledLoops) -> list[TileLoop]:
+        """Return the tiles of all loops."""
+        sizes = {d.name: d.size for d in self.st.dims}
+        of_group = {n: self.config.group_size(n) for n in (self.rows, self.columns, self.terms)}
+        return [
+            TileLoop(tuple((d, sizes[d]) for d in self.loops.dims[n]), start, of_group.get(n, 1))
+            for n, start in tiled.starts.items()
         ]
-        steps = [self.loop(n, n, self.loops.extents[n]) for n in self.outer_terms]
-        steps.append(self.loop(f"{self.terms}.g", self.terms, counts[self.terms], tiles[self.terms]))
-        lanes = self.row.result.layout.lanes
-        threads = self.loop(f"{self.rows}.w", self.rows, (self.warps + 1) * lanes)
-        registers = (self.loop(f"{self.columns}.f", self.columns, self.fragments),)
-        return GroupNest(tuple(grid), (threads,), registers, tuple(steps), ())
+
+    def of_groups(self, tiled: TiledLoops) -> GroupNest:
+        """Return the nest by role, for limits and reports: the warps that multiply and the one that copies."""
+        threads = tiled.warps._replace(extent=(self.warps + 1) * self.row.result.layout.lanes)
+        return GroupNest(tiled.grid, (threads,), (tiled.fragments,), tiled.stepping, ())
 
 
-def hardware_steps(
-    nest: HardwareNest, copies: list[tuple[MappedCopy, tuple[str, ...]]], machine: Machine
-) -> list[Step]:
-    """Return the rewrites from the naive nest to straight lines of a thread."""
-    st, config, row = nest.st, nest.config, nest.row
-    r, c, k = nest.rows, nest.columns, nest.terms
-    height, width = row.result.shape
-    first = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
-    steps = phase_steps(nest.whole, config)
-    steps += [Step(reorder, tuple(d.name for d in first)), Step(reorder, tuple(d.name for d in st.of("k")))]
-    steps += [Step(fuse, a, b, fused_name(a, b)) for a, b in config.fuse]
-    steps.append(Step(simplify))
-    for n, inner in ((r, (height, "w", "i")), (c, (width, "f", "i")), (k, (row.terms, "s", "i"))):
-        size = config.group_size(n)
-        steps += [Step(extend, n, size), Step(tile, n, size, f"{n}.g", f"{n}.b")]
-        steps.append(Step(tile, f"{n}.b", inner[0], f"{n}.{inner[1]}", f"{n}.{inner[2]}"))
-    grid = tuple(map(nest.over_groups, nest.grid))
-    sums = (f"{r}.w", f"{c}.f", f"{r}.i", f"{c}.i")
-    stepping = (*nest.outer_terms, f"{k}.g")
-    tile_loop = GROUP if len(grid) > 1 else grid[0]
-    around = tile_loop if nest.residing else ""
-    products = (f"{r}.w", f"{k}.s", f"{c}.f", f"{r}.i", f"{c}.i", f"{k}.i")
-    steps += [
-        Step(reorder, (*grid, *sums)), Step(bind, grid, "grid"), Step(bind, (f"{r}.w",), "warp"), Step(fission, sums),
-        Step(reorder, (*stepping, *products)), Step(simplify),
-        Step(copy_tiles, stepping[-1], tuple((v.array, dims) for v, (_, dims) in zip(st.factors, copies))),
-        Step(speculate), Step(tensor_copies, tuple(x for x, _ in copies)), *packed(stepping, STEP, 1),
-        *(packed(grid, GROUP, 1 if nest.residing else GRID_DIMS)),
-        *([Step(rounds, tile_loop, nest.residing, RESIDING)] if nest.residing else []),
-        Step(pipeline_copies, STEP if len(stepping) > 1 else stepping[0], config.buffers, around),
-        Step(bind, (f"{k}.s", f"{c}.f"), "unrolled"), Step(flatten), Step(simplify),
-        Step(contract, machine.scalar_types), Step(replace, (row,), products[-3:]), Step(spread_lanes, (row,)),
-        Step(simplify), *(Step(vectorise, run_name(n), n, False) for n in RUNS),
-        Step(narrow_index), Step(simplify, False), Step(unused_let), Step(hoist), Step(cse), Step(unroll),
-    ]  # fmt: skip
-    return steps
+def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
+    """Cut loops that a stride must divide into phases, each with the taps that it meets."""
+    split_classes(s, st, config)
+    for dim in (d for d in st.dims if d.name in st.residues):
+        s.extend(loop_over(dim), 1)
+    if st.residues:
+        s.run(simplify)
 
 
-def packed(loops: tuple[str, ...], name: str, most: int) -> list[Step]:
-    """Return the rewrites that leave at most ``most`` of the adjacent ``loops``: the last ones become the loop
-    ``name``.
+def order_hardware(s: Schedule, made: HardwareTile) -> None:
+    """Bring a tiled nest to loops over groups of warps that multiply, beside the copies of a copy engine that run
+    ahead of them.
     """
-    steps = []
-    outer = loops[: most][-1]
-    for n, inner in enumerate(loops[most:], most):
-        fused = name if n == len(loops) - 1 else f"{name}.{n}"
-        steps.append(Step(fuse, outer, inner, fused))
-        outer = fused
-    return steps
+    nest, tiled = made.nest, made.tiled
+    row, column, term = tiled.inner
+    sums = (tiled.warps, tiled.fragments, row, column)
+    s.run(reorder, (*tiled.grid, *sums))
+    s.run(bind, tiled.grid, "grid")
+    s.run(bind, (tiled.warps,), "warp")
+    s.run(fission, sums)
+    s.run(reorder, (*tiled.stepping, tiled.warps, tiled.steps, tiled.fragments, row, column, term))
+    s.run(simplify)
+    copies = s.stage_tiles(tiled.stepping[-1], [(v.array, x.loops) for v, x in zip(nest.st.factors, made.copies)])
+    s.run(speculate)
+    s.tensor_copies([(copy, _needed(nest, tiled, x, copy)) for copy, x in zip(copies, made.copies)])
+    step = s.fuse(tiled.stepping, "s")
+    around: Loop | str = ""
+    if made.residing:
+        around = s.fuse(tiled.grid, "x")
+        s.rounds(around, made.residing, "resident")
+    elif len(tiled.grid) > GRID_DIMS:
+        s.fuse(tiled.grid[GRID_DIMS - 1 :], "x")
+    s.run(pipeline_copies, step, nest.config.buffers, around)
 
 
-def phase_steps(st: Statement, config: Config) -> list[Step]:
-    """Return the rewrites that cut loops which a stride must divide into phases, each with the taps that it meets."""
-    found, kinds = phases(st), {d.name: d.kind for d in st.dims}
-    cut = [(n, size, found[n].name if n in found else f"{n}.r") for n, size in st.residues.items()]
-    steps = [Step(residue, *x) for x in cut] + [Step(solve, name) for n, _, name in cut if kinds[n] == "k"]
-    return steps + [Step(extend, n, 1) for n, *_ in cut] + ([Step(simplify)] if cut else [])
+def _needed(nest: HardwareNest, tiled: TiledLoops, x: EngineCopy, copy: Copy) -> MappedCopy:
+    """Return what a copy engine brings, with the places of ``copy`` that a product reads."""
+    own = dict(zip(x.loops, copy.loops))
+    place = Var(own[x.outer].name) * x.element.extent + Var(own[x.element].name)
+    return x.mapped._replace(needed=tiled.starts[x.of] + place < nest.loops.extents[x.of])
 
 
 def _residing(machine: Machine, groups: GroupNest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
@@ -324,31 +305,42 @@ def hardware_nest(
 
 
 class HardwareTile(NamedTuple):
-    """The tile of a group: its nest, the copies of its operands, and the bytes of shared memory that each takes."""
+    """The tile of a group: its nest with the loops that ``schedule`` has made, the copies of its operands, and the
+    bytes of shared memory that each takes.
+
+    ``residing`` groups are on the device at a time, where there are more tiles; else it is 0.
+    """
 
     nest: HardwareNest
-    copies: list[tuple[MappedCopy, tuple[str, ...]]]
+    schedule: Schedule
+    tiled: TiledLoops
+    copies: tuple[EngineCopy, ...]
     groups: GroupNest
     shared: dict[str, int]
+    residing: int
 
 
 def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine) -> HardwareTile | ConfigError:
     """Return the tile that ``config`` gives a group of ``machine``, or the error where copies or products have a limit
-    that it exceeds. No rewrite is made for that.
+    that it exceeds. No kernel is rewritten for that.
     """
     row = hardware_row(st, config, machine)
     nest = hardware_nest(st, loops, config, row, machine)
     if isinstance(nest, ConfigError):
         return nest
-    copies: list[tuple[MappedCopy, tuple[str, ...]]] = []
+    s = Schedule(d.name for d in st.dims)
+    pack_operands(s, st)
+    tiled = nest.tile(s)
+    copies: list[EngineCopy] = []
     shared: dict[str, int] = {}
     for v in nest.st.factors:
-        copied = nest.copy(v)
+        copied = nest.copy(v, tiled)
         if isinstance(copied, ConfigError):
             return copied
         copies.append(copied)
-        shared[v.name] = copied.copy.map.size * len(copied.copy.pieces) * dtype(v.dtype).bytes * config.buffers
-    groups = nest.group_nest()
+        elements = copied.mapped.map.size * len(copied.mapped.pieces)
+        shared[v.name] = elements * dtype(v.dtype).bytes * config.buffers
+    groups = nest.of_groups(tiled)
     slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
     if (flaw := limit_flaw(machine, groups, {**slots, "barriers": barrier_bytes(config.buffers)})) is not None:
         return flaw
@@ -356,8 +348,7 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     residing = _residing(machine, groups, registers, shared)
     if isinstance(residing, ConfigError):
         return residing
-    nest.residing = residing
-    return HardwareTile(nest, copies, groups, shared)
+    return HardwareTile(nest, s, tiled, tuple(copies), groups, shared, residing)
 
 
 def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigError | None:
@@ -372,11 +363,15 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     made = hardware_tile(st, loops, config, machine)
     if isinstance(made, ConfigError):
         raise made
-    nest, copies, groups, shared = made
-    steps = hardware_steps(nest, copies, machine)
-    cut = next(n for n, x in enumerate(steps) if x.run is flatten) - 1
-    expected = tuple(_expected(nest, groups, machine))
-    return GroupPlan(st, config, loops, groups, shared, tuple(steps[:cut]), tuple(steps[cut:]), expected=expected)
+    s, tiled = made.schedule, made.tiled
+    order_hardware(s, made)
+    order = tuple(s.steps)
+    flatten_threads(s, (tiled.steps, tiled.fragments), machine)
+    multiply_fragments(s, machine, made.nest.row, tiled.inner)
+    finish_group(s)
+    expected = tuple(_expected(made.nest, made.groups, machine))
+    lower = tuple(s.steps[len(order) :])
+    return GroupPlan(st, config, loops, made.groups, made.shared, order, lower, expected=expected)
 
 
 def _expected(nest: HardwareNest, groups: GroupNest, machine: Machine) -> Iterator[tuple[str, str]]:

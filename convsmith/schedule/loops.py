@@ -13,7 +13,7 @@ from convsmith.machine.base import DEVICE_TILE_LEVELS, TILE_LEVELS
 from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
 from convsmith.statement.phases import phased
-from convsmith.statement.statement import KINDS, Statement
+from convsmith.statement.statement import KINDS, Dim, Statement
 
 LEVELS = ("class", *dict.fromkeys((*DEVICE_TILE_LEVELS[:2], *TILE_LEVELS)), "copy")
 """Levels of tiles of a CPU and of a device, outermost first. A loop of a level steps through a tile of that level; a
@@ -39,6 +39,11 @@ class Loop(NamedTuple):
 
     def __str__(self) -> str:
         return self.name
+
+
+def loop_over(dim: Dim) -> Loop:
+    """Return the loop over a dim of a statement, before it is split or fused."""
+    return Loop(dim.name, dim.name, (dim.name,), dim.kind, "thread", dim.size)
 
 
 def names(loops: Iterable[Loop]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.solve import solve
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import Loop, Loops, fused_name
+from convsmith.schedule.loops import Loop, Loops, fused_name, loop_over
 from convsmith.schedule.pointers import indirect
 from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.schedule import Schedule
@@ -145,16 +145,26 @@ def order_nest(s: Schedule, st: Statement, loops: Loops, config: Config, unit: U
 def fuse_dims(s: Schedule, st: Statement, config: Config) -> list[Loop]:
     """Cut the loops of ``st`` into residue classes and fuse those that ``config`` fuses; return the loops over classes.
     """
+    bring_together(s, st, config)
+    classes = cut_classes(s, st, config)
+    fuse_pairs(s, config)
+    return classes
+
+
+def bring_together(s: Schedule, st: Statement, config: Config) -> None:
+    """Bring loops of ``st`` that ``config`` fuses side by side."""
     around = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     if len(around) > 1 and config.fuse:
         s.run(reorder, tuple(d.name for d in around))
     if sum(n in pair for pair in config.fuse for n in st.reduce) > 1:
         s.run(reorder, st.reduce)
-    classes = cut_classes(s, st, config)
+
+
+def fuse_pairs(s: Schedule, config: Config) -> None:
+    """Fuse the loops that ``config`` fuses."""
     for a, b in config.fuse:
         s.run(fuse, a, b, fused_name(a, b))
     s.run(simplify)
-    return classes
 
 
 class _Builder:
@@ -368,8 +378,7 @@ def split_classes(s: Schedule, st: Statement, config: Config) -> dict[Loop, Phas
     solved: list[Loop] = []
     for n, modulus in st.residues.items():
         dim, phase = dims[n], found[n] if n in config.phases and n in found else None
-        whole = Loop(n, n, (n,), dim.kind, "thread", dim.size)
-        loop = s.residue(whole, modulus, phase.name if phase else "")
+        loop = s.residue(loop_over(dim), modulus, phase.name if phase else "")
         if dim.kind == "k" and not indirect(st, config):
             solved.append(loop)
         else:

@@ -44,7 +44,7 @@ from convsmith.passes.transpose import READ, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
-from convsmith.schedule.group import filling
+from convsmith.schedule.fill import filling
 from convsmith.schedule.loops import loops_in
 
 PIECES = 4

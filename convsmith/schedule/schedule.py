@@ -31,8 +31,10 @@ from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.pack_near import pack_near
 from convsmith.passes.residue import residue
+from convsmith.passes.rounds import rounds
 from convsmith.passes.spread_lanes import run_name, spread_lanes
 from convsmith.passes.stage import stage
+from convsmith.passes.tensor_copies import MappedCopy, tensor_copies
 from convsmith.passes.tile import tile
 from convsmith.passes.tile_ends import tile_ends
 from convsmith.schedule.loops import Loop, fused_name
@@ -214,6 +216,18 @@ class Schedule:
         self.run(add_atomically, parts, around)
         starts = (f"{ZERO}{d}" for d in range(rank))
         return tuple(Loop(name, name, (), "copy", "copy", 0) for name in starts)
+
+    def tensor_copies(self, copies: Sequence[tuple[Copy, MappedCopy]]) -> None:
+        """Have a copy engine fill copies, each through its tensor map."""
+        self.run(tensor_copies, tuple(mapped._replace(name=copy.name) for copy, mapped in copies))
+
+    def rounds(self, loop: Loop, groups: int, name: str) -> Loop:
+        """Let at most ``groups`` run the iterations of ``loop``, several of them one after the other; return the loop
+        over these groups, which is called ``name``.
+        """
+        around = loop._replace(name=self._name(name), extent=min(groups, loop.extent))
+        self.run(rounds, loop, groups, around)
+        return around
 
     def spread_lanes(self, rows: Sequence[Instruction], runs: Sequence[int]) -> tuple[Loop, ...]:
         """Give each lane of a warp its elements of the fragments of ``rows``, and return the loops over neighbouring

@@ -7,6 +7,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
+from convsmith.schedule.fill import THREADS
 from convsmith.statement.statement import Statement
 
 VECTORS, PIXELS = 4, 8
@@ -14,10 +15,14 @@ VECTORS, PIXELS = 4, 8
 
 
 def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozenset[str] = frozenset()) -> Config:
-    """Return the config of ``st``: vectors of sums, or of terms that are added up at the end.
+    """Return the config of ``st``: vectors of sums, or of terms that are added up at the end; on a device, a thread for
+    each sum.
 
     No lanes lie along ``unknown`` dims, whose sizes are known at the call only.
     """
+    if target.device is not None:
+        along = max((d for d in st.dims if d.kind != "k"), key=lambda d: d.size)
+        return Config(target.name, along.name, group=((along.name, min(THREADS, along.size)),), pack=(), realise="mask")
     lanes = target.width(dtype(st.acc))
     sizes = {d.name: d.size for d in st.dims}
     lane = _lane(st, sizes, lanes, unknown)

@@ -47,7 +47,7 @@ def mapped_copy(
     st: Statement, view: View, tiles: Sequence[TileLoop], inner: str, engine: CopyEngine
 ) -> MappedCopy | ConfigError:  # fmt: skip
     """Return the copy of the elements of ``view`` that a step reads, in rows along the dim ``inner`` of the statement;
-    or the error where no tensor map of the ``engine`` brings it.
+    or the error where no tensor map of the ``engine`` brings it. It has the name of the array until the copy is made.
 
     ``tiles`` are the tiles of all loops.
     """
@@ -80,7 +80,7 @@ def mapped_copy(
     if max(box) > engine.box:
         return _refuse(view, f"needs a tile of {max(box)} elements along a dim, at most {engine.box}")
     at = tuple(substitute(view.coords[d], first) for d in order[1:])
-    return MappedCopy(f"{view.array}_s", TensorMap(dims, steps, tuple(box)), pieces, at)
+    return MappedCopy(view.array, TensorMap(dims, steps, tuple(box)), pieces, at)
 
 
 def _im2col(
@@ -121,7 +121,7 @@ def _im2col(
     if pixels.size > engine.pixels:
         return _refuse(view, f"needs {pixels.size} pixels in a copy, at most {engine.pixels}")
     made = TensorMap(whole.dims, whole.strides, whole.box, pixels.size, tuple(lower), tuple(upper), tuple(steps))
-    return MappedCopy(f"{view.array}_s", made, pieces, tuple(starts), tuple(offsets))
+    return MappedCopy(view.array, made, pieces, tuple(starts), tuple(offsets))
 
 
 def _refuse(view: View, why: str) -> ConfigError:

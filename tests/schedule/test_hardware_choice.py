@@ -133,13 +133,13 @@ def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
 def test_the_choice_of_a_config_plans_nothing(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are predicates of a tile: the rewrites of one kernel are made once, for the config that is chosen."""
     made: list[str] = []
-    for module, name in ((hardware, "hardware_steps"), (group, "order_group")):
+    for module, name in ((hardware, "order_hardware"), (group, "order_group")):
         monkeypatch.setattr(module, name, partial(_counted, made, name, getattr(module, name)))
     config = default(line)
     assert not made
     with one_table():
         plan = device_plan(parse_problem(line), config, target("sm_90a"))
-    assert made.count("hardware_steps") == (config.realise == "hardware")
+    assert made.count("order_hardware") == (config.realise == "hardware")
     assert len(made) == len(plan.kernels)
 
 

@@ -1,0 +1,124 @@
+"""The lowering of nests over groups of threads: flat offsets, instructions on fragments, vectors, straight lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from convsmith.ir.instruction import Instruction
+from convsmith.machine.base import Machine
+from convsmith.passes.ask_once import ask_once
+from convsmith.passes.async_copies import async_copies
+from convsmith.passes.bind import bind
+from convsmith.passes.block_messages import block_messages
+from convsmith.passes.contract import contract
+from convsmith.passes.cse import cse
+from convsmith.passes.flatten import flatten
+from convsmith.passes.hoist import hoist
+from convsmith.passes.load_matrices import load_matrices
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.replace import replace
+from convsmith.passes.simplify import simplify
+from convsmith.passes.split_barriers import split_barriers
+from convsmith.passes.to_threads import to_threads
+from convsmith.passes.unroll import unroll
+from convsmith.passes.unused_let import unused_let
+from convsmith.passes.vectorise import vectorise
+from convsmith.schedule.config import Config
+from convsmith.schedule.group_fragments import ProductLoops
+from convsmith.schedule.group_nest import GroupNest
+from convsmith.schedule.loops import Loop
+from convsmith.schedule.schedule import Copy, Schedule
+from convsmith.statement.statement import Statement
+
+RUNS = (2, 4, 8, 16)
+"""Neighbouring elements of a fragment that a lane has, which it accesses as vectors."""
+UNROLLED = 256
+"""Maximum number of products in a straight line."""
+
+
+class GroupReads(NamedTuple):
+    """What threads of a group read instead of memory, and the loops over fragments.
+
+    By operand, ``shared`` are the copies in shared memory, and ``loaded`` those in registers of a thread, each with the
+    loop along which it is loaded at once, if there is one. The loops ``zeroed`` are those of the kernel that sets the
+    result to zero, where groups add parts to it.
+    """
+
+    shared: dict[str, Copy]
+    loaded: dict[str, tuple[Copy, Loop | None]]
+    products: ProductLoops | None = None
+    fragments: tuple[Loop, ...] = ()
+    zeroed: tuple[Loop, ...] = ()
+
+
+def lower_group(
+    s: Schedule, st: Statement, nest: GroupNest, staged: GroupReads, machine: Machine, config: Config
+) -> None:
+    """Bring loops over threads to straight lines of each thread."""
+    warp, products = nest.warp, staged.products
+    straight = _straight(nest) if products is None else [products.steps, *staged.fragments]
+    flatten_threads(s, straight, machine)
+    if warp is not None and products is not None:
+        multiply_fragments(s, machine, warp.row, products.inner, warp.loads)
+    for x in (x for x in nest.vectors if x in nest.registers):
+        s.run(ask_once, x)
+        s.run(vectorise, x, x.extent, False)
+    for view in st.factors:
+        copy, vector = staged.loaded.get(view.name, (None, None))
+        if copy is not None and vector is not None:
+            s.run(vectorise, copy.lane, vector.extent, False)
+    for copy in staged.shared.values():
+        if copy.lane is not None and copy.lane.extent > 1:
+            s.run(vectorise, copy.lane, copy.lane.extent, False)
+    s.run(to_threads)
+    if config.barriers == "split":
+        s.run(split_barriers)
+    if config.copies == "async":
+        s.run(async_copies)
+    finish_group(s)
+
+
+def flatten_threads(s: Schedule, straight: Sequence[Loop], machine: Machine) -> None:
+    """Bring the nest of a group to flat offsets; the loops ``straight`` become straight lines."""
+    s.run(bind, tuple(straight), "unrolled")
+    s.run(flatten)
+    s.run(simplify)
+    s.run(contract, machine.scalar_types)
+
+
+def multiply_fragments(
+    s: Schedule, machine: Machine, row: Instruction, inner: tuple[Loop, ...], loads: tuple[Instruction, ...] = ()
+) -> None:
+    """Have ``row`` take the place of the loops ``inner``, and give each lane its elements of fragments, which the
+    instructions ``loads`` may load.
+    """
+    s.run(replace, (row,), inner)
+    if loads:
+        s.run(load_matrices, (row,), loads)
+    neighbours = s.spread_lanes((row,), RUNS)
+    s.run(simplify)
+    if machine.messages:
+        s.run(block_messages, machine.messages)
+    for x in neighbours:
+        s.run(vectorise, x, x.extent, False)
+
+
+def finish_group(s: Schedule) -> None:
+    """Give indices the width that they need, and make straight lines short."""
+    s.run(narrow_index)
+    s.run(simplify, False)
+    for rewrite in (unused_let, hoist, cse, unroll):
+        s.run(rewrite)
+
+
+def _straight(nest: GroupNest) -> list[Loop]:
+    """Return the loops of a thread that become straight lines: those of its sums, and of the terms that fit."""
+    products, found = prod(x.extent for x in nest.registers), [*nest.registers]
+    for x in reversed(nest.terms):
+        products *= x.extent
+        if products > UNROLLED:
+            break
+        found.append(x)
+    return found
