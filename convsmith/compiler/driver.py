@@ -275,6 +275,9 @@ def problem_arguments(plan: AnyPlan, low: Lowered) -> Callable[[Kernel, Buffer],
 def _pointer_arguments(plan: AnyPlan) -> dict[str, Argument]:
     """Return the tables of pointers and the zero buffers, where A is read through them."""
     found: dict[str, Argument] = {}
+    for form, st in plan.tables.items() if isinstance(plan, GivenPlan) else ():
+        p, bits = pointers(st, form), plan.machine.address_bits
+        found |= pointer_arguments(p, p.table.name, st.a.name, absent_points(plan.problem, st.a.name), bits)
     for k in plan.kernels:
         st = k.statement.whole
         if indirect(st, k.config):

@@ -9,7 +9,7 @@ may make several loops of one, as splitting a nest at the border of an image doe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from convsmith.passes.coalesce import coalesce
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
+from convsmith.passes.manager import Step
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace
@@ -39,7 +40,9 @@ from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stream import stream
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config import TABLES
 from convsmith.schedule.loops import Loop
+from convsmith.schedule.pointers import indirect_step
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement
 
@@ -62,6 +65,8 @@ class KernelSchedule(Schedule):
         whole = (Loop(d.name, d.name, (d.name,), d.kind, "thread", d.size) for st in statements for d in st.dims)
         self._live = {x.name: x for x in whole}
         self._replaced: list[tuple[Loop, str]] = []
+        self.tables: dict[str, Statement] = {}
+        """The forms of the tables of pointers through which arrays are read, with the statements that read them."""
 
     def __str__(self) -> str:
         return str(self.kernel)
@@ -69,16 +74,16 @@ class KernelSchedule(Schedule):
     def __repr__(self) -> str:
         return f"<schedule of {self.problem} for {self.machine.name} after {len(self.steps)} rewrites>"
 
-    def run(self, rewrite: Callable[..., Kernel], *args: Any) -> None:
-        """Rewrite the kernel by the pass ``rewrite``, and record it; its operands may be loops and copies."""
-        super().run(rewrite, *args)
-        step = self.steps[-1]
-        try:
-            self.kernel = step(self.kernel)
-        except ConvsmithError:
-            raise
-        except Exception as error:
-            raise InternalError(f"{step}: {type(error).__name__}: {error}") from error
+    def record(self, *steps: Step) -> None:
+        """Rewrite the kernel by each of ``steps``, and record it."""
+        for step in steps:
+            super().record(step)
+            try:
+                self.kernel = step(self.kernel)
+            except ConvsmithError:
+                raise
+            except Exception as error:
+                raise InternalError(f"{step}: {type(error).__name__}: {error}") from error
 
     @contextmanager
     def _step(self, what: str, *loops: Loop) -> Iterator[None]:
@@ -86,11 +91,11 @@ class KernelSchedule(Schedule):
         """
         for loop in loops:
             self._check(what, loop)
-        before = len(self.steps), self.kernel, set(self._taken)
+        before = len(self.steps), self.reached, self.kernel, set(self._taken)
         try:
             yield
         except BaseException:
-            count, self.kernel, self._taken = before
+            count, self.reached, self.kernel, self._taken = before
             del self.steps[count:]
             raise
 
@@ -143,6 +148,10 @@ class KernelSchedule(Schedule):
             raise UsageError(f"there is no array {shown(name)}; legal are {legal}", code="bad-array")
         return found[name]
 
+    def reads(self, name: str) -> bool:
+        """Return whether the kernel has an array of that name among its parameters: a problem without bias has none."""
+        return any(b.name == name for b in self.kernel.params)
+
     # -- Loops --------------------------------------------------------------------------------------------------------
 
     def tile(
@@ -158,6 +167,10 @@ class KernelSchedule(Schedule):
         if tail not in TAILS:
             raise UsageError(f"tile: tail={shown(tail)} is not legal; legal are {choices(tail, TAILS)}", code="tail")
         with self._step("tile", loop):
+            if type(size) is not int or size < 1:
+                raise ConfigError(
+                    "tile-size", f"tile: loop {loop} (of {loop.extent}) by {shown(size)}; legal is 1 or more"
+                )
             whole = super().extend(loop, size) if tail == "round" else loop
             made = super().tile(whole, size, parts, levels)
             if tail == "peel":
@@ -322,6 +335,19 @@ class KernelSchedule(Schedule):
         self._live |= {x.name: x for x in made if x.name in names}
         return copy
 
+    def indirect(self, form: str = "sections") -> None:
+        """Read the source through a table of pointers in the ``form``, one of TABLES: one pointer for each pixel and
+        tap, to zeros where the pixel is absent.
+        """
+        if form not in TABLES:
+            raise UsageError(f"indirect: {shown(form)} is not legal; legal are {choices(form, TABLES)}", code="table")
+        (st, *others) = self.statements
+        if others:
+            raise ConfigError("reads", f"indirect: the kernel has {len(self.statements)} statements; legal is one")
+        with self._step("indirect"):
+            self.record(indirect_step(st, form))
+        self.tables[form] = st
+
     # -- Code ---------------------------------------------------------------------------------------------------------
 
     def simplify(self) -> None:
@@ -341,10 +367,6 @@ class KernelSchedule(Schedule):
         If not ``strict``, loops that cannot become vectors stay as they are.
         """
         with self._step("vectorise", loop):
-            if not any(step.run is flatten for step in self.steps):
-                raise ConfigError(
-                    "stage", f"vectorise: loop {loop}: arrays still have dims; legal is s.flatten() before"
-                )
             self.run(vectorise, loop, lanes or loop.extent, strict)
 
     def replace(self, rows: Sequence[Instruction] | None = None, within: Sequence[Loop] = ()) -> None:

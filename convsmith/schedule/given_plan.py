@@ -13,8 +13,9 @@ from convsmith.ir.stmt import Invoke, Kernel
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
+from convsmith.passes.contracts import LOOPS
 from convsmith.passes.derive_packing import derive_packing
-from convsmith.passes.flatten import flatten
+from convsmith.passes.indirect import indirect
 from convsmith.passes.manager import Step
 from convsmith.passes.stage import stage
 from convsmith.problem.fusion import stages_of
@@ -38,7 +39,8 @@ from convsmith.statement.views import statement
 class GivenPlan:
     """The plan of ``problem`` whose main kernel a user's schedule, ``config``, makes by the rewrites ``pipeline``.
 
-    ``kernels`` are the plans of the statements around it. ``lowered`` is the main kernel after all rewrites.
+    ``kernels`` are the plans of the statements around it. ``lowered`` is the main kernel after all rewrites; it reads
+    the source of a statement through one of the ``tables``, by their forms.
     """
 
     problem: Problem
@@ -48,6 +50,7 @@ class GivenPlan:
     pipeline: tuple[Step, ...]
     kernels: tuple[KernelPlan, ...]
     lowered: Kernel
+    tables: Mapping[str, Statement]
     requirements: Requirements = FIXED
 
     @property
@@ -94,7 +97,7 @@ class GivenPlan:
     def stores_zeros(self) -> bool:
         """Whether copies hold zeros for absent elements, which weights multiply."""
         is_masked = any(not is_true(st.a.mask) for st in self.main)
-        return is_masked and any(step.run in (stage, derive_packing) for step in self.pipeline)
+        return is_masked and any(step.run in (stage, derive_packing, indirect) for step in self.pipeline)
 
     @property
     def row_limits(self) -> tuple[int, ...]:
@@ -133,7 +136,7 @@ def given_plan(
     )  # fmt: skip
     s = KernelSchedule(problem, machine, made.naive(), statements)
     config.function(s)
-    if not any(step.run is flatten for step in s.steps):
+    if s.reached in LOOPS:
         finish(s)
     left = next(violations(s.kernel, UNROLLED), None)
     if left is not None:
@@ -141,7 +144,7 @@ def given_plan(
             "schedule", f"{config}: the schedule ends with a kernel that is no code: {left}; legal is to call "
             "finish(s) last, or not to flatten",
         )  # fmt: skip
-    return GivenPlan(problem, config, machine, made, tuple(s.steps), kernels, s.kernel)
+    return GivenPlan(problem, config, machine, made, tuple(s.steps), kernels, s.kernel, s.tables)
 
 
 def _program(problem: Problem, machine: Machine) -> tuple[Program, tuple[Statement, ...]]:

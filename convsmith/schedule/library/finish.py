@@ -9,6 +9,8 @@ from convsmith.passes.collapse import collapse
 from convsmith.passes.cse import cse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
+from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.lift import lift
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.share_storage import share_storage
@@ -31,6 +33,8 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         if around:
             s.peel(*around, pieces=pieces, exact=lanes)
     s.run(guard_tails, tuple(dict.fromkeys(x.var.name for x in loops_of(s.kernel.body) if x.kind == "unrolled")))
+    if s.tables:
+        s.run(lift)
     s.flatten()
     s.run(share_storage)
     s.run(narrow_index)
@@ -45,3 +49,5 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         s.run(rewrite)
     if s.machine.scalar_types:
         s.run(unvectorise, s.machine.scalar_types)
+    if s.tables:
+        s.run(hoist_pointers)
