@@ -21,12 +21,15 @@ from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import Alloc, Kernel
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import loops_of, statements_of
+from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
+from convsmith.passes.block_dims import block_dims
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
+from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
@@ -36,8 +39,11 @@ from convsmith.passes.rfactor import rfactor
 from convsmith.passes.round_up import round_up
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
+from convsmith.passes.sink_guards import sink_guards
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stream import stream
+from convsmith.passes.sum_in_place import sum_in_place
+from convsmith.passes.sum_in_registers import sum_in_registers
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import TABLES
@@ -108,8 +114,8 @@ class KernelSchedule(Schedule):
             raise ConfigError("stale-loop", f"{what}: loop {loop} (of {loop.extent}) {text}")
         if loop not in self.loops():
             raise ConfigError(
-                "stale-loop", f"{what}: loop {loop} (of {loop.extent}) is no more: it became vectors, straight lines "
-                f"or part of an instruction; left are {', '.join(map(str, self.loops()))}",
+                "stale-loop", f"{what}: loop {loop} (of {loop.extent}) is no more: it ran once, or became vectors, "
+                f"straight lines or part of an instruction; left are {', '.join(map(str, self.loops()))}",
             )  # fmt: skip
 
     def _became(self, old: Sequence[Loop], new: Sequence[Loop]) -> None:
@@ -202,13 +208,16 @@ class KernelSchedule(Schedule):
         with self._step("sink", *loops):
             self.run(sink, loops)
 
-    def fission(self, *loops: Loop, room: Sequence[tuple[Loop, int]] = ()) -> None:
+    def fission(
+        self, *loops: Loop, room: Sequence[tuple[Loop, int]] = (), scope: str = "", result: bool = False
+    ) -> None:
         """Give each statement of the nest of ``loops`` loops of its own: sums start, grow and are stored in turn.
 
-        An accumulator becomes an array of accumulators, with ``room`` for more elements along a loop than it has.
+        An accumulator becomes an array of accumulators in ``scope``, by default where it was, with ``room`` for more
+        elements along a loop than it has. With ``result``, only the statement that stores the result is parted.
         """
         with self._step("fission", *loops, *(x for x, _ in room)):
-            self.run(fission, loops, tuple(room))
+            self.run(fission, loops, tuple(room), scope, result)
 
     def bind(self, kind: str, *loops: Loop) -> None:
         """Give ``loops`` a kind: ``unrolled``, or ``parallel``, ``grid`` and others whose iterations run at once."""
@@ -275,6 +284,20 @@ class KernelSchedule(Schedule):
         with self._step("rfactor", loop):
             self.run(rfactor, loop, lanes)
 
+    def sum_in_place(self, sums: str) -> None:
+        """Add up where the array ``sums`` of accumulators is copied to, in place of the array."""
+        self.array(sums)
+        with self._step("sum_in_place"):
+            self.run(sum_in_place, sums)
+
+    def sum_in_registers(self, *loops: Loop) -> None:
+        """Hold the sums that each iteration adds to in registers: of the first of ``loops`` that is left, as those that
+        run once go away. After `flatten`.
+        """
+        left = [x for x in loops if x in self.loops()]
+        with self._step("sum_in_registers", *(left[:1] or loops[:1])):
+            self.run(sum_in_registers, left[0])
+
     def drain(self, loops: Sequence[Loop]) -> dict[Loop, Loop]:
         """Store accumulators to memory, and return for each of the ``loops`` over them the one that writes the result.
         """
@@ -315,6 +338,13 @@ class KernelSchedule(Schedule):
             made = super().stage(array, loop, rank or dims, *options)
         return self._filled(made)
 
+    def set_layout(self, array: str, tag: str = "") -> None:
+        """Give ``array`` one dim for each block of its layout, or of the layout ``tag`` of an array of its shape."""
+        old = self.array(array)
+        blocks = Layout.from_tag(tag, old.shape).blocks if tag else old.blocks
+        with self._step("set_layout"):
+            self.run(block_dims, array, tuple((b.dim, b.size) for b in blocks))
+
     def pack_near(self, operand: str, loop: Loop, *args: Any) -> Copy:
         """Pack what each iteration of ``loop`` reads of ``operand``, in the order in which it is read."""
         self.array(operand)
@@ -349,6 +379,16 @@ class KernelSchedule(Schedule):
         self.tables[form] = st
 
     # -- Code ---------------------------------------------------------------------------------------------------------
+
+    def sink_guards(self) -> None:
+        """Move conditions around several statements to each of them, which may not need all of them."""
+        with self._step("sink_guards"):
+            self.run(sink_guards)
+
+    def guard(self, *loops: Loop) -> None:
+        """Let ``loops`` with a shorter last tile run over whole tiles, and test each iteration."""
+        with self._step("guard", *loops):
+            self.run(guard_tails, loops)
 
     def simplify(self) -> None:
         """Simplify indices, bounds and masks."""

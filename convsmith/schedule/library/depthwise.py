@@ -10,18 +10,19 @@ def depthwise(s: KernelSchedule, vectors: int = 2, table: str = "sections") -> N
     """Compute, pixel after pixel of a row, tiles of channels in that many ``vectors``, with all taps in straight lines.
 
     The pixels of the taps are found through a ``table`` of pointers, column after column. Weights are packed in that
-    order, and the bias of a tile behind its weights.
+    order, and the bias of a tile behind its weights. Threads share the rows.
     """
     s.indirect(table)
-    rows, columns = s.loop("oh"), s.loop("ow")
+    images, rows, columns = s.loop("mb"), s.loop("oh"), s.loop("ow")
     tiles, channels = s.tile(s.loop("g"), vectors * s.lanes, "ot")
     vector, lane = s.tile(channels, s.lanes, "vl")
-    s.reorder(rows, columns, tiles, s.loop("oc"), vector, lane)
+    s.reorder(images, rows, columns, tiles, s.loop("oc"), vector, lane)
     s.fission(vector, lane, room=((lane, s.lanes),))
     s.sink(vector, lane)
     taps = s.loop("kw"), s.loop("kh")
     s.reorder(*taps)
     s.pack([name for name in ("wei", "bia") if s.reads(name)], room=((lane, s.lanes),))
     s.round_up(vector, lane)
+    s.parallel(images, rows)
     s.unroll(*taps, vector, lane)
     finish(s, [lane])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from convsmith.ir.walk import loops_of
 from convsmith.passes.collapse import collapse
+from convsmith.passes.contracts import LOOPS
 from convsmith.passes.cse import cse
-from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist import hoist
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.lift import lift
@@ -26,16 +26,18 @@ from convsmith.schedule.loops import Loop
 def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) -> None:
     """Bring the nest to code: flat offsets, vectors of the loops ``lanes``, the machine's instructions, and pointers.
 
-    Loops around vectors are split, into at most that many ``pieces``, where their last tile is short.
+    Loops around vectors are split, into at most that many ``pieces``, where their last tile is short. A kernel that is
+    flat already stays as it is up to there.
     """
-    if lanes:
+    if s.reached in LOOPS:
         around = tuple(x for x in s.loops() if x.is_tiled)
-        if around:
+        if lanes and around:
             s.peel(*around, pieces=pieces, exact=lanes)
-    s.run(guard_tails, tuple(dict.fromkeys(x.var.name for x in loops_of(s.kernel.body) if x.kind == "unrolled")))
-    if s.tables:
-        s.run(lift)
-    s.flatten()
+        unrolled = {x.var.name for x in loops_of(s.kernel.body) if x.kind == "unrolled"}
+        s.guard(*(x for x in s.loops() if x.name in unrolled))
+        if s.tables:
+            s.run(lift)
+        s.flatten()
     s.run(share_storage)
     s.run(narrow_index)
     for lane in lanes:
