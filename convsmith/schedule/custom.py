@@ -118,6 +118,12 @@ class KernelSchedule(Schedule):
                 f"straight lines or part of an instruction; left are {', '.join(map(str, self.loops()))}",
             )  # fmt: skip
 
+    def _require_scope(self, what: str, scope: str) -> None:
+        """Raise ConfigError where a kernel for the machine has no memory of its own in ``scope``."""
+        legal = ("cache", "register") if self.machine.device is None else ("cache", "register", "shared")
+        if scope not in legal:
+            raise ConfigError("scope", f"{what}: scope {shown(scope)}; legal are {choices(scope, legal)}")
+
     def _became(self, old: Sequence[Loop], new: Sequence[Loop]) -> None:
         """Note that primitives have replaced the loops ``old`` by the loops ``new``."""
         for loop in old:
@@ -173,10 +179,7 @@ class KernelSchedule(Schedule):
         if tail not in TAILS:
             raise UsageError(f"tile: tail={shown(tail)} is not legal; legal are {choices(tail, TAILS)}", code="tail")
         with self._step("tile", loop):
-            if type(size) is not int or size < 1:
-                raise ConfigError(
-                    "tile-size", f"tile: loop {loop} (of {loop.extent}) by {shown(size)}; legal is 1 or more"
-                )
+            _require_count("tile", loop, size)
             whole = super().extend(loop, size) if tail == "round" else loop
             made = super().tile(whole, size, parts, levels)
             if tail == "peel":
@@ -187,6 +190,7 @@ class KernelSchedule(Schedule):
     def extend(self, loop: Loop, size: int) -> Loop:
         """Let ``loop`` run up to a multiple of ``size`` iterations, the added ones of which store nothing."""
         with self._step("extend", loop):
+            _require_count("extend", loop, size)
             made = super().extend(loop, size)
         self._became((loop,), (made,))
         return made
@@ -194,6 +198,9 @@ class KernelSchedule(Schedule):
     def fuse(self, loops: Sequence[Loop], name: str = "") -> Loop:
         """Return the loop that the adjacent ``loops``, outermost first, become."""
         with self._step("fuse", *loops):
+            if len(loops) < 2:
+                given = ", ".join(map(str, loops)) or "none"
+                raise ConfigError("not-nested", f"fuse: {given}; legal are several loops, each directly in the other")
             made = super().fuse(loops, name)
         self._became(loops, (made,))
         return made
@@ -217,6 +224,7 @@ class KernelSchedule(Schedule):
         elements along a loop than it has. With ``result``, only the statement that stores the result is parted.
         """
         with self._step("fission", *loops, *(x for x, _ in room)):
+            self._require_scope("fission", scope or "register")
             self.run(fission, loops, tuple(room), scope, result)
 
     def bind(self, kind: str, *loops: Loop) -> None:
@@ -258,6 +266,7 @@ class KernelSchedule(Schedule):
     def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
         """Run ``loop`` once per residue class, and return the loop over classes that goes around it."""
         with self._step("residue", loop):
+            _require_count("residue", loop, modulus)
             classes = super().residue(loop, modulus, name)
         self._live[classes.name] = classes
         return classes
@@ -282,6 +291,7 @@ class KernelSchedule(Schedule):
         """Give each iteration of the reduction ``loop`` a sum of its own; the sums are added up before they are used.
         """
         with self._step("rfactor", loop):
+            _require_count("rfactor", loop, lanes)
             self.run(rfactor, loop, lanes)
 
     def sum_in_place(self, sums: str) -> None:
@@ -319,8 +329,12 @@ class KernelSchedule(Schedule):
         names = (operands,) if isinstance(operands, str) else tuple(operands)
         for name in names:
             self.array(name)
+        before = self.kernel
         with self._step("pack", *(x for x, _ in room)):
-            return super().pack(names, *(args or (tuple(room), convert)))
+            made = super().pack(names, *(args or (tuple(room), convert)))
+            if self.kernel is before:
+                raise ConfigError("reads", f"pack: the kernel reads no element of {', '.join(names)}")
+        return made
 
     def stage(
         self, array: str, loop: Loop, rank: int = 0, *args: Any, scope: str = "cache", innermost: int | None = None,
@@ -334,8 +348,16 @@ class KernelSchedule(Schedule):
         """
         dims = len(self.array(array).shape)
         with self._step("stage", loop):
+            self._require_scope("stage", scope)
+            if innermost not in (None, *range(dims)):
+                raise ConfigError(
+                    "dim", f"stage: dim {shown(innermost)} of {array}, which has {dims}; legal are 0 to {dims - 1}"
+                )
             options = args or (innermost, 0, scope, self.lanes if scope == "register" else 1, exact, masked, convert)
+            before = self.kernel
             made = super().stage(array, loop, rank or dims, *options)
+            if self.kernel is before:
+                raise ConfigError("reads", f"stage: no iteration of loop {loop} reads an element of {array}")
         return self._filled(made)
 
     def set_layout(self, array: str, tag: str = "") -> None:
@@ -407,6 +429,7 @@ class KernelSchedule(Schedule):
         If not ``strict``, loops that cannot become vectors stay as they are.
         """
         with self._step("vectorise", loop):
+            _require_count("vectorise", loop, lanes or loop.extent)
             self.run(vectorise, loop, lanes or loop.extent, strict)
 
     def replace(self, rows: Sequence[Instruction] | None = None, within: Sequence[Loop] = ()) -> None:
@@ -422,3 +445,9 @@ class KernelSchedule(Schedule):
         self.array(array)
         with self._step("stream"):
             self.run(stream, ((array, ahead),))
+
+
+def _require_count(what: str, loop: Loop, count: object) -> None:
+    """Raise ConfigError where a primitive is given no number of iterations of ``loop``."""
+    if type(count) is not int or count < 1:
+        raise ConfigError("tile-size", f"{what}: loop {loop} (of {loop.extent}) by {shown(count)}; legal is 1 or more")

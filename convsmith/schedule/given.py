@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from hashlib import sha256
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from convsmith.diag.choices import choices
@@ -73,17 +76,26 @@ class GivenSchedule:
 
 
 def _place(function: Any) -> str:
-    """Return the file and the name of a function, as :func:`GivenSchedule.parse` reads them."""
+    """Return the file, the name and the arguments of a function, as :func:`GivenSchedule.parse` reads them."""
+    if isinstance(function, partial) and not function.args:
+        return f"{_place(function.func)}({','.join(f'{name}={x!r}' for name, x in function.keywords.items())})"
     code = getattr(inspect.unwrap(function), "__code__", None)
     file = code.co_filename if isinstance(code, CodeType) else "?"
     return f"{file}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def _loaded(place: str) -> Callable[[KernelSchedule], object]:
-    """Return the function that a file of Python defines; ``place`` is FILE.py:function."""
-    file, colon, name = place.rpartition(":")
-    if not colon or not file or not name:
-        raise UsageError(f"{OPTION}{place} is not legal: expected FILE.py:function", code="schedule")
+    """Return the function that a file of Python defines; ``place`` is FILE.py:function or FILE.py:function(x=1,y=2)."""
+    file, colon, call = place.partition(".py:")
+    try:
+        (made,) = ast.parse(call if call.endswith(")") else f"{call}()").body
+        assert isinstance(made, ast.Expr) and isinstance(made.value, ast.Call) and not made.value.args
+        name = ast.unparse(made.value.func)
+        arguments = {str(x.arg): ast.literal_eval(x.value) for x in made.value.keywords}
+    except (AssertionError, SyntaxError, ValueError):
+        legal = "FILE.py:function, or FILE.py:function(x=1,y=2)"
+        raise UsageError(f"{OPTION}{place} is not legal: expected {legal}", code="schedule") from None
+    file += colon[:-1]
     found = _names(str(Path(file).absolute()), read_text(file))
     functions = [n for n, x in found.items() if callable(x) and getattr(x, "__module__", "") == found["__name__"]]
     if not callable(found.get(name)):
@@ -91,12 +103,17 @@ def _loaded(place: str) -> Callable[[KernelSchedule], object]:
             f"{OPTION}{place}: {file} has no function {name!r}; legal are {choices(name, functions)}", code="schedule"
         )
     function: Callable[[KernelSchedule], object] = found[name]
-    return function
+    return partial(function, **arguments) if arguments else function
 
 
 @lru_cache(16)
 def _names(file: str, text: str) -> dict[str, Any]:
-    """Return the names that a program defines; the same text is run once."""
-    names: dict[str, Any] = {"__name__": Path(file).stem, "__file__": file}
-    exec(compile(text, file, "exec"), names)
-    return names
+    """Return the names that a program defines; the same text is run once. UsageError where it is no Python."""
+    module = ModuleType(f"{Path(file).stem} {sha256(text.encode()).hexdigest()[:8]}")
+    module.__file__ = file
+    sys.modules[module.__name__] = module  # where classes look their module up
+    try:
+        exec(compile(text, file, "exec"), module.__dict__)
+    except SyntaxError as error:
+        raise UsageError(f"{OPTION}{file}: line {error.lineno} is no Python: {error.msg}", code="schedule") from None
+    return module.__dict__

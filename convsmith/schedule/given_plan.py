@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.diag.forking import cached_property
 from convsmith.ir.index import is_true
 from convsmith.ir.stages import UNROLLED, violations
-from convsmith.ir.stmt import Invoke, Kernel
+from convsmith.ir.stmt import Block, For, Invoke, Kernel, Let, Stmt
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
@@ -144,7 +144,20 @@ def given_plan(
             "schedule", f"{config}: the schedule ends with a kernel that is no code: {left}; legal is to call "
             "finish(s) last, or not to flatten",
         )  # fmt: skip
+    if inner := [x for x in loops_of(s.kernel.body) if x.kind == "parallel" and x not in _shared(s.kernel.body)]:
+        raise ConfigError(
+            "loop-kind", f"{config}: loop {inner[0].var} is parallel within other statements or memory; legal is a "
+            "parallel loop around everything that the kernel computes",
+        )  # fmt: skip
     return GivenPlan(problem, config, machine, made, tuple(s.steps), kernels, s.kernel, s.tables)
+
+
+def _shared(s: Stmt) -> Iterator[For]:
+    """Yield the loops whose iterations threads share: those that nothing but names stands around."""
+    if isinstance(s, For):
+        yield s
+    elif isinstance(s, Let):
+        yield from (x for part in (s.body.stmts if isinstance(s.body, Block) else (s.body,)) for x in _shared(part))
 
 
 def _program(problem: Problem, machine: Machine) -> tuple[Program, tuple[Statement, ...]]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
+from convsmith.diag.errors import ConfigError
 from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.library.finish import finish
 from convsmith.schedule.loops import Loop
 
 
 @dataclass(frozen=True)
-class _Nest:
+class _Blocks:
     """The loops of a convolution over the blocks of its result, and in a block; over blocks of terms, and in one.
 
     ``tiles`` are the loops over tiles of blocks of channels and rows, once these are split.
@@ -27,54 +28,52 @@ class _Nest:
     tiles: tuple[Loop, Loop] | None = None
 
 
-def blocked_chain(k_split: int = 1, h_split: int = 1) -> Callable[[KernelSchedule], None]:
-    """Return the schedule of two convolutions without pads, source in channels last, weights and results in blocks.
+def blocked_chain(s: KernelSchedule, k_split: int = 1, h_split: int = 1) -> None:
+    """Compute two convolutions without pads, of a source in channels last, and of weights and results in blocks.
 
     Tiles of the second convolution have ``k_split`` blocks of channels and ``h_split`` blocks of rows. For each, the
     first one is computed: all of its channels, and the rows that are read. The source, the weights and the result have
     caches.
     """
-
-    def schedule(s: KernelSchedule) -> None:
-        first = _blocks(s, "", "mid", "wei_1")
-        second = _blocks(s, "2", "dst", "wei_2")
-        for array in ("mid", "wei_1", "wei_2", "dst"):
-            s.set_layout(array)
-        s.simplify()
-        second = _tiles(s, second, k_split, h_split)
-        assert second.tiles is not None
-        s.reorder(*second.tiles, second.rows, second.columns, second.channels, *second.inner)
-        s.simplify()
-        s.compute_at("mid", second.tiles[1], rolling=False)
-        first = _tiles(s, first, k_split, h_split)
-        assert first.tiles is not None
-        s.reorder(*first.tiles, first.channels, first.rows, first.columns, *first.inner)
-        s.simplify()
-        for nest in (first, second):
-            s.fission(*nest.inner, scope="cache")
-            blocks, terms = nest.terms
-            s.reorder(blocks, *nest.inner[:2], *nest.taps, nest.inner[2], terms)
-        s.fission(second.rows, second.columns, second.channels, scope="cache", result=True)
-        s.reorder(second.channels, second.rows, second.columns)
-        for array, nest in (("src", second), ("wei_1", first), ("wei_2", second)):
-            assert nest.tiles is not None
-            s.stage(array, nest.tiles[1], exact=True)
-        s.simplify()
-        s.guard(first.rows)
-        s.simplify()
-        s.sink_guards()
-        for nest in (first, second):
-            s.reorder(nest.terms[1], nest.inner[2])
-        s.flatten()
-        for nest in (first, second):
-            row, column, _ = nest.inner
-            s.sum_in_registers(column, row, nest.columns, nest.rows, nest.channels)
-        finish(s, [nest.inner[2] for nest in (first, second)])
-
-    return schedule
+    first = _in_blocks(s, "", "mid", "wei_1")
+    second = _in_blocks(s, "2", "dst", "wei_2")
+    for array in ("mid", "wei_1", "wei_2", "dst"):
+        s.set_layout(array)
+    s.simplify()
+    second = _tiles(s, second, k_split, h_split)
+    assert second.tiles is not None
+    s.reorder(*second.tiles, second.rows, second.columns, second.channels, *second.inner)
+    s.simplify()
+    s.compute_at("mid", second.tiles[1], rolling=False)
+    first = _tiles(s, first, k_split, h_split)
+    assert first.tiles is not None
+    s.reorder(*first.tiles, first.channels, first.rows, first.columns, *first.inner)
+    s.simplify()
+    for nest in (first, second):
+        s.fission(*nest.inner, scope="cache")
+        blocks, terms = nest.terms
+        s.reorder(blocks, *nest.inner[:2], *nest.taps, nest.inner[2], terms)
+    with suppress(ConfigError):  # where the results of the first convolution are more than its sums
+        s.sum_in_place("acc")
+    s.fission(second.rows, second.columns, second.channels, scope="cache", result=True)
+    s.reorder(second.channels, second.rows, second.columns)
+    for array, nest in (("src", second), ("wei_1", first), ("wei_2", second)):
+        assert nest.tiles is not None
+        s.stage(array, nest.tiles[1], exact=True)
+    s.simplify()
+    s.guard(first.rows)
+    s.simplify()
+    s.sink_guards()
+    for nest in (first, second):
+        s.reorder(nest.terms[1], nest.inner[2])
+    s.flatten()
+    for nest in (first, second):
+        row, column, _ = nest.inner
+        s.sum_in_registers(column, row, nest.columns, nest.rows, nest.channels)
+    finish(s, [nest.inner[2] for nest in (first, second)])
 
 
-def _blocks(s: KernelSchedule, number: str, result: str, weights: str) -> _Nest:
+def _in_blocks(s: KernelSchedule, number: str, result: str, weights: str) -> _Blocks:
     """Split the loops of a convolution at the blocks of its ``result`` and of its ``weights``."""
 
     def inner(array: str, dim: int) -> int:
@@ -89,10 +88,10 @@ def _blocks(s: KernelSchedule, number: str, result: str, weights: str) -> _Nest:
     rows, row = split("oh", inner(result, 2))
     columns, column = split("ow", inner(result, 3))
     taps = s.loop(f"kh{number}"), s.loop(f"kw{number}")
-    return _Nest(channels, rows, columns, (row, column, channel), split("ic", inner(weights, 1)), taps)
+    return _Blocks(channels, rows, columns, (row, column, channel), split("ic", inner(weights, 1)), taps)
 
 
-def _tiles(s: KernelSchedule, nest: _Nest, k_split: int, h_split: int) -> _Nest:
+def _tiles(s: KernelSchedule, nest: _Blocks, k_split: int, h_split: int) -> _Blocks:
     """Split the loops over blocks of channels and of rows into tiles."""
     outer, channels = s.tile(nest.channels, k_split)
     around, rows = s.tile(nest.rows, h_split)

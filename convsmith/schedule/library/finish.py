@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convsmith.ir.walk import loops_of
+from convsmith.ir.stmt import Store
+from convsmith.ir.value import Load
+from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.passes.collapse import collapse
 from convsmith.passes.contracts import LOOPS
 from convsmith.passes.cse import cse
@@ -26,13 +28,14 @@ from convsmith.schedule.loops import Loop
 def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) -> None:
     """Bring the nest to code: flat offsets, vectors of the loops ``lanes``, the machine's instructions, and pointers.
 
-    Loops around vectors are split, into at most that many ``pieces``, where their last tile is short. A kernel that is
-    flat already stays as it is up to there.
+    Loops over registers become straight lines. Loops around vectors are split, into at most that many ``pieces``, where
+    their last tile is short. A kernel that is flat already stays as it is up to there.
     """
     if s.reached in LOOPS:
         around = tuple(x for x in s.loops() if x.is_tiled)
         if lanes and around:
             s.peel(*around, pieces=pieces, exact=lanes)
+        s.unroll(*_over_registers(s))
         unrolled = {x.var.name for x in loops_of(s.kernel.body) if x.kind == "unrolled"}
         s.guard(*(x for x in s.loops() if x.name in unrolled))
         if s.tables:
@@ -53,3 +56,10 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         s.run(unvectorise, s.machine.scalar_types)
     if s.tables:
         s.run(hoist_pointers)
+
+
+def _over_registers(s: KernelSchedule) -> list[Loop]:
+    """Return the loops that index registers: these have names, and no addresses."""
+    indices = (i for x in walk(s.kernel.body) if isinstance(x, Load | Store) and x.buffer.in_registers for i in x.index)
+    names = {str(v) for i in indices for v in variables_of(i)}
+    return [x for x in s.loops() if x.name in names]
