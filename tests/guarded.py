@@ -10,6 +10,7 @@ import mmap
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact
@@ -34,7 +35,8 @@ def canary(dtype: np.dtype[Any]) -> Any:
 
 def poison(dtype: np.dtype[Any]) -> Any:
     """What spoils every sum: NaN, or the largest number."""
-    return dtype.type(np.nan if dtype.kind not in "iu" else np.iinfo(dtype).max)
+    is_integer = dtype.kind in "iu" or dtype in (ml_dtypes.int4, ml_dtypes.uint4)
+    return dtype.type(ml_dtypes.iinfo(dtype).max if is_integer else np.nan)
 
 
 def expected(problem: Problem, arrays: Arrays) -> dict[str, Array]:

@@ -28,12 +28,24 @@ def llvm_text(kernel: Kernel, target: Machine, symbol: str = "k") -> str:
 
 
 def run_native(kernel: Kernel, arrays: Arrays, target: Machine) -> None:
-    """Compile the kernel for a target and run it on the arrays, in place."""
+    """Compile the kernel for a target and run it on the arrays, in place; those of 4 bits lie two to a byte there."""
+    memory = {b.name: packed_bytes(arrays[b.name]) if b.dtype.per_byte > 1 else arrays[b.name] for b in kernel.params}
     arguments = tuple(Argument(b.name, "inout", b.dtype.name, b.shape, "a", b.size) for b in kernel.params)
     code = llvm_bind.object_code(llvm_text(kernel, target), target.triple, target.cpu, target.features)
     function = HostLibrary(Artifact(code, target.name, {"main": Entry("k", arguments)}, kernel.name, ""))["main"]
-    block = HostBlock(function.entry, {name: array.ctypes.data for name, array in arrays.items()})
+    block = HostBlock(function.entry, {name: array.ctypes.data for name, array in memory.items()})
     function(block.address)
+    for b in kernel.params:
+        if b.dtype.per_byte > 1:
+            halves = np.stack([memory[b.name] & 15, memory[b.name] >> 4], 1).ravel()[: b.size]
+            arrays[b.name][...] = halves.view(arrays[b.name].dtype)
+
+
+def packed_bytes(x: np.ndarray) -> np.ndarray:
+    """The bytes of elements of 4 bits: two in each, the first one in the lower half."""
+    halves = np.zeros(x.size + x.size % 2, np.uint8)
+    halves[: x.size] = x.view(np.uint8) & 15
+    return halves[0::2] | halves[1::2] << 4
 
 
 def mnemonics(kernel: Kernel, target: Machine) -> list[str]:

@@ -65,6 +65,9 @@ _TYPES = dict.fromkeys((*DTYPES, *(t.name for t in POINTERS.values())))
 """Types of arguments in memory, in the order of messages."""
 _SIZE_TYPES = tuple(SIZES.values())
 
+_MEMORY = {t.name: t for t in (*DTYPES.values(), *POINTERS.values())}
+"""Types of elements in memory."""
+
 _MAGIC = b"convsmith\x00\x01\x00"
 _DIGEST = hashlib.sha256().digest_size
 
@@ -86,8 +89,9 @@ class Argument:
 
     `memory` says where the address points: into memory of the host, of a device, or constant memory of a device.
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
-    of memory (padding included). `default` holds the values that stand where a call gives none: one for all elements,
-    or one for each; None where a call must give the array.
+    of memory (padding included). Elements of a tensor have a byte each at least; others may share bytes. `default`
+    holds the values that stand where a call gives none: one for all elements, or one for each; None where a call must
+    give the array.
     """
 
     name: str
@@ -122,6 +126,16 @@ class Argument:
             raise UsageError(f"argument {self.name}: type {self.dtype!r} is not one of {legal}")
         if self.size < 0 or (self.shape and min(self.shape) < 0):
             raise UsageError(f"argument {self.name}: {self.size} elements of shape {self.shape}; no size is negative")
+
+    def bytes_of(self, elements: int) -> int:
+        """Return the bytes of so many elements of an argument in memory: those of a tensor have whole bytes each."""
+        t = _MEMORY[self.dtype]
+        return elements * t.bytes_of(1) if self.role in ("in", "out", "inout") else t.bytes_of(elements)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the argument's memory."""
+        return self.bytes_of(self.size)
 
 
 def size_argument(name: str, bits: int = 64) -> Argument:

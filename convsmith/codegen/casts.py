@@ -149,7 +149,7 @@ class CastEmitter(ScalarEmitter):
             x = self.intrinsic(f"{sign}max", a, lanes, x, self.const(a, low, lanes))
         if hi > high:
             x = self.intrinsic(f"{sign}min", a, lanes, x, self.const(a, high, lanes))
-        if a.bits == b.bits:
+        if a.llvm == b.llvm:
             return x
         return self.convert("trunc" if a.bits > b.bits else "sext" if sign == "s" else "zext", x, a, b, lanes)
 

@@ -265,7 +265,7 @@ class ThreadEmitter(FunctionEmitter):
 
     def _shared(self, b: Buffer) -> str:
         """Return the address of an array that a group shares."""
-        space, nbytes = f"addrspace({self.spaces[b.scope]})", taken_bytes(b.size * b.dtype.bytes)
+        space, nbytes = f"addrspace({self.spaces[b.scope]})", taken_bytes(b.nbytes)
         if self.dialect.dynamic:
             start, self.taken = self.taken, self.taken + taken_bytes(nbytes, self.alignment_of_shared)
             return f"getelementptr (i8, ptr {space} {self.dialect.dynamic}, i64 {start})"

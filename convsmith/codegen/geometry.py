@@ -55,7 +55,7 @@ def geometry(kernel: Kernel) -> Geometry:
     inner = [*threads, *lanes[:1]]
     axes = {s.var: n for nest in (groups, inner) for n, s in enumerate(reversed(nest))} | {s.var: 0 for s in lanes}
     allocated = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared")
-    shared = sum(taken_bytes(b.size * b.dtype.bytes) for b in dict.fromkeys(allocated))
+    shared = sum(taken_bytes(b.nbytes) for b in dict.fromkeys(allocated))
     return Geometry(_extents(kernel, groups), _extents(kernel, inner), shared, axes)
 
 
@@ -86,7 +86,7 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
     axes |= {s.var: n for n, kind in enumerate(("lane", "warp")) for s in loops[kind]}
     allocated = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared"]
     slots = slots_of([s for s in statements_of(kernel.body) if isinstance(s, TensorCopy)])
-    shared = sum(taken_bytes(b.size * b.dtype.bytes, SLOTS) for b in dict.fromkeys(allocated))
+    shared = sum(taken_bytes(b.nbytes, SLOTS) for b in dict.fromkeys(allocated))
     shared += barrier_bytes(slots)
     return Geometry(_extents(kernel, groups), (lanes, warps + 1, 1), shared, axes)
 

@@ -397,7 +397,8 @@ class FunctionEmitter(ValueEmitter):
         nothing and take a third of the compile time.
         """
         type_ = self.pointer(c.buffer)
-        advanced = self.put(f"getelementptr {c.buffer.dtype.llvm}, {type_} {pointer}, i64 {c.step}")
+        step = c.buffer.dtype.bytes_of(c.step) // c.buffer.dtype.bytes_of(1)
+        advanced = self.put(f"getelementptr {c.buffer.dtype.llvm}, {type_} {pointer}, i64 {step}")
         return self.put(f"freeze {type_} {advanced}")
 
 

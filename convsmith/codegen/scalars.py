@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Affine, And, Cond, Eq0, FloorDiv, Ge0, Index, Min, Mod, Never, Prod, Quot, Var, make_sum
+from convsmith.ir.index import (
+    Affine,
+    And,
+    Cond,
+    Eq0,
+    FloorDiv,
+    Ge0,
+    Index,
+    Min,
+    Mod,
+    Never,
+    Prod,
+    Quot,
+    Term,
+    Var,
+    make_sum,
+)
 
 
 class Scopes:
@@ -144,24 +161,36 @@ class ScalarEmitter:
 
     def address(self, buffer: Buffer, e: Index) -> str:
         """Return the operand that points at an element: a carried or passed pointer or the buffer's start, plus an
-        offset.
+        offset. Of elements that share a byte, it is the first one in its byte.
         """
         key = (buffer, e)
         found = self.known.get(key)
         if found is not None:
             return found
+        base, rest, _ = self.split_address(buffer, e)
+        const, each = e.const, buffer.dtype.per_byte
+        if each > 1:
+            if const % each or any(c % each for _, c in rest):
+                raise InternalError(f"element {e} of {buffer.name} may not be the first of a byte")
+            rest, const = tuple((atom, c // each) for atom, c in rest), const // each
+        if rest:
+            moved = make_sum(0, dict(rest))
+            base = self.put(
+                f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, {self.it} {self.index(moved)}"
+            )
+        if const:
+            base = self.put(f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, i64 {const}")
+        self.known.set(key, base)
+        return base
+
+    def split_address(self, buffer: Buffer, e: Index) -> tuple[str, tuple[Term, ...], Index]:
+        """Return the pointer that the address of an element starts from, the terms that follow it, and both these and
+        the constant as an offset.
+        """
         base, rest = self.bases.get(buffer, ""), e.terms
         for n, (atom, c) in enumerate(rest):
             if c == 1 and atom in self.pointers:
                 base = self.pointers[atom]
                 rest = (*rest[:n], *rest[n + 1 :])
                 break
-        if rest:
-            moved = make_sum(0, dict(rest))
-            base = self.put(
-                f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, {self.it} {self.index(moved)}"
-            )
-        if e.const:
-            base = self.put(f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, i64 {e.const}")
-        self.known.set(key, base)
-        return base
+        return base, rest, make_sum(e.const, dict(rest))

@@ -9,6 +9,7 @@ from convsmith.codegen.casts import literal
 from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.codegen.head_load import load_head
+from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_part, store_parts, unpacked
 from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.products import LEAST, high_product
 from convsmith.codegen.shuffles import ShuffleEmitter
@@ -16,7 +17,7 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.instruction import ByteLookup, HeadLoad
-from convsmith.ir.types import BF16, DType, Half
+from convsmith.ir.types import BF16, U8, DType, Half
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -185,6 +186,8 @@ class ValueEmitter(ShuffleEmitter):
 
     def _load(self, v: Load) -> str:
         t, lanes = v.buffer.dtype, v.lanes
+        if t.per_byte > 1:
+            return self._load_parts(v)
         if lanes is None:
             return self.put(f"load {t.llvm}, {self.place(v.buffer, v.index)}, align {t.bytes}")
         n, ty = lanes.count, self.type(t, lanes.count)
@@ -219,6 +222,37 @@ class ValueEmitter(ShuffleEmitter):
         if (width := row_width(t, lanes)) and not lanes.first:
             return self.load_rows(v, lanes, width)
         return self._load_lanes(v, lanes)
+
+    def _load_parts(self, v: Load) -> str:
+        """Load elements that share bytes: a whole vector from whole bytes, else one after the other."""
+        t, lanes = v.buffer.dtype, v.lanes
+        if lanes is None:
+            return load_part(self, v.buffer, v.index[0])
+        if lanes.stride == 0:
+            x = self.splat(t, self.load(Load(v.buffer, v.index, None)), lanes.count)
+            return x if lanes.is_whole else self._only(t, x, lanes)
+        pairs = lanes.stride == 1 and lanes.is_whole and lanes.count % t.per_byte == 0
+        if pairs and starts_at_byte(self, v.buffer, v.index[0]):
+            where, half = self.address(v.buffer, v.index[0]), lanes.count // t.per_byte
+            if self.head is not None:
+                return unpacked(self, t, load_head(self, self.head, U8, where, half, half), lanes.count)
+            held = self.put(f"load {self.type(U8, half)}, {self.pointer(v.buffer)} {where}, align 1")
+            return unpacked(self, t, held, lanes.count)
+        return self._load_lanes(v, lanes)
+
+    def _store_parts(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
+        """Store elements that share bytes."""
+        t = buffer.dtype
+        if lanes is None:
+            store_part(self, buffer, index[0], x)
+            return
+        pairs = lanes.stride == 1 and lanes.is_whole and lanes.count % t.per_byte == 0
+        if pairs and starts_at_byte(self, buffer, index[0]):
+            store_parts(self, self.address(buffer, index[0]), lanes.count, x)
+            return
+        for lane in range(lanes.first, lanes.active):
+            one = self.put(f"extractelement {self.type(t, lanes.count)} {x}, i64 {lane}")
+            store_part(self, buffer, index[0] + lanes.offsets[lane], one)
 
     def _prefetch(self, pointer: str, where: str, away: int) -> None:
         """Prefetch the line ``away`` bytes behind an address; a line outside of all memory is not fetched."""
@@ -289,6 +323,9 @@ class ValueEmitter(ShuffleEmitter):
             self.write_slot(buffer, index, lanes, x)
             return
         t = buffer.dtype
+        if t.per_byte > 1:
+            self._store_parts(buffer, index, lanes, x)
+            return
         if lanes is None:
             self.lines.append(f"  store {t.llvm} {x}, {self.place(buffer, index)}, align {t.bytes}")
             return

@@ -83,7 +83,7 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: boo
     size, apart = 0, max(_LINE, plan.machine.alignment)
     for k in (*prepared.values(), kernel):  # one runs after the other, in the same memory
         private = private_buffers(k)
-        *starts, end = accumulate((-(-b.size * b.dtype.bytes // apart) * apart for b in private), initial=0)
+        *starts, end = accumulate((-(-b.nbytes // apart) * apart for b in private), initial=0)
         offsets |= dict(zip(private, starts))
         size = max(size, end)
     scratch = {b: (offset, size) for b, offset in offsets.items()}

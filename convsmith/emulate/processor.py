@@ -153,7 +153,7 @@ class _ImageMemory(AddressMemory):
         self._image = image
 
     def reserve(self, argument: Argument, elements: int) -> int:
-        contents = bytes([_POISON]) * (elements * element_type(argument).itemsize)
+        contents = bytes([_POISON]) * argument.bytes_of(elements)
         return self._image.place(contents, "read" if argument.role in ("table", "zero") else "write", ALIGNMENT)
 
     def read(self, place: int, nbytes: int) -> bytes:

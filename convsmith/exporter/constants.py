@@ -118,7 +118,7 @@ def _in_memory(kernel: Kernel) -> Kernel:
 
 def _private(kernel: Kernel) -> dict[Buffer, int]:
     """Return the bytes of each buffer that the kernel allocates in memory."""
-    return {b: -(-b.size * b.dtype.bytes // ALIGNMENT) * ALIGNMENT for b in private_buffers(kernel)}
+    return {b: -(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in private_buffers(kernel)}
 
 
 def _entry(entry: Entry, scratch: Argument) -> Entry:

@@ -124,7 +124,7 @@ class _ModuleText:
             offsets = PackedParts.of(self.interface.artifact, a.of).offsets
             return self._at(given.get(name, _memory(name)), offsets[a.name])
         if a.role == "zero":
-            return self.constant(f"zeros_{a.name}", bytes(a.size * element_type(a).itemsize))
+            return self.constant(f"zeros_{a.name}", bytes(a.nbytes))
         return given.get(a.name, _memory(a.name))
 
     def _at(self, base: str, offset: int) -> str:

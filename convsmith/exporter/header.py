@@ -16,7 +16,8 @@ __all__ = ["C_TYPES", "header_text", "macro", "tensor_text"]
 
 C_TYPES = {
     "f32": "float", "f64": "double", "f16": "uint16_t", "bf16": "uint16_t", "s32": "int32_t", "s16": "int16_t",
-    "s8": "int8_t", "u8": "uint8_t", "f8_e4m3": "uint8_t", "f8_e5m2": "uint8_t", "": "void",
+    "s8": "int8_t", "u8": "uint8_t", "s4": "int8_t", "u4": "uint8_t", "f8_e4m3": "uint8_t", "f8_e5m2": "uint8_t",
+    "": "void",
 }  # fmt: skip
 """Types of C by data type. Types that C lacks are integers of their size; packed operands and workspaces are void."""
 

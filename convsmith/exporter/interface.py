@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.codegen.binder import element_type
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
 from convsmith.runtime.border import tensors_of
 from convsmith.runtime.operand_packing import PackedParts
@@ -202,7 +201,7 @@ def _uses(entries: tuple[Entry, ...]) -> tuple[tuple[EntryUse, ...], int]:
 
 def _bytes(a: Argument, count: int = 1) -> int:
     """Return the bytes of ``count`` copies of an argument's memory, rounded up to a multiple of the alignment."""
-    return -(-a.size * element_type(a).itemsize * count // ALIGNMENT) * ALIGNMENT
+    return -(-a.nbytes * count // ALIGNMENT) * ALIGNMENT
 
 
 def _faults(parameters: tuple[Parameter, ...]) -> Iterator[tuple[int, str, str]]:

@@ -12,7 +12,7 @@ __all__ = ["rust_text"]
 
 _TYPES = {
     "f32": "f32", "f64": "f64", "f16": "u16", "bf16": "u16", "f8_e4m3": "u8", "f8_e5m2": "u8", "s32": "i32",
-    "s16": "i16", "s8": "i8", "u8": "u8",
+    "s16": "i16", "s8": "i8", "u8": "u8", "s4": "i8", "u4": "u8",
 }  # fmt: skip
 _VOID, _INT, _CHAR = "::core::ffi::c_void", "::core::ffi::c_int", "::core::ffi::c_char"
 _UNUSED = "#[allow(dead_code)]"

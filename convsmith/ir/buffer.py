@@ -40,6 +40,11 @@ class Buffer:
         return 1 + sum((b.size - 1) * b.stride for b in self.blocks)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of these elements."""
+        return self.dtype.bytes_of(self.size)
+
+    @property
     def in_registers(self) -> bool:
         """Whether the elements are held in registers and have no address."""
         return self.scope in ("register", "fragment")

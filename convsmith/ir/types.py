@@ -3,6 +3,9 @@
 Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  bf16 and the
 floats of 8 bits are storage types: values are cast to f32 for arithmetic.  f16 is a storage type as well, unless the
 target has f16 arithmetic and the problem permits it.  f8_e4m3 has no infinities: numbers beyond its largest become NaN.
+
+Elements of s4 and u4 lie two to a byte, the first of them in the lower half.  Memory is counted in bits, by
+:meth:`DType.bytes_of`: only an element of whole bytes has a size in ``bytes`` and an address of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16" and 8-bit floats
 
-from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.errors import InternalError, UnsupportedError
 
 Half = Literal["", "converts", "computes"]
 """The target's f16 instructions: none, conversions from and to f32, or arithmetic as well."""
@@ -21,8 +24,9 @@ class DType(NamedTuple):
     """A data type. ``name`` is oneDNN's, ``kind`` is ``float``, ``int`` or ``uint``, ``numpy`` is numpy's name of the
     dtype.
 
-    ``llvm`` is the LLVM type in memory.  Floats of 16 and 8 bits are integers there: LLVM calls library functions to
-    move half and bfloat values on targets without instructions for them, and has no type of 8-bit floats.
+    ``llvm`` is the LLVM type of a value.  Floats of 16 and 8 bits are integers there: LLVM calls library functions to
+    move half and bfloat values on targets without instructions for them, and has no type of 8-bit floats.  Values of 4
+    bits are bytes.
     """
 
     name: str
@@ -33,8 +37,19 @@ class DType(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Size of an element in bytes."""
+        """Size of an element in bytes. InternalError if an element is no whole number of bytes."""
+        if self.bits % 8:
+            raise InternalError(f"an element of {self.name} has {self.bits} bits, which are no whole bytes")
         return self.bits // 8
+
+    def bytes_of(self, elements: int) -> int:
+        """Return the bytes that ``elements`` adjacent ones take."""
+        return -(-elements * self.bits // 8)
+
+    @property
+    def per_byte(self) -> int:
+        """Number of elements that share a byte; 1 for elements of whole bytes."""
+        return max(8 // self.bits, 1)
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -64,6 +79,8 @@ DTYPES = {
         DType("s16", "int", 16, "int16", "i16"),
         DType("s8", "int", 8, "int8", "i8"),
         DType("u8", "uint", 8, "uint8", "i8"),
+        DType("s4", "int", 4, "int4", "i8"),
+        DType("u4", "uint", 4, "uint4", "i8"),
     )
 }
 F32, F64, F16, BF16 = DTYPES["f32"], DTYPES["f64"], DTYPES["f16"], DTYPES["bf16"]

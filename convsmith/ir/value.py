@@ -124,7 +124,7 @@ _CUT = {BF16: 2, F8_E5M2: 1}
 def const(dtype: DType, value: float | int) -> Const:
     """Return ``value`` rounded to ``dtype``; an integer must be within the type's limits."""
     if dtype.kind != "float":
-        return Const(dtype, int(value).to_bytes(dtype.bytes, "little", signed=dtype.kind == "int"))
+        return Const(dtype, int(value).to_bytes(dtype.bytes_of(1), "little", signed=dtype.kind == "int"))
     if dtype in _PRECISION:
         value = _rounded(value, dtype)
     if dtype is F8_E4M3:

@@ -35,7 +35,8 @@ class _Elements(Rewriter):
     """Replaces the largest subexpressions that use only the operands, by the result of ``read``.
 
     ``convert`` is whether a conversion to a wider type is part of such a subexpression; the name of a type makes an
-    exact conversion to that type part of it, where the nest converts the subexpression to a still wider one.
+    exact conversion to that type part of it, where the nest converts the subexpression to a still wider one, or where
+    the type is narrower than the subexpression.
     """
 
     def __init__(self, names: frozenset[str], convert: bool | str, read: Callable[[Value], Value]) -> None:
@@ -45,17 +46,23 @@ class _Elements(Rewriter):
 
     def expr(self, e: Any) -> Any:
         if isinstance(e, Value) and e not in self._memo and (loads := self.loads(e)):
-            if (widened := self.widened(e)) is not None:
-                self._memo[e] = widened
+            if (converted := self.converted(e, loads)) is not None:
+                self._memo[e] = converted
             elif self.convert is True or dtype_of(e).bits <= max(x.buffer.dtype.bits for x in loads):
                 self._memo[e] = self.read(e)
         return super().expr(e)
 
-    def widened(self, e: Value) -> Value | None:
-        """Return a conversion of narrow elements as one of packed elements of the type `convert`, or None."""
-        if not isinstance(self.convert, str) or not isinstance(e, Cast):
+    def converted(self, e: Value, loads: set[Load]) -> Value | None:
+        """Return ``e``, which depends on ``loads``, as a conversion of packed elements of the type `convert`, or None.
+        """
+        if not isinstance(self.convert, str):
             return None
-        held, given = dtype(self.convert), e.a
+        held = dtype(self.convert)
+        if held.bits < dtype_of(e).bits <= max(x.buffer.dtype.bits for x in loads):
+            return Cast(dtype_of(e), self.read(Cast(held, e)))
+        if not isinstance(e, Cast):
+            return None
+        given = e.a
         if not dtype_of(given).bits < held.bits < e.dtype.bits:
             return None
         if isinstance(given, Select):
@@ -164,7 +171,7 @@ class Packing:
                 yield from self.places(x, loops)
 
     def width(self, v: Value) -> int:
-        return dtype_of(v).bytes // self.dtype.bytes
+        return dtype_of(v).bits // self.dtype.bits
 
     def length(self, loop: For) -> Index:
         """Return the iterations of a loop; for a loop that a short last tile cuts, the iterations of a full tile."""

@@ -46,9 +46,12 @@ class _Abstract(Rewriter):
 
     def position(self, buffer: Buffer, e: Index) -> Index:
         free, local = self.split(e)
+        start = free + local.const
+        if any(c % buffer.dtype.per_byte for c in (start.const, *(c for _, c in start.terms))):
+            free, local, start = as_index(0), e, as_index(0)  # a pointer points at a whole byte
         key = (buffer, free.terms)
         if key not in self.pointers:
-            self.pointers[key] = (Var(f"ptr{len(self.pointers)}"), free + local.const)
+            self.pointers[key] = (Var(f"ptr{len(self.pointers)}"), start)
         var, start = self.pointers[key]
         local_part: Index = self.expr(local)
         return var + local_part - start.const

@@ -56,7 +56,7 @@ class StoredBuffer:
     @property
     def bytes(self) -> int:
         """Bytes of the buffer."""
-        return self.buffer.size * self.buffer.dtype.bytes
+        return self.buffer.nbytes
 
     @property
     def first(self) -> int:

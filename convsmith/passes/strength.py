@@ -20,11 +20,13 @@ from convsmith.passes.scope import each_body
 
 
 class _Carry(Rewriter):
-    """Replaces positions that advance with ``loop`` by pointers, and collects the pointers."""
+    """Replaces positions that advance with ``loop`` by pointers, and collects the pointers; ``passed`` ones are those
+    that a function is given.
+    """
 
-    def __init__(self, loop: For) -> None:
+    def __init__(self, loop: For, passed: frozenset[Var]) -> None:
         super().__init__()
-        self.loop = loop
+        self.loop, self.passed = loop, passed
         self.local = bound_in(loop.body)
         self.within = {s.buffer for s in statements_of(loop.body) if isinstance(s, (Alloc, At))}
         self.pointers: dict[tuple[Buffer, tuple[Term, ...]], Carried] = {}
@@ -41,7 +43,8 @@ class _Carry(Rewriter):
             hidden = a is not var and var in names
             (offset if hidden or names & self.local else base)[a] = c
         step = base.get(var, 0)
-        if not step:
+        whole = (c % buffer.dtype.per_byte == 0 or a in self.passed for a, c in base.items())
+        if not (step and all(whole)):  # a pointer points at a whole byte
             return e
         key_expr = make_sum(0, base)
         key = (buffer, key_expr.terms)
@@ -72,13 +75,17 @@ class _Carry(Rewriter):
 
 
 class _Strength(Rewriter):
+    def __init__(self, passed: frozenset[Var]) -> None:
+        super().__init__()
+        self.passed = passed
+
     def For(self, loop: For) -> Stmt:
         body = self.stmt(loop.body)
         if body is not loop.body:
             loop = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
         if loop.kind != "serial":
             return loop
-        carry = _Carry(loop)
+        carry = _Carry(loop, self.passed)
         body = carry.stmt(body)
         if not carry.pointers:
             return loop
@@ -105,4 +112,5 @@ def strength_reduce(kernel: Kernel) -> Kernel:
               for u in 0 .. 2 #unrolled:
                 dst[dst.j] = a[a.j + u]
     """
-    return each_body(kernel, lambda s: _Strength().stmt(s))
+    passed = frozenset(var for f in kernel.functions for var, _ in f.pointers)
+    return each_body(kernel, lambda s: _Strength(passed).stmt(s))

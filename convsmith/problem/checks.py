@@ -110,6 +110,12 @@ def checked_quantities(problem: Problem, kind: Kind, quantities: tuple[Quantity,
                 f"--{kind.option}={quantity}: {types[quantity.argument]} has no zero point; legal are u8 and s8",
                 code="bad-zero-point",
             )
+        if kind is ZERO_POINTS and quantity.argument in ("src", "wei") and problem.acc != "s32":
+            raise UnsupportedError(
+                f"--{kind.option}={quantity}: zero points of {quantity.argument} beside sums of type {problem.acc} are "
+                "not available; available where source and weights are both integers",
+                code="unsupported-zero-point",
+            )
         before = kind is ZERO_POINTS and quantity.argument == "dst" and problem.depthwise is not None
         if before and not is_integer(problem.dt[2]):
             raise UsageError(

@@ -128,11 +128,13 @@ def _factor(problem: Problem, tensor: Tensor, rng: np.random.Generator) -> Array
     out = problem.outputs[0].dtype
     if tensor.holds == "wei" and is_integer(out) and TYPES[out].bits == 8:
         # Sparse weights keep most sums from saturating; every filter has at least one non-zero weight.
-        values = np.where(rng.random(tensor.shape) * count < 2, np.clip(values, -1, 1), 0).astype(values.dtype)
-        values.reshape(-1)[:: max(count, 1)] |= 1
+        wide = values.astype(np.int16)
+        wide = np.where(rng.random(tensor.shape) * count < 2, np.clip(wide, -1, 1), 0)
+        wide.reshape(-1)[:: max(count, 1)] |= 1
+        values = wide.astype(values.dtype)
     return values
 
 
 def _whole(rng: np.random.Generator, tensor: Tensor, most: int) -> Array:
-    low = 0 if tensor.dtype == "u8" else -most
+    low = 0 if tensor.dtype in ("u8", "u4") else -most
     return convert(rng.integers(low, most, tensor.shape, np.int64, endpoint=True), tensor.dtype)

@@ -22,7 +22,7 @@ from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind, Quantity, pr
 from convsmith.problem.checks import ACC_MODES, check_acc_mode, check_post_ops, checked_quantities
 from convsmith.problem.post_ops import BinaryPostOp, Depthwise, Integer, PostOp, Prelu, SumPostOp, print_post_ops
 from convsmith.problem.tensor import Tensor
-from convsmith.problem.types import check_types, checked_bias_type, is_integer, print_types
+from convsmith.problem.types import check_types, checked_bias_type, factor_type, is_integer, print_types
 
 __all__ = ["ACCURACIES", "ACC_MODES", "DIRECTIONS", "Problem"]
 
@@ -236,7 +236,7 @@ class Problem(ABC):
     @property
     def factors(self) -> tuple[str, str]:
         """Types of the two arrays that are multiplied."""
-        src, wei, dst = self.dt
+        src, wei, dst = map(factor_type, self.dt)
         return (src, wei) if self.forward else (wei, dst) if self.dir == "BWD_D" else (src, dst)
 
     @property

@@ -15,23 +15,25 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import conforms, shown
 
 __all__ = [
-    "TYPES", "ArrayType", "array_type", "check_types", "checked_bias_type", "convert", "is_integer", "print_f32",
-    "print_types",
+    "TYPES", "ArrayType", "array_type", "check_types", "checked_bias_type", "convert", "factor_type",
+    "is_integer", "print_f32", "print_types",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 
 
 class ArrayType(NamedTuple):
-    """One data type; `name` is oneDNN's."""
+    """One data type; `name` is oneDNN's. Kernels multiply its numbers as those of the type `factor`, by default itself.
+    """
 
     name: str
     numpy: np.dtype[Any]
     integer: bool
+    factor: str = ""
 
     @property
     def bits(self) -> int:
-        """Size of an element in bits."""
+        """Size of an element of an array in bits: numbers of 4 bits have a byte each, in whose lower half they are."""
         return self.numpy.itemsize * 8
 
 
@@ -48,11 +50,15 @@ TYPES = {
         ArrayType("s16", np.dtype(np.int16), True),
         ArrayType("s8", np.dtype(np.int8), True),
         ArrayType("u8", np.dtype(np.uint8), True),
+        ArrayType("s4", np.dtype(ml_dtypes.int4), True, "s8"),
+        ArrayType("u4", np.dtype(ml_dtypes.uint4), True, "s8"),
     )
 }
 
-_OTHERS = ("f4_e2m1", "f4_e3m0", "s4", "u4", "s64", "boolean", "e8m0")
+_OTHERS = ("f4_e2m1", "f4_e3m0", "s64", "boolean", "e8m0")
 _SMALL = ("f8_e4m3", "f8_e5m2")
+_NARROW = ("s4", "u4")
+"""Types of weights alone, whose packed operands hold two in a byte."""
 _INPUTS = ("f32", "bf16", "f16", *_SMALL)
 
 
@@ -62,21 +68,26 @@ def array_type(name: str, option: str) -> ArrayType:
     UnsupportedError for a type that only benchdnn knows; UsageError for an unknown one. `option` is named in the
     message.
     """
-    row = TYPES.get(name)
-    if row is not None:
-        return row
-    if name in _OTHERS:
+    known = {row.name: row for row in TYPES.values() if option == "dt" or not row.factor}
+    if name in known:
+        return known[name]
+    if name in (*_OTHERS, *_NARROW):
         raise UnsupportedError(
-            f"--{option}: {name} is not available; available: {', '.join(TYPES)}", code="unsupported-option"
+            f"--{option}: {name} is not available; available: {', '.join(known)}", code="unsupported-option"
         )
-    others = {str(other): row.name for row in TYPES.values() for other in (row.name, row.numpy)}
+    others = {str(other): row.name for row in known.values() for other in (row.name, row.numpy)}
     meant = suggestion(name, others, others)
-    raise UsageError(f"--{option}: {name!r} is unknown; legal: {', '.join(TYPES)}{meant}", code="bad-option")
+    raise UsageError(f"--{option}: {name!r} is unknown; legal: {', '.join(known)}{meant}", code="bad-option")
 
 
 def is_integer(name: str) -> bool:
     """Return whether the type `name` is an integer type."""
     return TYPES[name].integer
+
+
+def factor_type(name: str) -> str:
+    """Return the type as which numbers of the type `name` are multiplied."""
+    return TYPES[name].factor or name
 
 
 def convert(x: Array, name: str) -> Array:
@@ -85,7 +96,7 @@ def convert(x: Array, name: str) -> Array:
     if not row.integer:
         with np.errstate(over="ignore", invalid="ignore"):
             return x.astype(row.numpy)
-    limits = np.iinfo(row.numpy)
+    limits = ml_dtypes.iinfo(row.numpy)  # type: ignore[no-untyped-call]
     if np.issubdtype(x.dtype, np.integer):
         return np.clip(x, limits.min, limits.max).astype(row.numpy)
     wide = np.rint(x.astype(np.float64))  # holds every limit exactly
@@ -155,9 +166,13 @@ def _nearest(dt: tuple[str, str, str], direction: str) -> tuple[str, str, str]:
 
 def _nearest_product(a: str, b: str, out: str, mixed: bool) -> tuple[str, str, str]:
     """Return the nearest available types of two factors and the result; `mixed` permits two floating-point types."""
+    narrow = b in _NARROW and not mixed
+    out = factor_type(out)
+    if narrow and not is_integer(a):
+        return a if a in ("bf16", "f16") else "f32", b, "f32" if out == "s32" else out
     if is_integer(a) or is_integer(b):
         a = a if a in ("u8", "s8") else "s8"
-        return a, b if b in ("u8", "s8") else "s8", out
+        return a, b if b in ("u8", "s8") or narrow else "s8", out
     if not mixed and a != b and a != "f32" and not (a in _SMALL and b in _SMALL):
         b = a
     return a, b, "f32" if out == "s32" else out

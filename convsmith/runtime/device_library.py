@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
-from convsmith.codegen.binder import element_type
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.forking import RenewedLock
 
@@ -50,7 +49,7 @@ class OpenedOnce(Generic[Gpu]):
 
 def nbytes_of(argument: Argument) -> int:
     """Return the bytes of an argument's array."""
-    return argument.size * element_type(argument).itemsize
+    return argument.nbytes
 
 
 class DeviceFunction(ABC):

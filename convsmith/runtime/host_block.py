@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from convsmith.codegen.artifact import Argument, Entry
-from convsmith.codegen.binder import AddressMemory, BoundEntry, element_type
+from convsmith.codegen.binder import AddressMemory, BoundEntry
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 
 __all__ = ["HostBlock", "HostMemory", "LentScratch", "memory_at"]
@@ -26,7 +26,7 @@ class HostMemory(AddressMemory):
         self._reserved: list[Array] = []
 
     def reserve(self, argument: Argument, elements: int) -> int:
-        return self.reserve_bytes(elements * element_type(argument).itemsize)
+        return self.reserve_bytes(argument.bytes_of(elements))
 
     def reserve_bytes(self, nbytes: int) -> int:
         """Return the address of `nbytes` bytes of new memory."""

@@ -20,14 +20,21 @@ from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall, places_of
 __all__ = ["OperandPacking", "PackedParts"]
 
 
+def _held_type(part: Argument) -> np.dtype[np.generic]:
+    """Return numpy's type of the elements of a part, or of bytes."""
+    return numpy_dtype(part.dtype) if part.bytes_of(2) > part.bytes_of(1) else np.dtype(np.uint8)
+
+
 class PackedParts:
-    """The parts of a packed operand in one piece of memory, as elements of the first part's type."""
+    """The parts of a packed operand in one piece of memory, as elements of the first part's type, or as bytes where
+    elements share bytes.
+    """
 
     __slots__ = ("arguments", "dtype", "offsets", "size")
 
     def __init__(self, arguments: tuple[Argument, ...]) -> None:
         self.arguments = arguments
-        self.dtype = numpy_dtype(arguments[0].dtype)
+        self.dtype = _held_type(arguments[0])
         self.offsets, nbytes = places_of(arguments)
         self.size = -(-nbytes // self.dtype.itemsize)
 
@@ -41,8 +48,8 @@ class PackedParts:
     def elements(self, buffer: Array) -> Array:
         """Return the elements of the operand in a packed buffer: the largest part, beside which others hold sums."""
         part = max(self.arguments, key=lambda argument: argument.size)
-        start, dtype = self.offsets[part.name], numpy_dtype(part.dtype)
-        return buffer.view(np.uint8)[start : start + part.size * dtype.itemsize].view(dtype)
+        start = self.offsets[part.name]
+        return buffer.view(np.uint8)[start : start + part.nbytes].view(_held_type(part))
 
     def new(self) -> Array:
         """Return new memory for all parts."""

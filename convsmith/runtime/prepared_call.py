@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from convsmith.codegen.artifact import Argument, Entry
-from convsmith.codegen.binder import element_type
 from convsmith.diag.errors import InternalError
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty
 from convsmith.runtime.host_block import HostBlock, HostMemory, LentScratch
@@ -28,7 +27,7 @@ def places_of(arguments: Iterable[Argument], start: int = 0) -> tuple[dict[str, 
     offsets: dict[str, int] = {}
     for argument in arguments:
         offsets[argument.name] = start = -(-start // ALIGNMENT) * ALIGNMENT
-        start += argument.size * element_type(argument).itemsize
+        start += argument.nbytes
     return offsets, start
 
 
@@ -63,7 +62,7 @@ class LoadedEntry:
     @property
     def scratch_bytes(self) -> int:
         """Bytes of scratch memory that all threads of the entry need."""
-        sizes = (a.size * element_type(a).itemsize for a in self.entry.arguments if a.role == "scratch")
+        sizes = (a.nbytes for a in self.entry.arguments if a.role == "scratch")
         return sum(sizes) * self.entry.launch.threads
 
     @property

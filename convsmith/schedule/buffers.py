@@ -31,7 +31,7 @@ class BufferPlan(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes of the elements."""
-        return self.elements * dtype(self.dtype).bytes
+        return dtype(self.dtype).bytes_of(self.elements)
 
 
 def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]:
@@ -47,8 +47,8 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
                 order = tuple(x._replace(extent=rows.get(x.name, x.extent)) for x in order if x.name not in taps)
             # The rewrites find out how many taps and phases residue classes have, and what a stream holds.
             elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
-            widened = nest.unit.widens if view.name == st.b.name else ""
-            packed = st.acc if not nest.unit.dot else widened or view.factor
+            converted = packed_type(st, nest) if view.name == st.b.name else ""
+            packed = converted or (view.factor if nest.unit.dot else st.acc)
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
     for operand, of in config.near:
@@ -65,6 +65,16 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
         held = st.a.dtype if has_windows(config) else copied_type(st, nest)
         private.append(BufferPlan(f"{st.a.name}_s", "cache", lifetime, held))
     return tuple(private)
+
+
+def packed_type(st: Statement, nest: Nest) -> str:
+    """Return the type to which packing converts the elements of B, or nothing: the one that the instruction asks for,
+    or that of narrow numbers where vectors hold whole bytes of them.
+    """
+    if nest.unit.widens:
+        return nest.unit.widens
+    pairs = st.b.narrow and not st.b.beside and nest.unit.rows == 1 and nest.lane.role == "n" and not nest.scalable
+    return st.b.narrow if pairs and nest.filled % dtype(st.b.narrow).per_byte == 0 else ""
 
 
 def _indexes(st: Statement, view: View, loop: Loop) -> bool:

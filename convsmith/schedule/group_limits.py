@@ -167,7 +167,7 @@ def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -
         copy = Buffer(view.array, dtype(view.dtype), tuple(shape), blocks, "shared")
         for elements in (n for name, n in config.pad if name == view.name):
             copy = with_long_rows(copy, elements)
-        found[view.name] = copy.size * copy.dtype.bytes * config.buffers
+        found[view.name] = copy.nbytes * config.buffers
     return found
 
 

@@ -190,8 +190,8 @@ class _Moved:
         return with_fields(self, extents={outer: count, **self.extents}, steps={outer: step, **self.steps})
 
     @property
-    def bytes(self) -> int:
-        return dtype(self.dtype).bytes
+    def bits(self) -> int:
+        return dtype(self.dtype).bits
 
     @property
     def bytes_read(self) -> int:
@@ -259,7 +259,7 @@ def _tiles(moved: _Moved, row: Instruction, tested: bool) -> _Tiles | None:
         return None
     height, width, group = tile_shape(row)
     names = [n for n in moved.extents if moved.extents[n] > 1]
-    is_tall = moved.bytes < 4 and group == 1 and not is_joined(row)
+    is_tall = moved.bits < 32 and group == 1 and not is_joined(row)
     if len(names) < 2 or not (all(map(moved.whole, names[-3:])) or (is_tall and tested)):
         return None
     if is_joined(row):
@@ -309,8 +309,8 @@ def _blocked(moved: _Moved, around: list[str], target: Machine, turns: int = 1) 
         line = target.l1.line
         if part < line <= step and (fits_l2 or 2 * part <= line):
             held = min(held, _lines(moved, step, target))
-        piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :]) * moved.bytes
-        size = max(-(-LEAST // piece), held)
+        piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :])
+        size = max(-(-LEAST * 8 // (piece * moved.bits)), held)
         size -= size % turns if size > turns else 0
         if size >= moved.extents[far]:
             break

@@ -20,6 +20,7 @@ from convsmith.passes.rebase import rebase
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
 from convsmith.passes.share_taps import share_taps
+from convsmith.schedule.buffers import packed_type
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import (
     copied_type,
@@ -213,13 +214,13 @@ def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> Copy:
 
 def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool | str:
     """Return whether the packed operand ``name`` holds factors as they are multiplied, not as they are given; or the
-    type to which the instruction has packing widen them.
+    type to which packing converts them.
 
     Bytes stay bytes where the machine multiplies words: LLVM sees then that a word holds each factor. One factor of a
     pair of words whose second one is zero must be unsigned.
     """
-    if nest.unit.widens and name == st.b.name:
-        return nest.unit.widens
+    if name == st.b.name and (held := packed_type(st, nest)):
+        return held
     plain = st.acc == "s32" and not st.shifted and target.has_word_products and any(v.dtype == "u8" for v in st.factors)
     are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.fewer or v.flipped) for v in st.factors if v.name == name)
     return not (nest.unit.dot or _beside(st, name) or (plain and are_bytes))

@@ -57,6 +57,8 @@ class Buffers:
 def factor(view: View, buffers: Buffers, absent: Value | None = None) -> Value:
     """Return an element of ``view`` as a factor; if ``absent`` is given, it is the value where the mask is false."""
     element: Value = Load(buffers[view.name], view.coords, None)
+    if view.narrow:
+        element = _lower_half(view, element)
     if absent is not None:
         element = Select(view.mask, element, absent)
     if view.fewer is not None:
@@ -64,6 +66,14 @@ def factor(view: View, buffers: Buffers, absent: Value | None = None) -> Value:
     if not view.flipped:
         return element
     return Bits(dtype(view.factor), Binary("xor", element, const(dtype_of(element), top_bit(view))))
+
+
+def _lower_half(view: View, element: Value) -> Value:
+    """Return the number of 4 bits in the lower half of a byte, as a number of 8 bits."""
+    held = dtype_of(element)
+    if dtype(view.narrow).kind == "uint":
+        return Binary("and", element, const(held, 15))
+    return Binary("shr", Binary("shl", element, const(held, 4)), const(held, 4))
 
 
 def _requantised(view: View, element: Value, buffers: Buffers) -> Value:

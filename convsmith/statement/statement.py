@@ -59,8 +59,9 @@ class View:
     The factor of a ``flipped`` view has its top bit inverted: u8 becomes s8 and 128 less, s8 the reverse. An absent
     element of a ``filled`` view reads as the tensor's zero point, and its term is present. A ``packed`` view is read
     from memory in the order of the nest. Entries of a view with ``fewer`` bits are requantised before they are
-    multiplied, s8 ones as those 128 more. A ``constant`` view is equal in all calls. ``adds`` is the name of the view
-    whose entries this one holds sums of. The arrays ``beside`` it are packed in one stream with it.
+    multiplied, s8 ones as those 128 more. Bytes of a ``narrow`` view hold a number of that type in their lower halves,
+    and packing may put two of them into a byte. A ``constant`` view is equal in all calls. ``adds`` is the name of the
+    view whose entries this one holds sums of. The arrays ``beside`` it are packed in one stream with it.
     """
 
     name: str
@@ -75,6 +76,7 @@ class View:
     constant: bool = False
     adds: str = ""
     beside: tuple[str, ...] = ()
+    narrow: str = ""
 
     @property
     def array(self) -> str:

@@ -22,6 +22,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
+from convsmith.problem.types import factor_type
 from convsmith.statement.statement import Dim, Fewer, Statement, View
 
 IMAGES = "mb"
@@ -97,7 +98,12 @@ def _at(p: Matmul, t: Tensor, repeated: Collection[str] = ()) -> View:
     """Return a matrix at the variables named after its dims; at 0 along dims in which it is repeated."""
     varies = (size == p.dims[name] and name not in repeated for name, size in zip(t.dims, t.shape))
     coords = tuple(Var(name) if v else as_index(0) for name, v in zip(t.dims, varies))
-    return View(t.name, t.dtype, t.layout, coords, (true(),) * len(coords))
+    return View(t.name, factor_type(t.dtype), t.layout, coords, (true(),) * len(coords), narrow=_narrow(t))
+
+
+def _narrow(t: Tensor) -> str:
+    """Return the type of a tensor's numbers where kernels multiply them as those of another one; else nothing."""
+    return t.dtype if factor_type(t.dtype) != t.dtype else ""
 
 
 def _result(p: Conv) -> str:
@@ -146,8 +152,8 @@ class _Relation:
         head = (self.g,) if self.p.has_groups else ()
         coords = (*head, Var("oc"), Var("ic"), *(Var(d.name) for d in self.taps))
         return View(
-            self.wei.name, self.wei.dtype, self.wei.layout, coords, (true(),) * len(coords),
-            constant=self.wei.role == "in",
+            self.wei.name, factor_type(self.wei.dtype), self.wei.layout, coords, (true(),) * len(coords),
+            constant=self.wei.role == "in", narrow=_narrow(self.wei),
         )  # fmt: skip
 
     def plain(self, side: _Side) -> View:

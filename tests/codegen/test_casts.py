@@ -66,11 +66,12 @@ def test_every_pair(of: str, to: str, lanes: int, target: Machine) -> None:
 
 def test_constants_of_every_type() -> None:
     for name, row in DTYPES.items():
-        text = f"{name}({'-1.5' if row.kind == 'float' else '127'})"
+        number = -1.5 if row.kind == "float" else row.limits[1] // 2
+        text = f"{name}({number})"
         for target in TARGETS:
             for lanes in (0, 8):
                 found = computed(text, {"a": np.zeros(8, np.float32)}, name, lanes, target)
-                assert_same_bits(found, np.full(8, -1.5 if row.kind == "float" else 127, row.numpy))
+                assert_same_bits(found, np.full(8, number, row.numpy))
 
 
 @pytest.mark.parametrize("target", LEVELS, ids=lambda t: t.name)

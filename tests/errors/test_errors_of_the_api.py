@@ -80,7 +80,10 @@ def test_descriptors(line: str, code: str, texts: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "line,texts",
-    [("--dt=s4 " + LINE, ["s4 is not available", "s8"]), ("--alg=wino " + LINE, ["--alg is not available", "--dt"])],
+    [
+        ("--dt=f4_e2m1 " + LINE, ["f4_e2m1 is not available", "s8"]),
+        ("--alg=wino " + LINE, ["--alg is not available", "--dt"]),
+    ],
 )
 def test_what_is_legal_elsewhere_but_not_built(line: str, texts: list[str]) -> None:
     raises(cs.UnsupportedError, "unsupported-option", *texts)(lambda: cs.compile(line))

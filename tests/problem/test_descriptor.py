@@ -333,7 +333,8 @@ def test_bad_lines(line: str, code: str, text: str) -> None:
     [
         ("--dt=f4_e2m1", "f4_e2m1 is not available; available: f32, f64, bf16"),
         ("--dt=f8_e5m2:f16:f16", "the nearest is --dt=f8_e5m2:f8_e5m2:f16"),
-        ("--dt=f32:s4:f32", "s4 is not available"),
+        ("--dt=s4:s8:s32", "the nearest is --dt=s8:s8:s32"),
+        ("--dt=f64:s4:f64", "the nearest is --dt=f64"),
         ("--dt=s8:f32:f32", "--dt=s8:f32:f32 with --dir=FWD_D is not available; the nearest is --dt=s8:s8:f32"),
         ("--dt=f32:s8:f32", "the nearest is --dt=s8:s8:f32"),
         ("--dt=s32:s8:s32", "the nearest is --dt=s8:s8:s32"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -22,12 +23,17 @@ from convsmith.problem.types import (
 SMALL = ("f8_e4m3", "f8_e5m2")
 FLOATS = ("f32", "bf16", "f16", *SMALL)
 BYTES = ("u8", "s8")
+NARROW = ("s4", "u4")
 
 
 def legal_factors(a: str, b: str, mixed: bool) -> bool:
-    """Bytes with bytes; floats of one type, any float with f32 before it, two small floats, or `mixed` ones."""
+    """Bytes with bytes; floats of one type, any float with f32 before it, two small floats, or `mixed` ones. Forward,
+    weights of 4 bits with bytes and with floats of 16 bits at least.
+    """
     if a in BYTES and b in BYTES:
         return True
+    if b in NARROW and not mixed:
+        return a in (*BYTES, "f32", "bf16", "f16")
     floats = a in FLOATS and b in FLOATS
     return floats and (mixed or a == b or a == "f32" or (a in SMALL and b in SMALL))
 
@@ -36,6 +42,8 @@ def is_legal(dt: tuple[str, ...], direction: str) -> bool:
     if "f64" in dt:
         return dt == ("f64",) * 3
     src, wei, dst = dt
+    if dst in NARROW or src in NARROW:
+        return False
     if direction.startswith("BWD_W"):
         return all(name in FLOATS for name in dt)
     a, b, out = (wei, dst, src) if direction == "BWD_D" else (src, wei, dst)
@@ -82,7 +90,10 @@ def test_types_of_a_bias() -> None:
         default = "f64" if "f64" in dt else "f32"
         assert checked_bias_type("", dt, acc) == checked_bias_type(default, dt, acc) == ""
         for name in TYPES.keys() - {default}:
-            if "f64" in (name, default) or (is_integer(name) and acc != "s32"):
+            if name in NARROW:
+                with pytest.raises(UnsupportedError, match=rf"--bia-dt: {name} is not available; available: f32"):
+                    checked_bias_type(name, dt, acc)
+            elif "f64" in (name, default) or (is_integer(name) and acc != "s32"):
                 with pytest.raises(UnsupportedError, match=rf"--bia-dt={name} .* the nearest is {default}"):
                     checked_bias_type(name, dt, acc)
             else:
@@ -92,9 +103,9 @@ def test_types_of_a_bias() -> None:
 def test_names_of_types() -> None:
     for name, row in TYPES.items():
         assert array_type(name, "dt") is row and row.name == name and row.bits == 8 * np.zeros(1, row.numpy).nbytes
-        assert is_integer(name) == (name in ("s32", "s16", "s8", "u8"))
-    with pytest.raises(UnsupportedError, match="--dt: s4 is not available"):
-        array_type("s4", "dt")
+        assert is_integer(name) == (name in ("s32", "s16", "s8", "u8", "s4", "u4"))
+    with pytest.raises(UnsupportedError, match="--dt: f4_e2m1 is not available"):
+        array_type("f4_e2m1", "dt")
     with pytest.raises(UsageError, match=r"--bia-dt: 'float32' is unknown; .*f32"):
         array_type("float32", "bia-dt")
     assert print_types(("u8", "s8", "s32")) == "u8:s8:s32" and print_types(("f32", "f32", "f32")) == "f32"
@@ -109,7 +120,7 @@ def test_conversions_round_to_even_and_saturate(name: str) -> None:
     if not is_integer(name):
         assert found.astype(np.float64)[:5].tolist() == numbers[:5].tolist() and np.isnan(found[-1])
         return
-    low, high = np.iinfo(found.dtype).min, np.iinfo(found.dtype).max
+    low, high = ml_dtypes.iinfo(found.dtype).min, ml_dtypes.iinfo(found.dtype).max
     expected = [0, 2, 2, 0, -2, 300, -300, high, low, high, low, 0]
     assert found.tolist() == [min(max(x, low), high) for x in expected]
     whole = np.array([-(2**40), -129, -1, 0, 127, 128, 255, 256, 2**31, 2**40])
