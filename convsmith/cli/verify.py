@@ -64,7 +64,7 @@ def verify(
         try:
             for problem in problems:
                 bar.start(listed.text(problem))
-                line, failed = _check(problem, threads, target, config, seed, real, emulator is not None)
+                line, failed = _check(problem, threads, target, config, seed, real, emulator)
                 tried += 1
                 right += not failed
                 status = meta[STATUS] = max(status, failed) if 1 not in (status, failed) else 1
@@ -89,7 +89,7 @@ def _emulator(name: str | None) -> Emulator | None:
 
 def _check(
     problem: Problem, threads: int | None, target: str | None, config: str | None, seed: int, real: bool,
-    is_emulated: bool,
+    emulator: Emulator | None,
 ) -> tuple[str, int]:  # fmt: skip
     """Return a line about the problem, and its exit status."""
     text = str(replace(problem, name=None))
@@ -97,12 +97,14 @@ def _check(
     try:
         with faults(command("verify", problem, threads, target, config, seed=seed or None, real=real)):
             kernel = build(problem, threads, target, config)
-            if is_emulated:
+            if emulator is not None:
                 kernel = kernel.emulated()
             verdicts = [verify_kernel(kernel, seed, kind) for kind in ([False, True] if both else [False])]
     except ConvsmithError as error:
         return f"{type(error).__name__}: {text}: {error}", exit_status(error)
     for verdict in verdicts:
         if not verdict.ok:
-            return f"mismatch: {text}: {verdict.detail} (seed {seed}, {kernel.config})", 1
+            doubt = emulator.doubt(kernel.artifact) if emulator is not None and kernel.artifact is not None else ""
+            why = f"; {doubt}" if doubt else ""
+            return f"mismatch: {text}: {verdict.detail} (seed {seed}, {kernel.config}){why}", 1
     return f"right: {text}: {'; '.join(v.detail for v in verdicts)}", 0

@@ -81,6 +81,10 @@ class Emulator(ABC):
         emulated code (code `fault`), and if the emulator ends without results.
         """
 
+    def doubt(self, artifact: Artifact) -> str:
+        """Return why wrong results may be a fault of the emulator; empty if it is known to be right for the code."""
+        return ""
+
 
 class EmulatedFunction:
     """One entry, ready to run in an emulator: `function(block)` with the address of an argument block."""

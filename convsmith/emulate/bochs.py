@@ -18,6 +18,7 @@ from pathlib import Path
 
 from llvmlite import binding as llvm
 
+from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.settings import settings
 from convsmith.emulate.image import PAGE, START, START_SIZE, Image
@@ -41,6 +42,9 @@ PROCESSORS: dict[str, frozenset[str]] = {
     'sapphire_rapids, add_features="amx_fp16"': _AVX2 | _AVX512 | _VNNI | _SERVER | {"amx-fp16"},
 }
 """Bochs' models and their features, as LLVM names them. The first that has all serves: it lacks most of the others."""
+
+_MISREAD = frozenset({"avx512bw", "avx512bf16", "avx512fp16", "amx-int8"})
+"""Features with instructions whose operands the sources of Bochs of August 2026 misread."""
 
 _MARK = b"\nconvsmith results:"
 _FAULT = struct.Struct("<4Q")
@@ -107,6 +111,10 @@ class Bochs(ProcessorEmulator):
                 code="emulator",
             )
         return os.path.abspath(found)
+
+    def doubt(self, artifact: Artifact) -> str:
+        wrong = ", ".join(name for name in artifact.needs if name in _MISREAD)
+        return f"Bochs may compute {wrong} wrong unless it is corrected as CONTRIBUTING.md says" if wrong else ""
 
     def library(self) -> Mapping[str, int]:
         symbols = _rom()[1]

@@ -7,6 +7,7 @@ architecture is needed.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from convsmith.codegen import llvm_bind
+from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.emulate.executable import FileHeader, executable
 from convsmith.emulate.image import PAGE, START, Image, numbers_at
@@ -154,6 +156,14 @@ class Qemu(ProcessorEmulator):
             )  # fmt: skip
         return done.stdout
 
+    def doubt(self, artifact: Artifact) -> str:
+        version = _version(self.program())
+        bytes_of = {a.dtype for entry in artifact.entries.values() for a in entry.arguments} & {"s8", "u8"}
+        if "sme" not in artifact.needs or not bytes_of or version >= _WHOLE_TILES:
+            return ""
+        have, first = (".".join(map(str, v)) for v in (version, _WHOLE_TILES))
+        return f"qemu {have} computes outer products of bytes in even rows and columns alone; {first} computes all"
+
     def program(self) -> str:
         program = self._platform.program
         found = shutil.which(program)
@@ -168,6 +178,18 @@ class Qemu(ProcessorEmulator):
 
 AARCH64 = Qemu(of="aarch64")
 HEXAGON = Qemu(of="hexagon")
+
+
+_WHOLE_TILES = (10, 0)
+"""The first version of qemu that computes all rows and columns of outer products of bytes."""
+
+
+@cache
+def _version(program: str) -> tuple[int, ...]:
+    """Return the version of qemu that a program states, its first two numbers; (0, 0) if it states none."""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"version (\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 @cache

@@ -67,19 +67,25 @@ class CompiledKernel(Inspected):
         self, problem: Problem, target: Machine, config: Decisions | None = None, threads: int = 1,
         load: Callable[[Artifact], LoadedCode] = library_of,
     ) -> None:  # fmt: skip
-        self.problem, self._load = problem, load
-        self.target = target
+        self.problem, self.target = problem, target
         if isinstance(config, GivenSchedule):
             config = replace(config, target=target.name, threads=config.threads or threads)
         self.artifact: Artifact | None = None
-        host: HostKernel | NothingKernel
         if has_empty_tensor(problem):
-            host = NothingKernel(problem)
             self.config = config if _decides(config) else Config(target.name, "oc", threads=threads)
         else:
             self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
             self.config = config if _decides(config) else Config.parse(self.artifact.config)
-            fallback = partial(_host_without_limits, problem, target, self.config, load)
+        self._load_with(load)
+
+    def _load_with(self, load: Callable[[Artifact], LoadedCode]) -> None:
+        """Have calls run the functions that `load` returns."""
+        self._load = load
+        host: HostKernel | NothingKernel
+        if self.artifact is None:
+            host = NothingKernel(self.problem)
+        else:
+            fallback = partial(_host_without_limits, self.problem, self.target, self.config, load)
             host = HostKernel(self.artifact, fallback, load(self.artifact))
         self._host = host
         self._call: Callable[..., Array] = host.call
@@ -219,9 +225,11 @@ class CompiledKernel(Inspected):
         with import_lock:
             from convsmith.emulate.emulators import emulator_for
 
-        return CompiledKernel(
-            self.problem, self.target, self.config, self.config.threads, emulator_for(self.target).load
-        )
+        load = emulator_for(self.target).load
+        kernel = object.__new__(CompiledKernel)
+        kernel.__dict__.update(self.__dict__)
+        kernel._load_with(load)
+        return kernel
 
     def verify(self, seed: int = 0, *, real: bool = False) -> Verdict:
         """Return the verdict of comparing the kernel's results on random data with the numpy reference.

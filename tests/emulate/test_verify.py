@@ -22,7 +22,9 @@ from convsmith.emulate.bochs import BOCHS
 from convsmith.emulate.emulators import emulator_for, is_native
 from convsmith.emulate.ptx.emulator import PTX, PtxInterpreter
 from convsmith.emulate.qemu import AARCH64
+from convsmith.frontend import kernel as kernels
 from convsmith.machine.registry import device_targets, host_targets, known_targets, target
+from convsmith.measure import verification
 from convsmith.runtime import opencl
 from convsmith.runtime.device_library import OpenedOnce
 
@@ -182,3 +184,37 @@ def test_a_fault_of_emulated_code_is_reported(monkeypatch: pytest.MonkeyPatch) -
     assert result.exit_code == 1, result.output
     assert "ToolchainError" not in result.output.splitlines()[0] and "PtxError: " in result.output
     assert "stopped in the interpreter of PTX" in result.output and result.output.endswith("0 of 1 right\n")
+
+
+# -- what emulators are known to do wrong
+@pytest.mark.parametrize("version, doubted", [("7.2.22 (Debian 1:7.2)", True), ("10.0.2", False), ("of nobody", True)])
+def test_outer_products_of_bytes_are_doubted_in_old_versions_of_qemu(
+    version: str, doubted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "qemu-aarch64"
+    program.write_text(f"#!/bin/sh\necho qemu-aarch64 version {version}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    shape = "mb1ic16ih5oc16kh3ph1"
+    for line, level, is_faulty in (
+        (f"--dt=u8:s8:s32 {shape}", "aarch64+sme512", doubted), (shape, "aarch64+sme512", False),
+        (f"--dt=u8:s8:s32 {shape}", "aarch64+sve", False),
+    ):  # fmt: skip
+        artifact = cs.compile(line, target=level).artifact
+        assert artifact is not None
+        assert bool(AARCH64.doubt(artifact)) is is_faulty, (line, level)
+
+
+def test_a_mismatch_of_a_doubted_emulator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PtxInterpreter, "doubt", lambda *a: "this interpreter adds one")
+    monkeypatch.setattr(verification, "reference", lambda *a: {"dst": np.full((1, 4, 5, 5), 0.5, np.float32)})
+    result = verify("--accuracy=strict", "mb1ic3ih5oc4kh3ph1", "--target", "sm_80")
+    assert result.exit_code == 1 and "mismatch: " in result.output
+    assert result.output.splitlines()[-2].endswith("; this interpreter adds one")
+
+
+def test_an_emulated_kernel_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = cs.compile(f"{LAST} mb1ic3ih5oc4kh3ph1", target="sm_80")
+    monkeypatch.setattr(kernels, "compile_problem", lambda *a, **_: pytest.fail("it is compiled"))
+    emulated = kernel.emulated()
+    assert emulated.artifact is kernel.artifact and emulated.verify().ok
