@@ -147,6 +147,9 @@ class Costs:
     """Minimum of that ratio if no two consecutive loads share a cache line."""
     prefetched: int = 0
     """Minimum bytes of packed weights whose vectors arrive sooner where loads prefetch lines; 0 if none do."""
+    prefetched_transforms: int = 0
+    """Minimum bytes of the weights of a transform whose vectors arrive sooner where loads prefetch lines; 0 if none do.
+    """
     weights_ahead: int = 4096
     """Bytes from a vector of packed weights to the cache line that its load prefetches."""
     prefetched_pixels: int = 0
@@ -181,6 +184,10 @@ class Costs:
     """Rates of lines in a transform whose loads prefetch no weights."""
     transform_prefetched: FarRates = PREFETCHING
     """Rates of lines in a transform whose loads prefetch weights."""
+
+    def prefetches_transform(self, size: int) -> bool:
+        """Return whether loads of vectors of a transform's packed weights of ``size`` bytes prefetch lines."""
+        return 0 < self.prefetched_transforms <= size
 
     def prefetches(self, size: int) -> bool:
         """Return whether loads of vectors of packed weights of ``size`` bytes prefetch lines."""

@@ -71,7 +71,7 @@ def winograd_configs(
                 made = winograd_of(problem, base, target, dynamic=False)
             except ConfigError:
                 continue
-            if target.costs.prefetches(_bytes_of_weights(made)):
+            if target.costs.prefetches_transform(_bytes_of_weights(made)):
                 base = replace(base, stream=(WEIGHTS,))
             if not all(_is_transposed(copy, made, target) for copy in made.copies):
                 continue
@@ -257,7 +257,7 @@ def _far(made: Winograd, target: Machine) -> float:
     """
     costs, weights = target.costs, _bytes_of_weights(made)
     arrays = sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4
-    rates = costs.transform_prefetched if costs.prefetches(weights) else costs.transform_far
+    rates = costs.transform_prefetched if costs.prefetches_transform(weights) else costs.transform_far
     first = weights * (weights + arrays > target.l2.bytes)
     passes = 1 / rates.first + (made.tasks - 1) / rates.again
     through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks / rates.arrays

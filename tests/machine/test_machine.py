@@ -65,6 +65,7 @@ def test_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 XEON = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 167\nmodel name\t: Intel(R) Xeon(R) Processor\n"
 ZEN4 = "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9R14\n"
+ZEN5 = "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n"
 ARM = "CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 
 
@@ -72,7 +73,8 @@ ARM = "CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
     ("text", "features", "name"),
     [
         (XEON, {"avx2", "avx512f"}, "intel-server"), (XEON, {"avx2"}, "generic"), (ZEN4, {"avx512f"}, "znver4"),
-        (ZEN4, {"avx2"}, "generic"), (ARM, {"neon"}, "generic"), ("", set(), "generic"),
+        (ZEN4, {"avx2"}, "generic"), (ZEN5, {"avx512f"}, "znver5"), (ARM, {"neon"}, "generic"),
+        ("", set(), "generic"),
     ],
 )  # fmt: skip
 def test_the_micro_architecture_follows_from_what_the_system_says(
@@ -124,7 +126,7 @@ def test_an_unknown_micro_architecture_is_refused_with_those_that_are_known() ->
         cs.compile("mb1ic8iw8oc8kw1")
     assert error.value.code == "bad-setting"
     assert "CONVSMITH_MICRO_ARCHITECTURE='znver9'" in str(error.value)
-    assert "known are znver4, intel-server, generic" in str(error.value)
+    assert "known are znver4, znver5, intel-server, generic" in str(error.value)
 
 
 def test_a_kernel_of_another_micro_architecture_is_another_kernel(tmp_path: Path) -> None:

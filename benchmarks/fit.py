@@ -1,0 +1,163 @@
+"""Fits the costs of a micro-architecture to measurements: those by which the model's first choices lose least time.
+
+    python benchmarks/fit.py znver4 --level avx512                # try every cost, one after the other
+    python benchmarks/fit.py znver4 --level avx2 --costs call,turn    # only these costs
+    python benchmarks/fit.py znver4 --level avx512 --write        # keep the page in results/
+
+Nothing is measured: `first_choice.py` replays the choices on the table of `measurements/`. From the costs in
+`convsmith/machine/`, each cost is tried at multiples of its value, and the best one stays where the mean loss falls by
+enough, and where it falls for neither half of the problems at the expense of the other one: a value that serves half of
+them alone is an accident. Passes over all costs follow each other until none changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from first_choice import Answer, Question, Sample, Table, first_choices, lines_of, read_table
+from report import Report
+
+from convsmith.machine.costs import Costs
+from convsmith.machine.micro_architectures import MicroArchitecture, named
+from convsmith.machine.registry import known_targets
+
+__all__ = ["Fit", "Question", "Sample", "Table", "first_choices", "mean_loss", "numeric_costs", "values"]
+
+FACTORS = (0.5, 0.7, 0.85, 1.2, 1.4, 2.0)
+"""Multiples of a cost that are tried."""
+SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
+"""Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
+OFF = ("prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "page_turn")
+"""Costs whose 0 means that the effect does not exist."""
+LEAST_GAIN = 0.0015
+"""Minimum fall of the mean logarithm of losses for which a cost changes."""
+TOLERANCE = 0.0005
+"""Maximum rise of that mean over half of the problems."""
+UNKNOWN = 0.02
+"""What a first choice that was not measured adds to the logarithm of the loss of the search's reference."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="micro-architecture with a table in measurements/")
+    parser.add_argument("--level", required=True, help="level whose problems count")
+    parser.add_argument("--costs", default="", help="costs to try, in this order (default: all)")
+    parser.add_argument("--passes", type=int, default=3, help="maximum number of passes (default: %(default)s)")
+    parser.add_argument("--write", action="store_true", help="keep the result beside those of benchmarks")
+    options = parser.parse_args(arguments)
+    table = read_table(options.name)
+    table = table._replace(questions=tuple(x for x in table.questions if x.level == options.level))
+    if not table.questions:
+        sys.exit(f"{options.name} has no measurements at level {options.level}")
+    fit = Fit(table, named(options.name), options.level)
+    before = list(fit.answers)
+    for line in lines_of(before):
+        print(line, flush=True)
+    names = options.costs.split(",") if options.costs else numeric_costs()
+    fit.run(names, options.passes, lambda text: print(text, flush=True))
+    for line in lines_of(fit.answers):
+        print(line)
+    print("costs", fit.changed)
+    if options.write:
+        write_page(fit, before)
+
+
+def numeric_costs() -> list[str]:
+    """Return the names of the costs that are numbers."""
+    return [x.name for x in fields(Costs) if x.type in ("float", "int") and x.name not in ("page", "temporaries")]
+
+
+def mean_loss(answers: Sequence[Answer]) -> float:
+    """Return the mean logarithm of the losses; a choice that was not measured is worse than the search's reference."""
+    return sum(map(_log_loss, answers)) / max(len(answers), 1)
+
+
+def _log_loss(answer: Answer) -> float:
+    if answer.loss is not None:
+        return math.log(answer.loss)
+    return math.log(1 / answer.question.best) + UNKNOWN
+
+
+@dataclass
+class Fit:
+    """The costs of ``micro_architecture`` at a level that fit a table of measurements of that level.
+
+    ``changed`` are the costs that differ from those that it began with.
+    """
+
+    table: Table
+    micro_architecture: MicroArchitecture
+    level: str
+    changed: dict[str, Any] = field(default_factory=dict)
+    answers: list[Answer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.answers = self.asked({})
+
+    def value(self, name: str) -> Any:
+        """Return the value of a cost as it is now."""
+        level = next(x for x in known_targets("generic") if x.name == self.level)
+        return self.changed.get(name, getattr(self.micro_architecture.of(level).costs, name))
+
+    def asked(self, changes: dict[str, Any]) -> list[Answer]:
+        """Return the first choices with ``changes`` of the costs."""
+        own, bits = self.micro_architecture, next(x.vector_bits for x in known_targets() if x.name == self.level)
+        costs = {**dict(own.costs_of(bits)), **self.changed, **changes}
+        return list(first_choices(self.table, replace(own, costs=tuple(costs.items()), by_bits=())))
+
+    def run(self, names: Sequence[str], passes: int, tell: Callable[[str], None]) -> None:
+        """Try the costs in their order, at most ``passes`` times; ``tell`` is given each change as text."""
+        for _ in range(passes):
+            if not any([self.improve(name, tell) for name in names]):
+                return
+
+    def improve(self, name: str, tell: Callable[[str], None]) -> bool:
+        """Give a cost the value of least loss; return whether that is another one."""
+        found = [(self.asked({name: value}), value) for value in values(name, self.value(name))]
+        legal = [(mean_loss(answers), value, answers) for answers, value in found if self._is_better(answers)]
+        if not legal:
+            return False
+        loss, value, answers = min(legal, key=lambda x: x[0])
+        tell(f"{name}: {self.value(name)} -> {value}: mean {mean_loss(self.answers):.4f} -> {loss:.4f}")
+        self.changed[name], self.answers = value, answers
+        return True
+
+    def _is_better(self, answers: Sequence[Answer]) -> bool:
+        halves = (slice(0, None, 2), slice(1, None, 2))
+        rises = [mean_loss(answers[x]) - mean_loss(self.answers[x]) for x in halves]
+        return max(rises) <= TOLERANCE and mean_loss(self.answers) - mean_loss(answers) >= LEAST_GAIN
+
+
+def values(name: str, value: Any) -> Iterator[Any]:
+    """Yield the values that are tried for a cost."""
+    if name in OFF and not value:
+        yield from (1.0, 3.0, 6.0) if name == "page_turn" else SIZES
+        return
+    if name in OFF:
+        yield 0
+    tried = (round(value * factor) if isinstance(value, int) else round(value * factor, 4) for factor in FACTORS)
+    yield from dict.fromkeys(x for x in tried if x != value)
+
+
+def write_page(fit: Fit, before: Sequence[Answer]) -> None:
+    """Write the page of a fit, and the first choices before and after it."""
+    report = Report(f"fit-{fit.micro_architecture.name}-{fit.level}", f"Costs of {fit.micro_architecture.name} fitted")
+    report.note(f"Measurements: {fit.table.machine}; {fit.table.source}. {len(fit.table.questions)} problems.")
+    costs = [[name, value] for name, value in fit.changed.items()]
+    report.table("Costs that change", ["cost", "value"], [[str(x) for x in row] for row in costs])
+    report.table("First choices", ["before", "after"], [list(x) for x in zip(lines_of(before), lines_of(fit.answers))])
+    report.data |= {"costs": costs, "losses": {_key(x.question): [x.loss, y.loss] for x, y in zip(before, fit.answers)}}
+    report.write()
+
+
+def _key(question: Question) -> str:
+    return f"--target={question.level} {question.line}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Fitting finds costs by which the first choices of a table lose less, and keeps what serves half of it alone away."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from convsmith.machine.micro_architectures import MicroArchitecture, named
+from convsmith.machine.registry import known_targets
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SIZES = ((192, 28), (384, 14), (576, 14), (960, 7))
+LINES = [f"--stag=axb --dtag=axb g{c}mb1ic{c}ih{n}oc{c}oh{n}kh3ph1" for c, n in SIZES]
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("fit")
+
+
+def table_of(fit: Any, losses: Sequence[float], micro_architecture: MicroArchitecture) -> Any:
+    """Return a table in which the choice of ``micro_architecture`` is the fastest, and that of the reference costs
+    takes longer by a factor of ``losses``.
+    """
+    plain = fit.Table("", "", "", tuple(fit.Question(line, "avx2", {}) for line in LINES))
+    chosen = [[x.config for x in fit.first_choices(plain, of)] for of in (micro_architecture, named("generic"))]
+    questions = []
+    for line, best, first, loss in zip(LINES, *chosen, losses):
+        assert best != first
+        samples = {first: fit.Sample(loss, 0.01, 15), best: fit.Sample(1.0, 0.01, 15)}
+        questions.append(fit.Question(line, "avx2", samples))
+    return fit.Table("generic", "", "", tuple(questions))
+
+
+CHANGED = MicroArchitecture("", costs=(("fetched", 64),))
+"""Costs with other first choices than the reference costs: caches fetch one line at once."""
+
+
+@pytest.mark.parametrize(("losses", "is_found"), [((1.2, 1.2, 1.2, 1.2), True), ((1.3, 0.9, 1.3, 0.9), False)])
+def test_a_cost_changes_where_both_halves_of_the_problems_gain(
+    fit: Any, losses: Sequence[float], is_found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit, "values", lambda name, value: [64])
+    found = fit.Fit(table_of(fit, losses, CHANGED), named("generic"), "avx2")
+    before, told = fit.mean_loss(found.answers), []
+    assert found.improve("fetched", told.append) is is_found
+    assert found.changed == ({"fetched": 64} if is_found else {}) and len(told) == is_found
+    assert (fit.mean_loss(found.answers) < before) is is_found
+    assert not found.improve("fetched", told.append)
+
+
+def test_every_cost_that_is_a_number_has_values_to_try(fit: Any) -> None:
+    names = fit.numeric_costs()
+    costs = known_targets("generic")[0].costs
+    assert {"call", "beyond", "weights_kept"} <= set(names) and not {"slow", "transform_far", "page"} & set(names)
+    for name in names:
+        now = getattr(costs, name)
+        tried = list(fit.values(name, now))
+        assert len(tried) >= 3 and now not in tried and all(type(x) in (int, float) for x in tried)
+
+
+def test_costs_of_a_width_replace_those_of_all_levels() -> None:
+    one = MicroArchitecture("", "x86_64", costs=(("call", 1.0), ("turn", 3.0)), by_bits=((256, (("call", 2.0),)),))
+    levels = {level.name: one.of(level).costs for level in known_targets("generic")}
+    assert (levels["avx512"].call, levels["avx512"].turn) == (1.0, 3.0)
+    assert (levels["avx2"].call, levels["avx2"].turn) == (2.0, 3.0)
+    assert levels["aarch64"] == next(x.costs for x in known_targets("generic") if x.name == "aarch64")
