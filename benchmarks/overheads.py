@@ -60,8 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(what: str, tree: Path, cache: Path) -> dict[str, float]:
     """Return the microseconds that a process with the modules of `tree` measures."""
     command = [sys.executable, __file__, "--measure", what]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "CONVSMITH_CACHE": str(cache)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    setting = {"PYTHONPATH": str(tree), "CONVSMITH_CACHE": str(cache)}
+    setting |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{cache}-of-bytecode"}  # as if installed
+    done = subprocess.run(command, env={**os.environ, **setting}, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
     found: dict[str, float] = json.loads(done.stdout)

@@ -56,6 +56,11 @@ def is_joined(row: Instruction) -> bool:
     return row.result.layout.registers == 1
 
 
+@cache  # most shuffles of a row have one of two masks
+def _mask(places: tuple[int, ...]) -> str:
+    return f"<{len(places)} x i32> <{', '.join([f'i32 {i}' for i in places])}>"
+
+
 class _Text:
     """Expressions, numbered in the order in which they are added."""
 
@@ -68,8 +73,7 @@ class _Text:
         return f"{{{len(self.lines) - 1}}}"
 
     def shuffle(self, type_: str, a: str, b: str, places: Sequence[int]) -> str:
-        listed = ", ".join(f"i32 {i}" for i in places)
-        return self.put(f"shufflevector {type_} {a}, {type_} {b}, <{len(places)} x i32> <{listed}>")
+        return self.put(f"shufflevector {type_} {a}, {type_} {b}, {_mask(tuple(places))}")
 
     def fenced(self, type_: str, row: str, bits: int) -> str:
         """Return ``row`` of ``bits`` bits behind a fence that needs no code. Without it LLVM looks for one shuffle that
@@ -120,17 +124,17 @@ def _within_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
 
     Interleaving row ``i`` with row ``i + half``, repeated log2 times, is a transposition.
     """
+    half = within // 2
+    halves = [
+        [block + start + i // 2 + side * (i % 2) for block in range(0, side, within) for i in range(within)]
+        for start in (0, half)
+    ]
     out: list[str] = []
     for first in range(0, len(rows), within):
-        part, half = rows[first : first + within], within // 2
+        part = rows[first : first + within]
         for _ in range(within.bit_length() - 1):
             pairs = [(part[i], part[i + half]) for i in range(half)]
-            part = [
-                text.shuffle(type_, a, b, [
-                    block + start + i // 2 + side * (i % 2) for block in range(0, side, within) for i in range(within)
-                ])
-                for a, b in pairs for start in (0, half)
-            ]  # fmt: skip
+            part = [text.shuffle(type_, a, b, places) for a, b in pairs for places in halves]
         out += part
     return out
 
