@@ -183,7 +183,8 @@ def _call(
     dst_tag = src_tag if not isinstance(out, np.ndarray) or out.ndim != x.ndim else _tag(out, src_tag)
     if not _PLAIN.issuperset(map(type, options)):
         options = ConvOptions(*map(_frozen, options._fields, options))
-    kernel, sizes = (_kernel_of.__wrapped__ if watched() else _kernel_of)(
+    is_watched = watched()
+    kernel, sizes = (_kernel_of.__wrapped__ if is_watched else _kernel_of)(
         function, (x.shape, x.dtype, src_tag), (w.shape, w.dtype, _tag(w)), dst_tag,
         None if bias is None else as_array("bias", bias).dtype, options,
         None if threads is None else integer("threads", threads), settings.threads, settings.choice,
@@ -191,7 +192,7 @@ def _call(
     w = with_denormals(denormals, "w", w)
     if sizes:
         return run_transposed(kernel, sizes, _NAMES, x, w, bias, out)
-    if not watched() and (packed := kernel.kept(_KEPT, _NAMES, w, bias)) is not None:
+    if not is_watched and (packed := kernel.kept(_KEPT, _NAMES, w, bias)) is not None:
         return kernel.call_as(_NAMES, x, packed, out)
     arrays: dict[str, Given] = {"src": x, "wei": w}
     if bias is not None:

@@ -363,18 +363,25 @@ class HostKernel:
 
     def _compute(self, inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays, through copies of those that do not fit."""
-        specs = self._border.specs
-        ready = {name: x if isinstance(x, Packed) else specs[name].prepare(x) for name, x in inputs.items()}
+        specs, packed = self._border.specs, list[str]()
+        addresses, keep = list[int](), list[Array | Packed]()
         copies: list[tuple[Array, Array]] = []
+        for name, x in inputs.items():
+            if isinstance(x, Packed):
+                packed.append(name)
+                addresses.append(x.addresses[0])
+            else:
+                x = specs[name].prepare(x)
+                addresses.append(address_of(x))
+            keep.append(x)
         for name, array in results.items():
-            spec = specs[name]
-            ready[name] = array
+            spec, made = specs[name], array
             if not spec.fits(array):
-                ready[name] = made = spec.prepare(array) if spec.argument.role == "inout" else spec.empty()
+                made = spec.prepare(array) if spec.argument.role == "inout" else spec.empty()
                 copies.append((array, made))
-        packed = tuple(name for name, x in inputs.items() if isinstance(x, Packed))
-        addresses = [x.addresses[0] if isinstance(x, Packed) else address_of(x) for x in ready.values()]
-        self._call_on(tuple(ready), packed).run(addresses, ready)
+            addresses.append(address_of(made))
+            keep.append(made)
+        self._call_on((*inputs, *results), tuple(packed)).run(addresses, keep)
         for array, made in copies:
             np.copyto(array, made)
 
