@@ -79,7 +79,9 @@ _cached_machine = cache(_create_machine)
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause the cyclic garbage collector, which costs tens of milliseconds while LLVM modules are alive."""
+    """Pause the cyclic garbage collector, which costs tens of milliseconds while LLVM modules or the nodes of a kernel
+    are alive.
+    """
     if not gc.isenabled():
         yield
         return

@@ -95,8 +95,9 @@ def _compile_or_load(
         artifact, status = stored if plan is None else _with_plan(stored, plan), "cached"
     else:
         with import_lock:
+            from convsmith.codegen import llvm_bind
             from convsmith.ir.intern import one_table
-        with one_table():
+        with llvm_bind.no_collection(), one_table():
             if config is None:
                 with faults(trace.command("verify", *line_words(plain), target=target.name, threads=threads)):
                     config = choose(plain, target, threads, bool(requirements))

@@ -41,14 +41,15 @@ def conforms(value: Any, hint: Any) -> bool:
 
 
 def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Collection[str] = ()) -> None:
-    """Check every field of the dataclass instance `record`, except those in `skip`, against its type hint.
+    """Check every field of the dataclass instance `record`, except those in `skip` and those that have their default,
+    against its type hint.
 
     Raise `fail(message)` for the first field that does not conform.
     """
     kind: Any = type(record)
-    for name, (hint, check) in _hints(kind).items():
+    for name, hint, check, default in _hints(kind):
         value = getattr(record, name)
-        if (type(value) is not hint or hint is int) and name not in skip and not check(value):
+        if value is not default and (type(value) is not hint or hint is int) and name not in skip and not check(value):
             raise fail(f"{name}={shown(value)} is not legal: expected {_text(hint)}")
 
 
@@ -159,10 +160,12 @@ def _is_huge(value: object) -> bool:
 
 
 @cache
-def _hints(record: Any) -> dict[str, tuple[Any, Callable[[Any], bool]]]:
-    """Return the type hint of each field of a dataclass, and the function that says whether a value conforms to it."""
+def _hints(record: Any) -> list[tuple[str, Any, Callable[[Any], bool], Any]]:
+    """Return the name of each field of a dataclass, its type hint, the function that says whether a value conforms to
+    it, and its default, which conforms to it (`MISSING` if it has none).
+    """
     hints = get_type_hints(record)
-    return {field.name: (hints[field.name], _check_of(hints[field.name])) for field in fields(record)}
+    return [(x.name, hints[x.name], _check_of(hints[x.name]), x.default) for x in fields(record)]
 
 
 def _text(hint: Any) -> str:

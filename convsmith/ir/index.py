@@ -251,7 +251,8 @@ def from_sorted(const: int, terms: tuple[Term, ...]) -> Index:
 
 
 def _order(term: Term) -> str:
-    return term[0].order  # type: ignore[attr-defined,no-any-return]
+    atom = term[0]
+    return atom.name if type(atom) is Var else atom.order  # type: ignore[attr-defined]
 
 
 def add(a: Index, factor: int, b: IndexLike) -> Index:

@@ -11,7 +11,7 @@ threads wrote.  Within the nest, a thread sees what another thread wrote only af
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
@@ -285,11 +285,16 @@ class Kernel:
         return kernel_text(self)
 
 
-def _below(s: Stmt) -> Iterator[Stmt]:
-    yield s
-    inner = s.stmts if isinstance(s, Block) else (s.body,) if isinstance(s, (For, If, Let, Alloc, At)) else ()
-    for x in inner:
-        yield from _below(x)
+def _below(s: Stmt) -> list[Stmt]:
+    found, stack = [], [s]
+    while stack:
+        x = stack.pop()
+        found.append(x)
+        if isinstance(x, Block):
+            stack.extend(x.stmts[::-1])
+        elif isinstance(x, (For, If, Let, Alloc, At)):
+            stack.append(x.body)
+    return found
 
 
 def block(*stmts: Stmt) -> Stmt:

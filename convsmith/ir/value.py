@@ -60,7 +60,7 @@ class Lanes(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether all lanes are accessed."""
-        return not self.first and self.active == self.count
+        return not self.first and self.active == len(self.offsets)
 
     @property
     def rows(self) -> tuple[int, int, int] | None:

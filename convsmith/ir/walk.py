@@ -63,7 +63,7 @@ def _no_children(n: object) -> tuple[AnyNode, ...]:
 
 
 _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
-    Affine: lambda n: tuple(a for a, _ in n.terms),
+    Affine: lambda n: tuple([a for a, _ in n.terms]),
     FloorDiv: lambda n: (n.num,),
     Mod: lambda n: (n.num,),
     Min: lambda n: n.args,
@@ -114,8 +114,10 @@ def children(n: AnyNode) -> tuple[AnyNode, ...]:
 
 
 def walk(n: AnyNode) -> Iterator[AnyNode]:
-    """Yield ``n`` and everything below it in preorder; a composite value shared within one statement is yielded once.
+    """Return an iterator over ``n`` and everything below it in preorder; a composite value shared within one statement
+    comes once.
     """
+    found: list[AnyNode] = []
     seen: set[AnyNode] = set()
     stack = [n]
     while stack:
@@ -127,10 +129,12 @@ def walk(n: AnyNode) -> Iterator[AnyNode]:
             if x in seen:
                 continue
             seen.add(x)
-        yield x
-        below = _CHILDREN.get(t)
-        if below is not None:
-            stack.extend(below(x)[::-1])
+        found.append(x)
+        if t is not Var:
+            below = _CHILDREN.get(t)
+            if below is not None:
+                stack.extend(below(x)[::-1])
+    return iter(found)
 
 
 def loads_of(v: Value) -> Iterator[Load]:
@@ -161,7 +165,10 @@ def variables_of(n: AnyNode) -> frozenset[Var]:
         pass
     found: frozenset[Var] = frozenset((n,)) if type(n) is Var else _NONE
     for c in children(n):
-        below = variables_of(c)
+        try:
+            below: frozenset[Var] = c._variables  # type: ignore[union-attr]
+        except AttributeError:
+            below = variables_of(c)
         if not below <= found:
             found = found | below if found else below
     _KEEP[isinstance(n, Stmt)](n, found)
@@ -184,20 +191,19 @@ def bound_in(s: Stmt) -> set[Var]:
 
 
 def loops_of(s: Stmt) -> Iterator[For]:
-    """Yield all loops in ``s``, outermost first."""
-    for x in statements_of(s):
-        if isinstance(x, For):
-            yield x
+    """Return an iterator over all loops in ``s``, outermost first."""
+    return iter([x for x in statements_of(s) if isinstance(x, For)])
 
 
 def statements_of(s: Stmt) -> Iterator[Stmt]:
-    """Yield ``s`` and all statements below it, in preorder."""
-    stack = [s]
+    """Return an iterator over ``s`` and all statements below it, in preorder; a generator would take twice as long."""
+    found, stack = [], [s]
     while stack:
         x = stack.pop()
-        yield x
+        found.append(x)
         t = type(x)
         if t is Block:
             stack.extend(x.stmts[::-1])  # type: ignore[attr-defined]
         elif t not in WITHOUT_STATEMENTS:
             stack.append(x.body)  # type: ignore[attr-defined]
+    return iter(found)

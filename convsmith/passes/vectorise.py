@@ -7,7 +7,7 @@ that has lanes already, each new lane is a group of the old lanes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from convsmith.arith.dependence import Distances
@@ -51,14 +51,14 @@ class LaneMap(Rewriter):
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[tuple[Index, ...], Lanes | None]:
         """Return the index of the first lane and the lanes; None if the access is equal for all lanes."""
-        if not any(self.var in variables_of(i) for i in index):
+        if not any([self.var in variables_of(i) for i in index]):
             return index, self.first(buffer, index) if self.active == 1 else None
-        first = tuple(substitute(i, {self.var: self.start}) for i in index)
+        first = tuple([substitute(i, {self.var: self.start}) for i in index])
         whole = offset(buffer, index)
         moving = [(a, c) for a, c in whole.terms if self.var in variables_of(a)]
         if len(moving) == 1 and moving[0][0] is self.var:
             step = moving[0][1]
-            offsets = tuple(step * n for n in range(self.count))
+            offsets = tuple([step * n for n in range(self.count)])
         else:
             distances, origin = [], offset(buffer, first)
             for n in range(self.active):
@@ -163,19 +163,43 @@ def _is_sum(s: Store) -> bool:
     )  # fmt: skip
 
 
-def _keeps_to_itself(s: Stmt, var: Var, loads: Collection[Load]) -> bool:
-    """Return whether a body is one store whose lanes read, of what the store writes, only their own element.
+def _keeps_to_itself(s: Stmt, var: Var, count: int, loads: Collection[Load]) -> bool:
+    """Return whether each of ``count`` lanes reads, of what a body writes, only what the same lane has written.
 
-    ``loads`` are those of the body.
+    ``loads`` are those of the body. A false answer says nothing: the dependence test knows more cases.
     """
     while isinstance(s, If):
         s = s.body
-    if not isinstance(s, Store) or any(v.buffer is s.buffer and v.index != s.index for v in loads):
+    if isinstance(s, Store) and not any(v.buffer is s.buffer and v.index != s.index for v in loads):
+        if any(var in variables_of(i) for i in s.index):
+            return True
+        term = s.value.b if isinstance(s.value, Binary) else s.value
+        return all(not isinstance(v, Load) or v.buffer is not s.buffer for v in walk(term))
+    accesses: dict[Buffer, list[tuple[Index, ...]]] = {}
+    for t in statements_of(s):
+        if isinstance(t, Store):
+            accesses.setdefault(t.buffer, []).append(t.index)
+        elif not isinstance(t, (Block, Alloc, If)):
+            return False
+    for v in loads:
+        if v.buffer in accesses:
+            if v.lanes is not None:
+                return False
+            accesses[v.buffer].append(v.index)
+    return all(any(_apart(dim, var, count) for dim in zip(*places)) for places in accesses.values())
+
+
+def _apart(places: Sequence[Index], var: Var, count: int) -> bool:
+    """Return whether no place of one of ``count`` lanes along ``var`` is a place of another lane: all places move by
+    the same step and lie constant distances apart, none of which is a distance of two lanes.
+    """
+    terms = places[0].terms
+    step = next((c for atom, c in terms if atom is var), 0)
+    others = (var in variables_of(atom) for atom, _ in terms if atom is not var)
+    if not step or any(x.terms != terms for x in places) or any(others):
         return False
-    if any(atom is var for i in s.index for atom, _ in i.terms) or any(var in variables_of(i) for i in s.index):
-        return True
-    term = s.value.b if isinstance(s.value, Binary) else s.value
-    return all(not isinstance(v, Load) or v.buffer is not s.buffer for v in walk(term))
+    starts = {x.const for x in places}
+    return len(starts) == 1 or not any([a + step * n in starts for a in starts for n in range(1, count)])
 
 
 Loop = For
@@ -285,7 +309,7 @@ class _Vectorise(ScopedRewriter):
         try:
             lanes = LaneMap(loop.var, loop.lo, n, self.lanes, self.ranges)
             vectors = self.vector(loop.body, lanes)
-            if n > 1 and not _keeps_to_itself(loop.body, loop.var, lanes.loads):
+            if n > 1 and not _keeps_to_itself(loop.body, loop.var, n, lanes.loads):
                 self.require_lanes(loop)
             return vectors
         except NotVector as e:

@@ -85,3 +85,14 @@ def test_a_transform_of_one_convolution_is_no_kernel_of_stages() -> None:
     kernel = cs.compile(TRANSFORMED, target="avx2", threads=1)
     program = kernel.plan().program
     assert program.transform in kernel.transforms and not program.kernels and len(program.statements) == 1
+
+
+@pytest.mark.parametrize("line, most", [(POINTWISE, 80_000), (TRANSFORMED, 250_000)])
+@pytest.mark.usefixtures("no_cache")
+def test_a_compilation_calls_few_functions(line: str, most: int) -> None:
+    """Functions of Python alone count: their number is the same on every machine, unlike the time that they take."""
+    problem, machine = parse_problem(line).canonical(), known_target("avx512")
+    compile_or_load(problem, target=machine, choose=choose)  # modules are loaded
+    with counting() as calls:
+        compile_or_load(problem, target=machine, choose=choose)
+    assert calls["all"] <= most

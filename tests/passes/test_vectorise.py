@@ -174,3 +174,18 @@ def test_lanes_that_are_repeated_are_the_same_in_all_vectors() -> None:
     rows = vectorise(vectorise(kernel, "k", 8), "n", 2)
     with pytest.raises(ConfigError, match="repeat what differs between lanes"):
         vectorise(rows, "m", 2)
+
+
+@pytest.mark.parametrize("distance, conflicts", [(1, True), (3, True), (4, False), (-2, False), (-5, False)])
+def test_lanes_that_write_each_others_elements_are_refused(distance: int, conflicts: bool) -> None:
+    """Lanes with elements of their own need no dependence test; those a lane's distance apart do."""
+    kernel = parse_kernel(f"""kernel k(a: f32[4], b: f32[4], d: f32[24])
+  for l in 0 .. 4:
+    d[l + 8] = a[l]
+    d[l + {8 + distance}] = b[l]
+""")
+    if conflicts:
+        with pytest.raises(ConfigError, match="l"):
+            vectorise(kernel, "l", 4)
+    else:
+        assert_same_results(kernel, vectorise(kernel, "l", 4))
