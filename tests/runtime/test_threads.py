@@ -26,7 +26,7 @@ X, W = channels_last(SHAPE), weights(5)
 
 def run_python(body: str, timeout: float = 120) -> str:
     """Run a script in an interpreter of its own, where tests' helpers can be imported."""
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(body)],
         env={**os.environ, "PYTHONPATH": path}, timeout=timeout, capture_output=True, text=True,
