@@ -71,6 +71,20 @@ def test_blocked_chain_is_a_schedule_like_any_other(case: dict[str, int]) -> Non
     assert cs.compile(line(case, SMALL), schedule=schedule, target="avx2", threads=1).verify().ok
 
 
+def test_kernels_of_devices_are_scheduled_alike() -> None:
+    def grid(s: KernelSchedule) -> None:
+        images, rows = s.loop("mb"), s.loop("oh")
+        tiles, threads = s.tile(s.loop("oc"), 4)
+        s.reorder(images, tiles, rows, threads)
+        s.bind("grid", images, tiles, rows)
+        s.bind("group", threads)
+
+    kernel = made(ONE_BY_ONE, grid, "sm_80")
+    assert kernel.artifact is not None
+    launch = kernel.artifact.entries["main"].launch
+    assert (launch.grid, launch.group) == ((4, 5, 1), (4, 1, 1)) and kernel.verify().ok
+
+
 def test_threads_share_what_a_schedule_says() -> None:
     entries = [made(ONE_BY_ONE, f, threads=3).artifact.entries for f in (nothing, product)]  # type: ignore[union-attr]
     assert [x["main"].launch.threads for x in entries] == [1, 3]

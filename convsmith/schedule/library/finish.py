@@ -47,7 +47,8 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         s.vectorise(lane)
     s.replace()
     s.run(simplify, False)
-    s.run(outline)
+    if s.machine.device is None:
+        s.run(outline)
     if any(x.kind == "parallel" for x in loops_of(s.kernel.body)):
         s.run(collapse)
     for rewrite in (unused_let, hoist, cse, strength_reduce, unroll):
