@@ -197,7 +197,7 @@ def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list
     sizes = {Var(d.name): d.size for d in st.dims}
     tiles, apart = _group_tiles(loops, config, sizes), loops.residues
     reached = (
-        interval(x, {v: (0, (n - 1) * apart.get(str(v), 1)) for v, n in _moving(x, tiles, sizes, apart).items()})
+        interval(x, {v: (0, (n - 1) * apart.get(v.name, 1)) for v, n in _moving(x, tiles, sizes, apart).items()})
         for x in view.coords
     )
     return [hi - lo + 1 for lo, hi in reached]
@@ -274,7 +274,7 @@ def _moving(
     for atom, _ in coordinate.terms:
         if isinstance(atom, FloorDiv):
             for v, c in atom.num.terms:
-                if isinstance(v, Var) and tiles[v] < sizes[v] and c * tiles[v] * apart.get(str(v), 1) % atom.den:
+                if isinstance(v, Var) and tiles[v] < sizes[v] and c * tiles[v] * apart.get(v.name, 1) % atom.den:
                     whole[v] = -(-sizes[v] // tiles[v]) * tiles[v]
     return {**tiles, **whole}
 

@@ -116,11 +116,10 @@ class Schedule:
     ) -> tuple[Loop, Loop]:  # fmt: skip
         self._taken.discard(loop.name)
         outer, inner = (self._name(f"{loop.of}.{letter}" if letter else loop.name) for letter in parts)
+        _, of, dims, role, _, extent, each, is_tiled = loop
         return (
-            loop._replace(
-                name=outer, level=levels[0], extent=-(-loop.extent // size), tile=loop.tile * size, is_tiled=True
-            ),
-            loop._replace(name=inner, level=levels[1], extent=size),
+            Loop(outer, of, dims, role, levels[0], -(-extent // size), each * size, True),
+            Loop(inner, of, dims, role, levels[1], size, each, is_tiled),
         )
 
     def extend(self, loop: Loop, size: int) -> Loop:
