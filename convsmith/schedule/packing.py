@@ -7,11 +7,12 @@ in registers. Threads share a long copy of an operand that changes in each call.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from itertools import product
 from math import gcd, prod
+from typing import NamedTuple
 
 from convsmith.ir.index import Ge0, Var, parts_of
 from convsmith.ir.instruction import Instruction
@@ -26,7 +27,6 @@ from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten, offset
-from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_stores import gather_stores
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
@@ -39,13 +39,13 @@ from convsmith.passes.share_outermost import share_outermost
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.strength import strength_reduce
-from convsmith.passes.tile import tile
 from convsmith.passes.transpose import READ, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
-from convsmith.schedule.fill import filling
-from convsmith.schedule.loops import loops_in
+from convsmith.schedule.fill import fill
+from convsmith.schedule.loops import Loop, loops_in, names
+from convsmith.schedule.schedule import Schedule
 
 PIECES = 4
 """Maximum number of pieces of a loop."""
@@ -57,8 +57,6 @@ TURNS = 8
 """Maximum number of iterations whose pieces are written place by place."""
 LEAST = 256
 """Minimum number of consecutive bytes that a block writes."""
-COLUMN = "columns"
-"""Name of the loop over the columns of tiles."""
 TASKS = 8
 """Minimum number of iterations of shared loops for each thread."""
 LONG = 4
@@ -70,15 +68,38 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]
     """Return the rewrites of the copy and of the sums computed from it; ``threads`` share a long copy. On a device, a
     thread of a grid writes each element.
     """
+    over = {Var(x.name): x for x in loops_in(pack.body)}
+    s = Schedule(names(over.values()))
     if target.device is not None:
         (store,) = (s for s in statements_of(pack.body) if isinstance(s, Store))
-        over = {Var(x.name): x for x in loops_in(pack.body)}
-        return list(filling([over[x] for x in store.index if isinstance(x, Var)]))
-    steps = _copying_steps(pack, target, threads if _is_shared(pack, target) else 1)
-    before, after = _summing_steps(pack, target)
-    flat = next(n for n, step in enumerate(steps) if step.run is flatten) + 1
-    unrolled = [Step(unroll)] if before else []
-    return [*before, *steps[:flat], *after, *steps[flat:], *unrolled]
+        fill(s, [over[x] for x in store.index if isinstance(x, Var)])
+        return s.steps
+    sharing = threads if _is_shared(pack, target) else 1
+    sums = _order_sums(s, pack, target)
+    parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
+    packed = pack.params[-1]
+    copies = [x for x in parts if any(isinstance(y, Store) and y.buffer is packed for y in statements_of(x))]
+    moved = _Moved.of(copies[0]) if len(copies) == 1 else None
+    found = None if moved is None else _transposition(moved, target)
+    if moved is not None and found is not None:
+        transposed = _order_transposed(s, moved, *found, target, sharing)
+        s.run(flatten)
+        _lower_sums(s, pack, target, sums)
+        _lower_transposed(s, transposed, target)
+    else:
+        vectors = _order_copy(s, pack, [x for part in copies for x in loops_in(part)], moved, target, sharing)
+        s.run(flatten)
+        _lower_sums(s, pack, target, sums)
+        _lower_copy(s, vectors)
+    s.run(simplify, False)
+    s.run(narrow_index)
+    if sharing > 1:
+        s.run(collapse)
+    s.run(strength_reduce)
+    s.run(unused_let)
+    if sums.side:
+        s.run(unroll)
+    return s.steps
 
 
 def _is_shared(pack: Kernel, target: Machine) -> bool:
@@ -89,68 +110,87 @@ def _is_shared(pack: Kernel, target: Machine) -> bool:
     return is_long and isinstance(pack.body, For) and not any(isinstance(s, Alloc) for s in statements_of(pack.body))
 
 
-def _sharing_steps(names: Sequence[str], threads: int) -> tuple[list[Step], list[Step]]:
-    """Return the rewrites by which ``threads`` share the loops ``names``: before they are cut, and before pointers.
+class _SumLoops(NamedTuple):
+    """The loops of sums that a packing kernel makes: ``side`` are those over sums side by side, the innermost one over
+    the lanes of a vector, ``depth`` those over the terms of a run.
     """
-    if threads == 1:
-        return [], []
-    return [Step(share_outermost, tuple(names), TASKS * threads)], [Step(collapse)]
+
+    depth: tuple[Loop, ...] = ()
+    side: tuple[Loop, ...] = ()
+    are_there: bool = False
 
 
-def _summing_steps(pack: Kernel, target: Machine) -> tuple[list[Step], list[Step]]:
-    """Return the rewrites of the sums that a packing kernel makes, before and after memory is flat; none without sums.
-
-    Vectors of the sums that a run holds stay in registers for as long as it lasts.
-    """
-    run = next((s for s in statements_of(pack.body) if isinstance(s, Alloc)), None)
+def _order_sums(s: Schedule, pack: Kernel, target: Machine) -> _SumLoops:
+    """Have vectors of the sums that a run holds stay in registers for as long as it lasts."""
+    run = next((x for x in statements_of(pack.body) if isinstance(x, Alloc)), None)
     if run is None:
-        return [], []
+        return _SumLoops()
     around = [x for x in loops_of(pack.body) if run in statements_of(x)]
-    side = [x.var.name for x in around if x.kind == "unrolled"]
-    outer = [x.var.name for x in around if x.kind != "unrolled"]
-    depth: list[For] = list(loops_of(run.body))
-    lanes = target.lanes(S32.bits)
-    steps: list[Step] = []
+    handles = {x.name: x for x in loops_in(pack.body)}
+    side = [handles[x.var.name] for x in around if x.kind == "unrolled"]
+    outer = [handles[x.var.name] for x in around if x.kind != "unrolled"]
     if side:
-        last = side.pop()
-        steps.append(Step(tile, last, lanes, f"{last}v", f"{last}l"))
-        side += [f"{last}v", f"{last}l"]
-        steps += [Step(fission, tuple(side), ((side[-1], lanes),)), Step(sink, tuple(side))]
-        steps.append(Step(simplify))
-        steps += [Step(partition, (*outer, *side[:-1])), Step(guard_tails, tuple(side))]
-    after = [Step(simplify)]
-    terms = int(depth[-1].hi) if depth else 1
+        lanes = target.lanes(S32.bits)
+        side[-1:] = s.tile(side[-1], lanes, "vl", ("register", "instruction"))
+        s.run(fission, tuple(side), ((side[-1], lanes),))
+        s.run(sink, tuple(side))
+        s.run(simplify)
+        s.run(partition, (*outer, *side[:-1]))
+        s.run(guard_tails, tuple(side))
+    return _SumLoops(loops_in(run.body), tuple(side), True)
+
+
+def _lower_sums(s: Schedule, pack: Kernel, target: Machine, sums: _SumLoops) -> None:
+    """Make vectors of sums, and instructions of their terms."""
+    if not sums.are_there:
+        return
+    s.run(simplify)
+    depth = sums.depth
+    terms = depth[-1].extent if depth else 1
     if 1 < terms == S32.bits // pack.params[-1].dtype.bits:
-        after.append(Step(vectorise, depth[-1].var.name, terms, False))
-    if side:
-        after.append(Step(vectorise, side[-1], lanes, False))
-    return steps, [*after, Step(replace, target.instructions)]
+        s.run(vectorise, depth[-1], terms, False)
+    if sums.side:
+        s.run(vectorise, sums.side[-1], target.lanes(S32.bits), False)
+    s.run(replace, target.instructions)
 
 
-def _copying_steps(pack: Kernel, target: Machine, threads: int) -> list[Step]:
-    """Return the rewrites that split off short tiles and copy vectors, and those by which ``threads`` share them."""
-    parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
-    packed = pack.params[-1]
-    copies = [s for s in parts if any(isinstance(x, Store) and x.buffer is packed for x in statements_of(s))]
-    loops: list[For] = [x for s in copies for x in loops_of(s)]
-    names = [x.var.name for x in loops]
-    steps: list[Step] = []
-    moved = _Moved.of(copies[0]) if len(copies) == 1 else None
+def _share(s: Schedule, loops: Sequence[Loop], threads: int) -> None:
+    """Have ``threads`` share ``loops``, before they are cut."""
+    if threads > 1:
+        s.run(share_outermost, tuple(loops), TASKS * threads)
+
+
+class _CopyVectors(NamedTuple):
+    """The loops that become a vector of ``lanes``: two that are one in both memories, or one, or none."""
+
+    loops: tuple[Loop, ...]
+    lanes: int
+
+
+def _order_copy(
+    s: Schedule, pack: Kernel, loops: Sequence[Loop], moved: _Moved | None, target: Machine, threads: int
+) -> _CopyVectors:
+    """Split off short tiles of a copy, which ``threads`` share; return the loops that become vectors."""
+    whole = list(loops)
     if moved is not None:
-        for tested, row in product((False, True), target.transpositions):
-            if (tiles := _tiles(moved, row, tested)) is not None:
-                return _transposing_steps(moved, tiles, row, target, threads)
-        steps, names = _blocked(moved, names, target)
-    share, join = _sharing_steps(names[:-1], threads)
+        whole = _block(s, moved, whole, target)
+    _share(s, whole[:-1], threads)
     lanes = target.lanes(pack.params[0].dtype.bits)
     pair = _pair(moved, lanes) if moved is not None else ()
-    cut = [n for n in names if n not in pair]
-    steps += [*share, Step(partition, tuple(cut), BORDERS if pair else PIECES), Step(flatten), Step(simplify)]
+    s.run(partition, tuple(x for x in whole if x.name not in pair), BORDERS if pair else PIECES)
     if pair:
-        steps += [Step(coalesce, *pair, pair[-1], True), Step(vectorise, pair[-1], lanes, False)]
-    elif loops and int(loops[-1].hi) <= lanes:
-        steps.append(Step(vectorise, names[-1], lanes, False))
-    return [*steps, Step(simplify, False), Step(narrow_index), *join, Step(strength_reduce), Step(unused_let)]
+        by_name = {x.name: x for x in whole}
+        return _CopyVectors(tuple(by_name[n] for n in pair), lanes)
+    return _CopyVectors(tuple(whole[-1:]) if loops and loops[-1].extent <= lanes else (), lanes)
+
+
+def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:
+    """Make vectors of a copy."""
+    s.run(simplify)
+    if len(vectors.loops) > 1:
+        s.run(coalesce, *vectors.loops, vectors.loops[-1], True)
+    if vectors.loops:
+        s.run(vectorise, vectors.loops[-1], vectors.lanes, False)
 
 
 def _pair(moved: _Moved, lanes: int) -> tuple[str, ...]:
@@ -288,50 +328,46 @@ def _tiles(moved: _Moved, row: Instruction, tested: bool) -> _Tiles | None:
     return _Tiles(tuple(columns), lane, tuple(inner)) if columns else None
 
 
-def _blocked(moved: _Moved, around: list[str], target: Machine, turns: int = 1) -> tuple[list[Step], list[str]]:
-    """Return the rewrites that block the loop with the longest step, and the loops in their new order.
+def _block(s: Schedule, moved: _Moved, around: list[Loop], target: Machine, turns: int = 1) -> list[Loop]:
+    """Block the loop with the longest step, and return the loops in their new order.
 
     An outer loop with shorter steps then finds the data of a block in the cache. If an iteration of that loop reads
     more, it runs whole, and the next loop is blocked. Data beyond the second-level cache is read in long blocks, unless
     its cache lines are read in parts. Blocks are multiples of ``turns``.
     """
-    names, order = list(moved.extents), list(around)
-    fits_l2 = max(moved.steps[n] * moved.extents[n] for n in names) * moved.bytes_read <= target.l2.bytes
-    for far in sorted((n for n in around if moved.steps[n]), key=lambda n: -moved.steps[n]):
+    extents, steps, order = [*moved.extents], moved.steps, [*around]
+    fits_l2 = max(steps[n] * moved.extents[n] for n in extents) * moved.bytes_read <= target.l2.bytes
+    for far in sorted((x for x in around if steps[x.name]), key=lambda x: -steps[x.name]):
         nearer = [
-            n for n in order[: order.index(far)] if 0 < moved.steps[n] < moved.steps[far] and moved.extents[n] > 1
-        ]
+            x for x in order[: order.index(far)]
+            if 0 < steps[x.name] < steps[far.name] and moved.extents[x.name] > 1
+        ]  # fmt: skip
         if not nearer:
             break
-        step = moved.steps[far] * moved.bytes_read
+        step = steps[far.name] * moved.bytes_read
         held = target.l2.kept // step
-        part = moved.steps[nearer[-1]] * moved.bytes_read
+        part = steps[nearer[-1].name] * moved.bytes_read
         line = target.l1.line
         if part < line <= step and (fits_l2 or 2 * part <= line):
             held = min(held, _lines(moved, step, target))
-        piece = prod(moved.extents[n] for n in names[names.index(far) + 1 :])
+        piece = prod(moved.extents[n] for n in extents[extents.index(far.name) + 1 :])
         size = max(-(-LEAST * 8 // (piece * moved.bits)), held)
         size -= size % turns if size > turns else 0
-        if size >= moved.extents[far]:
+        if size >= moved.extents[far.name]:
             break
         place = order.index(nearer[0])
         if not held and size == 1:
             order.remove(far)
             order.insert(place, far)
             continue
-        outer, inner = _fresh(f"{far}.b", names), _fresh(f"{far}.i", names)
+        outer, inner = s.tile(far, size, "bi", ("cache", far.level))
         order[order.index(far)] = inner
         order.insert(place, outer)
-        return [Step(tile, far, size, outer, inner), Step(reorder, tuple(order))], order
-    return ([Step(reorder, tuple(order))] if order != around else []), order
-
-
-def _fresh(name: str, taken: Iterable[str]) -> str:
-    """Return a name that no loop of the nest has, because packing copies the kernel's loops, which may be blocked too.
-    """
-    while name in taken:
-        name += "b"
-    return name
+        s.run(reorder, tuple(order))
+        return order
+    if order != around:
+        s.run(reorder, tuple(order))
+    return order
 
 
 def _lines(moved: _Moved, step: int, target: Machine) -> int:
@@ -343,65 +379,82 @@ def _lines(moved: _Moved, step: int, target: Machine) -> int:
     return places * l1.ways // l1.share // (step // apart)
 
 
-def _transposing_steps(
-    moved: _Moved, found: _Tiles, row: Instruction, target: Machine, threads: int
-) -> list[Step]:  # fmt: skip
-    """Return the rewrites that move tiles innermost and transpose them in registers; other loops keep their order.
+def _transposition(moved: _Moved, target: Machine) -> tuple[_Tiles, Instruction] | None:
+    """Return the tiles of a copy that an instruction of ``target`` transposes, with that row; None without one."""
+    for tested, row in product((False, True), target.transpositions):
+        if (tiles := _tiles(moved, row, tested)) is not None:
+            return tiles, row
+    return None
 
-    ``threads`` share the outermost ones.
+
+class _TransposedTiles(NamedTuple):
+    """Tiles that ``row`` transposes: the numbers of elements that are read and written at once, and the loop ``last``
+    that becomes ``height`` lanes.
+
+    The stores of ``turns`` iterations of the loop ``turn`` are gathered where there are several.
+    """
+
+    row: Instruction
+    read: int
+    written: int
+    last: Loop
+    height: int
+    turn: Loop | None
+    turns: int
+
+
+def _order_transposed(
+    s: Schedule, moved: _Moved, found: _Tiles, row: Instruction, target: Machine, threads: int
+) -> _TransposedTiles:
+    """Move tiles innermost that ``row`` transposes in registers; other loops keep their order. ``threads`` share the
+    outermost ones.
     """
     height, width, group = tile_shape(row)
     length = width // found.piece * found.piece if found.piece else width
     written = found.piece or width
-    names = tuple(moved.extents)
+    order = tuple(moved.extents)
+    over = {n: Loop(n, n, (), "copy", "copy", extent) for n, extent in moved.extents.items()}
     rows = (found.rows, *((found.each,) if found.each else ()))
     inner = (*found.columns, *rows, *found.group)
     even = len(found.columns) == 1 or found.piece > 0
-    place = (min if found.piece else max)(names.index(n) for n in found.columns)
-    around = [n for n in names if n not in inner]
-    steps = [Step(reorder, (*around, *inner))] if (*around, *inner) != names else []
-    fused = found.columns[0]
-    for n in found.columns[1:]:
-        steps.append(Step(fuse, fused, n, f"{fused}_{n}"))
-        fused = f"{fused}_{n}"
-    line = "_".join(rows)
-    if found.each:
-        steps.append(Step(fuse, *rows, line))
-    outer = _fresh(f"{fused}.o", names)
-    steps.append(Step(tile, fused, length, outer, COLUMN))
+    place = (min if found.piece else max)(order.index(n) for n in found.columns)
+    around = [over[n] for n in order if n not in inner]
+    if (wanted := (*around, *(over[n] for n in inner))) != tuple(over.values()):
+        s.run(reorder, wanted)
+    fused = s.fuse([over[n] for n in found.columns])
+    line = s.fuse([over[n] for n in rows])
+    outer, column = s.tile(fused, length, "oc", ("copy", "copy"))
     if even:
-        before = [n for n in around if names.index(n) < place]
-        around = [*before, outer, *(n for n in around if n not in before)]
-        steps.append(Step(reorder, tuple(around)))
+        before = [x for x in around if order.index(x.name) < place]
+        around = [*before, outer, *(x for x in around if x not in before)]
+        s.run(reorder, tuple(around))
     else:
         around.append(outer)
-    loops = (COLUMN, line, *found.group)
+    loops = (column, line, *(over[n] for n in found.group))
     lanes = height * (1 << (written - 1).bit_length() if is_joined(row) else group)
     turns = TURNS if found.piece and around[-1] != outer else 1
-    blocks, around = _blocked(moved.with_loop(outer, found.columns, length), around, target, turns)
-    turn, group_of_turns = _fresh(f"{around[-1]}.t", names), _fresh(f"{around[-1]}.g", names)
+    around = _block(s, moved.with_loop(outer.name, found.columns, length), around, target, turns)
+    turn = None
+    shared = [x for x in around if even or x is not outer]
     if turns > 1:
-        blocks.append(Step(tile, around[-1], turns, group_of_turns, turn))
-        around[-1:] = [group_of_turns, turn]
-    share, join = _sharing_steps([n for n in around if n != turn and (even or n != outer)], threads)
-    return [
-        *steps,
-        *blocks,
-        *share,
-        Step(partition, (*around, *(() if moved.plain else (COLUMN,))), PIECES),
-        Step(transpose, loops, (height, width), is_joined(row), found.piece),
-        *([] if even else [Step(bind, (outer,), "unrolled")]),
-        Step(flatten),
-        Step(unroll),
-        Step(simplify),
-        Step(vectorise, READ, width * group, False),
-        Step(vectorise, WRITTEN, lanes, False),
-        Step(vectorise, loops[-1], max(height, group), False),
-        Step(replace, target.transpositions),
-        *([Step(gather_stores, turn, turns)] if turns > 1 else []),
-        Step(simplify, False),
-        Step(narrow_index),
-        *join,
-        Step(strength_reduce),
-        Step(unused_let),
-    ]  # fmt: skip
+        of_turns, turn = s.tile(around[-1], turns, "gt", ("copy", "copy"))
+        around[-1:] = [of_turns, turn]
+        shared[-1:] = [of_turns]
+    _share(s, shared, threads)
+    s.run(partition, (*around, *(() if moved.plain else (column,))), PIECES)
+    s.run(transpose, loops, (height, width), is_joined(row), found.piece)
+    if not even:
+        s.run(bind, (outer,), "unrolled")
+    return _TransposedTiles(row, width * group, lanes, loops[-1], max(height, group), turn, turns)
+
+
+def _lower_transposed(s: Schedule, tiles: _TransposedTiles, target: Machine) -> None:
+    """Make vectors of tiles, which instructions transpose."""
+    s.run(unroll)
+    s.run(simplify)
+    s.run(vectorise, READ, tiles.read, False)
+    s.run(vectorise, WRITTEN, tiles.written, False)
+    s.run(vectorise, tiles.last, tiles.height, False)
+    s.run(replace, target.transpositions)
+    if tiles.turn is not None:
+        s.run(gather_stores, tiles.turn, tiles.turns)
