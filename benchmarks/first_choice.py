@@ -23,14 +23,13 @@ from convsmith.machine.micro_architectures import MicroArchitecture, named
 from convsmith.machine.registry import known_targets
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.candidates import candidates
+from convsmith.tune.measured import DOUBT, KEPT, LEAST_SPREAD
 
 FOLDER = Path(__file__).parent / "measurements"
 DISTURBED = 0.2
 """Difference of a ratio's quartiles, relative to the ratio, above which another program disturbed the rounds."""
 LEAST_ROUNDS = 5
 """Minimum number of rounds of a config that may be called the fastest."""
-CERTAIN = 0.985
-"""Upper bound of a ratio above which the search's reference counts as the fastest: the difference may be noise."""
 SHOWN = 1.05
 """Minimum loss, as a ratio of times, of a problem that --list shows."""
 
@@ -45,7 +44,7 @@ class Sample(NamedTuple):
     @property
     def bound(self) -> float:
         """Ratio that is surely not exceeded."""
-        return self.ratio * (1 + max(self.spread, 0.02) / max(self.rounds, 1) ** 0.5)
+        return self.ratio * (1 + DOUBT * max(self.spread, LEAST_SPREAD) / max(self.rounds, 1) ** 0.5)
 
 
 class Question(NamedTuple):
@@ -67,7 +66,7 @@ class Question(NamedTuple):
         """The ratio of the fastest config, 1 where none is surely faster than the reference."""
         known = [x for x in self.samples.values() if x.rounds >= LEAST_ROUNDS]
         fastest = min(known, key=lambda x: x.bound, default=None)
-        return 1.0 if fastest is None or fastest.bound > CERTAIN else fastest.ratio
+        return 1.0 if fastest is None or fastest.bound > KEPT else fastest.ratio
 
     def loss(self, config: str) -> float | None:
         """Return the time of ``config`` by that of the fastest one; None where it was not measured."""

@@ -76,8 +76,8 @@ def device_verdict(problem: Problem, config: Config, launch: Launch, units: Comp
         return f"the bound is not known, as {config.target} is code for devices of any rate: --target names a level"
     _, _, products, moved = _cycles(problem, config, units)
     bound, groups = f"bound by {_side(products, moved)} by the data sheet", prod(launch.grid)
-    turns = -(-groups // units.count)
-    idle = 1 - groups / (turns * units.count)
+    turns = units.turns(groups)
+    idle = 1 - 1 / units.excess(groups)
     if idle >= MIN_GAIN:
         way = "a larger batch, smaller tiles of a group, or --split" if turns == 1 else "other tiles of a group"
         return f"{bound}: {groups} groups leave some of {units.count} units idle; {way} takes up to {idle:.0%} less"

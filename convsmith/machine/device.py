@@ -52,6 +52,14 @@ class ComputeUnits:
     register_step: int = 8
     """Registers of a thread by which a unit allocates them."""
 
+    def turns(self, groups: int) -> int:
+        """Return how many of ``groups`` the unit with most of them runs, one after the other."""
+        return -(-groups // self.count)
+
+    def excess(self, groups: int) -> float:
+        """Return the time of ``groups`` as a ratio to that in which no unit is idle."""
+        return self.turns(groups) * self.count / groups
+
 
 @dataclass(frozen=True)
 class ThreadLevel:

@@ -12,6 +12,7 @@ from convsmith.ir.shared import SLOTS
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
+from convsmith.machine.device import Device
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
 from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_turned
@@ -81,7 +82,7 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
             for split, parts in _splits(st, terms, step) if terms is pixels else [((), 1)]:
-                cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device.units.count, engine)
+                cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device)
                 reads = (1 / height + 1 / width) * engine.reads
                 found.append((cost * max(reads, 1.0), warps, replace(config, split=split)))
     for *_, config in sorted(found, key=lambda x: (*x[:2], str(x[2]))):
@@ -153,7 +154,7 @@ def _splits(st: Statement, pixels: list[Dim], step: int) -> Iterator[tuple[tuple
 
 
 def _cost(
-    sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, units: int, engine: CopyEngine
+    sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, device: Device
 ) -> float:  # fmt: skip
     """Return the relative time of results of ``sizes`` in tiles, ``apart`` of them: products of iterations beyond the
     ends, copies, units without a group, and the start and the end of a group, which has ``steps``.
@@ -161,5 +162,6 @@ def _cost(
     counts = [-(-n // t) for n, t in zip(sizes, tile)]
     excess = prod(n * t / s for n, t, s in zip(counts, tile, sizes))
     groups = prod(counts) * apart
-    waiting = -(-groups // units) * units / groups
+    engine, waiting = device.engine, device.units.excess(groups)
+    assert engine is not None
     return excess * waiting * (1 + engine.balance * (1 / tile[0] + 1 / tile[1]) / 2) * (1 + engine.around / steps)

@@ -263,8 +263,7 @@ def _of_product(
     counts = [-(-sizes[n] // g) for n, g in group.items()]
     excess = prod(count * g / sizes[n] for count, (n, g) in zip(counts, group.items()))
     groups = prod(counts) * prod(size for n, size in sizes.items() if n not in group)
-    waiting = -(-groups // device.units.count) * device.units.count / groups
-    return (1 + loads) * excess * waiting
+    return (1 + loads) * excess * device.units.excess(groups)
 
 
 def _loads(tile: Mapping[str, int]) -> float:
@@ -329,7 +328,7 @@ def _cycles(
     of_term = sums + tested + loads * (costs.shared_load if config.shared else costs.global_load)
     step = terms * of_term + copied * costs.global_load + (costs.barriers if config.shared else 0.0)
     groups = prod(x.extent for x in nest.grid)
-    return -(-groups // device.units.count) * nest.size * prod(x.extent for x in nest.steps) * step
+    return device.units.turns(groups) * nest.size * prod(x.extent for x in nest.steps) * step
 
 
 def _moves(loops: Loops, of: str, coords: tuple[Index, ...]) -> bool:

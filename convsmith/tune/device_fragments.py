@@ -101,7 +101,7 @@ def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence
     products = rows * columns * down * across / row.result.layout.lanes / machine.fragment_rate(row)
     read = (rows + columns) * nbytes * down * across / costs.warp_shared
     copied = (rows * down + columns * across) * nbytes / costs.warp_global
-    return -(-groups // machine.device.units.count) * (max(products, read, copied) + costs.warp_barrier / row.terms)
+    return machine.device.units.turns(groups) * (max(products, read, copied) + costs.warp_barrier / row.terms)
 
 
 def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[FragmentChoice]:
@@ -143,7 +143,7 @@ def fragment_cycles(
     finish = rows * columns * warps / nest.warp_size * costs.warp_store
     groups = prod(x.extent for x in nest.grid)
     one = prod(x.extent for x in nest.steps) * step + finish
-    return -(-groups // machine.device.units.count) * nest.warp_size * one
+    return machine.device.units.turns(groups) * nest.warp_size * one
 
 
 def _config(
