@@ -139,7 +139,7 @@ def test_a_refused_step_leaves_all_as_it_was() -> None:
         oc, kh = s.loop("oc"), s.loop("kh")
         before = str(s), len(s.steps), s.loops()
         for wrong in (
-            lambda: s.tile(oc, 0), lambda: s.fuse((oc, kh)), lambda: s.parallel(kh), lambda: s.pack("bias"),
+            lambda: s.tile(oc, 0), lambda: s.fuse((oc, kh), "x"), lambda: s.parallel(kh), lambda: s.pack("bias"),
             lambda: s.stage("wei", oc, scope="l1"), lambda: s.fission(oc, scope="l1"), lambda: s.loop("od"),
             lambda: s.tile(oc, 4, tail="cut"), lambda: s.tile("oc", 4),  # type: ignore[arg-type]
         ):  # fmt: skip
@@ -147,6 +147,7 @@ def test_a_refused_step_leaves_all_as_it_was() -> None:
                 wrong()
         assert (str(s), len(s.steps), s.loops()) == before
         assert [x.name for x in s.tile(oc, 4)] == ["oc.o", "oc.i"]
+        assert s.fuse((s.loop("oh"), s.loop("ow")), "x").name == "x"
 
     assert made(PADDED, tried).verify().ok
 
