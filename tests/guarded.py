@@ -114,6 +114,12 @@ def check_result(problem: Problem, memory: Arrays, truth: Arrays, names: Collect
         assert (found[rest] == canary(found.dtype)).all(), f"{t.name}: elements between the logical ones changed"
 
 
+def held_type(a: Argument) -> np.dtype[Any]:
+    """The type of the elements of a packed argument, or of bytes where elements share them."""
+    dtype = TYPES[a.dtype].numpy
+    return dtype if a.nbytes == a.size * dtype.itemsize else np.dtype(np.uint8)
+
+
 class Guarded:
     """Memory with a margin on both sides that must not change."""
 
@@ -181,14 +187,14 @@ class Compiled:
         runs = []
         for fill in (1, 2):
             for a in made:
-                dtype = TYPES[a.dtype].numpy
-                buffers[a.name] = Guarded(np.full(a.size, fill, dtype), canary(dtype))
+                dtype = held_type(a)
+                buffers[a.name] = Guarded(np.full(a.nbytes // dtype.itemsize, fill, dtype), canary(dtype))
             self._call(entry, buffers)
             for a in made:
                 buffers[a.name].check_margin(a.name)
             runs.append([buffers[a.name].inside for a in made])
         for a, one, two in zip(made, *runs):
-            dtype = TYPES[a.dtype].numpy
+            dtype = held_type(a)
             assert one.tobytes() == two.tobytes(), f"{entry} leaves elements of {a.name} out"
             finite = dtype.kind in "iu" or not np.isnan(one.astype(np.float64)).any()
             operand = logical(self.problem, {a.of: buffers[a.of].inside}, a.of)

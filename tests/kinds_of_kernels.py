@@ -213,6 +213,12 @@ KINDS = {
     "matmul-shared": ("--matmul --dtag=acb 3x4x3:1x3x5", "--lane=n --fuse=b0+m --register=n:4,b0_m:3"),
     "matmul-dot": ("--matmul --dt=u8:s8:s32 3x7:7x5", "--lane=n --register=n:4,m:2 --terms=k:4"),
     "bytes": ("--dt=u8:s8:s32 mb1ic5ih3iw3oc5oh2ow3kh2kw2pw1", "--lane=oc --register=oc:4,ow:2 --terms=ic:4"),
+    "weights-of-4-bits": (
+        "--dt=u8:s4:s32 mb1ic5ih3iw3oc5oh2ow3kh2kw2pw1", "--lane=oc --register=oc:4,ow:2 --terms=ic:4",
+    ),
+    "weights-of-4-bits-beside-floats": (
+        "--dt=f32:u4:f32 --stag=axb --dtag=axb mb1ic3iw4oc6ow4kw3pw1", "--lane=oc --register=oc:4,ow:2",
+    ),
     "bytes-channels-last": (
         "--dt=u8:s8:u8 --stag=axb --dtag=axb mb1ic5iw4oc5ow4kw3pw1", "--lane=oc --register=oc:8,ow:2 --terms=ic:4",
     ),

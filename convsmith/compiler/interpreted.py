@@ -15,6 +15,7 @@ from convsmith.compiler.driver import absent_points, pointer_arguments
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.stmt import Kernel
+from convsmith.ir.types import DTYPES
 from convsmith.layout.indirection import FORMS, Table
 from convsmith.problem.data import unwritten
 from convsmith.problem.fusion import stages_of
@@ -49,6 +50,10 @@ class ArrayMemory(ArgumentMemory[Array]):
         return table.entries
 
 
+_PARTS = tuple(np.dtype(t.numpy) for t in DTYPES.values() if t.per_byte > 1)
+"""Types of arrays whose elements have a byte each, though they have fewer bits."""
+
+
 def _unwritten(elements: int, dtype: np.dtype[Any]) -> Array:
     return unwritten((elements,), dtype)
 
@@ -72,6 +77,9 @@ class InterpretedCall:
         entry = self._entry(kernel)
         words = dict(zip((a.name for a in entry.arguments), self._binder.bind(entry).words, strict=True))
         sizes = {v.name: words.pop(v.name) for v in kernel.sizes}
+        for b in kernel.params:
+            if b.dtype.per_byte == 1 and words[b.name].dtype in _PARTS:  # kernels read an element's byte
+                words[b.name] = words[b.name].view(b.dtype.numpy)
         run(kernel, words, self._instructions, sizes, self._scale)
 
     def _entry(self, kernel: Kernel) -> Entry:
