@@ -255,10 +255,9 @@ class Kernel:
 
     ``packs`` are kernels that pack operands of this one (see ``derive_packing``); the kernels ``before`` run after them
     and write further arguments.  ``index_bits`` is 0 until a pass has proved a width.  ``sizes`` are non-negative
-    indices that the caller passes after the arrays.  ``copied`` are names of loops of which a rewrite has made copies:
-    several loops of such a name were one; several loops of another name never were.  ``streamed`` are names of buffers
-    whose elements no later load finds in the nearest cache, with the bytes from a vector to the cache line that its
-    load prefetches, or 0 where loads prefetch none: a hint, which changes no value.
+    indices that the caller passes after the arrays.  ``streamed`` are names of buffers whose elements no later load
+    finds in the nearest cache, with the bytes from a vector to the cache line that its load prefetches, or 0 where
+    loads prefetch none: a hint, which changes no value.
     """
 
     name: str
@@ -269,7 +268,6 @@ class Kernel:
     index_bits: int = 0
     sizes: tuple[Var, ...] = ()
     before: tuple[Kernel, ...] = ()
-    copied: frozenset[str] = frozenset()
     streamed: Mapping[str, int] = field(default_factory=dict)
 
     @property

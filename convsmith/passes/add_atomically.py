@@ -11,7 +11,7 @@ from convsmith.ir.stmt import Alloc, AtomicAdd, Block, For, If, Kernel, Stmt, St
 from convsmith.ir.value import Load, const
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_sum
-from convsmith.passes.scope import LoopRewriter, perfect_nest, require_one, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, with_body, wrap
 
 START = "_start"
 """End of the name of the kernel that sets a result to zero."""
@@ -92,7 +92,7 @@ def add_atomically(kernel: Kernel, parts: str, around: str) -> Kernel:
           for zero0 in 0 .. 4:
             dst[zero0] = 0.0
     """
-    require_one(kernel, (parts, around), "add_atomically")
+    require_loops(kernel, (parts, around), "add_atomically")
     rewriter = _AddAtomically(parts, around)
     new = with_body(kernel, rewriter.stmt(kernel.body))
     assert rewriter.result is not None

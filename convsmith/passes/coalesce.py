@@ -7,7 +7,7 @@ from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import children, loops_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
-from convsmith.passes.scope import has_loop, require_new, with_body
+from convsmith.passes.scope import has_loop, with_body
 
 
 class _CoefficientsDiffer(Exception):
@@ -98,7 +98,6 @@ def coalesce(kernel: Kernel, outer: str, inner: str, name: str, divides: bool = 
               acc[] = acc[] + src[ic - 8] * wei[ic]
             dst[0] = acc[]
     """
-    require_new(kernel, outer, {name} - {inner}, "coalesce")
     if not any(x.var.name == outer and isinstance(x.body, For) for x in loops_of(kernel.body)):
         return kernel
     return with_body(kernel, _Coalesce(outer, inner, name, divides).stmt(kernel.body))

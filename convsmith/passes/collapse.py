@@ -4,9 +4,7 @@ Each task computes its loop variables by division.  Pieces of a partitioned loop
 become conditions.  A loop may end at a size of the kernel.  A host thread runs a range of the task loop.
 
 The rewrite relies on iterations of a parallel loop having no order, which ``bind`` asks of the dependence test, also
-for the pieces that a rewrite makes of the loop.  Other loops that follow each other as pieces do run at once after the
-rewrite, too: it asks that none touches an element that another one writes.  All pieces must hold the same parallel
-loops.
+of loops that follow each other as pieces.  All pieces must hold the same parallel loops.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from convsmith.ir.index import Index, Var, as_index, conj, is_true, product, quo
 from convsmith.ir.stmt import Block, For, If, Kernel, Let, Stmt, block
 from convsmith.ir.walk import loops_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
-from convsmith.passes.order import require_independent_pieces
 from convsmith.passes.scope import with_body
 
 _Bounds = tuple[int, Index]
@@ -54,8 +51,6 @@ def _levels(s: Stmt, out: dict[Var, _Bounds], kernel: Kernel) -> list[Var]:
     """Collect the bounds of each loop, valid for all iterations of the loops around it; return the loops' variables."""
     found: list[list[Var]] = []
     pieces = _pieces(s)
-    if pieces and pieces[0].var.name not in kernel.copied:
-        require_independent_pieces("collapse", pieces, _ranges(out))
     for loop in pieces:
         if loop.lo.is_const and loop.hi.terms and variables_of(loop.hi) <= set(kernel.sizes):
             out[loop.var] = (loop.lo.const, loop.hi)

@@ -37,11 +37,10 @@ from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
-    note_copies,
     perfect_nest,
     ranges_below,
+    require_loops,
     require_no_effects,
-    require_one,
     with_body,
     wrap,
 )
@@ -276,12 +275,12 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, rolling: bool = True) -> 
               b[i] = t[i % 4] + t[(i + 2) % 4]
     """
     require_no_effects(kernel, "compute_at")
-    require_one(kernel, (loop,), "compute_at")
+    require_loops(kernel, (loop,), "compute_at")
     moving = _Moving(buffer, loop, rolling)
     body = moving.stmt(kernel.body)
     if not moving.found:
         raise _refuse(f"kernel {kernel.name} allocates no {buffer}, or not around statements that write and read it")
-    return note_copies(kernel, with_body(kernel, body))
+    return with_body(kernel, body)
 
 
 class _Moving(ScopedRewriter):

@@ -23,10 +23,9 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
-    note_copies,
+    require_loops,
     require_new_buffer,
     require_no_effects,
-    require_one,
     with_body,
 )
 from convsmith.passes.stage import is_implied, read_or_fill
@@ -129,9 +128,8 @@ def copy_tiles(kernel: Kernel, loop: str, operands: Operands, scope: str = "shar
                     c[i, j] = c[i, j] + a_s[i] * b_s[j]
     """
     require_no_effects(kernel, "copy_tiles")
-    require_one(kernel, (loop,), "copy_tiles")
+    require_loops(kernel, (loop,), "copy_tiles")
     for name, _ in operands:
         require_new_buffer(kernel, f"{name}_s", "copy_tiles")
     body = _CopyTiles(loop, operands, scope).stmt(kernel.body)
-    made = [f"{name}_s.{n}" for name, dims in operands for n in dims]
-    return note_copies(kernel, with_body(kernel, body), made)
+    return with_body(kernel, body)

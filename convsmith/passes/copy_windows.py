@@ -27,11 +27,10 @@ from convsmith.passes.relocate import Place
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
-    note_copies,
     ranges_below,
+    require_loops,
     require_new_buffer,
     require_no_effects,
-    require_one,
     with_body,
 )
 from convsmith.passes.stage import LoadsOfCopy, read_or_fill
@@ -188,9 +187,7 @@ def copy_windows(
                     c[n, i] = c[n, i] + a_s[i, t.i + t.o * 4] * b[t.i + t.o * 4]
     """
     require_no_effects(kernel, "copy_windows")
-    require_one(kernel, (loop,), "copy_windows")
+    require_loops(kernel, (loop,), "copy_windows")
     require_new_buffer(kernel, f"{buffer}_s", "copy_windows")
     body = _CopyWindows(buffer, loop, pixels, terms, once).stmt(kernel.body)
-    dims = (str(d) for b in kernel.params if b.name == buffer for d in range(len(b.shape)))
-    made = [f"{buffer}_s{end}" for end in (*dims, ".z", *(f".{n}" for n, _ in (*pixels.dims, *terms.dims)))]
-    return note_copies(kernel, with_body(kernel, body), made)
+    return with_body(kernel, body)

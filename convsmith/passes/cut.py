@@ -10,7 +10,7 @@ from convsmith.ir.index import as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, block
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, note_copies, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, require_loops, with_body
 
 
 class _Cut(LoopRewriter):
@@ -47,5 +47,5 @@ def cut(kernel: Kernel, loop: str, places: Sequence[int]) -> Kernel:
           for i in 0 .. 5:
             dst[i + 3] = a[i // 5 + 1]
     """
-    require_one(kernel, (loop,), "cut")
-    return note_copies(kernel, with_body(kernel, _Cut(loop, places).stmt(kernel.body)))
+    require_loops(kernel, (loop,), "cut")
+    return with_body(kernel, _Cut(loop, places).stmt(kernel.body))

@@ -416,5 +416,5 @@ def derive_packing(
     added = tuple(b for b in known if b in stored and b not in given)
     name = packing_name(kernel.name, operands)
     arrays = (*given, *added, packing.packed)
-    pack = Kernel(name, arrays, writes, sizes=sizes, copied=kernel.copied)
+    pack = Kernel(name, arrays, writes, sizes=sizes)
     return replace(kernel, params=tuple(rest), body=body, packs=(*kernel.packs, pack), before=before)

@@ -10,7 +10,7 @@ from convsmith.ir.stmt import Alloc, For, If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Select, Value, const
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import is_only_sum
-from convsmith.passes.scope import LoopRewriter, extent, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, extent, require_loops, with_body
 
 Allocation = Alloc
 Loop = For
@@ -98,7 +98,7 @@ def extend(kernel: Kernel, loop: str, multiple: int) -> Kernel:
               if -i + 4 >= 0:
                 dst[i] = acc[]
     """
-    require_one(kernel, (loop,), "extend")
+    require_loops(kernel, (loop,), "extend")
     if multiple < 1:
         raise ConfigError("tile-size", f"extend: loop {loop} to a multiple of {multiple}; legal is at least 1")
     return with_body(kernel, _Extend(loop, multiple).stmt(kernel.body))

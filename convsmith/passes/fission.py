@@ -16,10 +16,9 @@ from convsmith.passes.order import meet_outside, require_order
 from convsmith.passes.scope import (
     LoopRewriter,
     extent,
-    note_copies,
     perfect_nest,
+    require_loops,
     require_no_effects,
-    require_one,
     with_body,
     wrap,
 )
@@ -119,8 +118,8 @@ def fission(
               dst[i] = acc[i]
     """
     require_no_effects(kernel, "fission", FENCES)
-    require_one(kernel, names, "fission")
+    require_loops(kernel, names, "fission")
     if not names:
         raise ConfigError("not-nested", "fission: no loop is named; legal are those directly around an allocation")
     body = _Fission(names, dict(widths), scope, result).stmt(kernel.body)
-    return note_copies(kernel, with_body(kernel, body), candidates=names)
+    return with_body(kernel, body)

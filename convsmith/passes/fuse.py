@@ -7,7 +7,7 @@ from convsmith.ir.index import Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, require_loops, with_body
 
 
 class _Fuse(LoopRewriter):
@@ -51,7 +51,6 @@ def fuse(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
           for i_j in 0 .. 6:
             dst[i_j // 3, i_j % 3] = a[i_j // 3, i_j % 3]
     """
-    require_one(kernel, (outer, inner), "fuse")
-    require_new(kernel, outer, {name} - {inner}, "fuse")
+    require_loops(kernel, (outer, inner), "fuse")
     new = with_body(kernel, _Fuse(outer, inner, name).stmt(kernel.body))
-    return note_copies(kernel, new, (name,)) if outer in kernel.copied else new
+    return new

@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, block
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, require_loops, with_body
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -61,5 +61,5 @@ def gather_allocs(kernel: Kernel, loop: str) -> Kernel:
                 r[0] = s[0]
                 c[i] = r[0]
     """
-    require_one(kernel, (loop,), "gather_allocs")
+    require_loops(kernel, (loop,), "gather_allocs")
     return with_body(kernel, _GatherAllocs(loop).stmt(kernel.body))

@@ -22,11 +22,10 @@ from convsmith.passes.order import NewPath, Unordered, require_order, require_or
 from convsmith.passes.scope import (
     LoopRewriter,
     extent,
-    note_copies,
     perfect_nest,
+    require_loops,
     require_new_buffer,
     require_no_effects,
-    require_one,
     with_body,
     wrap,
 )
@@ -209,11 +208,11 @@ def keep_sums(
                     dst[i] = acc[]
     """
     require_no_effects(kernel, "keep_sums")
-    require_one(kernel, (outer, *moved), "keep_sums")
+    require_loops(kernel, (outer, *moved), "keep_sums")
     if not moved:
         raise ConfigError("not-nested", f"keep_sums: no loop is named that {outer} goes around; legal is at least one")
     new = with_body(kernel, _KeepSums(kernel, outer, moved, memory, place).stmt(kernel.body))
     if memory is not None:
         require_new_buffer(kernel, memory.name, "keep_sums")
         new = replace(new, params=(*kernel.params, memory))
-    return note_copies(kernel, new)
+    return new

@@ -17,7 +17,7 @@ from convsmith.layout.block import LayoutBlock
 from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.fission import ReindexBuffer
-from convsmith.passes.scope import ScopedRewriter, note_copies, require_new, require_one, with_body
+from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 Loop = For
 Allocation = Alloc
@@ -213,14 +213,12 @@ def multiple_buffers(
               for t in 0 .. 8 #group:
                 c[t] = c[t] + s[k % 2, -t + 7]
     """
-    require_one(kernel, (loop,), "multiple_buffers")
+    require_loops(kernel, (loop,), "multiple_buffers")
     if count < 1 or not buffers:
         raise _refuse(f"{count} slots of {len(buffers)} buffers; legal is at least 1 of each")
     if count == 1:
         return kernel
     if not 1 <= ahead < count:
         raise _refuse(f"{count} slots are filled {ahead} iterations ahead; legal is 1 to {count - 1}")
-    if unrolled:
-        require_new(kernel, loop, (f"{loop}.o",), "multiple_buffers")
     body = _Slots(loop, buffers, count, ahead, unrolled).stmt(kernel.body)
-    return note_copies(kernel, with_body(kernel, body), (f"{loop}.o",) if unrolled else ())
+    return with_body(kernel, body)

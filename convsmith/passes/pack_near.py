@@ -11,17 +11,15 @@ from dataclasses import replace
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import as_index
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
-from convsmith.ir.walk import loops_of
 from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.derive_packing import Packing
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
-    note_copies,
+    require_loops,
     require_new_buffer,
     require_no_effects,
-    require_one,
     with_body,
 )
 
@@ -32,7 +30,6 @@ class _PackNear(ScopedRewriter):
     ) -> None:
         super().__init__()
         self.kernel, self.operand, self.loop, self.widths, self.adjacent = kernel, operand, loop, widths, adjacent
-        self.copied: set[str] = set()
         """Names of the loops that write copies."""
 
     def For(self, loop: For) -> Stmt:
@@ -54,7 +51,6 @@ class _PackNear(ScopedRewriter):
             return loop
         if not packing.alone:
             raise ConfigError("bounds", f"pack_near: several places in {loop.var} read {self.operand}; legal is one")
-        self.copied |= {x.var.name for x in loops_of(writes)}
         return For(loop.var, loop.lo, loop.hi, Alloc(packing.packed, block(writes, body)), loop.kind, loop.carried)
 
 
@@ -90,7 +86,7 @@ def pack_near(
                     c[n, i * 3 + l] = c[n, i * 3 + l] + a_n[k, l] * b[n, k]
     """
     require_no_effects(kernel, "pack_near")
-    require_one(kernel, (loop,), "pack_near")
+    require_loops(kernel, (loop,), "pack_near")
     require_new_buffer(kernel, f"{operand}_n", "pack_near")
     pass_ = _PackNear(kernel, operand, loop, dict(widths), adjacent)
-    return note_copies(kernel, with_body(kernel, pass_.stmt(kernel.body)), candidates=pass_.copied)
+    return with_body(kernel, pass_.stmt(kernel.body))

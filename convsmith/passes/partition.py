@@ -25,7 +25,7 @@ from convsmith.ir.intern import Node, nodes
 from convsmith.ir.stmt import For, Kernel, Stmt, block
 from convsmith.ir.walk import AnyNode, children, loops_of, variables_of, walk
 from convsmith.passes.contracts import FLATTENED, LOOPS, stages
-from convsmith.passes.scope import ScopedRewriter, has_loop, loop_range, note_copies, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, has_loop, loop_range, require_loops, with_body
 from convsmith.passes.simplify import simplify_stmt
 
 MAX_POINTS = 1 << 20
@@ -135,7 +135,6 @@ class _Partition(ScopedRewriter):
         super().__init__()
         self.names, self.budget, self.exact, self.longest_only = names, budget, exact, longest_only
         self.simple = False
-        self.copied: set[str] = set()
         """Names of loops that were split, and of those within them."""
         self.tests: dict[Stmt, Tests] = {}
         self.is_whole = False
@@ -171,8 +170,6 @@ class _Partition(ScopedRewriter):
             cuts = min(cuts, _cuts(lo, hi, signatures(loop.var, (lo, hi - 1), tests, boxes, True) or ()), key=len)
         if len(cuts) - 1 > self.budget:
             return self._For(loop)
-        if len(cuts) > 2:
-            self.copied |= {loop.var.name, *(x.var.name for x in loops_of(loop.body))}
         pieces: list[Stmt] = []
         outer = self.simple
         longest = max(pairwise(cuts), key=lambda piece: piece[1] - piece[0])
@@ -218,4 +215,4 @@ def partition(
     """
     require_loops(kernel, loops, "partition")
     pass_ = _Partition(tuple(loops), budget, frozenset(exact), longest_only)
-    return note_copies(kernel, with_body(kernel, pass_.stmt(kernel.body)), candidates=pass_.copied)
+    return with_body(kernel, pass_.stmt(kernel.body))

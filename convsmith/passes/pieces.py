@@ -7,7 +7,7 @@ from convsmith.ir.rewrite import Rewriter, Substitute
 from convsmith.ir.stmt import At, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import note_copies, require_loops, require_no_effects, with_body
+from convsmith.passes.scope import require_loops, require_no_effects, with_body
 
 
 class _Piece(Rewriter):
@@ -157,4 +157,4 @@ def pieces(
     """
     require_no_effects(kernel, "pieces")
     require_loops(kernel, (outer, *((vector,) if vector else ()), lane, *others), "pieces")
-    return note_copies(kernel, with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole).stmt(kernel.body)))
+    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole).stmt(kernel.body))

@@ -10,7 +10,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
 from convsmith.ir.value import Load, Value
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, require_no_effects, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, require_loops, require_no_effects, with_body
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -81,7 +81,7 @@ def pipeline_copies(kernel: Kernel, loop: str, slots: int, around: str = "") -> 
               c[i] = s[i % 3, 3]
     """
     require_no_effects(kernel, "pipeline_copies")
-    require_one(kernel, (loop, around) if around else (loop,), "pipeline_copies")
+    require_loops(kernel, (loop, around) if around else (loop,), "pipeline_copies")
     if slots < 1:
         raise ConfigError("pipeline", f"pipeline_copies: {slots} slots for {loop}; legal is at least 1")
     return with_body(kernel, _PipelineCopies(loop, slots, around).stmt(kernel.body))

@@ -14,7 +14,7 @@ from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.lets import Name
 from convsmith.passes.multiple_buffers import multiple_buffers
-from convsmith.passes.scope import LoopRewriter, note_copies, require_one, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, require_loops, with_body, wrap
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -117,8 +117,8 @@ def register_buffers(kernel: Kernel, loop: str, count: int = 2, ahead: int = 1) 
                   c[t] = c[t] + s_r[1]
                 c[t] = c[t] + s_r[0]
     """
-    require_one(kernel, (loop,), "register_buffers")
+    require_loops(kernel, (loop,), "register_buffers")
     allocated = [x.buffer for x in statements_of(kernel.body) if isinstance(x, Alloc)]
     preload = _Preload(loop, {b.name for b in (*kernel.params, *allocated)})
-    new = note_copies(kernel, with_body(kernel, preload.stmt(kernel.body)))
+    new = with_body(kernel, preload.stmt(kernel.body))
     return multiple_buffers(new, loop, tuple(preload.made), count, ahead, unrolled=True)

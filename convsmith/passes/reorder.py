@@ -10,7 +10,7 @@ from convsmith.ir.stmt import FENCES, For, Kernel, Stmt
 from convsmith.ir.walk import variables_of
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_nest_order
-from convsmith.passes.scope import LoopRewriter, perfect_nest, require_no_effects, require_one, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, require_no_effects, with_body, wrap
 
 
 def _check_bounds(loops: Sequence[For]) -> None:
@@ -69,5 +69,5 @@ def reorder(kernel: Kernel, names: Sequence[str]) -> Kernel:
                 dst[i, j, k] = a[i, j, k]
     """
     require_no_effects(kernel, "reorder", FENCES)
-    require_one(kernel, names, "reorder")
+    require_loops(kernel, names, "reorder")
     return with_body(kernel, _Reorder(tuple(names)).stmt(kernel.body))

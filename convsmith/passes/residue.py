@@ -8,7 +8,7 @@ from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_nest_order
-from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_no_effects, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, require_loops, require_no_effects, with_body
 
 
 class _Residue(LoopRewriter):
@@ -53,9 +53,8 @@ def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
                 dst[i * 2 + i.r] = a[i + i.r // 2]
     """
     require_no_effects(kernel, "residue")
-    require_one(kernel, (loop,), "residue")
+    require_loops(kernel, (loop,), "residue")
     if modulus < 1:
         raise ConfigError("modulus", f"residue: loop {loop} modulo {modulus}; there is at least one class")
-    require_new(kernel, loop, (name,), "residue")
     new = with_body(kernel, _Residue(loop, modulus, name).stmt(kernel.body))
-    return note_copies(kernel, new, (name,)) if loop in kernel.copied else new
+    return new

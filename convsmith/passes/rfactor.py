@@ -15,10 +15,9 @@ from convsmith.passes.accesses import sites_of, written_in
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import (
     ScopedRewriter,
-    note_copies,
     ranges_below,
+    require_loops,
     require_no_effects,
-    require_one,
     with_body,
 )
 
@@ -143,5 +142,5 @@ def rfactor(kernel: Kernel, loop: str, lanes: int = 1) -> Kernel:
               dst[0] = total[]
     """
     require_no_effects(kernel, "rfactor")
-    require_one(kernel, (loop,), "rfactor")
-    return note_copies(kernel, with_body(kernel, _Rfactor(loop, lanes).stmt(kernel.body)))
+    require_loops(kernel, (loop,), "rfactor")
+    return with_body(kernel, _Rfactor(loop, lanes).stmt(kernel.body))

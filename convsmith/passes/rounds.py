@@ -7,7 +7,7 @@ from convsmith.ir.index import Var, as_index, floordiv
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, require_new, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, require_loops, with_body
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
@@ -49,8 +49,7 @@ def rounds(kernel: Kernel, loop: str, groups: int, name: str) -> Kernel:
             for g in 0 .. (-g.p) // 2 + 3:
               dst[g * 2 + g.p] = a[g * 2 + g.p]
     """
-    require_one(kernel, (loop,), "rounds")
-    require_new(kernel, loop, (name,), "rounds")
+    require_loops(kernel, (loop,), "rounds")
     if groups < 1:
         raise ConfigError("rounds", f"rounds: {groups} groups for {loop}; legal is at least 1")
     return with_body(kernel, _Rounds(loop, groups, name).stmt(kernel.body))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from convsmith.ir.index import Min, Var
 from convsmith.ir.intern import nodes
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import EFFECTS, Alloc, At, Block, For, If, Kernel, Let, Stmt
-from convsmith.ir.walk import children, loops_of, statements_of
+from convsmith.ir.walk import loops_of, statements_of
 
 _EFFECTS = frozenset(EFFECTS)
 
@@ -83,70 +82,6 @@ def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
                 "unknown-loop",
                 f"{what}: kernel {kernel.name} has no loop {n!r}; its loops are {', '.join(sorted(known))}",
             )
-
-
-def require_one(kernel: Kernel, names: Iterable[str], what: str) -> None:
-    """Raise ConfigError if a name does not mean one loop of the kernel; ``what`` is the name of the pass.
-
-    A name means one loop where one loop has it, or where rewrites that copy loops (fission, cut, partition, unroll and
-    others) have made all loops of the name from one.  The pass then rewrites every copy.  Passes that use
-    :func:`require_loops` instead apply to every loop of a name, whatever it was.
-    """
-    names = tuple(names)
-    found = loop_names(kernel.body)
-    for n in names:
-        count = found.count(n)
-        if not count:
-            require_loops(kernel, (n,), what)
-        if count > 1 and n not in kernel.copied:
-            raise ConfigError(
-                "ambiguous-loop",
-                f"{what}: kernel {kernel.name} has {count} loops {n} that are not copies of one loop; legal is a "
-                f"name that means one",
-            )
-
-
-def note_copies(old: Kernel, new: Kernel, made: Iterable[str] = (), candidates: Iterable[str] | None = None) -> Kernel:
-    """Return ``new``, the rewritten ``old``, with the names of loops that the rewrite copied.
-
-    ``made`` are names that the rewrite gave to loops which it made of one loop, or of the copies of one.
-    ``candidates`` are the names that may have been copied, all of them by default.
-    """
-    if new is old:
-        return old
-    if candidates is None:
-        candidates = (n for n, count in _count_loops(new).items() if count > 1)
-    several = [n for n in candidates if n not in old.copied]
-    if not several:
-        return new
-    before = _count_loops(old)
-    copied = {n for n in several if before[n] == 1 or (not before[n] and n in set(made))}
-    return replace(new, copied=old.copied | copied) if copied else new
-
-
-def _count_loops(kernel: Kernel) -> Counter[str]:
-    return Counter(loop_names(kernel.body))
-
-
-def require_new(kernel: Kernel, loop: str, names: Iterable[str], what: str) -> None:
-    """Raise ConfigError if a loop around or within ``loop`` already has one of the new ``names``; ``what`` is the pass.
-
-    Indices refer to loops by name, so a name must be unique within a nest.
-    """
-    new = set(names) - {loop}
-    if new.isdisjoint(loop_names(kernel.body)):
-        return
-    stack: list[tuple[Stmt, frozenset[str]]] = [(kernel.body, frozenset())]
-    while stack:
-        s, around = stack.pop()
-        if isinstance(s, For):
-            if s.var.name == loop and (clash := new & (around | {x.var.name for x in loops_of(s.body)})):
-                raise ConfigError(
-                    "loop-name",
-                    f"{what}: a loop around or within {loop} of kernel {kernel.name} is called {min(clash)} already",
-                )
-            around |= {s.var.name}
-        stack += [(x, around) for x in children(s) if isinstance(x, Stmt)]
 
 
 def require_new_buffer(kernel: Kernel, name: str, what: str) -> None:

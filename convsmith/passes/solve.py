@@ -10,7 +10,7 @@ from convsmith.ir.stmt import For, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Const, Load, Select
 from convsmith.ir.walk import variables_of
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import perfect_nest, require_one, with_body, wrap
+from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 
 
 def _absent(s: Store) -> Select | None:
@@ -89,5 +89,5 @@ def solve(kernel: Kernel, loop: str) -> Kernel:
           for i in 0 .. 5:
             dst[i] = dst[i] + a[i + (i + 1) % 3] * b[(i + 1) % 3]
     """
-    require_one(kernel, (loop,), "solve")
+    require_loops(kernel, (loop,), "solve")
     return with_body(kernel, _Solve(loop).stmt(kernel.body))

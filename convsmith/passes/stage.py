@@ -31,11 +31,10 @@ from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
-    note_copies,
     ranges_below,
+    require_loops,
     require_new_buffer,
     require_no_effects,
-    require_one,
     with_body,
 )
 
@@ -244,10 +243,8 @@ def stage(
                   c[n, i] = c[n, i] + a_s[0, i + k] * b[k]
     """
     require_no_effects(kernel, "stage", FENCES)
-    require_one(kernel, (loop,), "stage")
+    require_loops(kernel, (loop,), "stage")
     require_new_buffer(kernel, f"{buffer}_s", "stage")
     rewriter = _Stage(buffer, loop, innermost, fill, scope, width, exact, masked, convert, multiple, count)
     body = rewriter.stmt(kernel.body)
-    dims = (str(d) for b in kernel.params if b.name == buffer for d in range(len(b.shape)))
-    made = [f"{buffer}_s{end}" for end in (*dims, ".l")]
-    return note_copies(kernel, with_body(kernel, body), made)
+    return with_body(kernel, body)

@@ -8,7 +8,7 @@ from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.passes.contracts import FLATTENED, LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, extent, note_copies, require_new, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, extent, require_loops, with_body
 
 
 class _Tile(LoopRewriter):
@@ -52,9 +52,8 @@ def tile(kernel: Kernel, loop: str, size: int, outer: str, inner: str) -> Kernel
             for i.i in 0 .. min(-i.o * 4 + 10, 4):
               dst[i.i + i.o * 4] = a[i.i + i.o * 4]
     """
-    require_one(kernel, (loop,), "tile")
+    require_loops(kernel, (loop,), "tile")
     if size < 1:
         raise ConfigError("tile-size", f"tile: loop {loop} by {size}; a tile has at least one iteration")
-    require_new(kernel, loop, (outer, inner), "tile")
     new = with_body(kernel, _Tile(loop, size, outer, inner).stmt(kernel.body))
-    return note_copies(kernel, new, (outer, inner)) if loop in kernel.copied else new
+    return new

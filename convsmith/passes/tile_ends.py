@@ -10,7 +10,7 @@ from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, block
 from convsmith.ir.walk import variables_of
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, note_copies, require_new, require_one, with_body
+from convsmith.passes.scope import LoopRewriter, require_loops, with_body
 
 
 class _TileEnds(LoopRewriter):
@@ -76,9 +76,8 @@ def tile_ends(kernel: Kernel, loop: str, sizes: tuple[int, int, int], outer: str
             for i.i in 0 .. 1:
               dst[i.i + 9] = a[i.i + 9]
     """
-    require_one(kernel, (loop,), "tile_ends")
+    require_loops(kernel, (loop,), "tile_ends")
     if min(sizes) < 1:
         raise ConfigError("tile-size", f"tile_ends: loop {loop} by {sizes}; a tile has at least one iteration")
-    require_new(kernel, loop, (outer, inner), "tile_ends")
     new = with_body(kernel, _TileEnds(loop, sizes, outer, inner).stmt(kernel.body))
-    return note_copies(kernel, new, (outer, inner))
+    return new

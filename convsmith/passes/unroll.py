@@ -7,9 +7,9 @@ from convsmith.ir.index import Affine, Index, Term, Var, as_index, from_sorted
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import UNROLLED
 from convsmith.ir.stmt import Block, For, Invoke, Kernel, Let, Stmt, Store, block
-from convsmith.ir.walk import loops_of, variables_of
+from convsmith.ir.walk import variables_of
 from convsmith.passes.contracts import FLATTENED, stages
-from convsmith.passes.scope import each_body, note_copies
+from convsmith.passes.scope import each_body
 
 BUDGET = 20_000
 _NOTHING = Block(())
@@ -124,7 +124,4 @@ def unroll(kernel: Kernel, loops: tuple[str, ...] = (), budget: int = BUDGET) ->
             if i - 1 >= 0:
               dst[i, 1] = a[i - 1, 1]
     """
-    new = each_body(kernel, lambda s: _Unroll(loops, budget).stmt(s))
-    unrolled = (x for x in loops_of(kernel.body) if x.kind == "unrolled")
-    copies = any(x.kind != "unrolled" for loop in unrolled for x in loops_of(loop.body))
-    return note_copies(kernel, new) if copies else new
+    return each_body(kernel, lambda s: _Unroll(loops, budget).stmt(s))

@@ -196,14 +196,14 @@ class Writer:
         self.lines += reads
 
     def pieces(self) -> None:
-        """Two parallel loops that may be pieces of one, and may hold another parallel loop."""
+        """Two loops that may be pieces of one, and may hold another loop."""
         cut = self.r.randint(1, 3)
         inner = self.r.choice((("j", "j"), ("j", "j"), ("", ""), ("j", ""), ("j", "k")))
         for (lo, hi), name in zip(((0, cut), (cut, 4)), inner):
-            self.line(f"for i in {lo} .. {hi} #parallel:", 1)
+            self.line(f"for i in {lo} .. {hi}:", 1)
             self.scope = {"i": (0, 3), **({name: (0, 2)} if name else {})}
             if name:
-                self.line(f"for {name} in 0 .. 3 #parallel:", 2)
+                self.line(f"for {name} in 0 .. 3:", 2)
             of_task = f"d[i + {self.r.choice((0, 0, 0, 1))}, {name or 1}]"
             self.line(f"{of_task} = {self.value()}{self.r.choice(('', f' + {of_task}'))}", 3)
         self.scope.clear()
@@ -306,7 +306,7 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
         "rebase-rfactor": lambda k: rebase(cut(rfactor(k, one, r.choice((1, 4))), one, (1,)), one),
         "round_up": lambda k: round_up(k, chain, ((one, r.randint(1, 4)),)),
         "compute_at": lambda k: compute_at(k, "t", one, r.random() < 0.7),
-        "collapse": collapse,
+        "collapse": lambda k: collapse(bind(k, ("i", "j", "k"), "parallel")),
         "tasks": lambda k: collapse(bind(k, names[: r.randint(1, 2)], "parallel")),
         "unroll": lambda k: unroll(bind(k, chain, "unrolled")),
         "vectorise": lambda k: vectorise(flatten(k), one, 4, r.random() < 0.5),
