@@ -16,8 +16,8 @@ from convsmith.problem.post_ops import parse_post_ops
 from convsmith.schedule.config import REALISATIONS, Config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import fused_dims, loops_after_fusing
+from convsmith.schedule.product_shape import ProductShape, rows
 from convsmith.schedule.registers import filled_lanes
-from convsmith.schedule.unit import Unit, rows
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import phased, phases
@@ -251,7 +251,7 @@ def with_instruction(config: Config, problem: Problem, target: Machine) -> Confi
         for row in found:
             named = replace(config, instruction=row.name)
             try:
-                Unit.of(st, target, named)
+                ProductShape.of(st, target, named)
             except ConfigError:
                 continue
             return named
@@ -265,7 +265,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
         flip = rng.choice(flips(problem, st))
         sums = summed(problem, st, flip) if rng.random() < 0.7 else None
         st = sums or st
-        unit = rng.choice(Unit.choices(st, target))
+        unit = rng.choice(ProductShape.choices(st, target))
         possible = list(phases(st))
         named = tuple(rng.sample(possible, rng.choice((1, len(possible))))) if possible and rng.random() < 0.5 else ()
         whole, st = st, phased(st, named)
@@ -294,7 +294,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
         inner = [n for n in free if n == st.reduce[-1]] or free
         size = unit.terms if unit.dot and rng.random() < 0.9 else rng.choice((1, 2, 3, 4))
         terms = ((rng.choice((*inner, *inner, *free)), size),)
-    used = unit if terms or not unit.dot else Unit.plain(st, target)
+    used = unit if terms or not unit.dot else ProductShape.plain(st, target)
     lanes = filled_lanes(st, fused_dims(Config(target.name, lane, tuple(fuse)), lane), used)
     tile = {}
     for n in others:
@@ -347,7 +347,7 @@ def with_split(rng: random.Random, problem: Problem, config: Config, target: Mac
     return replace(config, split=(rng.choice(ways),), order=(PART, *config.order) if config.order else ())
 
 
-def _fragment_config(rng: random.Random, st: Statement, unit: Unit, target: Machine, threads: int) -> Config:
+def _fragment_config(rng: random.Random, st: Statement, unit: ProductShape, target: Machine, threads: int) -> Config:
     """One that computes with fragments, if nothing is in the way."""
     pixels = [d.name for d in st.of("m")][-1]
     tile = {st.n: unit.lanes * rng.choice((1, 2)), pixels: rng.choice((2, 3, 4, 5, 6))}

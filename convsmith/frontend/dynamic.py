@@ -23,7 +23,7 @@ from convsmith.diag.expect import shown
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.call_sizes import Pads, deciding, pad_pairs, problem_of_call
 from convsmith.frontend.inspection import Inspected
-from convsmith.frontend.nothing import NothingKernel, has_empty_tensor
+from convsmith.frontend.nothing import EmptyKernel, has_empty_tensor
 from convsmith.machine.base import Machine
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -167,7 +167,7 @@ class DynamicKernel(Inspected):
 
         return plan(general(self.problem).canonical(), self.config, self.target, self.artifact.requirements)
 
-    def _at(self, arrays: Mapping[str, Given | None], pads: Pads | None) -> HostKernel | NothingKernel:
+    def _at(self, arrays: Mapping[str, Given | None], pads: Pads | None) -> HostKernel | EmptyKernel:
         """Return the kernel bound to the sizes of a call."""
         shapes = tuple([self._shape(name, arrays) for name in self._deciding])
         # Numbers that are equal have one hash, so only what is legal may become a key.
@@ -186,11 +186,11 @@ class DynamicKernel(Inspected):
             raise UsageError(f"{name}: expected an array, got {type(array).__name__}", code="not-an-array")
         return tuple(shape)
 
-    def _bind(self, shapes: tuple[tuple[int, ...] | None, ...], given: Pads | None) -> HostKernel | NothingKernel:
+    def _bind(self, shapes: tuple[tuple[int, ...] | None, ...], given: Pads | None) -> HostKernel | EmptyKernel:
         pads = None if given is None else pad_pairs(self.problem, given)
         q = problem_of_call(self.problem, self._fixed, dict(zip(self._deciding, shapes)), pads)
         if has_empty_tensor(q):
-            return NothingKernel(q, self._packing.signature)
+            return EmptyKernel(q, self._packing.signature)
         return self._of_call(q)
 
     def _of_call(self, q: Problem) -> HostKernel:

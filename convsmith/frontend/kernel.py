@@ -18,7 +18,7 @@ from convsmith.compiler.service import repro
 from convsmith.diag import trace
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.inspection import Inspected
-from convsmith.frontend.nothing import NothingKernel, has_empty_tensor
+from convsmith.frontend.nothing import EmptyKernel, has_empty_tensor
 from convsmith.frontend.public import public
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as known_target
@@ -81,9 +81,9 @@ class CompiledKernel(Inspected):
     def _load_with(self, load: Callable[[Artifact], LoadedCode]) -> None:
         """Have calls run the functions that `load` returns."""
         self._load = load
-        host: HostKernel | NothingKernel
+        host: HostKernel | EmptyKernel
         if self.artifact is None:
-            host = NothingKernel(self.problem)
+            host = EmptyKernel(self.problem)
         else:
             fallback = partial(_host_without_limits, self.problem, self.target, self.config, load)
             host = HostKernel(self.artifact, fallback, load(self.artifact))

@@ -17,7 +17,7 @@ from convsmith.runtime.arrays import Array, as_array
 from convsmith.runtime.border import BY_NAME, Border, Given, Names
 from convsmith.runtime.packed import Packed, signature_of
 
-__all__ = ["NothingKernel", "has_empty_tensor"]
+__all__ = ["EmptyKernel", "has_empty_tensor"]
 
 
 def has_empty_tensor(problem: Problem) -> bool:
@@ -26,7 +26,7 @@ def has_empty_tensor(problem: Problem) -> bool:
     return any(0 in shape for stage in stages for shape in (stage.src_shape, stage.wei_shape, stage.dst_shape))
 
 
-class NothingKernel:
+class EmptyKernel:
     """Checks its arguments like `HostKernel`, and compiles nothing.
 
     It has no code that could run on addresses, so it has no prepared calls, and no memory on a device. `signature`

@@ -6,7 +6,7 @@ If one of two accesses of a buffer writes, iterations that touch the same elemen
 
 A sum, ``x[i] = x[i] + e``, has the same value in any order of its terms: exactly for integers, up to rounding for
 floats.  The rewrites that bring a reduction into the order of the config change the order of sums: reorder, sink,
-keep_sums, and vectorise where it adds lanes up.  All others keep it.
+block_reduction, and vectorise where it adds lanes up.  All others keep it.
 
 These passes keep the order of everything, and ask nothing: tile, tile_ends, fuse and coalesce (the new loops run
 through the same iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of an

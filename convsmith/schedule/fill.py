@@ -9,10 +9,10 @@ from convsmith.passes.cse import cse
 from convsmith.passes.flatten import flatten
 from convsmith.passes.hoist import hoist
 from convsmith.passes.manager import Step
+from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.reorder import reorder
 from convsmith.passes.simplify import simplify
-from convsmith.passes.to_threads import to_threads
 from convsmith.schedule.loops import Loop, names
 from convsmith.schedule.schedule import Schedule
 
@@ -34,7 +34,7 @@ def fill(s: Schedule, loops: Sequence[Loop], threads: int = THREADS) -> None:
     s.run(simplify, False)
     s.run(bind, (groups,), "grid")
     s.run(bind, (thread,), "group")
-    for rewrite in (flatten, simplify, to_threads, narrow_index, hoist, cse):
+    for rewrite in (flatten, simplify, map_to_threads, narrow_index, hoist, cse):
         s.run(rewrite)
 
 

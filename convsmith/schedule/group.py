@@ -110,7 +110,7 @@ def _share_operands(
     for view in views:
         copy, width = copies[view.name], copy_width(st, view, loops, config, nest, access)
         in_memory = tuple(copy.loops[d] for d in _as_in_memory(view))
-        copies[view.name] = s.cooperate(copy, nest.size, thread, in_memory, width)
+        copies[view.name] = s.distribute_copy(copy, nest.size, thread, in_memory, width)
     return copies
 
 

@@ -8,21 +8,21 @@ from typing import NamedTuple
 
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
-from convsmith.passes.ask_once import ask_once
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.bind import bind
 from convsmith.passes.block_messages import block_messages
-from convsmith.passes.contract import contract
 from convsmith.passes.cse import cse
 from convsmith.passes.flatten import flatten
+from convsmith.passes.form_fma import form_fma
 from convsmith.passes.hoist import hoist
 from convsmith.passes.load_matrices import load_matrices
+from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.replace import replace
 from convsmith.passes.simplify import simplify
 from convsmith.passes.split_barriers import split_barriers
-from convsmith.passes.to_threads import to_threads
 from convsmith.passes.unroll import unroll
+from convsmith.passes.unswitch_uniform import unswitch_uniform
 from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
@@ -63,7 +63,7 @@ def lower_group(
     if warp is not None and products is not None:
         multiply_fragments(s, machine, warp.row, products.inner, warp.loads)
     for x in (x for x in nest.vectors if x in nest.registers):
-        s.run(ask_once, x)
+        s.run(unswitch_uniform, x)
         s.run(vectorise, x, x.extent, False)
     for view in st.factors:
         copy, vector = staged.loaded.get(view.name, (None, None))
@@ -72,7 +72,7 @@ def lower_group(
     for copy in staged.shared.values():
         if copy.lane is not None and copy.lane.extent > 1:
             s.run(vectorise, copy.lane, copy.lane.extent, False)
-    s.run(to_threads)
+    s.run(map_to_threads)
     if config.barriers == "split":
         s.run(split_barriers)
     if config.copies == "async":
@@ -85,7 +85,7 @@ def flatten_threads(s: Schedule, straight: Sequence[Loop], machine: Machine) -> 
     s.run(bind, tuple(straight), "unrolled")
     s.run(flatten)
     s.run(simplify)
-    s.run(contract, machine.scalar_types)
+    s.run(form_fma, machine.scalar_types)
 
 
 def multiply_fragments(

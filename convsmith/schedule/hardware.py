@@ -66,7 +66,7 @@ def engine_of(machine: Machine) -> CopyEngine:
     return machine.device.engine
 
 
-def is_turned(row: Instruction, number: int) -> bool:
+def is_mn_major(row: Instruction, number: int) -> bool:
     """Return whether the factor of that number is MN-major: its terms are no neighbours."""
     return all(step != 1 for v, step in row.steps(number).items() if not row.steps(0).get(v))
 
@@ -200,7 +200,7 @@ class HardwareNest:
         """Return the copy of an operand, or the error where no tensor map brings it."""
         number = 1 if view is self.st.a else 2
         of, outer = (self.rows, tiled.warps) if number == 1 else (self.columns, tiled.fragments)
-        turned = is_turned(self.row, number)
+        turned = is_mn_major(self.row, number)
         inner = self.loops.dims[of if turned else self.terms][-1]
         made = mapped_copy(self.st, view, self._tiles(tiled), inner, self.engine)
         if isinstance(made, ConfigError):
@@ -264,7 +264,7 @@ def order_hardware(s: Schedule, made: HardwareTile) -> None:
     around: Loop | str = ""
     if made.residing:
         around = s.fuse(tiled.grid, "x")
-        s.rounds(around, made.residing, "resident")
+        s.persistent_grid(around, made.residing, "resident")
     elif len(tiled.grid) > GRID_DIMS:
         s.fuse(tiled.grid[GRID_DIMS - 1 :], "x")
     s.run(pipeline_copies, step, nest.config.buffers, around)

@@ -15,7 +15,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
-from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_turned
+from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_mn_major
 from convsmith.schedule.loops import fused_chain
 from convsmith.schedule.tensor_views import view_flaw
 from convsmith.statement.parts import parted, splits
@@ -62,7 +62,7 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
     why: ConfigError | None = None
     nbytes = terms[-1].size * dtype(st.a.dtype).bytes
     row_bytes = engine.widths[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")), engine.widths)
-    legal = [x for x in permitted if (is_turned(x, 1), is_turned(x, 2)) == turned]
+    legal = [x for x in permitted if (is_mn_major(x, 1), is_mn_major(x, 2)) == turned]
     sizes = prod(d.size for d in rows), columns[0].size
     apart = prod(d.size for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
     count_of_terms = prod(d.size for d in st.of("k"))

@@ -16,9 +16,9 @@ from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fus
 from convsmith.schedule.order import Nest, order_nest
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.pointers import indirect, indirect_step
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import check_config
 from convsmith.schedule.schedule import Schedule
-from convsmith.schedule.unit import Unit
 from convsmith.statement.offsets import MOST, of_fewer_bits, summed
 from convsmith.statement.parts import parted
 from convsmith.statement.phases import phased
@@ -53,7 +53,7 @@ def kernel_plan(
     Threads share the loops outside of the innermost one around the register tile that steps through a loop ``within``
     which rows of another statement are computed, and that one too if it keeps no rows.
     """
-    unit = Unit.of(st, machine, config)
+    unit = ProductShape.of(st, machine, config)
     if prescribed is not None:
         unit = unit.filling(config.size(config.lane))
     loops = loops_after_fusing(st, config)
@@ -101,7 +101,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
     """
     st = statement(problem, machine, dynamic)
     if of_fewer_bits(st):
-        need = [view.name for view in st.factors if view.fewer is not None or view is st.b]
+        need = [view.name for view in st.factors if view.requantised is not None or view is st.b]
         if config.offsets != "sums" or not set(need) <= set(config.pack):
             raise ConfigError(
                 "bits", f"entries of fewer bits are made while packing: legal are --offsets=sums and "

@@ -8,10 +8,10 @@ from itertools import takewhile
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
+from convsmith.passes.block_reduction import block_reduction
 from convsmith.passes.cut import cut
 from convsmith.passes.fission import fission
 from convsmith.passes.fuse import fuse
-from convsmith.passes.keep_sums import keep_sums
 from convsmith.passes.reorder import reorder
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.simplify import simplify
@@ -20,9 +20,9 @@ from convsmith.passes.solve import solve
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops, fused_name, loop_over
 from convsmith.schedule.pointers import indirect
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.schedule import Schedule
-from convsmith.schedule.unit import Unit
 from convsmith.statement.phases import Phase, phased, phases
 from convsmith.statement.statement import KINDS, Statement
 
@@ -38,7 +38,7 @@ class Nest:
     lanes in use. Vectors are ``scalable`` where the machine has some of any length.
     """
 
-    unit: Unit
+    unit: ProductShape
     filled: int
     lane: Loop
     around: tuple[Loop, ...] = ()
@@ -131,7 +131,9 @@ class Nest:
         return (*self.around, *self.reduce, *(self.term_order if self.terms else self.register))
 
 
-def order_nest(s: Schedule, st: Statement, loops: Loops, config: Config, unit: Unit, scalable: bool = False) -> Nest:
+def order_nest(
+    s: Schedule, st: Statement, loops: Loops, config: Config, unit: ProductShape, scalable: bool = False
+) -> Nest:
     """Bring the loops of ``st`` into the order that ``config`` gives them, and return their nest.
 
     Vectors of a tile lie side by side, but for ``scalable`` vectors: between the units of two lie those of all tiles.
@@ -171,7 +173,7 @@ class _Builder:
     """Splits every loop by its tiles, and collects the loops that result by role."""
 
     def __init__(
-        self, s: Schedule, st: Statement, loops: Loops, config: Config, unit: Unit, scalable: bool
+        self, s: Schedule, st: Statement, loops: Loops, config: Config, unit: ProductShape, scalable: bool
     ) -> None:
         self.s, self.st, self.loops, self.config, self.unit, self.scalable = s, st, loops, config, unit, scalable
         self.filled = filled_lanes(st, loops.dims[config.lane], unit)
@@ -340,7 +342,7 @@ def tile_registers(s: Schedule, config: Config, nest: Nest, sums: Buffer | None 
             s.run(reorder, tuple(written[x] for x in (*nest.rows, *nest.vectors)))
     if nest.depth is not None and nest.within:
         place = (_position(nest, config.lane),) if sums is not None else ()
-        s.run(keep_sums, nest.depth, nest.within, sums, place)
+        s.run(block_reduction, nest.depth, nest.within, sums, place)
     return written
 
 

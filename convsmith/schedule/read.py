@@ -222,7 +222,8 @@ def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool |
     if name == st.b.name and (held := packed_type(st, nest)):
         return held
     plain = st.acc == "s32" and not st.shifted and target.has_word_products and any(v.dtype == "u8" for v in st.factors)
-    are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.fewer or v.flipped) for v in st.factors if v.name == name)
+    own = (v for v in st.factors if v.name == name)
+    are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.requantised or v.flipped) for v in own)
     return not (nest.unit.dot or _beside(st, name) or (plain and are_bytes))
 
 
@@ -273,7 +274,8 @@ def _restrict_taps(s: Schedule, k: KernelPlan) -> None:
 
 def _added(st: Statement, name: str) -> tuple[str, ...]:
     """Return the array whose entries are added to those of an operand, where there is one."""
-    return tuple(v.fewer.rest for v in st.factors if v.name == name and v.fewer is not None and v.fewer.rest)
+    made = (v.requantised for v in st.factors if v.name == name)
+    return tuple(x.rest for x in made if x is not None and x.rest)
 
 
 def _beside(st: Statement, name: str) -> tuple[str, ...]:

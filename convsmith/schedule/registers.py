@@ -10,7 +10,7 @@ from convsmith.ir.instruction import RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement
 
 OF_GROUPS = ("group", "shared", "pad", "swizzle", "vectors", "join", "buffers", "copies", "barriers")
@@ -34,7 +34,7 @@ class Registers(NamedTuple):
         return self.needed <= self.available
 
 
-def filled_lanes(st: Statement, dims: tuple[str, ...], unit: Unit) -> int:
+def filled_lanes(st: Statement, dims: tuple[str, ...], unit: ProductShape) -> int:
     """Return the lanes in use of a vector along ``dims``: the channels of whole groups, where it holds several.
 
     Then all vectors have the same channels at the same places.
@@ -45,7 +45,7 @@ def filled_lanes(st: Statement, dims: tuple[str, ...], unit: Unit) -> int:
 
 
 def check_config(
-    st: Statement, loops: Loops, config: Config, target: Machine, unit: Unit, may_spill: bool = False
+    st: Statement, loops: Loops, config: Config, target: Machine, unit: ProductShape, may_spill: bool = False
 ) -> Registers:
     """Return the registers of the register tile; ConfigError, with the numbers, where ``config`` makes no kernel.
 
@@ -85,12 +85,12 @@ def check_config(
     return needed
 
 
-def register_file(target: Machine, unit: Unit) -> RegisterFile:
+def register_file(target: Machine, unit: ProductShape) -> RegisterFile:
     """Return the registers that hold the sums of ``unit``."""
     return next(file for file in target.register_files if file.name == unit.file)
 
 
-def registers(loops: Loops, config: Config, target: Machine, unit: Unit, filled: int) -> Registers:
+def registers(loops: Loops, config: Config, target: Machine, unit: ProductShape, filled: int) -> Registers:
     """Return the registers of the register tile, whose vectors have ``filled`` lanes in use."""
     along_k = loops.kinds[config.lane] == "k"
     others = {n: config.size(n) for n, k in loops.kinds.items() if k != "k" and n != config.lane}

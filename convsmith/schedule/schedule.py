@@ -20,18 +20,18 @@ from convsmith.ir.stages import NAIVE
 from convsmith.ir.stmt import Kernel
 from convsmith.passes.add_atomically import ZERO, add_atomically
 from convsmith.passes.contracts import stage_after
-from convsmith.passes.cooperate import cooperate
 from convsmith.passes.copy_tiles import copy_tiles
 from convsmith.passes.copy_windows import Windows, copy_windows
 from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.distribute_copy import distribute_copy
 from convsmith.passes.drain import drain
 from convsmith.passes.extend import extend
 from convsmith.passes.fuse import fuse
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.pack_near import pack_near
+from convsmith.passes.persistent_grid import persistent_grid
 from convsmith.passes.residue import residue
-from convsmith.passes.rounds import rounds
 from convsmith.passes.spread_lanes import run_name, spread_lanes
 from convsmith.passes.stage import stage
 from convsmith.passes.tensor_copies import MappedCopy, tensor_copies
@@ -197,11 +197,11 @@ class Schedule:
         self.run(load_once, array, tuple(loops), "" if vector is None else vector)
         return Copy(f"{array}_r", (), self._over(f"{array}_r", ".v"))
 
-    def cooperate(self, copy: Copy, threads: int, thread: Loop, loops: Sequence[Loop], width: int) -> Copy:
+    def distribute_copy(self, copy: Copy, threads: int, thread: Loop, loops: Sequence[Loop], width: int) -> Copy:
         """Have all ``threads`` of a group, over which the loop ``thread`` runs, fill a copy in turns, in the order of
         ``loops``, ``width`` neighbours at once; these are the loop ``lane`` of the copy.
         """
-        self.run(cooperate, copy, threads, thread, tuple(loops), width)
+        self.run(distribute_copy, copy, threads, thread, tuple(loops), width)
         return Copy(copy.name, (self._over(copy.name, ".e"),), self._over(copy.name, ".v")._replace(extent=width))
 
     # -- Groups of threads --------------------------------------------------------------------------------------------
@@ -220,12 +220,12 @@ class Schedule:
         """Have a copy engine fill copies, each through its tensor map."""
         self.run(tensor_copies, tuple(mapped._replace(name=copy.name) for copy, mapped in copies))
 
-    def rounds(self, loop: Loop, groups: int, name: str) -> Loop:
+    def persistent_grid(self, loop: Loop, groups: int, name: str) -> Loop:
         """Let at most ``groups`` run the iterations of ``loop``, several of them one after the other; return the loop
         over these groups, which is called ``name``.
         """
         around = loop._replace(name=self._name(name), extent=min(groups, loop.extent))
-        self.run(rounds, loop, groups, around)
+        self.run(persistent_grid, loop, groups, around)
         return around
 
     def spread_lanes(self, rows: Sequence[Instruction], runs: Sequence[int]) -> tuple[Loop, ...]:

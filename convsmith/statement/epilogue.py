@@ -61,7 +61,7 @@ def factor(view: View, buffers: Buffers, absent: Value | None = None) -> Value:
         element = _lower_half(view, element)
     if absent is not None:
         element = Select(view.mask, element, absent)
-    if view.fewer is not None:
+    if view.requantised is not None:
         return _requantised(view, element, buffers)
     if not view.flipped:
         return element
@@ -78,8 +78,8 @@ def _lower_half(view: View, element: Value) -> Value:
 
 def _requantised(view: View, element: Value, buffers: Buffers) -> Value:
     """Return ``(v * greatest + r) // 255``; the division is a multiplication and a shift, exact for this range."""
-    assert view.fewer is not None
-    bits, kind, rest = view.fewer
+    assert view.requantised is not None
+    bits, kind, rest = view.requantised
     if view.dtype == "s8":
         element = Bits(U8, Binary("xor", element, const(S8, top_bit(view))))
     added: Value = Cast(S32, Load(buffers[rest], view.coords, None)) if rest else const(S32, NEAREST)

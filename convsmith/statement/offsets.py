@@ -40,8 +40,8 @@ MOST = 1 << 20
 
 def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
     """Return the sets of operands that can be flipped together, smallest first: s8 sources and u8 weights."""
-    source = [st.a.name] if st.a.dtype == "s8" and st.a.fewer is None else []
-    weights = [st.b.name] if st.b.dtype == "u8" and st.b.fewer is None else []
+    source = [st.a.name] if st.a.dtype == "s8" and st.a.requantised is None else []
+    weights = [st.b.name] if st.b.dtype == "u8" and st.b.requantised is None else []
     if of_fewer_bits(st):
         return ((*source, *weights),)
     if not problem.forward or problem.acc != "s32":
@@ -51,7 +51,7 @@ def flips(problem: Problem, st: Statement) -> tuple[tuple[str, ...], ...]:
 
 def of_fewer_bits(st: Statement) -> bool:
     """Return whether entries are requantised."""
-    return st.a.fewer is not None or st.b.fewer is not None
+    return st.a.requantised is not None or st.b.requantised is not None
 
 
 def summed(
@@ -80,7 +80,7 @@ def summed(
             return None
         dims = (Dim("case", cases, "m"), *others) if mask_cuts else others
         sums.append(_view(WEIGHT_SUMS, st.b, dims, *[case] * bool(mask_cuts)))
-    centred = fewer and (b.dtype == "s8" or b.fewer is None)
+    centred = fewer and (b.dtype == "s8" or b.requantised is None)
     if b.flipped or problem.quantity(ZERO_POINTS, "wei") is not None or centred:
         sums.append(_view(SOURCE_SUMS, st.a, _varying(st, st.a, "batch", "m")))
     return replace(st, sums=tuple(sums))

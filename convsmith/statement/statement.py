@@ -44,7 +44,7 @@ class Dim:
     sort: str = ""
 
 
-class Fewer(NamedTuple):
+class Requantised(NamedTuple):
     """Entries of fewer than 8 bits, of type ``factor``; ``rest`` is the array of rounding terms, or empty."""
 
     bits: int
@@ -72,7 +72,7 @@ class View:
     flipped: bool = False
     filled: bool = False
     packed: bool = False
-    fewer: Fewer | None = None
+    requantised: Requantised | None = None
     constant: bool = False
     adds: str = ""
     beside: tuple[str, ...] = ()
@@ -86,8 +86,8 @@ class View:
     @property
     def factor(self) -> str:
         """Type of the factor."""
-        if self.fewer is not None:
-            return self.fewer.factor
+        if self.requantised is not None:
+            return self.requantised.factor
         return FLIPPED[self.dtype] if self.flipped else self.dtype
 
     def at(self, variables: Mapping[Var, Index]) -> View:

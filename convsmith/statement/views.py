@@ -23,7 +23,7 @@ from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import factor_type
-from convsmith.statement.statement import Dim, Fewer, Statement, View
+from convsmith.statement.statement import Dim, Requantised, Statement, View
 
 IMAGES = "mb"
 """The dim of images, along which a kernel repeats what it does to one."""
@@ -87,7 +87,8 @@ def _of_bits(p: Matmul, view: View, bits: int, factor: str) -> View:
     """Return the view with its entries requantised if they have fewer than 8 bits."""
     if bits == 8:
         return view
-    return replace(view, fewer=Fewer(bits, factor, f"rounding_{view.name}" if p.rounding == "probabilistic" else ""))
+    rest = f"rounding_{view.name}" if p.rounding == "probabilistic" else ""
+    return replace(view, requantised=Requantised(bits, factor, rest))
 
 
 def _shifted(p: Problem) -> bool:

@@ -16,8 +16,8 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import registers
-from convsmith.schedule.unit import Unit
 from convsmith.statement.epilogue import Buffers, Epilogue
 from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
@@ -63,13 +63,13 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         each = statement(p, target)
         only = () if of_fewer_bits(each) else (each,)
         ways = (*only, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
-        units = [Unit.choices(st, target) for st in ways]
+        units = [ProductShape.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
         models = [*(Model(p, st, target, unit) for unit in choices), *window_models(p, ways[0], target)]
         models += gradient_models(p, ways[0], target)
         if along := models[0].worth():
-            models.append(Model(p, st, target, Unit.plain(st, target), along))
+            models.append(Model(p, st, target, ProductShape.plain(st, target), along))
         found = [c for model in models for c in _of_unit(model, threads, long)]
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:
@@ -202,7 +202,7 @@ def _serves(model: Model, config: Config) -> bool:
     if not config.instruction:
         return True
     try:
-        Unit.of(model.whole, model.target, config)
+        ProductShape.of(model.whole, model.target, config)
     except ConfigError:
         return False
     return True

@@ -17,7 +17,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import OFFSETS, TABLES, Config
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.parts import PART
 from convsmith.tune.config_space import Changes
@@ -60,7 +60,7 @@ class Point(NamedTuple):
     problem: Problem
     target: Machine
     loops: Loops
-    unit: Unit
+    unit: ProductShape
     tiles: tuple[Tile, ...]
     filled: int
     a: str
@@ -87,7 +87,7 @@ def _tiles(at: Point) -> Iterator[Changes]:
         yield _fitted(at.config, (*tile, *taps))
 
 
-def all_tiles(loops: Loops, lane: str, unit: Unit, filled: int, room: int) -> Iterator[Tile]:
+def all_tiles(loops: Loops, lane: str, unit: ProductShape, filled: int, room: int) -> Iterator[Tile]:
     """Yield register tiles of vectors, pixels of a row, and rows; ``room`` registers hold no more than that of each."""
     pixels = [n for n in loops.of("m") if n != lane]
     across = [n for n in loops.of("n") if n != lane]
@@ -225,7 +225,7 @@ def _instructions(at: Point) -> Iterator[Changes]:
     c = at.config
     st = scheduled_statement(at.problem, replace(c, split=()), at.target)
     last = st.reduce[-1]
-    for unit in (*Unit.choices(st, at.target), Unit.plain(st, at.target)):
+    for unit in (*ProductShape.choices(st, at.target), ProductShape.plain(st, at.target)):
         terms = ((last, unit.terms),) if unit.dot else ()
         if unit.name != c.instruction:
             width = -(-at.tile(c.lane) // unit.lanes) * unit.lanes

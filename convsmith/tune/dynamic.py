@@ -12,8 +12,8 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import symbolic_dims, through_table
 from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import check_config
-from convsmith.schedule.unit import Unit
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -42,7 +42,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
     sizes = {d.name: d.size for d in st.dims}
     lane = "g" if isinstance(p, Conv) and p.g > 1 and p.ic == p.oc == p.g else st.n
-    unit = Unit.choices(st, target, limited=False)[-1]
+    unit = ProductShape.choices(st, target, limited=False)[-1]
     dot = unit.dot and lane == st.n
     terms = ((st.reduce[-1], unit.terms),) if dot else ()
     row = st.of("m")[-1].name
@@ -58,7 +58,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
             pack=("wei",) if st.constant else (), offsets=offsets, flip=flip, drain=operations(p, st) > LONG,
             threads=threads,
         )  # fmt: skip
-        own = Unit.of(st, target, config)
+        own = ProductShape.of(st, target, config)
         if sizes[lane] <= (vectors - 1) * own.lanes:
             continue
         try:
@@ -71,5 +71,5 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
 
 def _terms(st: Statement, target: Machine) -> int:
     """Return the number of products that an instruction on vectors adds up; 0 if it is no dot product."""
-    unit = Unit.choices(st, target, limited=False)[-1]
+    unit = ProductShape.choices(st, target, limited=False)[-1]
     return unit.terms if unit.dot else 0

@@ -9,7 +9,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, loops_after_fusing
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.phases import phases
 from convsmith.tune.model import Model
@@ -21,7 +21,7 @@ __all__ = ["expected_terms", "model_of", "with_lanes"]
 def model_of(problem: Problem, config: Config, target: Machine) -> tuple[Model, Loops]:
     """Return the model of a legal ``config`` of one statement, with its loops after fusing."""
     st = scheduled_statement(problem, replace(config, split=()), target)
-    model = Model(problem, st, target, Unit.of(st, target, config), tuple(phases(st)[n] for n in config.phases))
+    model = Model(problem, st, target, ProductShape.of(st, target, config), tuple(phases(st)[n] for n in config.phases))
     for a, b in config.fuse:
         model.fuse(a, b)
     return model, loops_after_fusing(model.whole, config)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from convsmith.machine.costs import Costs
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 
 
 def fragment_shapes(most: int) -> list[tuple[int, int]]:
@@ -20,7 +20,7 @@ def fragment_shapes(most: int) -> list[tuple[int, int]]:
 
 
 def fragment_tiles(
-    pixels: str, size: int, lane: str, channels: int, unit: Unit, registers: int
+    pixels: str, size: int, lane: str, channels: int, unit: ProductShape, registers: int
 ) -> Iterator[dict[str, int]]:
     """Yield tiles of pixels and channels; the height of a fragment is one that divides the pixels, if there is one.
 
@@ -67,7 +67,7 @@ def streamed_operand(panels: Panels, columns: int, kept: int) -> str:
 
 
 def fragment_cycles(
-    tiles: list[tuple[int, int, int]], steps: int, unit: Unit, costs: Costs, panels: Panels, kept: int,
+    tiles: list[tuple[int, int, int]], steps: int, unit: ProductShape, costs: Costs, panels: Panels, kept: int,
     terms: defaultdict[str, float] | None = None,
 ) -> float:  # fmt: skip
     """Return the cycles of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).

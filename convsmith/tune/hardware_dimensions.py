@@ -17,7 +17,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_packing import packed_statement
-from convsmith.schedule.hardware import HardwareNest, hardware_nest, hardware_row, hardware_rows, is_turned
+from convsmith.schedule.hardware import HardwareNest, hardware_nest, hardware_row, hardware_rows, is_mn_major
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
 from convsmith.statement.statement import Statement
@@ -61,8 +61,8 @@ def hardware_point(problem: Problem, config: Config, machine: Machine) -> Hardwa
     """Return the facts of ``config``; ConfigError where its loops or its instruction are illegal."""
     st: Statement = packed_statement(scheduled(problem, replace(config, split=()), machine), config, machine)
     loops, row = loops_after_fusing(st, config), hardware_row(st, config, machine)
-    turned = [is_turned(row, n) for n in (1, 2)]
-    rows = tuple(x for x in hardware_rows(st, machine) if [is_turned(x, n) for n in (1, 2)] == turned)
+    turned = [is_mn_major(row, n) for n in (1, 2)]
+    rows = tuple(x for x in hardware_rows(st, machine) if [is_mn_major(x, n) for n in (1, 2)] == turned)
     nest = hardware_nest(st, loops, config, row, machine)
     if isinstance(nest, ConfigError):
         raise nest

@@ -182,7 +182,7 @@ class Model(CostModel):
         """
         pixels = [n for n in config.order if n != self.images and loops.kinds[n] == "m"]
         a = self.st.a
-        fits = self.jumps and config.realise == "peel" and is_true(a.mask) and a.fewer is None and bool(pixels)
+        fits = self.jumps and config.realise == "peel" and is_true(a.mask) and a.requantised is None and bool(pixels)
         fits = fits and not self.target.vectors.scalable
         if not fits or config.lane in (self.batch, self.k) or self.n not in loops.extents:
             return None
@@ -474,7 +474,7 @@ class Model(CostModel):
         inner_pixel = next((d.name for d in self.st.of("m") if d.name == self.dims[lane][-1]), "")
         apart = inner_pixel and not (self.phases or self.classes) and self.src.get(Var(inner_pixel)) != 1
         apart = apart and self.reads_once() and not self.bordered(lane) and not self.in_blocks(Var(inner_pixel))
-        a = (self.st.a.name,) if self.st.a.fewer is not None or apart else ()
+        a = (self.st.a.name,) if self.st.a.requantised is not None or apart else ()
         return (*a, b.name) if self.st.constant or not ready else a
 
     def streamed(self, loops: Loops, config: Config) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ from convsmith.schedule.device import device_plan
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.plan import plan
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
-from convsmith.schedule.unit import Unit
 
 __all__ = ["Shape", "distance", "nearest", "shape_of", "transferred"]
 
@@ -90,7 +90,7 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
         with interning():
             st = scheduled(problem, config, target)
             loops = loops_after_fusing(st, config)
-            filled = filled_lanes(st, loops.dims[config.lane], Unit.of(st, target, config))
+            filled = filled_lanes(st, loops.dims[config.lane], ProductShape.of(st, target, config))
             whole = {**loops.extents, config.lane: -(-loops.extents[config.lane] // filled) * filled}
             tile = tuple((n, min(size, whole[n])) for n, size in config.register)
             width = dict(tile)

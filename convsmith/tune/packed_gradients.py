@@ -16,7 +16,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement, View
 from convsmith.tune.model import Model
 
@@ -29,7 +29,7 @@ class GradientModel(Model):
     """
 
     def __init__(
-        self, problem: Problem, st: Statement, target: Machine, unit: Unit, joined: tuple[str, ...],
+        self, problem: Problem, st: Statement, target: Machine, unit: ProductShape, joined: tuple[str, ...],
         rows_joined: tuple[str, ...],
     ) -> None:  # fmt: skip
         super().__init__(problem, st, target, unit)
@@ -86,5 +86,5 @@ def gradient_models(problem: Problem, st: Statement, target: Machine) -> list[Gr
         for of_rows in (along[-1:], along) if sizes[along[0]] > 1 else (along[-1:],):
             # Of few rows, most of each fragment would be empty.
             if terms > 1 and prod(sizes[name] for name in of_rows) >= row.rows // 2:
-                models.append(GradientModel(problem, st, target, Unit.of_row(row), joined, tuple(of_rows)))
+                models.append(GradientModel(problem, st, target, ProductShape.of_row(row), joined, tuple(of_rows)))
     return models

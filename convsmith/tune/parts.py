@@ -9,7 +9,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.phases import phases
 from convsmith.statement.statement import Statement
 
@@ -20,7 +20,7 @@ SHARES = 16
 
 
 def parts_of_sums(
-    problem: Problem, st: Statement, loops: Loops, config: Config, unit: Unit, target: Machine
+    problem: Problem, st: Statement, loops: Loops, config: Config, unit: ProductShape, target: Machine
 ) -> tuple[tuple[str, int], ...]:
     """Return the reduction loop that threads share and the number of its parts; nothing where that does not pay.
 
@@ -50,7 +50,7 @@ def parts_of_sums(
     return ((loop, parts),) if parts > 1 else ()
 
 
-def _work(problem: Problem, st: Statement, unit: Unit, target: Machine) -> int:
+def _work(problem: Problem, st: Statement, unit: ProductShape, target: Machine) -> int:
     """Return the time of the sums, including reads from memory, in multiply-adds of one lane."""
     read = sum(v.layout.size * dtype(v.dtype).bytes for v in (st.a, st.b))
     return problem.flops_real // 2 // (unit.terms * unit.rows) + read * target.costs.memory_byte

@@ -15,8 +15,8 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.lower import LEAST_NEIGHBOURS, transposes
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
-from convsmith.schedule.unit import Unit
 from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.traffic import Traffic
@@ -27,7 +27,7 @@ class SharedFacts:
     """The facts of ``problem`` that all candidates with ``unit`` share; ``along`` are the phases of its pixels."""
 
     def __init__(
-        self, problem: Problem, st: Statement, target: Machine, unit: Unit, along: tuple[Phase, ...] = ()
+        self, problem: Problem, st: Statement, target: Machine, unit: ProductShape, along: tuple[Phase, ...] = ()
     ) -> None:
         self.problem = problem
         self.target = target
@@ -43,7 +43,7 @@ class SharedFacts:
         absent = unit.rows > 1 and not is_true(st.a.mask)
         self.is_copied = (absent or (apart and not self.classes)) and bool(self.images)
         if apart and not self.is_copied and st.acc != "s32":
-            self.unit = Unit.plain(st, target)
+            self.unit = ProductShape.plain(st, target)
         self.lanes = self.unit.lanes
         self.product = dict(target.costs.slow).get(self.unit.name, target.costs.multiply_add)
         self.converts = st.constant and not self.unit.dot and dtype(st.a.dtype).kind == "float" and st.a.dtype != st.acc
@@ -69,7 +69,7 @@ class SharedFacts:
         packed = step > 1 and self.reads_once() and not self.bordered(pixel)
         if step != 1 and not packed and not (step == STRIDE and self.window(step) <= self.target.l1.kept):
             return False
-        return not self.bordered(pixel) or not (self.st.shifted or self.st.a.fewer is not None or self.st.sizes)
+        return not self.bordered(pixel) or not (self.st.shifted or self.st.a.requantised is not None or self.st.sizes)
 
     def row_step(self, pixel: str) -> int:
         """Return the elements of the source between neighbouring pixels, of one residue class where a stride must

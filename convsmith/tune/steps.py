@@ -14,8 +14,8 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, register_file, registers
-from convsmith.schedule.unit import Unit
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
@@ -84,7 +84,7 @@ class Steps:
     def _facts(self, config: Config) -> Point | None:
         try:
             st = scheduled_statement(self.problem, config, self.target)
-            unit, loops = Unit.of(st, self.target, config), loops_after_fusing(st, config)
+            unit, loops = ProductShape.of(st, self.target, config), loops_after_fusing(st, config)
         except ConfigError:
             return None
         if config.lane not in loops.extents:
@@ -96,7 +96,7 @@ class Steps:
             tuple((d.name, d.size) for d in st.of("k")) if splits(st.whole) else (), self._pairs(config, st, loops),
         )  # fmt: skip
 
-    def _tiles(self, config: Config, loops: Loops, unit: Unit, filled: int) -> tuple[Tile, ...]:
+    def _tiles(self, config: Config, loops: Loops, unit: ProductShape, filled: int) -> tuple[Tile, ...]:
         """Return the register tiles that the registers hold; the others count as refused."""
         key = (config.lane, tuple(loops.extents.items()), unit, config.terms)
         if key not in self._known_tiles:

@@ -16,7 +16,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.model import Model
 
@@ -24,7 +24,9 @@ from convsmith.tune.model import Model
 class WindowModel(Model):
     """The facts of the candidates that join the reduction loops ``taps``, which are the last ones."""
 
-    def __init__(self, problem: Problem, st: Statement, target: Machine, unit: Unit, taps: tuple[str, ...]) -> None:
+    def __init__(
+        self, problem: Problem, st: Statement, target: Machine, unit: ProductShape, taps: tuple[str, ...]
+    ) -> None:
         super().__init__(problem, st, target, unit)
         self.taps = taps
         self.whole_windows = taps == st.reduce
@@ -114,7 +116,7 @@ def window_models(problem: Problem, st: Statement, target: Machine) -> list[Wind
         if terms <= rows[0].group:
             continue  # one group: no loop over groups is there to be filled up
         row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
-        model = WindowModel(problem, st, target, Unit.of_row(row), taps)
+        model = WindowModel(problem, st, target, ProductShape.of_row(row), taps)
         if model.images or not few:
             models.append(model)
     return models

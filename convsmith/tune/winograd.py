@@ -21,8 +21,8 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import fused_name, loops_after_fusing
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import registers
-from convsmith.schedule.unit import Unit
 from convsmith.schedule.winograd import product_config, transposition, winograd_of
 from convsmith.statement.channel_copies import ChannelCopy
 from convsmith.statement.phases import phases
@@ -173,7 +173,7 @@ class _Products:
 
     def __init__(self, problem: Problem, made: Winograd, target: Machine, fuse: tuple[tuple[str, str], ...]) -> None:
         self.made = made
-        self.model = Model(problem, made.product, target, Unit.plain(made.product, target))
+        self.model = Model(problem, made.product, target, ProductShape.plain(made.product, target))
         for a, b in fuse:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse))
@@ -202,7 +202,7 @@ class _Products:
 
 
 def _tiles(
-    tiles: int, loop: str, vectors: int, lane: str, unit: Unit, target: Machine
+    tiles: int, loop: str, vectors: int, lane: str, unit: ProductShape, target: Machine
 ) -> Iterator[tuple[tuple[str, int], ...]]:
     """Yield register tiles of as many tiles of pixels as registers hold, in equal parts, for each number of vectors."""
     for v in range(1, min(vectors, WIDE) + 1):

@@ -18,7 +18,7 @@ from callers import on_threads
 
 import convsmith as cs
 from convsmith.codegen.artifact import FINITE
-from convsmith.frontend.nothing import NothingKernel
+from convsmith.frontend.nothing import EmptyKernel
 from convsmith.interp.arithmetic import fma
 from convsmith.ir.parse import parse_kernel
 from convsmith.layout.reorder import to_layout
@@ -276,7 +276,7 @@ def test_a_kernel_of_nothing_is_run_by_name() -> None:
 
 
 def test_gradients_of_an_empty_batch_are_zeros() -> None:
-    k = NothingKernel(parse_problem("--dir=BWD_WB --wtag=Abc16a mb0ic2iw5oc20ow5kw1"))
+    k = EmptyKernel(parse_problem("--dir=BWD_WB --wtag=Abc16a mb0ic2iw5oc20ow5kw1"))
     given = {"src": np.zeros((0, 2, 5), np.float32), "diff_dst": np.zeros((0, 20, 5), np.float32)}
     out = np.full(20, np.nan, np.float32)
     results = k.run({**given, "diff_bia": out})
@@ -291,7 +291,7 @@ def test_gradients_of_an_empty_batch_are_zeros() -> None:
 
 
 def test_gradients_of_an_empty_result_are_zeros() -> None:
-    k = NothingKernel(parse_problem("--dir=BWD_D --stag=axb --attr-scales=wei:common:1 mb1ic2iw5oc3ow0kw9pw2"))
+    k = EmptyKernel(parse_problem("--dir=BWD_D --stag=axb --attr-scales=wei:common:1 mb1ic2iw5oc3ow0kw9pw2"))
     w, diff_dst = np.ones((3, 2, 9), np.float32), np.zeros((1, 3, 0), np.float32)
     for weights in (w, k.pack(w)):
         out = np.full((1, 5, 2), np.nan, np.float32).transpose(0, 2, 1)

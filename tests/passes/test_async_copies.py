@@ -16,9 +16,9 @@ from convsmith.ir.verify import verify
 from convsmith.ir.walk import statements_of
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.flatten import flatten
+from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.split_barriers import split_barriers
-from convsmith.passes.to_threads import to_threads
 
 PRODUCT = """\
 kernel k(a: f32[128], b: f32[64], c: f32[16])
@@ -55,7 +55,7 @@ def product(trips: object = 8) -> Kernel:
 @pytest.mark.parametrize("split", [False, True])
 def test_slots_filled_asynchronously(count: int, ahead: int, trips: object, split: bool) -> None:
     old = product(trips)
-    threads = to_threads(flatten(multiple_buffers(old, "k", ("s", "z"), count, ahead)))
+    threads = map_to_threads(flatten(multiple_buffers(old, "k", ("s", "z"), count, ahead)))
     new = async_copies(split_barriers(threads) if split else threads)
     verify(new, TENSORISED)
     assert_same(old, new)
@@ -74,7 +74,7 @@ def test_slots_filled_asynchronously(count: int, ahead: int, trips: object, spli
 @pytest.mark.parametrize(("count", "ahead"), [(2, 1), (3, 2)])
 def test_unrolled_slots(count: int, ahead: int) -> None:
     old = product()
-    new = async_copies(to_threads(flatten(multiple_buffers(old, "k", ("s", "z"), count, ahead, unrolled=True))))
+    new = async_copies(map_to_threads(flatten(multiple_buffers(old, "k", ("s", "z"), count, ahead, unrolled=True))))
     assert_same(old, new)
     assert max(waits(new)) == ahead - 1
 

@@ -39,9 +39,9 @@ from convsmith.passes.unroll import unroll
 from convsmith.passes.unused_let import unused_let
 
 FOR_THREADS = {
-    "async_copies", "block_messages", "collapse", "cooperate", "gather_allocs", "hold_fragments", "load_matrices",
-    "multiple_buffers", "pad_rows", "pipeline_copies", "preload", "register_buffers", "rounds", "split_barriers",
-    "spread_lanes", "swizzle", "tensor_copies", "to_threads",
+    "async_copies", "block_messages", "collapse", "distribute_copy", "gather_allocs", "hold_fragments", "load_matrices",
+    "multiple_buffers", "pad_rows", "pipeline_copies", "persistent_grid", "preload", "register_buffers",
+    "split_barriers", "spread_lanes", "swizzle", "tensor_copies", "map_to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads already, or over host threads, or copies that stand in none."""
 MOST = 24

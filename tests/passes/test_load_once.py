@@ -5,7 +5,7 @@ from __future__ import annotations
 from oracles import assert_same_results
 
 from convsmith.ir.parse import parse_kernel
-from convsmith.passes.contract import contract
+from convsmith.passes.form_fma import form_fma
 from convsmith.passes.load_once import load_once
 
 HEAD = "kernel k(a: f32[8], b: f32[4], c: f32[8])\n"
@@ -25,7 +25,7 @@ def test_a_load_that_may_be_outside_stays() -> None:
 
 def test_an_absent_product_changes_no_sum() -> None:
     kernel = parse_kernel(f"{HEAD}  for i in 0 .. 4:\n    c[i] = c[i] + (a[i] * b[i] if i - 2 >= 0 else 0.0)\n")
-    made = contract(kernel, ("f32",))
+    made = form_fma(kernel, ("f32",))
     assert "c[i] = (fma(a[i], b[i], c[i]) if i - 2 >= 0 else c[i])" in str(made)
     assert_same_results(kernel, made)
-    assert contract(kernel, ("f64",)) is kernel
+    assert form_fma(kernel, ("f64",)) is kernel

@@ -12,10 +12,10 @@ from convsmith.ir.stmt import Barrier, Kernel
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.passes.flatten import flatten
+from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.register_buffers import register_buffers
 from convsmith.passes.simplify import simplify
-from convsmith.passes.to_threads import to_threads
 from convsmith.passes.unroll import unroll
 
 PRODUCT = """\
@@ -53,7 +53,7 @@ def test_slots(count: int, ahead: int, bounds: tuple[object, object]) -> None:
     old = product(*bounds)
     new = multiple_buffers(old, "k", ("s", "z"), count, ahead)
     assert_same(old, new)
-    threads = to_threads(flatten(new))
+    threads = map_to_threads(flatten(new))
     verify(threads, TENSORISED)
     assert_same(old, threads)
     assert barriers_in(threads, "k") == (1 if bounds != (3, 3) else 0)
@@ -65,7 +65,7 @@ def test_unrolled_slots(count: int, ahead: int, bounds: tuple[int, int]) -> None
     old = product(*bounds)
     new = multiple_buffers(old, "k", ("s", "z"), count, ahead, unrolled=True)
     assert_same(old, new)
-    threads = to_threads(flatten(new))
+    threads = map_to_threads(flatten(new))
     assert_same(old, threads)
     if bounds == (0, 8):
         assert barriers_in(threads, "k.o") == {(2, 1): 2, (3, 1): 2, (3, 2): 3}[count, ahead]
@@ -79,7 +79,8 @@ def test_registers_for_loads_of_shared_memory(count: int) -> None:
     new = register_buffers(old, "kk", count)
     assert_same(old, new)
     assert str(new).count("@register") == 3 and "s_r" in str(new) and "z_r" in str(new)
-    both = to_threads(simplify(flatten(register_buffers(multiple_buffers(old, "k", ("s", "z"), 3, 2), "kk", count))))
+    buffered = register_buffers(multiple_buffers(old, "k", ("s", "z"), 3, 2), "kk", count)
+    both = map_to_threads(simplify(flatten(buffered)))
     assert_same(old, both)
     assert barriers_in(both, "k") == 1
     assert_same(old, unroll(both))
@@ -151,6 +152,6 @@ def test_loads_under_a_condition_stay() -> None:
     assert str(new).count("_r: f32") == 1 and "(s[" in str(new)
     with pytest.raises(ConfigError, match="loop k reads no shared memory unconditionally"):
         register_buffers(parse_kernel(text.replace(" + s[k]", "")), "k")
-    threads = to_threads(parse_kernel(f"{LOOP}for k in 0 .. 4:\n      {COPY}\n      {USE}\n"))
+    threads = map_to_threads(parse_kernel(f"{LOOP}for k in 0 .. 4:\n      {COPY}\n      {USE}\n"))
     with pytest.raises(ConfigError, match="loop k holds barriers or copies"):
         register_buffers(threads, "k")

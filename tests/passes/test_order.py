@@ -18,12 +18,12 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import F32
 from convsmith.ir.walk import loops_of
 from convsmith.passes.bind import bind
+from convsmith.passes.block_reduction import block_reduction
 from convsmith.passes.collapse import collapse
 from convsmith.passes.cut import cut
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fission import fission
 from convsmith.passes.fuse import fuse
-from convsmith.passes.keep_sums import keep_sums
 from convsmith.passes.pack_near import pack_near
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
@@ -150,30 +150,32 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
     "sums-in-memory": (
         "kernel k(a: f32[9, 6], b: f32[5])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n      acc[] = b[i]\n"
         "      for k in 0 .. 3:\n        acc[] = acc[] + a[i, k]\n      b[i + 1] = acc[]\n",
-        lambda k: keep_sums(k, "k", ("i",)),
-        "keep_sums(k): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, and must come after it",
+        lambda k: block_reduction(k, "k", ("i",)),
+        "block_reduction(k): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, and must come "
+        "after it",
     ),
     "sums-in-passes": (
         "kernel k(a: f32[9, 7], b: f32[5])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n      acc[] = 1.0\n"
         "      for k in 0 .. 7:\n        acc[] = acc[] + a[i, k] * b[i]\n      b[i + 1] = acc[]\n",
-        lambda k: keep_sums(tile_ends(k, "k", (3, 2, 2), "p", "k"), "p", ("i",), SUMS),
-        "keep_sums(p): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, and must come after it",
+        lambda k: block_reduction(tile_ends(k, "k", (3, 2, 2), "p", "k"), "p", ("i",), SUMS),
+        "block_reduction(p): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, and must come "
+        "after it",
     ),
     "terms-in-passes": (
         "kernel k(a: f32[4, 3], b: f32[4], c: f32[9])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n"
         "      acc[] = 1.0\n      for k in 0 .. 3:\n        acc[] = acc[] + a[i, k]\n        c[i + k] = a[i, k]\n"
         "      b[i] = acc[]\n",
-        lambda k: keep_sums(tile_ends(k, "k", (1, 1, 1), "p", "k"), "p", ("i",), SUMS),
-        "keep_sums(p): c[i + k + p + 1] = ... and c[i + k] = ...: iteration (i) = (1) writes what (0) writes, "
+        lambda k: block_reduction(tile_ends(k, "k", (1, 1, 1), "p", "k"), "p", ("i",), SUMS),
+        "block_reduction(p): c[i + k + p + 1] = ... and c[i + k] = ...: iteration (i) = (1) writes what (0) writes, "
         "and must come after it",
     ),
     "sums-at-one-place": (
         "kernel k(a: f32[4, 4, 4], b: f32[4, 4])\n  for i in 0 .. 4:\n    for j in 0 .. 3:\n"
         "      alloc acc: f32[] @register:\n        acc[] = 1.0\n        for k in 0 .. 4:\n"
         "          acc[] = acc[] + a[i, j, k]\n        b[i, j] = acc[]\n",
-        lambda k: keep_sums(k, "k", ("i", "j"), SUMS, (Var("i") * 2 + Var("j"),)),
-        "keep_sums(k): sums[i * 2 + j] = ... and sums[i * 2 + j] = ...: iteration (i, j) = (1, 0) writes what (0, 2) "
-        "writes, and must come after it",
+        lambda k: block_reduction(k, "k", ("i", "j"), SUMS, (Var("i") * 2 + Var("j"),)),
+        "block_reduction(k): sums[i * 2 + j] = ... and sums[i * 2 + j] = ...: iteration (i, j) = (1, 0) writes what "
+        "(0, 2) writes, and must come after it",
     ),
 }
 LEGAL: dict[str, tuple[str, Rewrite]] = {
@@ -283,7 +285,7 @@ def test_a_loop_over_sums_has_no_partial_sums() -> None:
     [
         lambda k: reorder(k, ("j", "i")), lambda k: tile(k, "i", 2, "i.o", "i.i"), lambda k: fuse(k, "i", "j", "i_j"),
         lambda k: residue(k, "i", 2, "i.r"), lambda k: cut(k, "i", (1,)), lambda k: fission(k, ("i",)),
-        lambda k: rfactor(k, "i"), lambda k: keep_sums(k, "j", ("i",)), lambda k: solve(k, "i"),
+        lambda k: rfactor(k, "i"), lambda k: block_reduction(k, "j", ("i",)), lambda k: solve(k, "i"),
         lambda k: stage(k, "a", "i"), lambda k: tile_ends(k, "i", (1, 1, 1), "p", "q"),
     ],
 )  # fmt: skip

@@ -26,6 +26,7 @@ from convsmith.ir.types import S32
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of
 from convsmith.passes.bind import bind
+from convsmith.passes.block_reduction import block_reduction
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.compute_at import compute_at
@@ -37,7 +38,6 @@ from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_stores import gather_stores
 from convsmith.passes.guard_tails import guard_tails
-from convsmith.passes.keep_sums import keep_sums
 from convsmith.passes.pack_near import pack_near
 from convsmith.passes.partition import partition
 from convsmith.passes.rebase import rebase
@@ -61,13 +61,13 @@ EDGE = 40
 """Elements of an array along each of its dims; an index stays below half of them."""
 RANKS = {"a": 1, "b": 2, "c": 1, "d": 2}
 OF_SUMS = {
-    "drain", "drain-fission", "fission", "keep_sums", "keep_sums-ends", "keep_sums-given", "rebase-rfactor", "rfactor",
-    "sum_in_registers",
+    "block_reduction", "block_reduction-ends", "block_reduction-given", "drain", "drain-fission", "fission",
+    "rebase-rfactor", "rfactor", "sum_in_registers",
 }  # fmt: skip
 """Rewrites of sums: they are asked of sums alone."""
 ASK = {
-    "collapse", "compute_at", "fission", "keep_sums", "keep_sums-ends", "keep_sums-given", "parallel", "rebase",
-    "residue", "reversed", "rfactor", "round_up", "sink", "vectorise-last",
+    "block_reduction", "block_reduction-ends", "block_reduction-given", "collapse", "compute_at", "fission", "parallel",
+    "rebase", "residue", "reversed", "rfactor", "round_up", "sink", "vectorise-last",
 }  # fmt: skip
 """Rewrites whose legality depends on the accesses, and which get more examples."""
 HEAD = f"kernel k({', '.join(f'{n}: s32{[EDGE] * rank}' for n, rank in RANKS.items())})\n"
@@ -296,9 +296,11 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
         "cut": lambda k: cut(k, one, (size,)),
         "fission": lambda k: fission(k, names[:-1]),
         "rfactor": lambda k: rfactor(k, one, r.choice((1, 4))),
-        "keep_sums": lambda k: keep_sums(k, names[-1], outer),
-        "keep_sums-ends": lambda k: keep_sums(tile_ends(k, names[-1], ends, f"{new}e", names[-1]), f"{new}e", outer),
-        "keep_sums-given": lambda k: keep_sums(k, names[-1], tuple(names[:-1]), sums, (place,)),
+        "block_reduction": lambda k: block_reduction(k, names[-1], outer),
+        "block_reduction-ends": lambda k: block_reduction(
+            tile_ends(k, names[-1], ends, f"{new}e", names[-1]), f"{new}e", outer
+        ),
+        "block_reduction-given": lambda k: block_reduction(k, names[-1], tuple(names[:-1]), sums, (place,)),
         "drain": lambda k: drain(k, chain, ".w"),
         "drain-fission": lambda k: drain(fission(k, names[:1]), (names[0],), ".w"),
         "parallel": lambda k: bind(k, chain, "parallel"),

@@ -10,9 +10,9 @@ from convsmith.ir.stmt import Barrier, For, Kernel
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import statements_of
 from convsmith.passes.flatten import flatten
+from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.split_barriers import split_barriers
-from convsmith.passes.to_threads import to_threads
 
 LOOP = """\
 kernel k(a: f32[64], c: f32[8])
@@ -31,7 +31,7 @@ def parts(kernel: Kernel) -> list[str]:
 def test_slots_and_split_barriers(count: int, ahead: int) -> None:
     """With two slots more than iterations ahead, products run between arrival and wait."""
     old = parse_kernel(LOOP)
-    threads = to_threads(flatten(multiple_buffers(old, "k", ("s",), count, ahead)))
+    threads = map_to_threads(flatten(multiple_buffers(old, "k", ("s",), count, ahead)))
     new = split_barriers(threads)
     verify(new)
     assert_same(old, new)
@@ -74,7 +74,7 @@ def test_kernels_without_threads_or_barriers_stay() -> None:
 
 
 def test_a_loop_of_a_split_barrier_keeps_its_kind() -> None:
-    threads = to_threads(flatten(multiple_buffers(parse_kernel(LOOP), "k", ("s",), 3, 1)))
+    threads = map_to_threads(flatten(multiple_buffers(parse_kernel(LOOP), "k", ("s",), 3, 1)))
     new = split_barriers(threads)
     loops = [x for x in statements_of(new.body) if isinstance(x, For)]
     assert [x.kind for x in loops] == ["group", "serial", "serial"]

@@ -19,7 +19,7 @@ from convsmith.ir.types import F32, S32
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of
 from convsmith.passes.bind import bind
-from convsmith.passes.keep_sums import keep_sums
+from convsmith.passes.block_reduction import block_reduction
 from convsmith.passes.tile_ends import tile_ends
 
 ROW = """\
@@ -59,7 +59,7 @@ def test_a_reduction_of_a_length_known_at_the_call_is_summed_in_passes(n: int) -
     with interning():
         kernel = in_tiles()
         tiled = tile_ends(kernel, "k", (2, 4, 5), "p", "k")
-        kept = keep_sums(tiled, "p", ("c",), SUMS)
+        kept = block_reduction(tiled, "p", ("c",), SUMS)
         assert kept.params == (*kernel.params, SUMS)
         assert [x.var.name for x in loops_of(kept.body)] == ["p", "c", "k"] * 3
         verify(kept)
@@ -93,10 +93,10 @@ def test_memory_that_does_not_fit_the_sums_is_refused() -> None:
             (make_buffer("b", S32, (3,)), "kernel k has a buffer b already"),
         ):
             with pytest.raises(ConfigError) as error:
-                keep_sums(tiled, "p", ("c",), memory)
-            assert str(error.value) == f"keep_sums: {message}"
-        with pytest.raises(ConfigError, match=r"keep_sums: k runs 0 \.\. n, and must start and end with constant"):
-            keep_sums(parse_kernel(SUM), "k", ("c",), SUMS)
+                block_reduction(tiled, "p", ("c",), memory)
+            assert str(error.value) == f"block_reduction: {message}"
+        with pytest.raises(ConfigError, match=r"block_reduction: k runs 0 \.\. n, and must start and end with"):
+            block_reduction(parse_kernel(SUM), "k", ("c",), SUMS)
 
 
 def test_threads_do_not_share_memory_that_is_given() -> None:
@@ -104,6 +104,6 @@ def test_threads_do_not_share_memory_that_is_given() -> None:
     text = "\n".join([head, "  for x in 0 .. 4:", *(f"  {x}" for x in lines)]).replace("b[c]", "b[c, x]") + "\n"
     with interning():
         kernel = parse_kernel(text)
-        keep_sums(kernel, "k", ("c",), SUMS)
+        block_reduction(kernel, "k", ("c",), SUMS)
         with pytest.raises(ConfigError, match="sums holds the sums of one thread; legal are serial loops around it"):
-            keep_sums(bind(kernel, ("x",), "parallel"), "k", ("c",), SUMS)
+            block_reduction(bind(kernel, ("x",), "parallel"), "k", ("c",), SUMS)

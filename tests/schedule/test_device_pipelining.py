@@ -38,7 +38,7 @@ KINDS = {
 def pipelined(steps: Sequence[Step], loop: str, copies: tuple[str, ...], count: int, ahead: int) -> list[Step]:
     """Return a plan's rewrites with those that pipeline the copies of a loop."""
     names = [x.name for x in steps]
-    first, threads = names.index("flatten"), names.index("to_threads") + 1
+    first, threads = names.index("flatten"), names.index("map_to_threads") + 1
     buffered = [Step(multiple_buffers, loop, copies, count, ahead)]
     return [*steps[:first], *buffered, *steps[first:threads], Step(split_barriers), Step(async_copies),
             *steps[threads:]]  # fmt: skip

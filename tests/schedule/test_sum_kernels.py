@@ -21,9 +21,9 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.kernel import kernel_plan
 from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import check_config, filled_lanes, registers
 from convsmith.schedule.sums import config_of_sums
-from convsmith.schedule.unit import Unit
 from convsmith.statement.naive import naive
 from convsmith.statement.statement import Dim, Statement, View
 from convsmith.statement.views import statement
@@ -104,7 +104,7 @@ def test_registers_of_a_tile(problem: str, words: str, need: int, text: str) -> 
         st = statement(parse_problem(problem))
         config = Config.parse(f"--target=generic {words}")
         loops = loops_after_fusing(st, config)
-        target, unit = level(), Unit(4, 1, False)
+        target, unit = level(), ProductShape(4, 1, False)
         found = registers(loops, config, target, unit, filled_lanes(st, loops.dims[config.lane], unit))
         assert (found.needed, found.text) == (need, text)
         check_config(st, loops, config, target, unit)

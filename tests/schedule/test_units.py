@@ -12,7 +12,7 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.offsets import summed
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
@@ -50,7 +50,7 @@ def test_unit(name: str) -> None:
     line, isa, (lanes, terms, dot) = UNITS[name]
     with interning():
         st = statement(parse_problem(line), TARGETS[isa])
-        unit = Unit.choices(st, TARGETS[isa])[0]
+        unit = ProductShape.choices(st, TARGETS[isa])[0]
     assert (unit.lanes, unit.terms, unit.dot, unit.rows, unit.group) == (lanes, terms, dot, 1, 1)
 
 
@@ -133,7 +133,7 @@ def test_unit_where_zero_points_are_taken_off_the_sums(name: str) -> None:
         st = summed(problem, statement(problem, target), tuple(flip.split(",")) if flip else ())
         assert (st is None) == (unit is None)
         if st is not None and unit is not None:
-            found = Unit.choices(st, target)[0]
+            found = ProductShape.choices(st, target)[0]
             assert (found.lanes, found.terms, found.dot, found.rows, found.group) == (*unit, 1, 1)
 
 
@@ -153,16 +153,16 @@ def test_a_config_names_the_instruction(words: str, error: str) -> None:
         target = TARGETS["avx512_vnni"]
         st = statement(parse_problem(f"--dt=u8:s8:s32 {LAYER}"), target)
         config = Config.parse(f"--target=avx512_vnni {words}")
-        assert not Unit.of(st, target, config).dot
+        assert not ProductShape.of(st, target, config).dot
         named = replace(config, instruction="vpdpbusd_512")
         if not error:
-            assert Unit.of(st, target, named) == Unit(16, 4, True, name="vpdpbusd_512")
+            assert ProductShape.of(st, target, named) == ProductShape(16, 4, True, name="vpdpbusd_512")
             return
         with pytest.raises(ConfigError) as caught:
-            Unit.of(st, target, named)
+            ProductShape.of(st, target, named)
         assert str(caught.value) == f"--instruction=vpdpbusd_512: {error}"
         with pytest.raises(ConfigError, match="legal for products of u8:s8:s32 on avx512_vnni are vpdpbusd_512"):
-            Unit.of(st, target, replace(config, instruction="vdpbf16ps_512"))
+            ProductShape.of(st, target, replace(config, instruction="vdpbf16ps_512"))
 
 
 PIXELS = "its rows are pixels along ow: legal is a register tile of that loop alone, beside oc"
@@ -195,11 +195,11 @@ def test_a_config_of_fragments(words: str, error: str) -> None:
         st = statement(parse_problem("--dt=bf16 mb2ic32ih6oc32oh6kh3ph1"), target)
         config = Config.parse(f"--target=avx512_amx --instruction=tdpbf16ps_16 {words}")
         if not error:
-            unit = Unit.of(st, target, config)
+            unit = ProductShape.of(st, target, config)
             assert (unit.lanes, unit.terms, unit.dot, unit.rows, unit.group) == (16, 32, True, 16, 2)
             return
         with pytest.raises(ConfigError) as caught:
-            Unit.of(st, target, config)
+            ProductShape.of(st, target, config)
     assert str(caught.value) == f"--instruction=tdpbf16ps_16: {error}"
 
 

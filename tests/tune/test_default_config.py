@@ -14,8 +14,8 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.plan import plan
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import check_config
-from convsmith.schedule.unit import Unit
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.tune.candidates import candidates, default_config
 
@@ -76,7 +76,7 @@ def test_every_candidate_keeps_to_the_registers(dt: str, kind: str, target: Mach
         for choice in candidates(problem, target, 1):
             with interning():
                 st = scheduled_statement(problem, choice.config, target)
-                unit = Unit.of(st, target, choice.config)
+                unit = ProductShape.of(st, target, choice.config)
                 check_config(st, loops_after_fusing(st, choice.config), choice.config, target, unit)
 
 

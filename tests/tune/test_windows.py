@@ -14,7 +14,7 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import Conv, parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, loops_after_fusing
-from convsmith.schedule.unit import Unit
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.model import Model
@@ -184,7 +184,7 @@ def test_pixels_of_a_window_evict_each_other_if_a_set_of_the_cache_has_too_few_w
     problem = parse_problem(f"--deconv --stag=axb --dtag=axb g{channels}mb1ic{channels}oc{channels}{sizes}")
     assert isinstance(problem, Conv)
     st = statement(problem, AVX512)
-    model = Model(problem, st, AVX512, Unit.plain(st, AVX512))
+    model = Model(problem, st, AVX512, ProductShape.plain(st, AVX512))
     loops = loops_after_fusing(st, Config("avx512", "g"))
     stride, taps, row = problem.s[1], problem.k[1], problem.i[1] * channels * 4
     columns = pixels + -(-taps // stride) - 1

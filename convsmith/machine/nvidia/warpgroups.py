@@ -29,8 +29,8 @@ def sums_layout(columns: int) -> FragmentLayout:
     return FragmentLayout((row, column), LANES, registers=columns // 2)
 
 
-def _factor(name: str, type_: str, outer: int, terms: int, is_turned: bool) -> Operand:
-    shape = (terms, outer) if is_turned else (outer, terms)
+def _factor(name: str, type_: str, outer: int, terms: int, is_mn_major: bool) -> Operand:
+    shape = (terms, outer) if is_mn_major else (outer, terms)
     return Operand(name, type_, shape, _FACTOR, "shared", "shared")
 
 

@@ -34,7 +34,7 @@ Loop = For
 """Within a rewriter, ``For`` is its method."""
 
 
-class _KeepSums(LoopRewriter):
+class _BlockReduction(LoopRewriter):
     def __init__(
         self, kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None, place: Sequence[Index]
     ) -> None:
@@ -61,18 +61,18 @@ class _KeepSums(LoopRewriter):
         if names != self.moved or not terms or not finish or not allocs:
             wanted = ", ".join(self.moved)
             raise ConfigError(
-                "not-nested", f"keep_sums: {', '.join(names)} must be {wanted}, around a sum over {self.outer}"
+                "not-nested", f"block_reduction: {', '.join(names)} must be {wanted}, around a sum over {self.outer}"
             )
         acc = allocs[-1].buffer
         self.check(chain, start[0], terms, finish)
         for x in terms:
-            require_sum("keep_sums", acc, start[0], x)
+            require_sum("block_reduction", acc, start[0], x)
         for a in allocs[:-1]:
             if any(a.buffer in written_in(s) for s in (start[0], *terms)):
                 raise ConfigError(
-                    "dependence", f"keep_sums: {a.buffer} does not last from one part of a sum to the next"
+                    "dependence", f"block_reduction: {a.buffer} does not last from one part of a sum to the next"
                 )
-        what = f"keep_sums({self.outer})"
+        what = f"block_reduction({self.outer})"
         require_order_in_passes(what, loop, len(chain), len(terms), self.ranges)
         memory = self.memory or self.private(chain, acc)
         fetch, keep = _moves(start[0], acc, memory, self.place, tuple(x.var for x in chain))
@@ -107,17 +107,18 @@ class _KeepSums(LoopRewriter):
         for x in (terms[0], terms[-1]):
             if not (x.lo.is_const and x.hi.is_const and x.lo.const < x.hi.const):
                 raise ConfigError(
-                    "bounds", f"keep_sums: {x.var} runs {x.lo} .. {x.hi}, and must start and end with constant bounds"
+                    "bounds",
+                    f"block_reduction: {x.var} runs {x.lo} .. {x.hi}, and must start and end with constant bounds",
                 )
         if any(x.kind == "parallel" for x in chain):
-            raise ConfigError("loop-kind", f"keep_sums: loops {names} share the sums; legal are serial loops")
+            raise ConfigError("loop-kind", f"block_reduction: loops {names} share the sums; legal are serial loops")
         if any(x.lo is not as_index(0) for x in chain):
-            raise ConfigError("bounds", f"keep_sums: loops {names} must start at 0")
+            raise ConfigError("bounds", f"block_reduction: loops {names} must start at 0")
         if any(variables_of(b) & {x.var for x in chain} for loop in terms for b in (loop.lo, loop.hi)):
-            raise ConfigError("bounds", f"keep_sums: the bounds of {self.outer} need loops within it")
+            raise ConfigError("bounds", f"block_reduction: the bounds of {self.outer} need loops within it")
         if any(Var(self.outer) in bound_in(s) for s in (start, *(x.body for x in terms), *finish)):
             raise ConfigError(
-                "loop-name", f"keep_sums: a loop before, in or after the sum is called {self.outer} too"
+                "loop-name", f"block_reduction: a loop before, in or after the sum is called {self.outer} too"
             )
 
     def private(self, chain: Sequence[Loop], acc: Buffer) -> Buffer:
@@ -128,7 +129,7 @@ class _KeepSums(LoopRewriter):
             n = extent(x, ranges)
             shape.append(n)
             ranges[x.var] = (0, n - 1)
-        require_new_buffer(self.kernel, f"{acc.name}_k", "keep_sums")
+        require_new_buffer(self.kernel, f"{acc.name}_k", "block_reduction")
         return make_buffer(f"{acc.name}_k", acc.dtype, (*shape, *acc.shape), "cache")
 
     def require_places(self, what: str, kept: Stmt) -> None:
@@ -137,7 +138,8 @@ class _KeepSums(LoopRewriter):
             return
         if any(isinstance(x, Loop) and x.kind == "parallel" for x in self.around):
             raise ConfigError(
-                "loop-kind", f"keep_sums: {self.memory} holds the sums of one thread; legal are serial loops around it"
+                "loop-kind",
+                f"block_reduction: {self.memory} holds the sums of one thread; legal are serial loops around it",
             )
 
         def in_any_order(path: Path) -> NewPath:
@@ -159,15 +161,16 @@ def _moves(
     there = place or (*around, *s.index)
     if memory.dtype is not acc.dtype or len(memory.shape) != len(there):
         raise ConfigError(
-            "buffer", f"keep_sums: {memory} has {len(memory.shape)} dims of {memory.dtype}; expected {len(there)} of "
-            f"{acc.dtype}, for sums at [{', '.join(map(str, there))}]",
+            "buffer",
+            f"block_reduction: {memory} has {len(memory.shape)} dims of {memory.dtype}; expected {len(there)} "
+            f"of {acc.dtype}, for sums at [{', '.join(map(str, there))}]",
         )  # fmt: skip
     fetch, keep = Store(acc, s.index, Load(memory, there, None)), Store(memory, there, Load(acc, s.index, None))
     return wrap(loops, fetch), wrap(loops, keep)
 
 
 @stages(*LOOPS)
-def keep_sums(
+def block_reduction(
     kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None = None, place: Sequence[Index] = ()
 ) -> Kernel:
     """Move the reduction loop ``outer`` around the loops ``moved``, which are outside of the whole sum.
@@ -189,7 +192,7 @@ def keep_sums(
                   acc[] = acc[] + a[i, k + k.b * 2]
               dst[i] = acc[]
 
-    After ``keep_sums("k.b", ("i",))``::
+    After ``block_reduction("k.b", ("i",))``::
 
         kernel k(a: f32[4, 6], dst: f32[4])
           alloc acc_k: f32[4] @cache:
@@ -207,12 +210,14 @@ def keep_sums(
                   if k.b - 2 >= 0:
                     dst[i] = acc[]
     """
-    require_no_effects(kernel, "keep_sums")
-    require_loops(kernel, (outer, *moved), "keep_sums")
+    require_no_effects(kernel, "block_reduction")
+    require_loops(kernel, (outer, *moved), "block_reduction")
     if not moved:
-        raise ConfigError("not-nested", f"keep_sums: no loop is named that {outer} goes around; legal is at least one")
-    new = with_body(kernel, _KeepSums(kernel, outer, moved, memory, place).stmt(kernel.body))
+        raise ConfigError(
+            "not-nested", f"block_reduction: no loop is named that {outer} goes around; legal is at least one"
+        )
+    new = with_body(kernel, _BlockReduction(kernel, outer, moved, memory, place).stmt(kernel.body))
     if memory is not None:
-        require_new_buffer(kernel, memory.name, "keep_sums")
+        require_new_buffer(kernel, memory.name, "block_reduction")
         new = replace(new, params=(*kernel.params, memory))
     return new

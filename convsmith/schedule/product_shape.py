@@ -20,7 +20,7 @@ FILLED = 0.75
 
 
 @dataclass(frozen=True)
-class Unit:
+class ProductShape:
     """The shape of a product instruction: ``lanes`` sums at once, each of ``terms`` products.
 
     ``name`` is the row's that a config names. An instruction that the config does not name multiplies and adds elements
@@ -44,10 +44,10 @@ class Unit:
     factor_file: str = "vector"
 
     @staticmethod
-    def of(st: Statement, target: Machine, config: Config) -> Unit:
+    def of(st: Statement, target: Machine, config: Config) -> ProductShape:
         """Return the unit of the instruction that ``config`` names; ConfigError where it does not serve ``st``."""
         if not config.instruction:
-            return Unit.plain(st, target)
+            return ProductShape.plain(st, target)
         legal = {row.name: row for row in rows(st, target)}
         if config.instruction not in legal:
             types = ":".join((*(v.factor for v in st.factors), st.acc))
@@ -59,14 +59,14 @@ class Unit:
         problem = _unfit_fragments(st, row, config) if row.rows > 1 else _unfit_dot(st, row, config)
         if problem:
             raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
-        return Unit.of_row(row)
+        return ProductShape.of_row(row)
 
-    def filling(self, tile: int) -> Unit:
+    def filling(self, tile: int) -> ProductShape:
         """Return the unit with as many lanes as fill a ``tile``: all of a short one, or a part of it."""
         return replace(self, lanes=tile if tile <= self.lanes else gcd(tile, self.lanes))
 
     @staticmethod
-    def choices(st: Statement, target: Machine, limited: bool = True) -> list[Unit]:
+    def choices(st: Statement, target: Machine, limited: bool = True) -> list[ProductShape]:
         """Return the units worth candidates: of an instruction on fragments, where one serves, and on vectors.
 
         Instructions with a limit serve where another kernel computes with weights beyond it: unless `limited` is false.
@@ -77,23 +77,23 @@ class Unit:
         fragments.sort(key=lambda row: (terms % row.terms > 0, -(-terms // row.terms), row.terms))
         dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row) and (limited or not row.limit)]
         slow = bool(dots) and dots[0].name in dict(target.costs.slow)
-        vectors = [*map(Unit.of_row, dots[:1]), *([Unit.plain(st, target)] if slow or not dots else [])]
-        return [*map(Unit.of_row, fragments[:1]), *vectors]
+        vectors = [*map(ProductShape.of_row, dots[:1]), *([ProductShape.plain(st, target)] if slow or not dots else [])]
+        return [*map(ProductShape.of_row, fragments[:1]), *vectors]
 
     @staticmethod
-    def of_row(row: Instruction) -> Unit:
+    def of_row(row: Instruction) -> ProductShape:
         """Return the unit of an instruction that multiplies factors of their own types."""
         group = row.group if row.rows > 1 else 1
         widens = row.operands[-1].dtype if row.widens else ""
-        return Unit(
+        return ProductShape(
             row.lanes, row.terms, True, row.rows, group, row.name, widens, row.temporaries, row.limit, row.result.file,
             row.operands[-1].file,
         )  # fmt: skip
 
     @staticmethod
-    def plain(st: Statement, target: Machine) -> Unit:
+    def plain(st: Statement, target: Machine) -> ProductShape:
         """Return the unit of the target's multiply-add of the type of sums."""
-        return Unit(target.width(dtype(st.acc)), 1, False)
+        return ProductShape(target.width(dtype(st.acc)), 1, False)
 
 
 def rows(st: Statement, target: Machine) -> Iterator[Instruction]:
@@ -115,7 +115,7 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     """Return why an instruction that adds up ``row.terms`` products does not serve ``st``, or nothing."""
     if not st.constant:
         return f"its terms lie side by side in packed weights, and {st.b.name} are none"
-    if row.limit and (st.b.fewer is not None or st.b.flipped):
+    if row.limit and (st.b.requantised is not None or st.b.flipped):
         return f"{st.b.name} as it is multiplied may be beyond {row.limit}, though the array is not"
     if st.shifted:
         return "zero points are subtracted from the factors; legal is --offsets=sums"
@@ -143,7 +143,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     joined = config is not None and (windows or packed) and config.terms
     loop = config.terms[0][0] if config is not None and joined else st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
-    if st.a.factor != st.a.dtype or st.a.fewer is not None or st.shifted:
+    if st.a.factor != st.a.dtype or st.a.requantised is not None or st.shifted:
         return "it multiplies a source as it lies in memory"
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"

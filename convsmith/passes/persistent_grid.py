@@ -13,7 +13,7 @@ Loop = For
 """Within a rewriter, ``For`` is its method."""
 
 
-class _Rounds(LoopRewriter):
+class _PersistentGrid(LoopRewriter):
     def __init__(self, loop: str, groups: int, name: str) -> None:
         super().__init__()
         self.loop, self.groups, self.group = loop, groups, Var(name)
@@ -22,7 +22,9 @@ class _Rounds(LoopRewriter):
         if loop.var.name != self.loop:
             return self._For(loop)
         if loop.kind != "grid" or not loop.lo.is_const or loop.lo.const or not loop.hi.is_const:
-            raise ConfigError("rounds", f"rounds: loop {self.loop} is {loop.kind}; legal is a grid loop from 0")
+            raise ConfigError(
+                "rounds", f"persistent_grid: loop {self.loop} is {loop.kind}; legal is a grid loop from 0"
+            )
         number, size = self.group, self.groups
         body = substitute(loop.body, {loop.var: loop.var * size + number})
         inner = For(loop.var, loop.lo, floordiv(loop.hi - number + (size - 1), size), body)
@@ -30,7 +32,7 @@ class _Rounds(LoopRewriter):
 
 
 @stages(*LOOPS)
-def rounds(kernel: Kernel, loop: str, groups: int, name: str) -> Kernel:
+def persistent_grid(kernel: Kernel, loop: str, groups: int, name: str) -> Kernel:
     """Let at most ``groups`` run the iterations of a grid ``loop``, each several of them one after the other.
 
     The loop ``name`` over the groups stands around the loop, which counts the rounds of a group. Iterations of a grid
@@ -42,14 +44,14 @@ def rounds(kernel: Kernel, loop: str, groups: int, name: str) -> Kernel:
           for g in 0 .. 5 #grid:
             dst[g] = a[g]
 
-    After ``rounds("g", 2, "g.p")``::
+    After ``persistent_grid("g", 2, "g.p")``::
 
         kernel k(a: f32[5], dst: f32[5])
           for g.p in 0 .. 2 #grid:
             for g in 0 .. (-g.p) // 2 + 3:
               dst[g * 2 + g.p] = a[g * 2 + g.p]
     """
-    require_loops(kernel, (loop,), "rounds")
+    require_loops(kernel, (loop,), "persistent_grid")
     if groups < 1:
-        raise ConfigError("rounds", f"rounds: {groups} groups for {loop}; legal is at least 1")
-    return with_body(kernel, _Rounds(loop, groups, name).stmt(kernel.body))
+        raise ConfigError("rounds", f"persistent_grid: {groups} groups for {loop}; legal is at least 1")
+    return with_body(kernel, _PersistentGrid(loop, groups, name).stmt(kernel.body))

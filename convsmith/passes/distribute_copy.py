@@ -8,15 +8,15 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, If, Kernel, Stmt, Store
-from convsmith.passes.ask_once import without
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
+from convsmith.passes.unswitch_uniform import without
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
 
 
-class _Cooperate(LoopRewriter):
+class _DistributeCopy(LoopRewriter):
     def __init__(self, buffer: str, threads: int, thread: str, order: tuple[str, ...], width: int) -> None:
         super().__init__()
         self.buffer, self.threads, self.order, self.width = buffer, threads, order, width
@@ -28,14 +28,14 @@ class _Cooperate(LoopRewriter):
         if filled is None or filled.name != self.buffer:
             return self._For(loop)
         if not all(x.lo is as_index(0) and x.hi.is_const for x in chain):
-            raise ConfigError("bounds", f"cooperate: loops that fill {self.buffer} must run from 0 to constants")
+            raise ConfigError("bounds", f"distribute_copy: loops that fill {self.buffer} must run from 0 to constants")
         places = {name: n for n, name in enumerate(self.order)}
         chain.sort(key=lambda x: places.get(x.var.name, -1))
         last = next((x for x in reversed(chain) if x.hi.const > 1), chain[-1])
         if last.hi.const % self.width:
             raise ConfigError(
-                "width", f"cooperate: {self.width} neighbours of {self.buffer} at once; legal are divisors of the "
-                f"{last.hi} iterations of {last.var}",
+                "width", f"distribute_copy: {self.width} neighbours of {self.buffer} at once; legal are divisors of "
+                f"the {last.hi} iterations of {last.var}",
             )  # fmt: skip
         if self.width > 1:
             own = Var(f"{self.buffer}.v")
@@ -58,7 +58,7 @@ class _Cooperate(LoopRewriter):
 
 
 @stages(*LOOPS)
-def cooperate(
+def distribute_copy(
     kernel: Kernel, buffer: str, threads: int, thread: str, order: tuple[str, ...] = (), width: int = 1
 ) -> Kernel:
     """Have all ``threads`` fill ``buffer`` in turns; in each turn, neighbours fill adjacent elements.
@@ -78,7 +78,7 @@ def cooperate(
             for t in 0 .. 3:
               dst[t] = a_s[t, 0] + a_s[t, 4]
 
-    After ``cooperate("a_s", 4, "t")``::
+    After ``distribute_copy("a_s", 4, "t")``::
 
         kernel k(a: f32[3, 5], dst: f32[3])
           alloc a_s: f32[3, 5] @shared:
@@ -90,5 +90,5 @@ def cooperate(
               dst[t] = a_s[t, 0] + a_s[t, 4]
     """
     if threads < 1:
-        raise ConfigError("threads", f"cooperate: {threads} threads fill {buffer}; legal is at least one")
-    return with_body(kernel, _Cooperate(buffer, threads, thread, order, width).stmt(kernel.body))
+        raise ConfigError("threads", f"distribute_copy: {threads} threads fill {buffer}; legal is at least one")
+    return with_body(kernel, _DistributeCopy(buffer, threads, thread, order, width).stmt(kernel.body))

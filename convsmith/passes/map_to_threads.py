@@ -30,7 +30,7 @@ Allocation = Alloc
 
 
 def _refuse(why: str) -> ConfigError:
-    return ConfigError("threads", f"to_threads: {why}")
+    return ConfigError("threads", f"map_to_threads: {why}")
 
 
 # -- one nest of thread loops
@@ -253,7 +253,7 @@ class _Replaced(Rewriter):
         return block(Barrier(), out) if s in self.before else out
 
 
-class _ToThreads(ScopedRewriter):
+class _MapToThreads(ScopedRewriter):
     """Descends through loops over groups and allocations of shared memory; makes one nest of what stands there."""
 
     def stmt(self, s: Stmt) -> Stmt:
@@ -307,7 +307,7 @@ def _outer_loops(s: Stmt) -> Iterator[For]:
 
 
 @stages(*FLATTENED, ensures=TENSORISED)
-def to_threads(kernel: Kernel) -> Kernel:
+def map_to_threads(kernel: Kernel) -> Kernel:
     """Make one nest of thread loops around the serial loops of a group, and order the threads' accesses by barriers.
 
     Loops over threads that follow each other become parts of one body; a thread keeps its number, and fewer threads
@@ -332,7 +332,7 @@ def to_threads(kernel: Kernel) -> Kernel:
                 for t in 0 .. 2 #group:
                   c[t + x * 2] = r[t]
 
-    After ``to_threads()``::
+    After ``map_to_threads()``::
 
         kernel k(a: f32[8, 4], c: f32[4])
           for x in 0 .. 2 #grid:
@@ -352,4 +352,4 @@ def to_threads(kernel: Kernel) -> Kernel:
     nests = [x for x in loops_of(kernel.body) if x.kind in THREAD_LOOPS]
     if not nests or any(isinstance(x, Barrier) for x in statements_of(kernel.body)):
         return kernel
-    return with_body(kernel, _ToThreads().stmt(kernel.body))
+    return with_body(kernel, _MapToThreads().stmt(kernel.body))

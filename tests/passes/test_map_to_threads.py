@@ -14,7 +14,7 @@ from convsmith.ir.stmt import THREAD_LOOPS, Barrier, Kernel
 from convsmith.ir.threads import nest_of
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of, statements_of
-from convsmith.passes.to_threads import to_threads
+from convsmith.passes.map_to_threads import map_to_threads
 
 HEAD = "kernel k(a: f32[64], b: f32[64], c: f32[64])\n"
 
@@ -142,7 +142,7 @@ def barriers(kernel: Kernel) -> int:
 def test_threads_compute_what_joined_loops_compute(name: str) -> None:
     text, count = CASES[name]
     old = parse_kernel(text)
-    new = to_threads(old)
+    new = map_to_threads(old)
     verify(new, TENSORISED)
     assert_same(old, new)
     outer = [x for x in loops_of(new.body) if x.kind in THREAD_LOOPS]
@@ -153,16 +153,16 @@ def test_threads_compute_what_joined_loops_compute(name: str) -> None:
 
 
 def test_a_second_run_changes_nothing() -> None:
-    new = to_threads(parse_kernel(PRODUCT))
-    assert to_threads(new) is new
+    new = map_to_threads(parse_kernel(PRODUCT))
+    assert map_to_threads(new) is new
     cpu = parse_kernel("kernel k(a: f32[4])\n  for i in 0 .. 4: a[i] = 1.0")
-    assert to_threads(cpu) is cpu
+    assert map_to_threads(cpu) is cpu
 
 
 def test_names_that_a_serial_loop_has() -> None:
     old = parse_kernel(HEAD + "  for t in 0 .. 3: for i in 0 .. 4 #group: c[t * 4 + i] = a[i]\n"
                               "  for i in 0 .. 2: for u in 0 .. 4 #group: b[u * 4 + i] = a[i]\n")  # fmt: skip
-    assert_same(old, to_threads(old))
+    assert_same(old, map_to_threads(old))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_is_refused(body: str, message: str) -> None:
     kernel = parse_kernel(HEAD + "  " + body + "\n")
     verify(kernel)
     with pytest.raises(ConfigError) as error:
-        to_threads(kernel)
+        map_to_threads(kernel)
     assert message in str(error.value) and error.value.code == "threads"
 
 
@@ -228,4 +228,4 @@ def random_kernel(numbers: random.Random) -> str:
 def test_random_nests(seed: int) -> None:
     old = parse_kernel(random_kernel(random.Random(seed)))
     results(old)
-    assert_same(old, to_threads(old))
+    assert_same(old, map_to_threads(old))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from convsmith.ir.parse import parse_kernel
-from convsmith.passes.ask_once import ask_once
+from convsmith.passes.unswitch_uniform import unswitch_uniform
 
 TEXT = """kernel k(a: f32[64], dst: f32[64])
   for i in 0 .. 3:
@@ -21,10 +21,10 @@ TEXT = """kernel k(a: f32[64], dst: f32[64])
 ])  # fmt: skip
 def test_conditions_that_differ_stay(cond: str) -> None:
     kernel = parse_kernel(TEXT.format(cond=cond))
-    assert str(ask_once(kernel, "l")) == str(kernel)
+    assert str(unswitch_uniform(kernel, "l")) == str(kernel)
 
 
 @pytest.mark.parametrize("cond, once", [("-i * 4 - l + 7", "-i + 1"), ("i * 4 + l - 4", "i - 1"), ("3 - i", "3 - i")])
 def test_conditions_that_agree_are_asked_once(cond: str, once: str) -> None:
     kernel = parse_kernel(TEXT.format(cond=cond))
-    assert str(ask_once(kernel, "l")) == str(parse_kernel(TEXT.format(cond=once)))
+    assert str(unswitch_uniform(kernel, "l")) == str(parse_kernel(TEXT.format(cond=once)))

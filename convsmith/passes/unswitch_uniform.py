@@ -50,7 +50,7 @@ def _of_all(cond: Cond, var: Var, width: int) -> Cond:
     return rest - first >= 0 if rest.const % width == first.const else cond
 
 
-class _AskOnce(LoopRewriter):
+class _UnswitchUniform(LoopRewriter):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
@@ -62,7 +62,7 @@ class _AskOnce(LoopRewriter):
 
 
 @stages(*FLATTENED)
-def ask_once(kernel: Kernel, loop: str) -> Kernel:
+def unswitch_uniform(kernel: Kernel, loop: str) -> Kernel:
     """Leave the loop ``loop`` out of the conditions within it that hold for all of its iterations or for none.
 
     Before::
@@ -73,7 +73,7 @@ def ask_once(kernel: Kernel, loop: str) -> Kernel:
               if -i * 4 - l + 7 >= 0:
                 dst[i * 4 + l] = a[i * 4 + l]
 
-    After ``ask_once("l")``::
+    After ``unswitch_uniform("l")``::
 
         kernel k(a: f32[8], dst: f32[8])
           for i in 0 .. 3:
@@ -81,4 +81,4 @@ def ask_once(kernel: Kernel, loop: str) -> Kernel:
               if -i + 1 >= 0:
                 dst[i * 4 + l] = a[i * 4 + l]
     """
-    return with_body(kernel, _AskOnce(loop).stmt(kernel.body))
+    return with_body(kernel, _UnswitchUniform(loop).stmt(kernel.body))

@@ -10,7 +10,7 @@ from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import each_body
 
 
-class _Contract(Rewriter):
+class _FormFma(Rewriter):
     def __init__(self, types: tuple[str, ...]) -> None:
         super().__init__()
         self.types = types
@@ -34,7 +34,7 @@ def _added(before: Value, term: Value) -> Value | None:
 
 
 @stages(*FLATTENED)
-def contract(kernel: Kernel, types: tuple[str, ...]) -> Kernel:
+def form_fma(kernel: Kernel, types: tuple[str, ...]) -> Kernel:
     """Add products to sums of the ``types`` by ``fma``, which rounds once; a term that is absent changes no sum.
 
     Before::
@@ -43,10 +43,10 @@ def contract(kernel: Kernel, types: tuple[str, ...]) -> Kernel:
           for i in 0 .. 4:
             dst[i] = dst[i] + a[i] * b[i]
 
-    After ``contract(("f32",))``::
+    After ``form_fma(("f32",))``::
 
         kernel k(a: f32[4], b: f32[4], dst: f32[4])
           for i in 0 .. 4:
             dst[i] = fma(a[i], b[i], dst[i])
     """
-    return each_body(kernel, _Contract(types).stmt)
+    return each_body(kernel, _FormFma(types).stmt)
