@@ -81,7 +81,7 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
                 buffers=max(min(engine.slots, (device.shared.bytes - SLOTS) // slot), 1),
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
-            for split, parts in _splits(st, terms, step) if terms is pixels else [((), 1)]:
+            for split, parts in _splits(st, terms) if terms is pixels else [((), 1)]:
                 cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device)
                 reads = (1 / height + 1 / width) * engine.reads
                 found.append((cost * max(reads, 1.0), warps, replace(config, split=split)))
@@ -143,13 +143,13 @@ def _has_no_tile(
     return any(view_flaw(view, dim.name, engine) is not None for view, dim in inner)
 
 
-def _splits(st: Statement, pixels: list[Dim], step: int) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:
-    """Yield splits of a reduction of ``pixels`` by images, with their parts, which are whole steps."""
+def _splits(st: Statement, pixels: list[Dim]) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:
+    """Yield splits of a reduction of ``pixels`` by images, with their parts; some have no whole steps."""
     yield (), 1
-    images, every = pixels[0], prod(d.size for d in pixels)
+    images = pixels[0]
     if splits(st) and not st.constant:
         for n in range(2, images.size + 1):
-            if not images.size % n and not every // n % step:
+            if not images.size % n:
                 yield ((images.name, n),), n
 
 
