@@ -30,6 +30,8 @@ from convsmith.passes.simplify import simplify_stmt
 
 MAX_POINTS = 1 << 20
 """Maximum number of points at which a test is evaluated."""
+MAX_TILES = 1 << 16
+"""Maximum number of iterations of a loop whose last tile is asked whether it is a whole one."""
 FEW_POINTS = 16
 """Points up to which numbers are evaluated sooner than arrays."""
 
@@ -166,7 +168,7 @@ class _Partition(ScopedRewriter):
         if signs is None:
             return self._For(loop)
         cuts = _cuts(lo, hi, signs)
-        if len(cuts) > 2 and any(isinstance(test, (Min, Max)) for test in tests):
+        if len(cuts) > 2 and hi - lo <= MAX_TILES and any(isinstance(test, (Min, Max)) for test in tests):
             cuts = min(cuts, _cuts(lo, hi, signatures(loop.var, (lo, hi - 1), tests, boxes, True) or ()), key=len)
         if len(cuts) - 1 > self.budget:
             return self._For(loop)

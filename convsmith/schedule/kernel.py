@@ -21,7 +21,6 @@ from convsmith.schedule.registers import check_config
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import MOST, of_fewer_bits, summed
 from convsmith.statement.parts import parted
-from convsmith.statement.phases import phased
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 
@@ -69,10 +68,11 @@ def kernel_plan(
         s.record(indirect_step(st, config.table))
     nest = order_nest(s, st, loops, config, unit, machine.vectors.scalable)
     found = KernelPlan(
-        st, config, machine, loops, nest, _outside(nest, loops, within), needed,
-        buffers(phased(st, config.phases), config, nest), s, prescribed.sums if prescribed is not None else None,
+        st, config, machine, loops, nest, _outside(nest, loops, within), needed, (), s,
+        prescribed.sums if prescribed is not None else None,
     )  # fmt: skip
-    return replace(found, pipeline=pipeline_of([found], s))
+    pipeline = pipeline_of([found], s)  # refuses copies that cannot be made
+    return replace(found, pipeline=pipeline, buffers=buffers(found.columns, config, nest))
 
 
 def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:

@@ -12,6 +12,7 @@ from natives import llvm_text
 import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.diag.settings import settings
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import DTYPES
 from convsmith.machine.registry import target
@@ -126,11 +127,11 @@ def test_products_of_splatted_vectors_are_right() -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_llvm_verifies_the_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llvm_verifies_the_text(name: str) -> None:
     """The masks of pointers in the load of a head have the bits of the target's addresses."""
-    monkeypatch.setenv("CONVSMITH_CHECK", "verify")
     lanes = TYPES[name]
     kernel = parse_kernel(f"kernel k(a: {name}[300], dst: {name}[300])\n  dst[0]{{{lanes}}} = a[3]{{{lanes}/7}}\n")
-    text = llvm_text(kernel, LEVEL)
+    with settings.scope(check="verify"):
+        text = llvm_text(kernel, LEVEL)
     assert "ptrmask" in text
     llvm_bind.parse(text, LEVEL.triple, LEVEL.cpu, LEVEL.features)

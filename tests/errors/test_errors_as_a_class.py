@@ -148,6 +148,8 @@ def test_no_value_raises_an_error_of_python(name: str, tmp_path: Path, monkeypat
         except Exception as error:
             if isinstance(error, FileNotFoundError) and given.get("path") == "text":
                 continue  # the name of a file that is not there
+            if argument == "schedule" and callable(given[argument]):
+                continue  # raised by the caller's own function
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG and argument == "path":
                 continue
             wrong.append(f"{argument}={kind}: {type(error).__name__}: {error}")

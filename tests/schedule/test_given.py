@@ -11,8 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blocked_chains import SMALL, cases, line, name
+from click.testing import CliRunner
 
 import convsmith as cs
+from convsmith.cli.main import main
 from convsmith.compiler import service
 from convsmith.compiler.driver import lower
 from convsmith.compiler.instruments import Interpret, Verify
@@ -20,8 +23,6 @@ from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.library.blocked_chain import blocked_chain
 from convsmith.schedule.library.depthwise import depthwise
 from convsmith.schedule.library.product import product
-from tests.blocked_chains import SMALL, cases, line, name
-from tests.cli.commands import run
 
 ScheduleFunction = Callable[[KernelSchedule], object]
 ONE_BY_ONE = "mb1ic5ih4oc20oh4kh1ph0"
@@ -234,7 +235,8 @@ def test_function_of_a_file_and_its_text(tmp_path: Path) -> None:
         text = f"--target=avx2 --schedule={file}:{call}"
         kernel = cs.compile(ONE_BY_ONE, config=text, threads=1)
         assert str(kernel.config) == text
-        verified = run("verify", ONE_BY_ONE, "--target", "avx2", "--schedule", f"{file}:{call}")
+        words = ["verify", ONE_BY_ONE, "--target", "avx2", "--schedule", f"{file}:{call}"]
+        verified = CliRunner().invoke(main, words)
         assert "1 of 1 right" in verified.output
         assert f"tile(oc, {5 if '5' in call else 4}, oc.o, oc.i)" in kernel.explain()
     expected = "expected FILE.py:function, or"
