@@ -80,9 +80,6 @@ def verify(kernel: Kernel, stage: Stage | None = None) -> None:
         for violation in violations(kernel, stage):
             raise InternalError(f"kernel {kernel.name} is not {stage}: {violation}", code="verify")
     for pack in (*kernel.packs, *kernel.before):
-        if pack.packs or pack.before:
-            why = "a kernel that prepares arguments has none of its own"
-            raise InternalError(f"kernel {pack.name}: {why}", code="verify")
         verify(pack)
 
 

@@ -329,10 +329,8 @@ def test_what_text_cannot_say() -> None:
     )
     fails(Kernel("k", (), Call("f", (), ())), "function f is not defined")
     inner = Kernel("p", (a,), empty)
-    fails(
-        Kernel("k", (a,), empty, packs=(replace(inner, packs=(inner,)),)),
-        "kernel p: a kernel that prepares arguments has none of its own",
-    )
+    wrong = Kernel("q", (), Store(a, (i,), load))
+    fails(Kernel("k", (a,), empty, packs=(replace(inner, packs=(wrong,)),)), "kernel q: buffer a is not in scope")
     fails(
         Kernel("k", (a,), empty, packs=(Kernel("p", (), Store(a, (i,), load)),)), "kernel p: buffer a is not in scope"
     )

@@ -24,6 +24,7 @@ from convsmith.passes.tile import tile
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from convsmith.schedule.schedule import Schedule
 from convsmith.tune.candidates import default_config
@@ -110,3 +111,15 @@ def test_the_rewrites_of_a_default_keep_their_promises(line: str, target: str) -
         run_steps(made.naive(), made.pipeline, [Verify()])
         for kernel, steps in made.finishing():
             run_steps(kernel, steps, [Verify()])
+
+
+def test_a_chain_of_transforms_is_verified() -> None:
+    """A kernel that runs before another one has one before itself: that which transforms its weights."""
+    stage = (
+        "--target=avx512 --lane=oc --fuse=th+tw --register=th_tw:4,oc:16 --order=f,oc,th_tw --reduce=ic --pack=wei_w "
+        "--winograd=oh:2,ow:2 --block=oh:1"
+    )
+    line = "--stag=axb --accuracy=any mb1ic16ih8oc16kh3ph1 -> --dtag=axb --accuracy=any mb1ic16ih8oc16kh3ph1"
+    with interning():
+        made = plan_for(parse_problem(line), Config.parse(f"{stage} / {stage}"), known_target("avx512"))
+        run_steps(made.naive(), made.pipeline, [Verify()])
