@@ -34,6 +34,10 @@ MASKS = ("common", "per_oc", "per_tensor", "per_dim_0", "per_dim_1", "per_dim_01
 POLICIES = ("common", "common", "per_oc", "per_dim_0", "per_dim_1", "per_dim_01", "per_dim_2")
 
 
+WHOLE = tuple(name for name, row in TYPES.items() if not row.factor)
+"""Types of operands other than weights."""
+
+
 @cache
 def types_of(direction: str) -> tuple[tuple[str, str, str], ...]:
     """The types of source, weights and destination that a direction permits."""
@@ -140,9 +144,9 @@ def _with_attributes(problem: Problem, rng: random.Random) -> Problem:
     """The problem with what may follow its sums; each attribute that is not legal for it is left out."""
     changes: list[dict[str, Any]] = []
     if rng.random() < 0.2:
-        changes.append({"bia_dt": rng.choice(tuple(TYPES))})
+        changes.append({"bia_dt": rng.choice(WHOLE)})
     if isinstance(problem, Matmul) and rng.random() < 0.4:
-        changes.append({"bia_mask": rng.randrange(1 << problem.rank), "bia_dt": rng.choice(("", "", *TYPES))})
+        changes.append({"bia_mask": rng.randrange(1 << problem.rank), "bia_dt": rng.choice(("", "", *WHOLE))})
     if rng.random() < 0.3:
         changes.append({"acc_mode": rng.choice(ACC_MODES)})
     if rng.random() < 0.5:
@@ -170,7 +174,7 @@ def _fused(rng: random.Random) -> str:
     """A depthwise convolution among others."""
     sizes = f"k{rng.choice((1, 3, 5))}s{rng.choice((1, 2))}p{rng.choice((0, 1, 2))}"
     before, after = (rng.choice((None, None, _eltwise, _binary)) for _ in range(2))
-    words = (before and before(rng), f"dw:{sizes}:{rng.choice(tuple(TYPES))}", after and after(rng))
+    words = (before and before(rng), f"dw:{sizes}:{rng.choice(WHOLE)}", after and after(rng))
     return "+".join(filter(None, words))
 
 
@@ -187,11 +191,11 @@ def _eltwise(rng: random.Random) -> str:
 
 def _binary(rng: random.Random) -> str:
     tag = rng.choice(("", "", ":axb", ":abx"))
-    return f"{rng.choice(tuple(OPERATORS))}:{rng.choice(tuple(TYPES))}:{rng.choice(MASKS)}{tag}"
+    return f"{rng.choice(tuple(OPERATORS))}:{rng.choice(WHOLE)}:{rng.choice(MASKS)}{tag}"
 
 
 def _other(rng: random.Random) -> str:
-    kinds = (*(f"prelu:{mask}" for mask in MASKS), "sum", "sum:0.5:3", f"sum:2:1:{rng.choice(tuple(TYPES))}")
+    kinds = (*(f"prelu:{mask}" for mask in MASKS), "sum", "sum:0.5:3", f"sum:2:1:{rng.choice(WHOLE)}")
     return rng.choice(kinds)
 
 

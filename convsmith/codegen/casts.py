@@ -78,7 +78,7 @@ class CastEmitter(ScalarEmitter):
     def suffix(self, t: DType, lanes: int) -> str:
         """Return the suffix of an intrinsic's name."""
         letter = "f" if t.kind == "float" and not is_word(t) else "i"
-        return f"{self.letters(lanes)}{letter}{t.bits}"
+        return f"{self.letters(lanes)}{letter}{t.value_bits}"
 
     def number(self, x: str, t: DType, lanes: int) -> str:
         """Return the operand ``x`` in the type on which LLVM's arithmetic works."""
@@ -107,7 +107,7 @@ class CastEmitter(ScalarEmitter):
         key = (name, t, lanes, self.scalable)
         full = self.intrinsics.get(key)
         if full is None:
-            full = f"@llvm.{name}.{self.letters(lanes)}{'f' if t.kind == 'float' else 'i'}{t.bits}"
+            full = f"@llvm.{name}.{self.letters(lanes)}{'f' if t.kind == 'float' else 'i'}{t.value_bits}"
             self.intrinsics[key] = full
             self.declared[f"declare {ty} {full}({', '.join([ty] * len(operands))})"] = None
         numbers = ", ".join([f"{ty} {self.number(x, t, lanes)}" for x in operands])

@@ -37,7 +37,7 @@ class ShuffleEmitter(CastEmitter):
         If the order within each block of 128 bits is the same, blocks are moved first: such shuffles need no index
         register, and the moved blocks serve several of them.
         """
-        size = 128 // t.bits
+        size = 128 // t.value_bits
         if size and count == len(places) and not count % size:
             groups = [places[i : i + size] for i in range(0, count, size)]
             blocks = [g[0] // size for g in groups]

@@ -419,13 +419,13 @@ class ValueEmitter(ShuffleEmitter):
         n = lanes_of(v.a)
         scalable, self.scalable = self.scalable, False  # what is repeated is in every unit
         a, lanes = self.value(v.a, n), lanes_of(v)
-        word = self.put(f"bitcast {self.type(t, n)} {a} to i{n * t.bits}") if n * t.bits in (16, 32, 64) else ""
+        bits = n * t.value_bits
+        word = self.put(f"bitcast {self.type(t, n)} {a} to i{bits}") if bits in (16, 32, 64) else ""
         self.scalable = scalable
         if not n:
             return self.splat(t, a, lanes)
         if not word:
             return self.shuffle(t, n, a, "poison", [i % n for i in range(lanes)])
-        bits = n * t.bits
         wide, first = self.vector(f"i{bits}", v.times), self.vector("i32", v.times)
         one = self.put(f"insertelement {wide} poison, i{bits} {word}, i64 0")
         all_ = self.put(f"shufflevector {wide} {one}, {wide} poison, {first} zeroinitializer")

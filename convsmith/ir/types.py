@@ -1,8 +1,9 @@
 """Data types of values as rows of one table; a new data type is a new row.
 
 Values wrap, saturate and round by their type; index arithmetic (:mod:`convsmith.ir.index`) has no type.  bf16 and the
-floats of 8 bits are storage types: values are cast to f32 for arithmetic.  f16 is a storage type as well, unless the
-target has f16 arithmetic and the problem permits it.  f8_e4m3 has no infinities: numbers beyond its largest become NaN.
+floats of 8 bits are storage types: values are cast to f32 for arithmetic, and those of s4 and u4 to a wider integer
+type or to a float.  f16 is a storage type as well, unless the target has f16 arithmetic and the problem permits it.
+f8_e4m3 has no infinities: numbers beyond its largest become NaN.
 
 Elements of s4 and u4 lie two to a byte, the first of them in the lower half.  Memory is counted in bits, by
 :meth:`DType.bytes_of`: only an element of whole bytes has a size in ``bytes`` and an address of its own.
@@ -52,6 +53,13 @@ class DType(NamedTuple):
         return max(8 // self.bits, 1)
 
     @property
+    def value_bits(self) -> int:
+        """Bits of a value, of a scalar as of each lane of a vector: those of whole bytes, also where elements share a
+        byte in memory.
+        """
+        return self.bits * self.per_byte
+
+    @property
     def limits(self) -> tuple[int, int]:
         """Smallest and largest integer of an integer type."""
         half = 1 << self.bits - 1
@@ -60,7 +68,8 @@ class DType(NamedTuple):
     @property
     def computes(self) -> bool:
         """Whether the type has arithmetic."""
-        return self.kind in ("int", "uint") or self.name in ("f16", "f32", "f64")
+        is_integer = self.kind in ("int", "uint") and self.per_byte == 1
+        return is_integer or self.name in ("f16", "f32", "f64")
 
     def __str__(self) -> str:
         return self.name

@@ -419,6 +419,8 @@ class _Verifier:
         if isinstance(v, Cast):
             return
         if isinstance(v, Bits):
+            if t.per_byte * v.dtype.per_byte > 1:
+                self._fail(f"{v}: {t if t.per_byte > 1 else v.dtype} is of no whole bytes; cast instead")
             if max(lanes_of(v.a), 1) * t.bits % v.dtype.bits:
                 self._fail(f"{v}: {t} has {t.bits} bits and {v.dtype} has {v.dtype.bits}")
             return

@@ -53,6 +53,9 @@ LINES = {
     "blocks": "--dt=s8:s4:s32 --stag=aBx16b --dtag=aBx16b mb1ic32ih5oc32oh5kh3ph1",
     "few channels": f"--dt=u8:s4:s32 {NHWC} mb1ic3ih12oc32oh6kh5sh2ph2",
     "deconvolution": f"--deconv --dt=u8:s4:s32 {NHWC} mb1ic16ih6oc24oh6kh3ph1",
+    "zero points by channel": "--dt=s8:u4:f32 --bia-dt=f8_e5m2 --stag=axb --wtag=axb --dtag=abx "
+                              "--attr-acc-mode=relaxed --attr-zero-points=wei:per_dim_0 --attr-post-ops=s32_add "
+                              "g1mb2ic3id14ih1iw2oc1od9oh2ow1kd1kh3kw1sd2sh4sw2pd1ph1pw0dd2dh0dw2",
     "channels that fill no vector": f"--dt=f32:s4:f32 {NHWC} mb1ic5iw9oc7ow9kw3pw1",
 }  # fmt: skip
 CONFIGS = {
