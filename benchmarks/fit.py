@@ -39,7 +39,7 @@ LEAST_GAIN = 0.0015
 TOLERANCE = 0.0005
 """Maximum rise of that mean over half of the problems."""
 UNKNOWN = 0.02
-"""What a first choice that was not measured adds to the logarithm of the loss of the search's reference."""
+"""The amount that a first choice that was not measured adds to the logarithm of the loss of the search's reference."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -40,7 +40,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a call gives an entry, by the names of arguments: memory, and values of sizes.
+    """The arguments that a call gives an entry, by the names of arguments: memory, and values of sizes.
 
     The entry's own memory (scratch, tables of pointers, absent pixels) is not among it: a `Binder` adds it on the
     emulated machine.

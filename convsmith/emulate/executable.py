@@ -12,7 +12,7 @@ __all__ = ["FileHeader", "executable"]
 
 
 class FileHeader(NamedTuple):
-    """What the header of a file says: bits of an address, the number of the machine, and its flags."""
+    """The facts in the header of a file: bits of an address, the number of the machine, and its flags."""
 
     bits: int
     machine: int

@@ -1,8 +1,9 @@
-"""What a pass requires of a kernel, and what it ensures: the stages of :mod:`convsmith.ir.stages`.
+"""Contracts of passes: the stages that a pass requires of a kernel, and the one that it ensures.
 
-A pass that works on loops requires a kernel that is not flat yet; one that picks instructions requires a flat one. The
-decorator :func:`stages` states it, next to the pass. A schedule checks each pass when it records it, and the verifier
-checks after the pass that the kernel is in the grammar of the stage that the pass ensures.
+The stages are those of :mod:`convsmith.ir.stages`. A pass that works on loops requires a kernel that is not flat yet;
+one that picks instructions requires a flat one. The decorator :func:`stages` states it, next to the pass. A schedule
+checks each pass when it records it, and the verifier checks after the pass that the kernel is in the grammar of the
+stage that the pass ensures.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def contract_of(rewrite: Callable[..., Kernel]) -> Contract:
 
 def stage_after(stage: Stage, rewrite: Callable[..., Kernel], args: tuple[Any, ...]) -> Stage:
     """Return the stage of a kernel of ``stage`` after the pass; ConfigError where the pass requires another stage."""
-    requires, ensures, partial = _CONTRACTS[rewrite]
+    requires, ensures, partial = contract_of(rewrite)
     if stage not in requires:
         legal = " or ".join(map(str, requires))
         raise ConfigError(

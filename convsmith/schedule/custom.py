@@ -53,8 +53,8 @@ from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement
 
 TAILS = ("guard", "round", "peel")
-"""What becomes of the last tile of a loop that is no multiple of it: it is shorter, it is as long as the others but
-stores nothing beyond the end, or it has a nest of its own."""
+"""The forms of the last tile of a loop that is no multiple of it: it is shorter, it is as long as the others but stores
+nothing beyond the end, or it has a nest of its own."""
 PIECES = 8
 """Maximum number of pieces of a loop that is split."""
 

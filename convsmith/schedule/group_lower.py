@@ -39,7 +39,7 @@ UNROLLED = 256
 
 
 class GroupReads(NamedTuple):
-    """What threads of a group read instead of memory, and the loops over fragments.
+    """The copies that threads of a group read instead of memory, and the loops over fragments.
 
     By operand, ``shared`` are the copies in shared memory, and ``loaded`` those in registers of a thread, each with the
     loop along which it is loaded at once, if there is one. The loops ``zeroed`` are those of the kernel that sets the

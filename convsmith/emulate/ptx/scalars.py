@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
-from convsmith.emulate.ptx.parser import PtxError, PtxInstruction, Register
+from convsmith.emulate.ptx.parser import PtxError, PtxInstruction
 from convsmith.emulate.ptx.warp import Execute, Warp
 from convsmith.interp.arithmetic import fma as fused
 
@@ -342,8 +342,3 @@ def _conversion(words: Words, of: PtxType, to: PtxType) -> Function:
         low, high = np.iinfo(to.dtype).min, np.iinfo(to.dtype).max
         return lambda x: np.array([min(max(int(y), low), high) for y in x], to.dtype)
     return lambda x: x.astype(to.dtype)
-
-
-def is_register(argument: object, name: str) -> bool:
-    """Return whether an operand is the register of that name."""
-    return isinstance(argument, Register) and argument.name == name
