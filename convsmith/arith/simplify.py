@@ -39,29 +39,29 @@ class Simplifier(Rewriter):
                     return self.expr(out)
         return node
 
-    def Var(self, v: Var) -> Index:
+    def visit_Var(self, v: Var) -> Index:
         r = self.ranges.get(v)
         return as_index(r[0]) if r is not None and r[0] == r[1] else v
 
     def atom(self, a: Index) -> Index:
-        return self.Var(a) if type(a) is Var else self.expr(a)
+        return self.visit_Var(a) if type(a) is Var else self.expr(a)
 
-    def FloorDiv(self, e: FloorDiv) -> Index:
+    def visit_FloorDiv(self, e: FloorDiv) -> Index:
         return self._to_fixpoint(e)  # type: ignore[no-any-return]
 
-    def Mod(self, e: Mod) -> Index:
+    def visit_Mod(self, e: Mod) -> Index:
         return self._to_fixpoint(e)  # type: ignore[no-any-return]
 
-    def Min(self, e: Min) -> Index:
+    def visit_Min(self, e: Min) -> Index:
         return self._to_fixpoint(e)  # type: ignore[no-any-return]
 
-    def Max(self, e: Max) -> Index:
+    def visit_Max(self, e: Max) -> Index:
         return self._to_fixpoint(e)  # type: ignore[no-any-return]
 
-    def Ge0(self, c: Ge0) -> Cond:
+    def visit_Ge0(self, c: Ge0) -> Cond:
         return self._to_fixpoint(c)  # type: ignore[no-any-return]
 
-    def Eq0(self, c: Eq0) -> Cond:
+    def visit_Eq0(self, c: Eq0) -> Cond:
         r = try_interval(self.expr(c.arg), self.ranges)
         if r is not None and (r[0] > 0 or r[1] < 0):
             return false()

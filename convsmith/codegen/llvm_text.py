@@ -23,7 +23,6 @@ from convsmith.ir.instruction import ByteLookup, FragmentFile, HeadLoad, Instruc
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Block,
     Call,
@@ -33,6 +32,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    PointerLoad,
     Stmt,
     Store,
 )
@@ -170,11 +170,11 @@ class FunctionEmitter(ValueEmitter):
             made.enter()
         super().start(label)
 
-    def _At(self, s: At) -> None:
+    def _PointerLoad(self, s: PointerLoad) -> None:
         """Emit the loaded pointer, and those of the nested statements of its kind: hundreds may be nested."""
         around = [(len(self.lines), s)]
         self._pointer(s)
-        while isinstance(s.body, At):
+        while isinstance(s.body, PointerLoad):
             s = s.body
             around.append((len(self.lines), s))
             self._pointer(s)
@@ -183,7 +183,7 @@ class FunctionEmitter(ValueEmitter):
             for begin, each in reversed(around[1:]):
                 self.facts.debug.locate(self.lines, begin, each)
 
-    def _pointer(self, s: At) -> None:
+    def _pointer(self, s: PointerLoad) -> None:
         """Emit the loaded pointer, with the offset added unless it points to zeros."""
         self.known.drop(s.buffer)
         pointer = self.put(f"load ptr, ptr {self.address(s.table, s.index[0])}, align {self.facts.address_bits // 8}")
@@ -404,6 +404,6 @@ class FunctionEmitter(ValueEmitter):
 
 METHODS: dict[type[Stmt], Callable[[FunctionEmitter, Any], None]] = {
     kind: getattr(FunctionEmitter, f"_{kind.__name__}")
-    for kind in (Block, Alloc, At, Let, Store, Invoke, Call, If, For)
+    for kind in (Block, Alloc, PointerLoad, Let, Store, Invoke, Call, If, For)
 }
 """The method that emits a statement, by its class."""

@@ -42,7 +42,6 @@ from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Barrier,
     Block,
@@ -53,6 +52,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -122,7 +122,7 @@ class _Machine(DeviceMachine):
             If: self._if,
             Let: self._let,
             Alloc: self._alloc,
-            At: self._at,
+            PointerLoad: self._at,
             Store: self._store,
             Invoke: self._invoke,
             Call: self._call,
@@ -266,7 +266,7 @@ class _Machine(DeviceMachine):
         self._stmt(s.body)
         del self._memories[s.buffer], self._shared[memory]
 
-    def _at(self, s: At) -> None:
+    def _at(self, s: PointerLoad) -> None:
         """Bind the buffer to the memory of the source or of the zeros, from the entry's position on."""
         if s.table.dtype is not PTR or s.buffer in self._memories:
             raise self._error(f"{s.table} holds {s.table.dtype}, or {s.buffer} is pointed to within its own life")

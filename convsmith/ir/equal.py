@@ -18,7 +18,6 @@ from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Barrier,
     Block,
@@ -30,6 +29,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -85,10 +85,10 @@ class _Canonical(Rewriter):
         self._variables = variables
         self._buffers = dict(buffers)
 
-    def Var(self, v: Var) -> Var:
+    def visit_Var(self, v: Var) -> Var:
         return self._variables.get(v, v)
 
-    def Load(self, v: Load) -> Load:
+    def visit_Load(self, v: Load) -> Load:
         return Load(self.buffer(v.buffer), self.index(v.index), v.lanes)
 
     def buffer(self, b: Buffer) -> Buffer:
@@ -235,7 +235,7 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
         _stmts(a.body, b.body, inside.bind((a.var, b.var)))
     elif isinstance(a, Alloc) and isinstance(b, Alloc):
         _stmts(a.body, b.body, scope.at(f"alloc {a.buffer}").declare([(a.buffer, b.buffer)]))
-    elif isinstance(a, At) and isinstance(b, At):
+    elif isinstance(a, PointerLoad) and isinstance(b, PointerLoad):
         at = scope.at(f"at {a.table}")
         for one, other in ((a.table, b.table), (a.source, b.source), (a.zero, b.zero)):
             at.same_buffer(one, other)

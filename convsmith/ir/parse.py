@@ -24,7 +24,6 @@ from convsmith.ir.stmt import (
     LOOP_KINDS,
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Barrier,
     Call,
@@ -36,6 +35,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -230,7 +230,7 @@ class _Parser(ValueParser):
         buffer = self._declaration()
         self._expect(":")
         with self._scope({buffer.name: buffer}):
-            return At(buffer, entry.buffer, entry.index, offset, source, zero.buffer, zero.index, self.body())
+            return PointerLoad(buffer, entry.buffer, entry.index, offset, source, zero.buffer, zero.index, self.body())
 
     def _invoke(self) -> Stmt:
         name = self._next().text

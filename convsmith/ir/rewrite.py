@@ -38,7 +38,6 @@ from convsmith.ir.index import (
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Block,
     Call,
@@ -46,6 +45,7 @@ from convsmith.ir.stmt import (
     If,
     Invoke,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -68,7 +68,7 @@ from convsmith.ir.value import (
 )
 from convsmith.ir.walk import EXPRESSIONS, WITHOUT_STATEMENTS, AnyNode, variables_of
 
-_METHODS = EXPRESSIONS | {"expr", "index"}
+_METHODS = {f"visit_{kind}" for kind in EXPRESSIONS} | {"expr", "index"}
 """Names of a rewriter's methods for indices, conditions and values."""
 
 
@@ -77,7 +77,9 @@ def _unchanged(e: Any) -> Any:
 
 
 class Rewriter:
-    """Rebuilds bottom-up; a method named after a node class overrides, and calls ``rebuild`` to rewrite the children.
+    """Rebuilds a tree bottom-up; subclasses define ``visit_X`` for nodes of class ``X``.
+
+    Such a method takes the place of the default, and calls ``rebuild`` to rewrite the children.
     """
 
     _methods: dict[type, Callable[[Any, Any], Any]] = {}
@@ -100,7 +102,7 @@ class Rewriter:
         default: Callable[[Any, Any], Any] = getattr(cls, "_" + name, cls._leaf)
         if t in WITHOUT_STATEMENTS and not cls._has_expressions:
             default = cls._leaf
-        m: Callable[[Any, Any], Any] = getattr(cls, name, default)
+        m: Callable[[Any, Any], Any] = getattr(cls, f"visit_{name}", default)
         cls._methods[t] = m
         return m
 
@@ -273,12 +275,12 @@ class Rewriter:
         body = self.stmt(s.body)
         return s if body is s.body else Alloc(s.buffer, body)
 
-    def _At(self, s: At) -> Stmt:
+    def _PointerLoad(self, s: PointerLoad) -> Stmt:
         index, offset, zero_at = self.index(s.index), self.expr(s.offset), self.index(s.zero_at)
         body = self.stmt(s.body)
         if index == s.index and offset is s.offset and zero_at == s.zero_at and body is s.body:
             return s
-        return At(s.buffer, s.table, index, offset, s.source, s.zero, zero_at, body)
+        return PointerLoad(s.buffer, s.table, index, offset, s.source, s.zero, zero_at, body)
 
     def _Store(self, s: Store) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)
@@ -332,7 +334,7 @@ class Substitute(Rewriter):
     def _occurs_in(self, n: AnyNode) -> bool:
         return bool(self._buffers) or not self._variables.keys().isdisjoint(variables_of(n))
 
-    def Var(self, v: Var) -> Index:
+    def visit_Var(self, v: Var) -> Index:
         return self._variables.get(v, v)
 
     def atom(self, a: Index) -> Index:
@@ -340,15 +342,15 @@ class Substitute(Rewriter):
             return self._variables.get(a, a)
         return self.expr(a)  # type: ignore[no-any-return]
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         b = self._buffers.get(v.buffer)
         return self._Load(v) if b is None else Load(b, self.index(v.index), v.lanes)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         b = self._buffers.get(s.buffer)
         return self._Store(s) if b is None else Store(b, self.index(s.index), self.expr(s.value), s.lanes)
 
-    def AtomicAdd(self, s: AtomicAdd) -> Stmt:
+    def visit_AtomicAdd(self, s: AtomicAdd) -> Stmt:
         b = self._buffers.get(s.buffer)
         return self._AtomicAdd(s) if b is None else AtomicAdd(b, self.index(s.index), self.expr(s.value), s.lanes)
 

@@ -23,7 +23,6 @@ from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Barrier,
     Block,
@@ -34,6 +33,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -45,7 +45,7 @@ from convsmith.ir.walk import statements_of, walk
 _SCALAR: frozenset[type[Value]] = frozenset({Load, Const, Binary, Unary, Fma, Cast, Bits, Select, Where})
 _VECTOR: frozenset[type[Value]] = _SCALAR | {Repeat, Sum, Sums}
 _FIRST: frozenset[type[Stmt]] = frozenset({Block, For, If, Alloc, Store})
-_PLAIN: frozenset[type[Stmt]] = _FIRST | {At, AtomicAdd, TensorCopy}
+_PLAIN: frozenset[type[Stmt]] = _FIRST | {PointerLoad, AtomicAdd, TensorCopy}
 _LOOPS = frozenset({"serial", "unrolled", "parallel", "pipelined", "grid", *THREAD_LOOPS})
 
 
@@ -112,7 +112,7 @@ def _statement(s: Stmt, stage: Stage) -> Iterator[str]:
     elif isinstance(s, Alloc):
         if stage.flat and not s.buffer.in_registers and not s.buffer.flat:
             yield f"`{line}`: memory must have one dim, stored without gaps"
-    elif isinstance(s, At):
+    elif isinstance(s, PointerLoad):
         if stage.flat and not s.buffer.flat:
             yield f"`{line}`: memory must have one dim, stored without gaps"
     elif isinstance(s, (Store, AtomicAdd)):

@@ -121,7 +121,7 @@ class Alloc(Stmt):
 
 
 @_statement
-class At(Stmt):
+class PointerLoad(Stmt):
     """Binds ``buffer`` within ``body`` to the memory at which an entry of a pointer table points; ``body`` only reads
     it.
 
@@ -290,7 +290,7 @@ def _below(s: Stmt) -> list[Stmt]:
         found.append(x)
         if isinstance(x, Block):
             stack.extend(x.stmts[::-1])
-        elif isinstance(x, (For, If, Let, Alloc, At)):
+        elif isinstance(x, (For, If, Let, Alloc, PointerLoad)):
             stack.append(x.body)
     return found
 

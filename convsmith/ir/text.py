@@ -31,7 +31,6 @@ from convsmith.ir.index import And, Cond, Eq0, FloorDiv, Ge0, Index, Max, Min, M
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Barrier,
     Block,
@@ -42,6 +41,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -256,7 +256,7 @@ def _lines(s: Stmt, pad: str, out: Listing) -> None:
     elif isinstance(s, Alloc):
         out.append(f"{pad}alloc {buffer_text(s.buffer)} @{s.buffer.scope}:")
         _lines(s.body, inner, out)
-    elif isinstance(s, At):
+    elif isinstance(s, PointerLoad):
         entry = f"{access_text(s.table, s.index, None)} + {s.offset} in {s.source.name}"
         out.append(f"{pad}at {entry} or {access_text(s.zero, s.zero_at, None)} as {buffer_text(s.buffer)}:")
         _lines(s.body, inner, out)

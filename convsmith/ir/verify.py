@@ -26,7 +26,6 @@ from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Barrier,
     Block,
@@ -38,6 +37,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Kernel,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -186,7 +186,7 @@ class _Verifier:
                     self._fail("shared memory is allocated around the loops over threads, not within")
                 with self._declared((s.buffer,)):
                     self._stmt(s.body)
-        elif isinstance(s, At):
+        elif isinstance(s, PointerLoad):
             with self._at(f"at {s.table}"):
                 self._entry(s)
         elif isinstance(s, (Store, AtomicAdd)):
@@ -242,7 +242,7 @@ class _Verifier:
         if pipeline_parts(s) is None:
             self._fail("the body of a pipelined loop begins with all of its copies through tensor maps")
 
-    def _entry(self, s: At) -> None:
+    def _entry(self, s: PointerLoad) -> None:
         if s.table.dtype is not PTR:
             self._fail(f"{s.table} holds {s.table.dtype}, no pointers")
         if len({s.buffer.dtype, s.source.dtype, s.zero.dtype}) > 1:

@@ -24,7 +24,6 @@ from convsmith.ir.intern import Node
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Barrier,
     Block,
@@ -34,6 +33,7 @@ from convsmith.ir.stmt import (
     If,
     Invoke,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -89,7 +89,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     If: lambda n: (n.cond, n.body),
     Let: lambda n: (n.value, n.body),
     Alloc: lambda n: (n.body,),
-    At: lambda n: (*n.index, n.offset, *n.zero_at, n.body),
+    PointerLoad: lambda n: (*n.index, n.offset, *n.zero_at, n.body),
     Store: lambda n: (*n.index, n.value),
     Invoke: lambda n: (n.dst, *n.args),
     Call: lambda n: (*(i for _, i in n.pointers), *n.indices),
@@ -104,7 +104,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
 
 WITHOUT_STATEMENTS = frozenset({Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait})
 """Classes of statements that contain no statement."""
-_STATEMENTS = frozenset({Block, For, If, Let, Alloc, At}) | WITHOUT_STATEMENTS
+_STATEMENTS = frozenset({Block, For, If, Let, Alloc, PointerLoad}) | WITHOUT_STATEMENTS
 _COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Repeat, Sum, Sums, Const})
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from convsmith.arith.ranges import interval
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, If, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, Block, Call, For, If, Kernel, Let, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 
@@ -55,7 +55,7 @@ def _leaves(s: Stmt, times: int, ranges: Ranges, around: Stmt) -> Iterator[tuple
         yield from _leaves(s.body, times * max(high - low, 0), inner, s)
     elif isinstance(s, Let):
         yield from _leaves(s.body, times, {**ranges, s.var: interval(s.value, ranges)}, around)
-    elif isinstance(s, (If, Alloc, At)):
+    elif isinstance(s, (If, Alloc, PointerLoad)):
         yield from _leaves(s.body, times, ranges, around)
     else:
         yield Executed(s, times, around), ranges

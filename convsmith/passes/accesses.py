@@ -11,7 +11,6 @@ from convsmith.ir.index import Cond, Index, Min, Var, parts_of
 from convsmith.ir.stmt import (
     Alloc,
     AsyncCopy,
-    At,
     AtomicAdd,
     Block,
     Call,
@@ -19,6 +18,7 @@ from convsmith.ir.stmt import (
     If,
     Invoke,
     Let,
+    PointerLoad,
     Stmt,
     Store,
     TensorCopy,
@@ -87,7 +87,7 @@ def _buffers(x: AnyNode) -> tuple[Buffer, ...]:
         return (x.buffer,)
     if isinstance(x, Call):
         return tuple(b for b, _ in x.pointers)
-    return (x.table, x.source, x.zero) if isinstance(x, At) else ()
+    return (x.table, x.source, x.zero) if isinstance(x, PointerLoad) else ()
 
 
 def written_in(s: Stmt) -> set[Buffer]:
@@ -141,7 +141,7 @@ class _Collector:
             storage, self.storage = self.storage, {**self.storage, s.buffer: (s, len(self.loops))}
             self.stmt(s.body, path)
             self.storage = storage
-        elif isinstance(s, At):
+        elif isinstance(s, PointerLoad):
             targets, self.targets = self.targets, {**self.targets, s.buffer: (s.source, s.zero)}
             self.site(s.table, s.index, None, False, path)
             self.stmt(s.body, path)

@@ -27,7 +27,7 @@ class _AddAtomically(LoopRewriter):
         self.parts, self.outermost = parts, around
         self.result: Buffer | None = None
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.outermost:
             return self._For(loop)
         chain, body = perfect_nest(loop)

@@ -53,7 +53,7 @@ class _Copies(Rewriter):
         super().__init__()
         self.written, self.sizes = written, sizes
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         copy = _copy_of(s)
         if copy is None or copy.src.buffer in self.written:
             return s
@@ -92,7 +92,7 @@ class _CommitEach(Rewriter):
             return s
         return block(s, Commit()) if _only_copies(s) and not isinstance(s, Block) else super().stmt(s)
 
-    def Block(self, s: Block) -> Stmt:
+    def visit_Block(self, s: Block) -> Stmt:
         out: list[Stmt] = []
         group: set[Buffer] = set()
         for x in s.stmts:
@@ -233,7 +233,7 @@ class _AsyncCopies(ScopedRewriter):
         super().__init__()
         self.written, self.sizes = written, sizes
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.kind not in THREAD_LOOPS:
             return self._For(loop)
         nest = nest_of(loop)

@@ -30,7 +30,7 @@ class _Bind(LoopRewriter):
         self.is_asked = False
         """Whether the statement in hand is in a loop that was found to be parallel."""
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         kind = self.kind if loop.var.name in self.names else loop.kind
         asks = kind in self.at_once and loop.kind not in self.at_once and not self.is_asked
         if asks:
@@ -42,7 +42,7 @@ class _Bind(LoopRewriter):
             return loop
         return For(loop.var, loop.lo, loop.hi, body, kind, loop.carried)
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         if self.kind == "parallel" and s.buffer.in_registers:
             for x in loops_of(s.body):
                 if x.var.name in self.names and any(getattr(y, "buffer", None) is s.buffer for y in walk(x.body)):
@@ -77,7 +77,7 @@ class _Bind(LoopRewriter):
     def is_parallel(self, loop: Loop) -> bool:
         return loop.kind in self.at_once or loop.var.name in self.names
 
-    def Block(self, s: Block) -> Stmt:
+    def visit_Block(self, s: Block) -> Stmt:
         """Require independent pieces of a loop, since they run at once, as its iterations do."""
         for a, b in pairwise(s.stmts):
             if not (self.at_once and isinstance(a, Loop) and isinstance(b, Loop) and a.var is b.var):

@@ -64,7 +64,7 @@ class _BlockMessages(LoopRewriter):
             x = row.operands[number]
             self.rows[number, x.scope, x.dtype, x.layout.elements, x.layout.registers] = row
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.kind != "lane":
             return self._For(loop)
         body = self._of_lanes(loop.body, loop.var, int(loop.hi))

@@ -43,7 +43,7 @@ class _BlockReduction(LoopRewriter):
         self.outer, self.moved = outer, list(moved)
         self.memory, self.place = memory, tuple(place)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         return self.kept(loop) if loop.var.name == self.moved[0] else self._For(loop)
 
     def kept(self, loop: Loop) -> Stmt:

@@ -39,7 +39,7 @@ class _Divided(Rewriter):
         super().__init__()
         self.outer, self.inner, self.size = outer, inner, size
 
-    def Ge0(self, c: Ge0) -> Cond:
+    def visit_Ge0(self, c: Ge0) -> Cond:
         used = variables_of(c)
         if self.outer not in used or self.inner in used:
             return c
@@ -52,7 +52,7 @@ class _Coalesce(Rewriter):
         super().__init__()
         self.outer, self.inner, self.name, self.divides = outer, inner, name, divides
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         inner = loop.body
         if not has_loop(loop, (self.outer,)):
             return loop

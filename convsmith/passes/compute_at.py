@@ -26,7 +26,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, mod
 from convsmith.ir.rewrite import Rewriter, substitute
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Kernel, Let, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, Block, Call, For, Invoke, Kernel, Let, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import bound_in, statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
@@ -137,7 +137,7 @@ class _ComputeAt(ScopedRewriter):
         self.producer, self.loop, self.rolling = producer, loop, rolling
         self.reached = 0
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         self._note(loop.body)
@@ -146,7 +146,7 @@ class _ComputeAt(ScopedRewriter):
         except Unbounded as unknown:
             raise _refuse(f"what {loop.var} reads of {self.producer.buffer} depends on {unknown.args[0]}") from None
 
-    def Block(self, s: Block) -> Stmt:
+    def visit_Block(self, s: Block) -> Stmt:
         return block(*map(self._before, s.stmts)) if self._has_loop(s) else self._Block(s)
 
     def _has_loop(self, s: Stmt) -> bool:
@@ -291,7 +291,7 @@ class _Moving(ScopedRewriter):
         self.buffer, self.loop, self.rolling = buffer, loop, rolling
         self.found = False
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.name != self.buffer or not isinstance(s.body, Block):
             return self._Alloc(s)
         self.found = True
@@ -326,7 +326,8 @@ class _Moving(ScopedRewriter):
 def _check_stage(s: Alloc) -> None:
     """Raise ConfigError where accesses have lanes, or memory is reached by other statements than stores."""
     nodes = walk(s)
-    if any(isinstance(x, (At, Call, Invoke, Let)) or (isinstance(x, (Load, Store)) and x.lanes) for x in nodes):
+    opaque = (PointerLoad, Call, Invoke, Let)
+    if any(isinstance(x, opaque) or (isinstance(x, (Load, Store)) and x.lanes) for x in nodes):
         raise _refuse(f"statements within {s.buffer} have lanes, pointers or functions; legal are scalar nests")
 
 

@@ -43,10 +43,10 @@ class _ReadCopies(Rewriter):
         super().__init__()
         self.copies, self.kept, self.ranges = copies, kept, ranges
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return self.copies.get(v, v)
 
-    def Select(self, v: Select) -> Value:
+    def visit_Select(self, v: Select) -> Value:
         if not isinstance(v.no, Const) or v.no.value or self.copies.keys().isdisjoint(walk(v.yes)):
             return self._Select(v)
         ranges = self.ranges
@@ -60,7 +60,7 @@ class _CopyTiles(ScopedRewriter):
         super().__init__()
         self.loop, self.operands, self.scope = loop, operands, scope
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         ranges: dict[Var, Range] = {**self.ranges, loop.var: loop_range(loop, self.ranges)}

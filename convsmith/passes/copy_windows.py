@@ -59,7 +59,7 @@ class _CopyWindows(ScopedRewriter):
         super().__init__()
         self.buffer, self.loop, self.pixels, self.terms, self.once = buffer, loop, pixels, terms, once
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         reads = {x for x in walk(loop.body) if isinstance(x, Load) and x.buffer.name == self.buffer}

@@ -24,11 +24,11 @@ class _Cse(Rewriter):
         inside = bound_in(s)
         return self.stmt(name_all(s, [e for e in twice if not variables_of(e) & inside], self.fresh))
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         body = self.common(loop.body)
         return loop if body is loop.body else For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
 
-    def Let(self, s: Let) -> Stmt:
+    def visit_Let(self, s: Let) -> Stmt:
         body = self.common(s.body)
         return s if body is s.body else Let(s.var, s.value, body)
 

@@ -18,7 +18,7 @@ class _Cut(LoopRewriter):
         super().__init__()
         self.loop, self.places = loop, places
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if not (loop.lo.is_const and loop.hi.is_const):

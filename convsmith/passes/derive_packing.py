@@ -21,7 +21,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, is_true, parts_of, product
 from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Let, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Let, PointerLoad, Stmt, Store, block
 from convsmith.ir.types import U8, dtype
 from convsmith.ir.value import Bits, Cast, Const, Load, Select, Value, const, dtype_of, lanes_of, strided
 from convsmith.ir.walk import bound_in, children, variables_of, walk
@@ -110,7 +110,7 @@ class _Unmasked(Rewriter):
         super().__init__()
         self.conditions = conditions
 
-    def Select(self, v: Select) -> Value:
+    def visit_Select(self, v: Select) -> Value:
         is_zero = isinstance(v.no, Const) and v.no.value == 0
         return v.yes if is_zero and set(parts_of(v.cond)) <= set(self.conditions) else v
 
@@ -200,7 +200,7 @@ class Packing:
             inner = self.size(s.body)
             self.ranges = outer
             return product(self.length(s), inner) if self.indexes(s) else inner
-        if isinstance(s, (If, Let, Alloc, At)):
+        if isinstance(s, (If, Let, Alloc, PointerLoad)):
             return self.size(s.body)
         return as_index(sum(map(self.width, self.elements(s))))
 
@@ -218,7 +218,7 @@ class Packing:
             return block(*(new for new, _ in parts)), block(*(pack for _, pack in parts))
         if isinstance(s, For):
             return self.loop(s, at)
-        if isinstance(s, (If, Let, Alloc, At)):
+        if isinstance(s, (If, Let, Alloc, PointerLoad)):
             new, pack = self.derive(s.body, at)
             return replace(s, body=new), pack
         assert isinstance(s, Store)

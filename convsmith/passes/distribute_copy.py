@@ -22,7 +22,7 @@ class _DistributeCopy(LoopRewriter):
         self.buffer, self.threads, self.order, self.width = buffer, threads, order, width
         self.thread, self.turn = Var(thread), Var(f"{buffer}.e")
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         chain, body = perfect_nest(loop)
         filled = body.buffer if isinstance(body, Store) else None
         if filled is None or filled.name != self.buffer:

@@ -27,7 +27,7 @@ class _LoadsOfMemory(Rewriter):
         super().__init__()
         self.old, self.new = old, new
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return Load(self.new, v.index, v.lanes) if v.buffer is self.old else self._Load(v)
 
 
@@ -36,7 +36,7 @@ class _Drain(LoopRewriter):
         super().__init__()
         self.kernel, self.rename = kernel, rename
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         last = s.body.stmts[-1] if isinstance(s.body, Block) else s.body
         nest = _writing(last, s.buffer) if s.buffer.scope == "register" and isinstance(last, For) else None
         if nest is None or not isinstance(s.body, Block) or nest.loops[0].var.name not in self.rename:

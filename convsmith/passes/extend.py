@@ -22,7 +22,7 @@ class _Extend(LoopRewriter):
         super().__init__()
         self.loop, self.multiple = loop, multiple
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if loop.lo is not as_index(0):
@@ -44,11 +44,11 @@ class _Guard(Rewriter):
         self.cond = cond
         self.own: set[Buffer] = set()
 
-    def Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Allocation) -> Stmt:
         self.own.add(s.buffer)
         return self._Alloc(s)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         if s.buffer in self.own and isinstance(s.value, Const):
             return s
         if s.buffer.in_registers and is_only_sum(s):
@@ -56,10 +56,10 @@ class _Guard(Rewriter):
             return Store(s.buffer, s.index, Binary("add", s.value.a, present(self.cond, s.value.b, s.buffer)), s.lanes)
         return If(self.cond, s)
 
-    def AtomicAdd(self, s: Stmt) -> Stmt:
+    def visit_AtomicAdd(self, s: Stmt) -> Stmt:
         return If(self.cond, s)
 
-    AsyncCopy = AtomicAdd
+    visit_AsyncCopy = visit_AtomicAdd
 
 
 def present(cond: Cond, term: Value, acc: Buffer) -> Value:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, as_index
 from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import Alloc, At, Block, For, If, Invoke, Kernel, Let, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Let, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Const, Lanes, Load
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import with_body
@@ -73,7 +73,7 @@ class _Writes:
                 self._collect(s.body, times * (_extent(s) or 0))
         elif isinstance(s, If):
             self._collect(s.body, 0)
-        elif isinstance(s, (Let, Alloc, At)):
+        elif isinstance(s, (Let, Alloc, PointerLoad)):
             self._collect(s.body, times)
         elif isinstance(s, Store):
             if s.buffer.name == self.buffer:
@@ -104,10 +104,10 @@ class _Fill(Rewriter):
         self.zeros = zeros
         self.buffer = _stored(zeros.nest)
 
-    def For(self, s: For) -> Stmt:
+    def visit_For(self, s: For) -> Stmt:
         return block() if s is self.zeros.nest else self._For(s)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         lanes = s.lanes
         if s.buffer is not self.buffer or lanes is None or lanes.is_whole:
             return s

@@ -8,7 +8,7 @@ from convsmith.arith.ranges import Range, try_interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, as_index, conj
-from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt
+from convsmith.ir.stmt import Alloc, For, Kernel, PointerLoad, Stmt
 from convsmith.ir.value import Load, Select, Value, const
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.contracts import LOOPS, stages
@@ -22,7 +22,7 @@ class _Mask(ScopedRewriter):
         super().__init__()
         self.var, self.cond, self.ranges, self.packed = var, cond, ranges, packed
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         if v.buffer.scope == "register" or not any(self.var in variables_of(i) for i in v.index):
             return v
         intervals = [try_interval(i, self.ranges) for i in v.index]
@@ -37,7 +37,7 @@ class _FillTerms(ScopedRewriter):
         super().__init__()
         self.name, self.count, self.packed = name, count, packed
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or loop.lo is not as_index(0) or loop.hi is as_index(self.count):
             return self._For(loop)
         if loop.var not in variables_of(loop.body) or _points_by(loop):
@@ -54,7 +54,7 @@ class _FillTerms(ScopedRewriter):
 
 def _points_by(loop: For) -> bool:
     """Return whether the loop's variable indexes a pointer table, which has no entries beyond the loop's end."""
-    entries = (s for s in statements_of(loop.body) if isinstance(s, At))
+    entries = (s for s in statements_of(loop.body) if isinstance(s, PointerLoad))
     return any(loop.var in variables_of(i) for s in entries for i in s.index)
 
 

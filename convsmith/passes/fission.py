@@ -31,10 +31,10 @@ class ReindexBuffer(Rewriter):
         super().__init__()
         self.old, self.new, self.front = old, new, front
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return Load(self.new, self.front + v.index, v.lanes) if v.buffer is self.old else self._Load(v)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         if s.buffer is not self.old:
             return self._Store(s)
         return Store(self.new, self.front + s.index, self.expr(s.value), s.lanes)
@@ -46,7 +46,7 @@ class _Fission(LoopRewriter):
         self.names, self.widths = list(names), widths
         self.scope, self.result = scope, result
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.names[0]:
             return self._For(loop)
         chain, body = perfect_nest(loop)

@@ -8,7 +8,7 @@ from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Index, floordiv, make_sum, mod
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import FLAT
-from convsmith.ir.stmt import Alloc, At, AtomicAdd, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, AtomicAdd, Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.contracts import LOOPS, stages
@@ -50,32 +50,32 @@ class _Flatten(Rewriter):
             self.flat[b] = Buffer(b.name, b.dtype, (size,), (LayoutBlock(0, size, 1),), b.scope)
         return self.flat[b]
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         new = self.buffer(v.buffer)
         return self._Load(v) if new is v.buffer else Load(new, (offset(v.buffer, v.index),), v.lanes)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         new = self.buffer(s.buffer)
         if new is s.buffer:
             return self._Store(s)
         return Store(new, (offset(s.buffer, s.index),), self.expr(s.value), s.lanes)
 
-    def AtomicAdd(self, s: AtomicAdd) -> Stmt:
+    def visit_AtomicAdd(self, s: AtomicAdd) -> Stmt:
         new = self.buffer(s.buffer)
         if new is s.buffer:
             return self._AtomicAdd(s)
         return AtomicAdd(new, (offset(s.buffer, s.index),), self.expr(s.value), s.lanes)
 
-    def At(self, s: At) -> Stmt:
+    def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         table, zero = self.buffer(s.table), self.buffer(s.zero)
         index = s.index if table is s.table else (offset(s.table, s.index),)
         zero_at = s.zero_at if zero is s.zero else (offset(s.zero, s.zero_at),)
         source, buffer, body = self.buffer(s.source), self.buffer(s.buffer), self.stmt(s.body)
         if table is s.table and zero is s.zero and source is s.source and buffer is s.buffer and body is s.body:
             return s
-        return At(buffer, table, index, s.offset, source, zero, zero_at, body)
+        return PointerLoad(buffer, table, index, s.offset, source, zero, zero_at, body)
 
-    def Alloc(self, a: Alloc) -> Stmt:
+    def visit_Alloc(self, a: Alloc) -> Stmt:
         return Alloc(self.buffer(a.buffer), self.stmt(a.body))
 
 

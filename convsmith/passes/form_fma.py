@@ -15,7 +15,7 @@ class _FormFma(Rewriter):
         super().__init__()
         self.types = types
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         if s.lanes is not None or s.buffer.dtype.name not in self.types or not is_only_sum(s):
             return s
         assert isinstance(s.value, Binary)

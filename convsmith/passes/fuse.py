@@ -15,7 +15,7 @@ class _Fuse(LoopRewriter):
         super().__init__()
         self.outer, self.inner, self.name = outer, inner, name
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         inner = loop.body
         if loop.var.name != self.outer:
             return self._For(loop)

@@ -16,7 +16,7 @@ class _GatherAllocs(LoopRewriter):
         super().__init__()
         self.loop = loop
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         found: list[Buffer] = []

@@ -24,7 +24,7 @@ class _Gather(Rewriter):
         super().__init__()
         self.name, self.most = name, most
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
             return self._For(loop)
         if not 1 < loop.hi.const - loop.lo.const <= self.most:
@@ -89,10 +89,10 @@ class _Turn(Rewriter):
         new: Store = substitute(s, self.at)
         return Store(new.buffer, new.index, self.expr(new.value), new.lanes)
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return Load(self.own.get(v.buffer, v.buffer), v.index, v.lanes)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         return Store(self.own.get(s.buffer, s.buffer), s.index, self.expr(s.value), s.lanes)
 
 

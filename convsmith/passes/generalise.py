@@ -8,7 +8,7 @@ from dataclasses import replace
 from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, floordiv, mod, product
 from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import At, For, Kernel, Stmt, Store
+from convsmith.ir.stmt import For, Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.contracts import LOOPS, stages
@@ -45,21 +45,21 @@ class _Generalise(Rewriter):
             rest[dim] = rest[dim] if here else floordiv(rest[dim], size)
         return (offset,)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         end = self.ends.get(loop.var.name)
         if end is None:
             return self._For(loop)
         return For(loop.var, loop.lo, end, self.stmt(loop.body), loop.kind, loop.carried)
 
-    def At(self, s: At) -> Stmt:
+    def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         index, zero_at = self.index(s.index), self.access(s.zero, s.zero_at)
         pixel, source, zero = self.buffer(s.buffer), self.buffer(s.source), self.buffer(s.zero)
-        return At(pixel, s.table, index, self.expr(s.offset), source, zero, zero_at, self.stmt(s.body))
+        return PointerLoad(pixel, s.table, index, self.expr(s.offset), source, zero, zero_at, self.stmt(s.body))
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return Load(self.buffer(v.buffer), self.access(v.buffer, v.index), v.lanes)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         return Store(self.buffer(s.buffer), self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
 
 

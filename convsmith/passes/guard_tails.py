@@ -14,7 +14,7 @@ class _GuardTails(ScopedRewriter):
         super().__init__()
         self.names = names
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name not in self.names or (loop.lo.is_const and loop.hi.is_const):
             return self._For(loop)
         lo, hi = loop_range(loop, self.ranges)

@@ -16,7 +16,7 @@ class _Hoist(Rewriter):
         super().__init__()
         self.fresh = fresh
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         found = costly(loop.body)
         if not found:
             return loop

@@ -12,7 +12,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.rewrite import Rewriter, Substitute
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import At, Block, For, Kernel, Stmt, block
+from convsmith.ir.stmt import Block, For, Kernel, PointerLoad, Stmt, block
 from convsmith.ir.threads import has_effects
 from convsmith.ir.walk import bound_in, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
@@ -22,15 +22,15 @@ _Entry = tuple[Buffer, Buffer, tuple[Index, ...], Index]
 
 
 class _HoistPointers(Rewriter):
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         out = self._For(loop)
         if not isinstance(out, For) or out.kind != "serial":
             return out
         inside = bound_in(out)
-        hoisted: dict[_Entry, At] = {}
+        hoisted: dict[_Entry, PointerLoad] = {}
         parts = []
         for s in out.body.stmts if isinstance(out.body, Block) else (out.body,):
-            if isinstance(s, At) and not (
+            if isinstance(s, PointerLoad) and not (
                 any(variables_of(i) & inside for i in (*s.index, s.offset, *s.zero_at)) or has_effects(out.body)
             ):
                 entry = (s.buffer, s.table, s.index, s.offset)

@@ -43,7 +43,7 @@ class _HoldFragments(LoopRewriter):
         super().__init__()
         self.row, self.names, self.inner = row, tuple(names), tuple(inner)
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.names[0]:
             return self._For(loop)
         chain, s = perfect_nest(loop)

@@ -8,7 +8,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import At, Kernel, Stmt, Store
+from convsmith.ir.stmt import Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Binary, Load, Select, Value
 from convsmith.ir.walk import walk
 from convsmith.passes.contracts import LOOPS, stages
@@ -20,10 +20,10 @@ class _LoadsOfPixel(Rewriter):
         super().__init__()
         self.read, self.new = read, new
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return self.new if v is self.read else self._Load(v)
 
-    def Select(self, v: Select) -> Value:
+    def visit_Select(self, v: Select) -> Value:
         return self.new if v.yes is self.read else self._Select(v)
 
 
@@ -33,7 +33,7 @@ class _Indirect(Rewriter):
         self.source, self.table, self.zero, self.index_, self.moved = source, table, zero, index, moved
         self.found: Buffer | None = None
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         reads = {x for x in walk(s.value) if isinstance(x, Load) and x.buffer.name == self.source}
         if not reads:
             return s
@@ -48,7 +48,7 @@ class _Indirect(Rewriter):
         value = _LoadsOfPixel(read, Load(pixel, (read.index[1],), None)).expr(value)
         body = Store(s.buffer, s.index, value, s.lanes)
         start = (as_index(0),) * len(self.zero.shape)
-        return At(pixel, self.table, self.index_, self.moved, source, self.zero, start, body)
+        return PointerLoad(pixel, self.table, self.index_, self.moved, source, self.zero, start, body)
 
 
 @stages(*LOOPS)

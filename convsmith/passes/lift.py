@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import At, For, Kernel, Stmt
+from convsmith.ir.stmt import For, Kernel, PointerLoad, Stmt
 from convsmith.ir.threads import has_effects
 from convsmith.ir.walk import variables_of
 from convsmith.passes.contracts import LOOPS, stages
@@ -11,9 +11,9 @@ from convsmith.passes.scope import with_body
 
 
 class _Lift(Rewriter):
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         out = self._For(loop)
-        if not isinstance(out, For) or not isinstance(out.body, At):
+        if not isinstance(out, For) or not isinstance(out.body, PointerLoad):
             return out
         at = out.body
         if any(out.var in variables_of(i) for i in (*at.index, at.offset, *at.zero_at)):
@@ -21,7 +21,7 @@ class _Lift(Rewriter):
         if has_effects(at.body):
             return out
         inner = For(out.var, out.lo, out.hi, at.body, out.kind, out.carried)
-        return At(at.buffer, at.table, at.index, at.offset, at.source, at.zero, at.zero_at, inner)
+        return PointerLoad(at.buffer, at.table, at.index, at.offset, at.source, at.zero, at.zero_at, inner)
 
 
 @stages(*LOOPS)

@@ -37,7 +37,7 @@ class _LoadMatrices(ScopedRewriter):
         super().__init__()
         self.operands, self.rows = operands, rows
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         chain, s = perfect_nest(loop)
         if not isinstance(s, Store) or s.buffer not in self.operands or not isinstance(s.value, Load):
             return self._For(loop)

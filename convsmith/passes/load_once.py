@@ -33,7 +33,7 @@ class _LoadOnce(ScopedRewriter):
         super().__init__()
         self.buffer, self.names, self.vector = buffer, names, vector
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name not in self.names:
             return self._For(loop)
         chain, body = perfect_nest(loop)
@@ -73,7 +73,7 @@ class _Replace(Rewriter):
         super().__init__()
         self.old, self.new = old, new
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return self.new if v is self.old else self._Load(v)
 
 

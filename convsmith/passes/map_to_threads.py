@@ -41,13 +41,13 @@ class _Lifted(Rewriter):
         super().__init__()
         self.shared: list[Buffer] = []
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         return loop if loop.kind in THREAD_LOOPS else self._For(loop)
 
-    def Let(self, s: Let) -> Stmt:
+    def visit_Let(self, s: Let) -> Stmt:
         return self.stmt(substitute(s.body, {s.var: s.value}))
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.scope != "shared":
             return self._Alloc(s)
         old, names = s.buffer, {b.name for b in self.shared}
@@ -56,10 +56,10 @@ class _Lifted(Rewriter):
         self.shared.append(new)
         return self.stmt(s.body if new is old else Substitute({}, {old: new}).stmt(s.body))
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         raise _refuse(f"`{s}` stands outside of the loops over threads")
 
-    AtomicAdd = Invoke = Store
+    visit_AtomicAdd = visit_Invoke = visit_Store
 
 
 def _for_frame(nest: Sequence[For], frame: Sequence[For]) -> Stmt:
@@ -117,7 +117,7 @@ class _OwnRegisters(Rewriter):
         self.threads = frozenset(x.var for x in frame)
         self.kept: dict[Buffer, tuple[Buffer, tuple[int, ...]]] = {}
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         old = s.buffer
         if not old.in_registers:
             return self._Alloc(s)
@@ -146,11 +146,11 @@ class _OwnRegisters(Rewriter):
                 raise _refuse(f"{first}: dims {list(dims)} of registers {buffer} do not number the threads")
             places |= here
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         known = self.kept.get(v.buffer)
         return self._Load(v) if known is None else Load(known[0], tuple(v.index[d] for d in known[1]), v.lanes)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         known = self.kept.get(s.buffer)
         if known is None:
             return self._Store(s)
@@ -162,11 +162,11 @@ def _accesses_of(s: Stmt) -> list[Load]:
     out: list[Load] = []
 
     class Accesses(Rewriter):
-        def Load(self, v: Load) -> Value:
+        def visit_Load(self, v: Load) -> Value:
             out.append(v)
             return v
 
-        def Store(self, x: Store) -> Stmt:
+        def visit_Store(self, x: Store) -> Stmt:
             out.append(Load(x.buffer, x.index, x.lanes))
             return self._Store(x)
 

@@ -55,7 +55,7 @@ class _Slots(ScopedRewriter):
         """The buffers with slots, by the buffers without."""
         self.around: list[Allocation | Loop] = []
 
-    def Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Allocation) -> Stmt:
         self.around.append(s)
         body = self.stmt(s.body)
         self.around.pop()
@@ -66,7 +66,7 @@ class _Slots(ScopedRewriter):
             raise _refuse(f"{s.buffer} is used outside of loop {self.loop}, too; legal is a buffer of the loop's own")
         return Allocation(new, body)
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name == self.loop:
             return self._buffered(loop)
         self.around.append(loop)

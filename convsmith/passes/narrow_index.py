@@ -46,7 +46,7 @@ class _Widest(ScopedRewriter):
             total += abs(c) * max(abs(lo), abs(hi), 1)
         return total
 
-    def For(self, s: For) -> Stmt:
+    def visit_For(self, s: For) -> Stmt:
         return self._For(s)
 
 

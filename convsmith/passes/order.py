@@ -25,7 +25,7 @@ from convsmith.arith.ranges import Ranges
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
-from convsmith.ir.stmt import Alloc, At, Block, Call, For, Invoke, Stmt, Store
+from convsmith.ir.stmt import Alloc, Block, Call, For, Invoke, PointerLoad, Stmt, Store
 from convsmith.ir.value import Binary, Load
 from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import Path, Site, reads_any, sites_of, written_in
@@ -111,7 +111,7 @@ def meet_outside(parts: Sequence[Stmt], whole: Stmt) -> bool:
 def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
     if isinstance(s, Store):
         return s.buffer in buffers or reads_any(s.value, buffers)
-    return isinstance(s, (At, Call, Invoke))
+    return isinstance(s, (PointerLoad, Call, Invoke))
 
 
 def require_order_in_passes(what: str, loop: For, count: int, pieces: int, ranges: Ranges) -> None:

@@ -16,7 +16,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Max, Min, Var, as_index, make_sum
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, At, Call, For, Function, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, Call, For, Function, Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
@@ -63,23 +63,23 @@ class _Abstract(Rewriter):
             return self.index(index)
         return (self.position(buffer, index[0]),)
 
-    def Alloc(self, a: Alloc) -> Stmt:
+    def visit_Alloc(self, a: Alloc) -> Stmt:
         if a.buffer.in_registers:
             return self._Alloc(a)
         self.memory[a.buffer] = None
         return self.stmt(a.body)
 
-    def At(self, s: At) -> Stmt:
+    def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         """Rewrite the statement; the function also takes a pointer to the source, into which the table's entries point.
         """
         index, zero_at = self.access(s.table, s.index), self.access(s.zero, s.zero_at)
         self.access(s.source, (as_index(0),))
-        return At(s.buffer, s.table, index, self.expr(s.offset), s.source, s.zero, zero_at, self.stmt(s.body))
+        return PointerLoad(s.buffer, s.table, index, self.expr(s.offset), s.source, s.zero, zero_at, self.stmt(s.body))
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         return Store(s.buffer, self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
 
     def parameter(self, e: Index) -> Index:
@@ -93,12 +93,12 @@ class _Abstract(Rewriter):
             local = self.expr(local)
         return self.parameter(free) + local
 
-    Affine = Var = FloorDiv = Mod = Prod = Quot = _abstract
+    visit_Affine = visit_Var = visit_FloorDiv = visit_Mod = visit_Prod = visit_Quot = _abstract
 
     def _extremum(self, e: Min | Max) -> Index:
         return self.parameter(e) if variables_of(e) <= self.free else self.rebuild(e)
 
-    Min = Max = _extremum
+    visit_Min = visit_Max = _extremum
 
 
 class _Outline(Rewriter):
@@ -126,18 +126,18 @@ class _Outline(Rewriter):
             self.functions.append(f)
         return found or f
 
-    def For(self, s: For) -> Stmt:
+    def visit_For(self, s: For) -> Stmt:
         if s.var.name in self.loops:
             return self.call(s)
         return s if s.kind == "scalable" else self._For(s)
 
-    def Alloc(self, a: Alloc) -> Stmt:
+    def visit_Alloc(self, a: Alloc) -> Stmt:
         return self.call(a) if a.buffer.in_registers and not self.loops else self._Alloc(a)
 
     def call(self, s: Stmt) -> Stmt:
         """Return the call of a function that does what ``s`` does, which it becomes unless there is one."""
         free = variables_of(s) - bound_in(s)
-        abstract = _Abstract(free, {x.buffer for x in statements_of(s) if isinstance(x, At)})
+        abstract = _Abstract(free, {x.buffer for x in statements_of(s) if isinstance(x, PointerLoad)})
         body = abstract.stmt(s)
         pointers = tuple((var, key[0]) for key, (var, _) in abstract.pointers.items())
         name = f"{'loop' if self.loops else 'tile'}{len(self.functions)}"

@@ -32,7 +32,7 @@ class _PackNear(ScopedRewriter):
         self.kernel, self.operand, self.loop, self.widths, self.adjacent = kernel, operand, loop, widths, adjacent
         """Names of the loops that write copies."""
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if self.operand in {b.name for b in written_in(loop.body)}:

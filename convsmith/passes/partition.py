@@ -142,7 +142,7 @@ class _Partition(ScopedRewriter):
         self.is_whole = False
         """Whether the loops below the statement at hand are left whole."""
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if not has_loop(loop, self.names):
             return loop
         named = loop.var.name in self.names and not self.is_whole

@@ -18,7 +18,7 @@ class _PersistentGrid(LoopRewriter):
         super().__init__()
         self.loop, self.groups, self.group = loop, groups, Var(name)
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if loop.kind != "grid" or not loop.lo.is_const or loop.lo.const or not loop.hi.is_const:

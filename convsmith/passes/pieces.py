@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.ir.index import Index, Var, as_index, eq, floordiv, mod
 from convsmith.ir.rewrite import Rewriter, Substitute
-from convsmith.ir.stmt import At, For, If, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import For, If, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import require_loops, require_no_effects, with_body
@@ -21,27 +21,27 @@ class _Piece(Rewriter):
         self.counts = counts
         self.memory = Substitute(moved)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         count = self.counts.get(loop.var.name)
         body = self.stmt(loop.body)
         if count is None:
             return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
         return For(loop.var, as_index(0), as_index(count), body, loop.kind)
 
-    def At(self, s: At) -> Stmt:
+    def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         index, offset = self.memory.index(s.index), self.memory.expr(s.offset)
-        return At(s.buffer, s.table, index, offset, s.source, s.zero, s.zero_at, self.stmt(s.body))
+        return PointerLoad(s.buffer, s.table, index, offset, s.source, s.zero, s.zero_at, self.stmt(s.body))
 
-    def If(self, s: If) -> Stmt:
+    def visit_If(self, s: If) -> Stmt:
         return If(self.memory.expr(s.cond), self.stmt(s.body))
 
-    def Select(self, v: Select) -> Value:
+    def visit_Select(self, v: Select) -> Value:
         return Select(self.memory.expr(v.cond), self.expr(v.yes), self.expr(v.no))
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return v if v.buffer.scope == "register" else Load(v.buffer, self.memory.index(v.index), v.lanes)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         index = s.index if s.buffer.scope == "register" else self.memory.index(s.index)
         return Store(s.buffer, index, self.expr(s.value), s.lanes)
 
@@ -55,7 +55,7 @@ class _Pieces(Rewriter):
         self.outer, self.vector, self.each = outer, Var(vector), (Var(lane), *map(Var, others))
         self.size, self.subtile, self.lanes = sizes
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.outer or loop.hi.is_const:
             return self._For(loop)
         length = _undone(loop.hi, self.size)

@@ -23,7 +23,7 @@ class _InSlot(Rewriter):
         super().__init__()
         self.slots, self.slot = slots, slot
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         new = self.slots.get(v.buffer)
         return self._Load(v) if new is None else Load(new, (self.slot, *v.index), v.lanes)
 
@@ -33,7 +33,7 @@ class _PipelineCopies(LoopRewriter):
         super().__init__()
         self.loop, self.slots, self.around_it = loop, slots, around
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         body, copies = loop.body, dict[Buffer, Buffer]()

@@ -29,7 +29,7 @@ class _EarlyLoads(LoopRewriter):
         self.legal: dict[str, None] = {}
         self.stores = [s for s in statements_of(kernel.body) if isinstance(s, Store)]
 
-    def Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Allocation) -> Stmt:
         parts = s.body.stmts if isinstance(s.body, Block) else (s.body,)
         last = parts[-1]
         if not s.buffer.in_registers or not isinstance(last, For):

@@ -116,11 +116,11 @@ class _Rebase(Rewriter):
         self.around: dict[Buffer, Stmt] = {}
         """For each accumulator in scope, the statement in which it is allocated."""
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         self.around[s.buffer] = s.body
         return self._Alloc(s)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         s = loop.body
         if loop.var.name != self.name or not isinstance(s, Store) or not loop.lo.is_const or loop.lo.const == 0:
             return self._For(loop)

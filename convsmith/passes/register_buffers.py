@@ -49,7 +49,7 @@ class _Preload(LoopRewriter):
         self.loop, self.taken = loop, taken
         self.made: list[str] = []
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if has_effects(loop.body):

@@ -8,7 +8,7 @@ from convsmith.arith.dependence import INFINITE
 from convsmith.arith.ranges import Range, Ranges, try_interval
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var
-from convsmith.ir.stmt import Alloc, At, Block, For, If, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, Block, For, If, Let, PointerLoad, Stmt, Store
 from convsmith.ir.value import Const, Lanes, Load
 from convsmith.ir.walk import walk
 from convsmith.passes.accesses import written_in
@@ -56,7 +56,7 @@ class RegisterUse:
             lo, hi = try_interval(s.lo, ranges), try_interval(s.hi, ranges)
             own = {s.var: (lo[0] if lo else -INFINITE, hi[1] - 1 if hi else INFINITE)}
             self._collect(s.body, {**ranges, **own})
-        elif isinstance(s, (If, Let, Alloc, At)):
+        elif isinstance(s, (If, Let, Alloc, PointerLoad)):
             self._collect(s.body, ranges)
         else:
             element = (s.buffer, s.index) if isinstance(s, Store) else None

@@ -23,15 +23,15 @@ class Relocate(Rewriter):
         super().__init__()
         self.old, self.new, self.place = old, new, place
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return Load(self.new, self.place(v.index), v.lanes) if v.buffer is self.old else self._Load(v)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         if s.buffer is not self.old:
             return self._Store(s)
         return Store(self.new, self.place(s.index), self.expr(s.value), s.lanes)
 
-    def Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Allocation) -> Stmt:
         return Allocation(self.new, self.stmt(s.body)) if s.buffer is self.old else self._Alloc(s)
 
 
@@ -40,7 +40,7 @@ class _RelocateAlloc(Rewriter):
         super().__init__()
         self.buffer, self.new = buffer, new
 
-    def Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Allocation) -> Stmt:
         return Relocate(s.buffer, *self.new(s.buffer)).stmt(s) if s.buffer.name == self.buffer else self._Alloc(s)
 
 

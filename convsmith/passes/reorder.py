@@ -34,7 +34,7 @@ class _Reorder(LoopRewriter):
         super().__init__()
         self.names = names
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         chain, body = perfect_nest(loop)
         named = {x.var.name: x for x in chain if x.var.name in self.names}
         if len(named) == len(self.names):

@@ -66,7 +66,7 @@ class _UseRows(Rewriter):
         super().__init__()
         self.table, self.strict = table, strict
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         if s.lanes is None or s.buffer.scope != "register":
             return s
         for form in self.table.vectors.get((s.buffer.dtype.name, s.lanes.count), ()):
@@ -75,7 +75,7 @@ class _UseRows(Rewriter):
                 return invoked
         return s
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         loops, s = perfect_nest(loop)
         if not isinstance(s, Store) or s.lanes is not None:
             return self._For(loop)
@@ -83,7 +83,7 @@ class _UseRows(Rewriter):
         invoked = _invoked(loops, s, forms) if forms else None
         return loop if invoked is None else wrap(*invoked)
 
-    def Alloc(self, a: Alloc) -> Stmt:
+    def visit_Alloc(self, a: Alloc) -> Stmt:
         forms = self.table.fragments.get(a.buffer.dtype.name)
         if not forms or a.buffer.scope != "register" or has_effects(a.body):
             return self._Alloc(a)
@@ -137,7 +137,7 @@ class _FragmentLife(Rewriter):
         self.new = Buffer(old.name, old.dtype, old.shape, old.blocks, "fragment")
         self.copy = _copy(fragment)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         loops, s = perfect_nest(loop)
         if not isinstance(s, Store):
             return self._For(loop)
@@ -166,14 +166,14 @@ class _FragmentLife(Rewriter):
 class _LaneFragmentLife(_FragmentLife):
     """Move the life of a register array into fragments whose elements belong to lanes, which access them one by one."""
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         s = perfect_nest(loop)[1]
-        return super().For(loop) if isinstance(s, Store) and _adds(s, self.old) else self._For(loop)
+        return super().visit_For(loop) if isinstance(s, Store) and _adds(s, self.old) else self._For(loop)
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return self.moved(v)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         to = self.new if s.buffer is self.old else s.buffer
         return Store(to, s.index, self.expr(s.value), s.lanes)
 

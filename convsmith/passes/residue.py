@@ -16,7 +16,7 @@ class _Residue(LoopRewriter):
         super().__init__()
         self.loop, self.modulus, self.remainder = loop, modulus, Var(name)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if loop.lo is not as_index(0):

@@ -41,7 +41,7 @@ class _Restrict(Rewriter):
         super().__init__()
         self.names = names
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name not in self.names:
             return self._For(loop)
         (_, *chain), s = perfect_nest(loop)

@@ -29,10 +29,10 @@ class _Append(Rewriter):
         super().__init__()
         self.old, self.new, self.last = old, new, last
 
-    def Load(self, v: Load) -> Load:
+    def visit_Load(self, v: Load) -> Load:
         return Load(self.new, (*v.index, self.last), v.lanes) if v.buffer is self.old else self._Load(v)  # type: ignore[return-value]
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         if s.buffer is self.old:
             return Store(self.new, (*s.index, self.last), self.expr(s.value), s.lanes)
         return self._Store(s)
@@ -45,7 +45,7 @@ class _WriteBack(Rewriter):
         super().__init__()
         self.old, self.new, self.lane, self.lanes = old, new, lane, lanes
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         reads = [x for x in walk(s.value) if isinstance(x, Load) and x.buffer is self.old]
         if not reads:
             return s
@@ -56,7 +56,7 @@ class _WriteBack(Rewriter):
         zero = Store(total, (), const(total.dtype, 0))
 
         class Replace(Rewriter):
-            def Load(self, v: Load) -> Load:
+            def visit_Load(self, v: Load) -> Load:
                 return here if v is reads[0] else self._Load(v)  # type: ignore[return-value]
 
         value = Replace().expr(s.value)
@@ -68,7 +68,7 @@ class _Rfactor(ScopedRewriter):
         super().__init__()
         self.name, self.lanes = name, lanes
 
-    def Alloc(self, a: Alloc) -> Stmt:
+    def visit_Alloc(self, a: Alloc) -> Stmt:
         loops = [x for x in loops_of(a.body) if x.var.name == self.name]
         if not loops or not a.buffer.in_registers:
             return self._Alloc(a)
@@ -87,7 +87,7 @@ class _Rfactor(ScopedRewriter):
         more = _Append(old, new, lane)
 
         class Init(Rewriter):
-            def Store(self, s: Store) -> Stmt:
+            def visit_Store(self, s: Store) -> Stmt:
                 return For(lane, as_index(0), as_index(lanes), more.stmt(s))
 
         write = _WriteBack(old, new, lane, lanes)

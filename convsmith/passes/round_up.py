@@ -16,7 +16,7 @@ from convsmith.arith.ranges import Range, try_interval
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, For, Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
@@ -35,8 +35,8 @@ def _legal(loop: For, n: int, outer: Mapping[Var, Range], shared: AbstractSet[Bu
         if isinstance(s, Store) and (s.buffer in shared or not _private(s, ranges)):
             return False
     for x in walk(loop.body):
-        if isinstance(x, (At, Load)) and any(loop.var in variables_of(i) for i in x.index):
-            for i, size in zip(x.index, (x.table if isinstance(x, At) else x.buffer).shape):
+        if isinstance(x, (PointerLoad, Load)) and any(loop.var in variables_of(i) for i in x.index):
+            for i, size in zip(x.index, (x.table if isinstance(x, PointerLoad) else x.buffer).shape):
                 r = try_interval(i, ranges)
                 if r is None or r[0] < 0 or r[1] >= size:
                     return False
@@ -63,11 +63,11 @@ class _RoundUp(ScopedRewriter):
         self.short: set[Buffer] = set()
         """Register arrays that loops write which are not rounded up."""
 
-    def Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Allocation) -> Stmt:
         made = self._Alloc(s)
         return self._Alloc(s) if s.buffer.scope == "register" and s.buffer in self.short else made
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name not in self.names:
             return self._For(loop)
         n = max(extent(loop, self.ranges), self.widths.get(loop.var.name, 0))

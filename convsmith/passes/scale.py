@@ -116,7 +116,7 @@ class _Scale(LoopRewriter):
         self.names = names
         self.scalable = frozenset(row.name for row in rows if row.scaled is not None)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name in self.names and loop.kind == "serial" and self.has_units(loop):
             return For(loop.var, loop.lo, loop.hi, loop.body, "scalable")
         return self._For(loop)

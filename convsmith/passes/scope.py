@@ -10,7 +10,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Min, Var
 from convsmith.ir.intern import nodes
 from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import EFFECTS, Alloc, At, Block, For, If, Kernel, Let, Stmt
+from convsmith.ir.stmt import EFFECTS, Alloc, Block, For, If, Kernel, Let, PointerLoad, Stmt
 from convsmith.ir.walk import loops_of, statements_of
 
 _EFFECTS = frozenset(EFFECTS)
@@ -44,7 +44,7 @@ def _loops_and_effects(s: Stmt) -> tuple[tuple[str, ...], tuple[Stmt, ...]]:
             stack.extend(x.stmts[::-1])
         elif type(x) in _EFFECTS:
             effects.append(x)
-        elif isinstance(x, (If, Let, Alloc, At)):
+        elif isinstance(x, (If, Let, Alloc, PointerLoad)):
             stack.append(x.body)
     return tuple(names), tuple(effects)
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.rewrite import Substitute
-from convsmith.ir.stmt import Alloc, At, AtomicAdd, Block, Call, For, If, Kernel, Let, Stmt, Store
+from convsmith.ir.stmt import Alloc, AtomicAdd, Block, Call, For, If, Kernel, Let, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import walk
 from convsmith.passes.contracts import FLATTENED, stages
@@ -196,7 +196,7 @@ class _Lives:
             self.alloc(s)
         elif isinstance(s, (If, Let)):
             self.stmt(s.body)
-        elif isinstance(s, At):
+        elif isinstance(s, PointerLoad):
             first = self.count
             self.stmt(s.body)
             self.access((s.table, s.source, s.zero), first)
@@ -273,7 +273,7 @@ class _Share(Substitute):
         """Return the buffer that stands for ``b``."""
         return self._buffers.get(b, b)
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         new = self.shared(s.buffer)
         if new in self.allocated:
             return self.stmt(s.body)
@@ -282,11 +282,11 @@ class _Share(Substitute):
         self.allocated.remove(new)
         return Alloc(new, body)
 
-    def At(self, s: At) -> Stmt:
-        made = self._At(s)
-        assert isinstance(made, At)
+    def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
+        made = self._PointerLoad(s)
+        assert isinstance(made, PointerLoad)
         table, source, zero = self.shared(s.table), self.shared(s.source), self.shared(s.zero)
-        return At(made.buffer, table, made.index, made.offset, source, zero, made.zero_at, made.body)
+        return PointerLoad(made.buffer, table, made.index, made.offset, source, zero, made.zero_at, made.body)
 
 
 def _joined(group: Sequence[StoredBuffer]) -> Buffer:

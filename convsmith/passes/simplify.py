@@ -7,7 +7,7 @@ from typing import Any
 from convsmith.arith.simplify import simplify as simplified
 from convsmith.ir.index import Affine, Var
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import THREAD_LOOPS, At, Block, For, If, Kernel, Stmt, block
+from convsmith.ir.stmt import THREAD_LOOPS, Block, For, If, Kernel, PointerLoad, Stmt, block
 from convsmith.passes.contracts import ANY, stages
 from convsmith.passes.scope import ScopedRewriter, each_body
 
@@ -23,7 +23,7 @@ class _Simplify(ScopedRewriter):
     def expr(self, e: Any) -> Any:
         return e if type(e) is Affine and not e.terms else simplified(e, self.ranges)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         out = self._For(loop)
         if not isinstance(out, For):
             return out
@@ -37,16 +37,16 @@ class _Simplify(ScopedRewriter):
                 return body if body is out.body else self.stmt(body)
         return out
 
-    def Block(self, s: Block) -> Stmt:
+    def visit_Block(self, s: Block) -> Stmt:
         out = tuple(map(self.stmt, s.stmts))
         kept = tuple([x for x in out if not (isinstance(x, Block) and not x.stmts)])
         return s if kept == s.stmts else block(*kept)
 
-    def At(self, s: At) -> Stmt:
-        out = self._At(s)
-        return Block(()) if isinstance(out, At) and isinstance(out.body, Block) and not out.body.stmts else out
+    def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
+        out = self._PointerLoad(s)
+        return Block(()) if isinstance(out, PointerLoad) and isinstance(out.body, Block) and not out.body.stmts else out
 
-    def If(self, s: If) -> Stmt:
+    def visit_If(self, s: If) -> Stmt:
         out = self._If(s)
         return Block(()) if isinstance(out, If) and isinstance(out.body, Block) and not out.body.stmts else out
 

@@ -16,7 +16,7 @@ class _Sink(LoopRewriter):
         super().__init__()
         self.names = names
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         chain, body = perfect_nest(loop)
         moving = [x for x in chain if x.var.name in self.names]
         staying = [x for x in chain if x.var.name not in self.names]

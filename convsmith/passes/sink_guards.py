@@ -30,12 +30,12 @@ class _SinkGuards(ScopedRewriter):
         self.alone: set[Stmt] = set()
         """Stores of constants that give elements of private memory their first values, each its own."""
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.scope == "cache":
             self.alone.update(_first_values(s))
         return self._Alloc(s)
 
-    def If(self, s: If) -> Stmt:
+    def visit_If(self, s: If) -> Stmt:
         cond = conj(p for part in parts_of(s.cond) for p in _bounds(part))
         if cond is not s.cond:
             return self.stmt(simplify_stmt(If(cond, s.body), self.ranges))

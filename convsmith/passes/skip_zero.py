@@ -10,7 +10,7 @@ from convsmith.passes.scope import with_body
 
 
 class _SkipZero(Rewriter):
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         v = s.value
         if isinstance(v, Binary) and v.op == "add" and isinstance(v.b, Select):
             here, term = v.a, v.b

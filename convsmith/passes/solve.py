@@ -48,7 +48,7 @@ class _Solve(Rewriter):
         super().__init__()
         self.name = name
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.name:
             return self._For(loop)
         (_, *chain), s = perfect_nest(loop)

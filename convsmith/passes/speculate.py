@@ -26,7 +26,7 @@ class _Speculate(ScopedRewriter):
         self.unused: dict[Buffer, tuple[tuple[Index, ...], frozenset[Cond]]] = {}
         """For an array of sums, the index of each read of it and conditions without which none happens."""
 
-    def Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Allocation) -> Stmt:
         if s.buffer.scope == "register":
             reads = list(_reads(s.body, s.buffer, ()))
             if reads and all(index == reads[0][0] for index, _ in reads):
@@ -36,7 +36,7 @@ class _Speculate(ScopedRewriter):
                 self.unused[s.buffer] = reads[0][0], frozenset(c for c in common if variables_of(c) & own <= place)
         return self._Alloc(s)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         index, conds = self.unused.get(s.buffer, ((), frozenset[Cond]()))
         if not conds or index != s.index or not is_only_sum(s):
             return s

@@ -110,7 +110,7 @@ def _splits(loop: For) -> Iterator[tuple[int, Stmt]]:
 
 
 class _Split(ScopedRewriter):
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.kind not in THREAD_LOOPS:
             return self._For(loop)
         nest = nest_of(loop)

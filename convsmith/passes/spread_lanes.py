@@ -48,7 +48,7 @@ class _SpreadLanes(LoopRewriter):
         super().__init__()
         self.operands = operands
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         chain, body = perfect_nest(loop)
         uses = [
             x for x in walk(body) if isinstance(x, (Load, Store)) and x.buffer in self.operands and x.lanes is None

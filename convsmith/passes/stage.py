@@ -53,11 +53,11 @@ class LoadsOfCopy(Relocate):
         super().__init__(old, new, place)
         self.ranges = ranges
 
-    def Cast(self, v: Cast) -> Value:
+    def visit_Cast(self, v: Cast) -> Value:
         is_read = isinstance(v.a, Load) and v.a.buffer is self.old
         return self.expr(v.a) if is_read and self.new.dtype is v.dtype else self._Cast(v)
 
-    def Select(self, v: Select) -> Value:
+    def visit_Select(self, v: Select) -> Value:
         inside: set[Cond] = set()
         others: set[Cond] = set()
         for x in walk(v.yes):
@@ -99,7 +99,7 @@ class _Stage(ScopedRewriter):
         self.buffer, self.loop, self.innermost, self.fill = buffer, loop, innermost, fill
         self.scope, self.width, self.exact, self.masked, self.convert = scope, width, exact, masked, convert
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         reads = [x for x in walk(loop.body) if isinstance(x, Load) and x.buffer.name == self.buffer]

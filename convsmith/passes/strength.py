@@ -12,7 +12,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Term, Var, make_sum
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, At, Carried, For, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, Carried, For, Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
@@ -28,7 +28,7 @@ class _Carry(Rewriter):
         super().__init__()
         self.loop, self.passed = loop, passed
         self.local = bound_in(loop.body)
-        self.within = {s.buffer for s in statements_of(loop.body) if isinstance(s, (Alloc, At))}
+        self.within = {s.buffer for s in statements_of(loop.body) if isinstance(s, (Alloc, PointerLoad))}
         self.pointers: dict[tuple[Buffer, tuple[Term, ...]], Carried] = {}
 
     def stmt(self, s: Stmt) -> Stmt:
@@ -59,17 +59,17 @@ class _Carry(Rewriter):
             return index
         return (self.position(buffer, index[0]),)
 
-    def At(self, s: At) -> Stmt:
+    def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         index, zero_at = self.access(s.table, s.index), self.access(s.zero, s.zero_at)
-        return At(s.buffer, s.table, index, s.offset, s.source, s.zero, zero_at, self.stmt(s.body))
+        return PointerLoad(s.buffer, s.table, index, s.offset, s.source, s.zero, zero_at, self.stmt(s.body))
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return Load(v.buffer, self.access(v.buffer, v.index), v.lanes)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         return Store(s.buffer, self.access(s.buffer, s.index), self.expr(s.value), s.lanes)
 
-    def For(self, s: For) -> Stmt:
+    def visit_For(self, s: For) -> Stmt:
         carried = tuple(c._replace(init=self.access(c.buffer, (c.init,))[0]) for c in s.carried)
         return For(s.var, s.lo, s.hi, self.stmt(s.body), s.kind, carried)
 
@@ -79,7 +79,7 @@ class _Strength(Rewriter):
         super().__init__()
         self.passed = passed
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         body = self.stmt(loop.body)
         if body is not loop.body:
             loop = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)

@@ -32,7 +32,7 @@ class _SumInPlace(LoopRewriter):
         self.acc = acc
         self.found = False
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.name != self.acc:
             return self._Alloc(s)
         self.found = True

@@ -33,7 +33,7 @@ class _SumInRegisters(LoopRewriter):
         super().__init__()
         self.kernel, self.loop = kernel, loop
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop or not isinstance(loop.body, Loop):
             return self._For(loop)
         nest, s = perfect_nest(loop.body)

@@ -98,7 +98,7 @@ class _SumTogether(Rewriter):
         super().__init__()
         self.lanes = lanes
 
-    def Block(self, s: Block) -> Stmt:
+    def visit_Block(self, s: Block) -> Stmt:
         out: list[Stmt] = []
         for alike, group in groupby(s.stmts, lambda x: _total(x) is not None):
             members = list(group)

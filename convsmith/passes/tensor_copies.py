@@ -51,7 +51,7 @@ class _TensorCopies(ScopedRewriter):
         self.copies = {x.name: x for x in copies}
         self.replaced: set[str] = set()
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         loops, s = perfect_nest(loop)
         if not isinstance(s, Store) or s.buffer.name not in self.copies or s.lanes is not None:
             return self._For(loop)

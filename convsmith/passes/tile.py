@@ -17,7 +17,7 @@ class _Tile(LoopRewriter):
         self.loop, self.size = loop, size
         self.outer, self.inner = Var(outer), Var(inner)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if not loop.lo.is_const:

@@ -19,7 +19,7 @@ class _TileEnds(LoopRewriter):
         self.loop, self.sizes = loop, sizes
         self.outer, self.inner = Var(outer), Var(inner)
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         first, middle, last = self.sizes

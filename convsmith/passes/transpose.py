@@ -30,7 +30,7 @@ class _Transpose(ScopedRewriter):
         super().__init__()
         self.loops, self.shape, self.joined, self.piece = loops, shape, joined, piece
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loops[0]:
             return self._For(loop)
         nest, s = perfect_nest(loop)

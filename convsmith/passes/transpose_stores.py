@@ -27,7 +27,7 @@ class _TransposeStores(ScopedRewriter):
         super().__init__()
         self.along, self.lanes, self.shape, self.least = along, lanes, shape, least
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         nest, s = perfect_nest(loop)
         found = {x.var.name: x for x in nest}
         if not isinstance(s, Store) or not {self.along, self.lanes} <= found.keys():

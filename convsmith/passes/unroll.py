@@ -33,7 +33,7 @@ class _Unroll(Rewriter):
         self._memo = {}
         self.splits = self.known.setdefault(frozenset(self.values), {})
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.kind != "unrolled" or (self.loops and loop.var.name not in self.loops):
             return self._For(loop)
         lo, hi = self.expr(loop.lo), self.expr(loop.hi)
@@ -55,7 +55,7 @@ class _Unroll(Rewriter):
         self._memo, self.splits = outer
         return block(*out) if out else _NOTHING
 
-    def Let(self, s: Let) -> Stmt:
+    def visit_Let(self, s: Let) -> Stmt:
         """Drop a ``let`` whose value became constant."""
         value = self.expr(s.value)
         if not value.is_const:
@@ -68,11 +68,11 @@ class _Unroll(Rewriter):
         self._memo, self.splits = outer
         return body
 
-    def Var(self, v: Var) -> Index:
+    def visit_Var(self, v: Var) -> Index:
         n = self.values.get(v)
         return v if n is None else as_index(n)
 
-    def Affine(self, e: Affine) -> Index:
+    def visit_Affine(self, e: Affine) -> Index:
         """Add the unrolled variables to the constant, unless they occur inside a division or an extremum."""
         if e not in self.splits:
             hidden = any(type(a) is not Var and variables_of(a) & self.values.keys() for a, _ in e.terms)
@@ -86,11 +86,11 @@ class _Unroll(Rewriter):
             return e if len(staying) == len(e.terms) else self._Affine(e)
         return from_sorted(e.const + sum([c * self.values[v] for v, c in moving]), staying)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         self.count()
         return self._Store(s)
 
-    def Invoke(self, s: Invoke) -> Stmt:
+    def visit_Invoke(self, s: Invoke) -> Stmt:
         self.count()
         return self._Invoke(s)
 

@@ -21,10 +21,10 @@ class _Conditions(Rewriter):
         super().__init__()
         self.var, self.width = var, width
 
-    def If(self, s: If) -> Stmt:
+    def visit_If(self, s: If) -> Stmt:
         return If(self.same(s.cond), self.stmt(s.body))
 
-    def Select(self, v: Select) -> Value:
+    def visit_Select(self, v: Select) -> Value:
         return Select(self.same(v.cond), self.expr(v.yes), self.expr(v.no))
 
     def same(self, cond: Cond) -> Cond:
@@ -55,7 +55,7 @@ class _UnswitchUniform(LoopRewriter):
         super().__init__()
         self.name = name
 
-    def For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: Loop) -> Stmt:
         if loop.var.name != self.name or not (loop.lo.is_const and loop.lo.const == 0 and loop.hi.is_const):
             return self._For(loop)
         return For(loop.var, loop.lo, loop.hi, without(loop.body, loop.var, loop.hi.const), loop.kind, loop.carried)

@@ -12,7 +12,7 @@ from convsmith.passes.scope import each_body
 
 
 class _UnusedLet(Rewriter):
-    def Let(self, s: Let) -> Stmt:
+    def visit_Let(self, s: Let) -> Stmt:
         body = self.stmt(s.body)
         if s.value.is_const or type(s.value) is Var:
             return substitute(body, {s.var: s.value})  # type: ignore[no-any-return]

@@ -45,27 +45,27 @@ class _Lane(Rewriter):
         super().__init__()
         self.active, self.width = active, width
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         if v.lanes is None:
             return v
         if v.lanes.first or v.lanes.active < self.active:
             raise _NoLoop
         return Load(v.buffer, _moved(v.index, v.lanes, self.width), None)
 
-    def Bits(self, v: Bits) -> Value:
+    def visit_Bits(self, v: Bits) -> Value:
         if v.dtype.bits != dtype_of(v.a).bits:
             raise _NoLoop
         return self._Bits(v)
 
-    def Repeat(self, v: Repeat) -> Value:
+    def visit_Repeat(self, v: Repeat) -> Value:
         if lanes_of(v.a):
             raise _NoLoop
         return self.expr(v.a)  # type: ignore[no-any-return]
 
-    def Sum(self, v: Sum) -> Value:
+    def visit_Sum(self, v: Sum) -> Value:
         raise _NoLoop
 
-    def Sums(self, v: Sums) -> Value:
+    def visit_Sums(self, v: Sums) -> Value:
         raise _NoLoop
 
 
@@ -110,7 +110,7 @@ class _Unvectorise(Rewriter):
         super().__init__()
         self.types = types
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         if s.lanes is None or s.buffer.in_registers:
             return s
         values = [v for v in walk(s.value) if isinstance(v, Value)]

@@ -17,7 +17,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, At, Block, For, If, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
 from convsmith.ir.walk import children, loops_of, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
@@ -86,7 +86,7 @@ class LaneMap(Rewriter):
         """Return whether a row of an array ends before the lanes do."""
         return bool(first) and first[-1].is_const and first[-1].const + self.count > buffer.shape[-1]
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         self.loads[v] = None
         index, lanes = self.access(v.buffer, v.index)
         if v.lanes is not None:
@@ -97,12 +97,12 @@ class LaneMap(Rewriter):
             return Load(v.buffer, v.index, Lanes((0,) * self.count, self.active, self.low))
         return Load(v.buffer, index, lanes)
 
-    def Repeat(self, v: Repeat) -> Value:
+    def visit_Repeat(self, v: Repeat) -> Value:
         if self.var in variables_of(v.a):
             raise NotVector(f"the lanes of {v} repeat what differs between lanes")
         return self._Repeat(v)
 
-    def Select(self, v: Select) -> Value:
+    def visit_Select(self, v: Select) -> Value:
         if self.var not in variables_of(v.cond):
             return self._Select(v)
         index, lanes = self.access(v.yes.buffer, v.yes.index) if isinstance(v.yes, Load) else ((), None)
@@ -134,7 +134,7 @@ class _Broadcasts(Rewriter):
     Where something does, their value must stay that of a masked product: zero, whatever the factors are.
     """
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         if v.lanes is None or v.lanes.is_whole or any(v.lanes.offsets):
             return self._Load(v)
         return Load(v.buffer, v.index, Lanes(v.lanes.offsets, v.lanes.count))
@@ -220,7 +220,7 @@ class _Vectorise(ScopedRewriter):
         self.uses: dict[Stmt, RegisterUse] = {}
         """The parts of register arrays that are read and written, by the statement in which the arrays exist."""
 
-    def Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Allocation) -> Stmt:
         if s.buffer.scope != "register":
             return self._Alloc(s)
         body = s.body
@@ -298,7 +298,7 @@ class _Vectorise(ScopedRewriter):
                     most |= {buffer: max(most.get(buffer, count), count) for buffer in read}
         return most
 
-    def For(self, loop: For) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if not has_loop(loop, (self.name,)):
             return loop
         if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
@@ -334,11 +334,11 @@ class _Vectorise(ScopedRewriter):
             return block(*(self.vector(x, lanes) for x in s.stmts))
         if isinstance(s, Alloc):
             return Alloc(s.buffer, self.vector(s.body, lanes))
-        if isinstance(s, At):
+        if isinstance(s, PointerLoad):
             if any(lanes.var in variables_of(i) for i in (*s.index, s.offset)):
                 raise NotVector(f"the entries of {s.table} differ between lanes")
             body = self.vector(s.body, lanes)
-            return At(s.buffer, s.table, s.index, s.offset, s.source, s.zero, s.zero_at, body)
+            return PointerLoad(s.buffer, s.table, s.index, s.offset, s.source, s.zero, s.zero_at, body)
         if isinstance(s, If):
             if lanes.var not in variables_of(s.cond):
                 return If(s.cond, self.vector(s.body, lanes))

@@ -195,12 +195,12 @@ class _Renamed(Substitute):
         super().__init__(variables, buffers)
         self._suffix = suffix
 
-    def Alloc(self, s: Alloc) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         new = replace(s.buffer, name=s.buffer.name + self._suffix)
         self._buffers = {**self._buffers, s.buffer: new}
         return Alloc(new, self.stmt(s.body))
 
-    def For(self, s: For) -> Stmt:
+    def visit_For(self, s: For) -> Stmt:
         var = self.expr(s.var)
         assert isinstance(var, Var)
         return For(var, self.expr(s.lo), self.expr(s.hi), self.stmt(s.body), s.kind)

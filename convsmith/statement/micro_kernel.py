@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from convsmith.ir.buffer import UNKNOWN, Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, conj, floordiv, maximum, product, true
-from convsmith.ir.stmt import Alloc, At, For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, For, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.types import BF16, F16, F32, POINTERS, PTR, S8, S32, U8, DType
 from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
 from convsmith.layout.layout import Layout
@@ -87,7 +87,8 @@ def naive_micro_kernel(m: MicroKernel, address_bits: int = 64) -> Kernel:
     )
     entry = (product(x, floordiv(stride, POINTERS[address_bits].bytes)) + k,)
     moved = floordiv(offset, memory.bytes)
-    add = At(pixel, table, entry, moved, source, zero, (as_index(0),), Store(acc, (), Binary("add", here, term)))
+    total = Store(acc, (), Binary("add", here, term))
+    add = PointerLoad(pixel, table, entry, moved, source, zero, (as_index(0),), total)
     taps: Index = as_index(m.taps[0])
     if m.multipass:
         taps = passes_of(m) * m.taps[1] + (m.taps[0] + m.taps[2])

@@ -451,10 +451,10 @@ class _Finished(Rewriter):
         super().__init__()
         self.point, self.acc, self.value = point, acc, value
 
-    def Var(self, v: Variable) -> Index:
+    def visit_Var(self, v: Variable) -> Index:
         return self.point.get(v, v)
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return self.value if v.buffer is self.acc else self._Load(v)
 
 

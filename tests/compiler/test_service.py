@@ -223,7 +223,7 @@ def test_a_dump_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 class _Spoil(Rewriter):
     """Changes the value that accumulators start from."""
 
-    def Const(self, v: Const) -> Const:
+    def visit_Const(self, v: Const) -> Const:
         return const(v.dtype, 1)
 
 
@@ -232,7 +232,7 @@ def spoil(kernel: Kernel) -> Kernel:
 
 
 class _Unbind(Rewriter):
-    def For(self, loop: For) -> object:
+    def visit_For(self, loop: For) -> object:
         return loop.body
 
 

@@ -155,7 +155,7 @@ def test_a_rewriter_returns_the_same_object_where_nothing_changed() -> None:
 
 
 class Rename(Rewriter):
-    def Var(self, v: Var) -> Index:
+    def visit_Var(self, v: Var) -> Index:
         return Var(v.name + "_")
 
 
@@ -191,7 +191,7 @@ def test_substitution_of_buffers() -> None:
 class Double(Rewriter):
     calls = 0
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         Double.calls += 1
         return self.rebuild(v)  # type: ignore[no-any-return]
 

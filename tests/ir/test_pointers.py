@@ -104,5 +104,5 @@ def test_what_the_verifier_refuses(old: str, new: str, message: str) -> None:
 
 
 def test_a_naive_nest_has_no_tables() -> None:
-    with pytest.raises(InternalError, match="a statement At is not allowed"):
+    with pytest.raises(InternalError, match="a statement PointerLoad is not allowed"):
         verify(parse_kernel(TEXT), NAIVE)

@@ -62,7 +62,7 @@ class _Loops(Rewriter):
 
 
 class _Conditions(_Loops):
-    def Ge0(self, c: Ge0) -> Cond:
+    def visit_Ge0(self, c: Ge0) -> Cond:
         return self._Ge0(c)
 
 

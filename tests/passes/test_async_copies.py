@@ -38,7 +38,7 @@ kernel k(a: f32[128], b: f32[64], c: f32[16])
 class _LessWaiting(Rewriter):
     """Lets one group more be pending."""
 
-    def Wait(self, s: Wait) -> Stmt:
+    def visit_Wait(self, s: Wait) -> Stmt:
         return Wait(s.pending + 1)
 
 

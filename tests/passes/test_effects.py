@@ -73,7 +73,7 @@ class _WithAtomic(Rewriter):
         super().__init__()
         self.number, self.kernel = number, kernel
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         self.number -= 1
         v = s.value
         adds = isinstance(v, Binary) and v.op == "add" and v.a is Load(s.buffer, s.index, s.lanes)

@@ -96,7 +96,7 @@ def kept(old: str = "", new: str = "") -> Kernel:
     first, other = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "acc"]
 
     class OneBuffer(Substitute):
-        def Alloc(self, s: Alloc) -> Stmt:
+        def visit_Alloc(self, s: Alloc) -> Stmt:
             return Alloc(first if s.buffer is other else s.buffer, self.stmt(s.body))
 
     return with_body(kernel, OneBuffer({}, {other: first}).stmt(kernel.body))

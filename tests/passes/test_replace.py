@@ -81,10 +81,10 @@ class Renamed(Rewriter):
         super().__init__()
         self.loads = loads
 
-    def Load(self, v: Load) -> Value:
+    def visit_Load(self, v: Load) -> Value:
         return Load(*self.loads(v.buffer, v.index), None)
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         return Store(*self.loads(s.buffer, s.index), self.expr(s.value), None)
 
 
@@ -247,7 +247,7 @@ class Mutant(Rewriter):
         super().__init__()
         self.buffer, self.mutate = buffer, mutate
 
-    def Store(self, s: Store) -> Stmt:
+    def visit_Store(self, s: Store) -> Stmt:
         return self.mutate(s) if s.buffer is self.buffer and not isinstance(s.value, Load) else s
 
 
@@ -326,7 +326,7 @@ def with_steps(row: Instruction, operand: int, factor: int) -> Kernel:
     wide = make_buffer(b.name, b.dtype, (b.size * factor,))
 
     class Apart(Rewriter):
-        def Load(self, v: Load) -> Value:
+        def visit_Load(self, v: Load) -> Value:
             return Load(wide, (v.index[0] * factor,), None) if v.buffer is b else self._Load(v)
 
     return Kernel("nest", tuple(wide if x is b else x for x in kernel.params), Apart().stmt(kernel.body))
@@ -449,7 +449,7 @@ def test_an_operand_that_one_more_loop_moves_is_another(row: Instruction, operan
     wide = make_buffer(array.name, array.dtype, (array.size + 4,))
 
     class Moved(Rewriter):
-        def Load(self, v: Load) -> Value:
+        def visit_Load(self, v: Load) -> Value:
             return Load(wide, (v.index[0] + other,), None) if v.buffer is array else v
 
     params = tuple(wide if b is array else b for b in kernel.params)

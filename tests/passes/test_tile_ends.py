@@ -42,7 +42,7 @@ SUMS = make_buffer("sums", S32, (3,))
 class _To(Rewriter):
     """Lets the loop over terms end at whole tiles: one of 2, as many of 4 as ``n`` terms need, and one of 5."""
 
-    def For(self, loop: For) -> For:
+    def visit_For(self, loop: For) -> For:
         out = self._For(loop)
         assert isinstance(out, For)
         count = maximum(floordiv(Var("n") - 7 + 3, 4), 0)
