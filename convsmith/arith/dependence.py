@@ -408,7 +408,7 @@ def _moved(r: Range, distance: int) -> Range:
 
 
 def _outwards(lo: int, hi: int) -> Iterator[int]:
-    """Return the numbers of a long range, from the one that is nearest to zero on."""
+    """Yield the numbers of a long range, starting with the number nearest to zero."""
     start = min(max(lo, 0), hi)
     yield start
     for n in range(1, SEARCH):

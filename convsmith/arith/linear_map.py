@@ -21,8 +21,8 @@ Terms = tuple[tuple[Fraction, int], ...]
 
 
 class LinearCode(NamedTuple):
-    """Straight-line code: the values are the ``inputs`` of the map, then one for each of ``steps``, a sum of products
-    of earlier ones. ``results`` are the numbers of the results' values.
+    """Straight-line code: the values are the ``inputs`` of the map, followed by one value per step; each of ``steps``
+    is a sum of products of earlier values. ``results`` are the numbers of the results' values.
     """
 
     inputs: int
@@ -35,7 +35,8 @@ class LinearCode(NamedTuple):
         return sum(len(terms) - any(c == 1 for c, _ in terms) for terms in self.steps)
 
     def magnitudes(self, inputs: Sequence[float]) -> list[float]:
-        """Return upper bounds of the magnitudes of all values where those of the ``inputs`` have these bounds."""
+        """Return upper bounds of the magnitudes of all values, given upper bounds of the magnitudes of the ``inputs``.
+        """
         bounds = list(inputs)
         for terms in self.steps:
             bounds.append(sum(abs(float(c)) * bounds[i] for c, i in terms))
@@ -102,6 +103,8 @@ def _scale(row: Sequence[Fraction]) -> Fraction:
 
 
 def _is_pair(a: list[Fraction], b: list[Fraction]) -> bool:
-    """Return whether two lines are equal at some places and opposite at others, and nothing else."""
+    """Return whether two lines differ only in sign: equal in some columns, opposite in others, with a column of each
+    kind.
+    """
     signs = {x == y for x, y in zip(a, b) if x or y}
     return signs == {True, False} and all(abs(x) == abs(y) for x, y in zip(a, b))

@@ -116,7 +116,7 @@ def _div_of_mod(e: FloorDiv | Mod) -> Iterator[Binding]:
 
 
 def _pairs(e: Min | Max) -> Iterator[Binding]:
-    """Yield arguments ``a + d`` and ``a``, with ``o`` the extremum of the others."""
+    """Yield arguments ``a + d`` and ``a``, with ``o`` the extremum of the remaining arguments."""
     join = minimum if type(e) is Min else maximum
     for j, b in enumerate(e.args):
         for i, a in enumerate(e.args):

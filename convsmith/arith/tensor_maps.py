@@ -1,4 +1,4 @@
-"""The elements that a copy through a tensor map brings, in the order in which it writes them."""
+"""The elements that a copy through a tensor map brings, in the order in which the copy writes them."""
 
 from __future__ import annotations
 

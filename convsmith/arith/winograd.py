@@ -76,7 +76,8 @@ def filtering(m: int, r: int, stride: int = 1) -> Filtering:
 
 
 def _spread(m: int, r: int, stride: int, phase: int) -> Filtering:
-    """Return the matrices of one ``phase`` of F(m, r), with columns of zeros for the inputs and taps of the others."""
+    """Return the matrices of one ``phase`` of F(m, r), with zero columns for the inputs and taps of the other phases.
+    """
     taps, inputs = range(phase, r, stride), (m - 1) * stride + r
     return _spread_out(filtering(m, len(taps)), taps, r, range(phase, inputs, stride), inputs)
 
@@ -85,7 +86,7 @@ def _spread(m: int, r: int, stride: int, phase: int) -> Filtering:
 def transposed_filtering(m: int, r: int, stride: int, pad: int) -> Filtering:
     """Return the matrices of m outputs of a transposed correlation with r taps, which has ``stride`` and ``pad``.
 
-    ``stride`` divides m. Input 0 is the one at `first_input`.
+    ``stride`` divides m. Input 0 of the matrices is input `first_input` of the correlation.
     """
     first = first_input(r, stride, pad)
     classes = [_class(r, stride, pad, n) for n in range(stride)]
@@ -108,7 +109,9 @@ def _class(r: int, stride: int, pad: int, n: int) -> tuple[int, range]:
 
 
 def _of_class(m: int, r: int, n: int, stride: int, inputs: int, start: int, taps: range) -> Filtering:
-    """Return the matrices of class ``n`` with rows and columns of zeros for the outputs, inputs and taps of others."""
+    """Return the matrices of class ``n``, with zero rows and columns for the outputs, inputs and taps of the other
+    classes.
+    """
     if not taps:
         return Filtering(((),) * m, (), ())
     count = m // stride
@@ -120,7 +123,7 @@ def _of_class(m: int, r: int, n: int, stride: int, inputs: int, start: int, taps
 
 
 def _spread_out(made: Filtering, taps: Sequence[int], r: int, read: Sequence[int], inputs: int) -> Filtering:
-    """Return matrices with columns of zeros for those of ``r`` taps and of ``inputs`` that ``made`` has not."""
+    """Return matrices with zero columns for each of the ``r`` taps and ``inputs`` inputs that ``made`` lacks."""
     weights = tuple(_placed(row, taps, r) for row in made.weights)
     return Filtering(made.output, weights, tuple(_placed(row, read, inputs) for row in made.input))
 
@@ -153,11 +156,12 @@ def filtering_at(points: Sequence[Fraction], m: int, r: int) -> Filtering:
 
 @lru_cache
 def error_ratio(m: int, r: int, stride: int = 1) -> float:
-    """Return the expected error of F(m, r) with ``stride`` relative to that of the sums of r products that it replaces.
+    """Return the expected error of F(m, r) with ``stride``, relative to the error of the sums of r products that it
+    replaces.
 
     It is the root mean square over the m outputs, for independent inputs and weights of one variance each. The error of
-    a product of frequency f grows with its magnitude, which G and B determine, and A^T adds the errors up. A sum of
-    products of r taps rounds r times as often as one of products of frequencies.
+    a product of frequency f grows with its magnitude, which G and B determine, and A^T adds the errors up. A direct sum
+    rounds once per tap and channel, the sum over frequencies once per channel: r times fewer.
     """
     if m == 1:
         return 1.0
@@ -166,7 +170,9 @@ def error_ratio(m: int, r: int, stride: int = 1) -> float:
 
 @lru_cache
 def transposed_error_ratio(m: int, r: int, stride: int, pad: int) -> float:
-    """Return the expected error of the outputs of `transposed_filtering` relative to that of the sums of products."""
+    """Return the expected error of the outputs of `transposed_filtering` relative to the error of the direct sums of
+    products.
+    """
     if m == stride:
         return 1.0
     taps = [len(_class(r, stride, pad, i % stride)[1]) for i in range(m)]
@@ -174,7 +180,7 @@ def transposed_error_ratio(m: int, r: int, stride: int, pad: int) -> float:
 
 
 def _error(made: Filtering, products: Sequence[int]) -> float:
-    """Return the error of ``made`` relative to that of sums of as many ``products`` for each output."""
+    """Return the error of ``made`` relative to the error of direct sums of ``products`` products per output."""
     sizes = [_squares(g) * _squares(b) for g, b in zip(made.weights, made.input)]
     squares = sum((c * c * size for row in made.output for c, size in zip(row, sizes)), Fraction(0))
     return math.sqrt(squares / sum(n * n for n in products))
@@ -185,7 +191,7 @@ def _squares(row: Sequence[Fraction]) -> Fraction:
 
 
 def _from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Return the coefficients of the product of (x - root), that of degree 0 first."""
+    """Return the coefficients of the product of (x - root), lowest degree first."""
     out: tuple[Fraction, ...] = (Fraction(1),)
     for root in roots:
         out = tuple(a - root * b for a, b in zip((Fraction(0), *out), (*out, Fraction(0))))

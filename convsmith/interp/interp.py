@@ -172,7 +172,7 @@ class _Machine(DeviceMachine):
                 self._races.pop()
 
     def _scalable(self, s: For, lo: int, hi: int) -> None:
-        """Run as many iterations at a time as a vector has units."""
+        """Run the iterations in groups of `scale`, the units of a vector."""
         with self._bound(s.var):
             for first in range(lo, hi, self._scale):
                 rest = range(first, min(first + self._scale, hi))
@@ -223,7 +223,7 @@ class _Machine(DeviceMachine):
             raise self._error(f"{type(s).__name__} stands in a scalable loop")
 
     def _require_units(self, traces: Sequence[list[AccessPlace]]) -> None:
-        """Raise InterpError unless each access of the units is one for all, or has their lanes side by side."""
+        """Raise InterpError unless all units make the same access, or their lanes are adjacent."""
         for before, after in pairwise(traces):
             for x, y in zip(before, after):
                 apart = x.lanes.count if x.lanes is not None and x.lanes.stride == 1 else 0

@@ -5,8 +5,8 @@ before one of thread Y if Y has passed a barrier at which X arrived after its ac
 which at least one writes must be ordered, unless both are atomic additions.  Each element therefore remembers its last
 writer, and the readers and adders since, each with its number of arrivals.
 
-An asynchronous copy is pending from its start until its thread waits for it.  Its elements are read and written by
-nobody meanwhile; then they count as written by the thread at the wait.
+An asynchronous copy is pending from its start until its thread waits for it. No thread may read or write its elements
+meanwhile; afterwards they count as written by the thread at the wait.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Thread:
 
 
 class _Uses:
-    """The uses of one element that later ones must follow."""
+    """The uses of one element that later uses must be ordered after."""
 
     __slots__ = ("adders", "pending", "readers", "sources", "writer")
 

@@ -1,4 +1,4 @@
-"""The text in which kernels of threads are written for LLVM: facts of a device that code generation reads."""
+"""LLVM text for kernels whose threads a device runs: the facts about the device that code generation reads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ __all__ = ["Dialect", "DialectCall", "PipelineCalls"]
 
 @dataclass(frozen=True)
 class DialectCall:
-    """LLVM text of an operation: expressions ``lines``, and then an instruction without a result, the ``effect``.
+    """LLVM text of an operation: the expressions ``lines``, followed by the ``effect``, an instruction without a
+    result.
 
-    They name arguments, and results of lines by number, in braces. The result of the last line is that of the
-    operation. ``declare`` are the declarations that they need.
+    Lines name arguments, and earlier results by number, in braces. The result of the last line is the result of the
+    operation. ``declare`` holds the declarations that the lines need.
     """
 
     lines: tuple[str, ...]
@@ -29,9 +30,9 @@ class PipelineCalls:
     bring; ``arrive`` arrives. ``has_ended`` returns whether the phase of parity ``{parity}`` has ended, and may wait
     for it. ``tile`` and ``im2col`` start copies from the tensor map ``{map}`` to ``{dst}``, by the number of dims; they
     take the coordinates ``{at0}``, ``{at1}`` ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``.
-    ``before`` stands before the first product of a step. ``commit`` stands behind the last one, and makes a group of
-    them; ``wait`` waits for all but the ``{pending}`` latest groups.
-    ``map`` is the parameter of a tensor map, which ``prefetch`` brings near the copy engine.
+    ``before`` is emitted before the first product of a step. ``commit`` is emitted after the last product and closes a
+    group of products; ``wait`` waits for all but the ``{pending}`` latest groups. ``map`` is the parameter of a tensor
+    map, which ``prefetch`` loads into the cache of the copy engine.
     """
 
     init: DialectCall
@@ -54,16 +55,15 @@ class Dialect:
 
     ``convention`` is the calling convention of a kernel, ``spaces`` are the address spaces of scopes. Pointers that a
     kernel is given are multiples of ``alignment`` bytes. ``group_number`` and ``thread_number`` return a number of
-    ``number_bits`` along the axis ``{axis}``, whose own number is ``{n}``.
-    ``barriers`` are the parts of a barrier by name; a part that is missing does nothing. ``attributes`` and
-    ``metadata`` of a kernel are pairs of a name and a text, which states the threads of a group along the axes ``{x}``,
-    ``{y}`` and ``{z}``. ``atomic_types`` are those that LLVM's atomic addition takes; other types are added by
-    comparing and exchanging. ``copies`` start a copy of bytes from ``{src}`` to ``{dst}``, or of zeros where the bit
-    ``{cond}`` is clear, by their number; a copy of other bytes is a load and a store. ``commit`` closes a group of
-    copies, and ``wait`` waits for all but ``{pending}`` of the groups. The arrays that a group shares are definitions
-    of their own, or parts of the array ``dynamic``, whose size a launch states. A device with ``pipelines`` runs
-    pipelined loops. One that ``rounds_bfloat`` rounds f32 to bf16 in one instruction. At a ``join``, the lanes of a
-    warp wait for each other.
+    ``number_bits`` along the axis ``{axis}``, which LLVM numbers ``{n}``. ``barriers`` maps the name of each part of a
+    barrier to its text; a missing part is a no-op. ``attributes`` and ``metadata`` of a kernel are pairs of a name and
+    a text, which states the threads of a group along the axes ``{x}``, ``{y}`` and ``{z}``. ``atomic_types`` are those
+    that LLVM's atomic addition takes; other types are added by comparing and exchanging. ``copies`` maps a number of
+    bytes to the text that starts a copy from ``{src}`` to ``{dst}``, which writes zeros where the bit ``{cond}`` is
+    clear; a copy of any other number of bytes is a load and a store. ``commit`` closes a group of copies, and ``wait``
+    waits for all but ``{pending}`` of the groups. Each array in shared memory is a definition of its own, or a part of
+    the array ``dynamic``, whose size the launch states. A device with ``pipelines`` runs pipelined loops. One that
+    ``rounds_bfloat`` rounds f32 to bf16 in one instruction. At a ``join``, the lanes of a warp wait for each other.
     """
 
     convention: str

@@ -1,4 +1,4 @@
-"""Machine instructions as rows: the computation, the registers of the operands, LLVM's text, the features needed.
+"""Machine instructions as rows of tables: specification, operand layouts, LLVM text and required CPU features.
 
 The specification is a kernel over the operands: it writes ``c``, and reads ``c`` where it accumulates.  The interpreter
 runs it, the pass ``replace`` unifies it with nests, and tests compare it with the machine.
@@ -64,12 +64,12 @@ class FragmentLayout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the elements of a lane are neighbours along the last coordinate."""
+        """Whether the elements of a lane are adjacent along the last coordinate."""
         return _is_plain(self)
 
     @property
     def indices(self) -> tuple[Index, ...]:
-        """The parsed `coords`, whose variables are those of the present table of nodes."""
+        """The parsed `coords`; their variables belong to the current intern table."""
         with import_lock:
             from convsmith.ir.parse import parse_index
 
@@ -131,7 +131,7 @@ class Operand:
 
 
 def vector(name: str, dtype: str, *shape: int, scalable: bool = False) -> Operand:
-    """Return the operand of that shape whose last dim is a vector, the dims before it numbering registers."""
+    """Return an operand of the given shape, whose last dim is a vector and whose other dims number registers."""
     *leading, lanes = shape
     layout = FragmentLayout(("r", "l") if leading else ("l",), lanes, 1, prod(leading), scalable)
     return Operand(name, dtype, shape, layout)
@@ -146,18 +146,18 @@ class Instruction:
     register) or ``{a0}``, ``{a1}`` ... (of several), and the results of expressions before it ``{0}``, ``{1}`` ...; the
     last expressions are the new registers of `c`. On registers that LLVM numbers (AMX) `llvm` is a call on the numbers.
 
-    `needs` are CPU features by LLVM's names; `mnemonic` must show in the assembly (empty where LLVM may choose).
+    `needs` are CPU features by LLVM's names; `mnemonic` must appear in the assembly (empty where LLVM may choose).
     `predicate` names a size of the specification, the number of leading lanes that are active; in `llvm` it is a mask.
-    `rounds` says which numbers the instruction rounds to fewer bits than their type has: the factors, or the sums.
-    `partial` names loops that may run fewer times than the specification's: the lanes that only further iterations
-    reach are not active. `flushes` says that a sum that would be denormal becomes zero. `scaled` is the scalable row
-    that does in every unit of a vector what this row does in one. `repeated` is the row for a factor
-    of which all sums have the same terms: its operand has these terms once. The lanes of a warp execute a row with an
-    ``exchange`` together: each gives an address, ``{a}``, of elements that follow each other in memory, and receives
-    those of other lanes. The layout's coordinates are the lane that gives an element and the element's number there.
-    `widens` is the type of the last factor in arrays if it is narrower than the operand's: packing converts it.
-    `temporaries` counts the registers that a call needs besides its operands. `limit` is the largest magnitude of the
-    last factor with which the machine computes the specification; 0 if any magnitude will do.
+    `rounds` names the values that the instruction rounds to fewer bits than their type has: the factors, or the sums.
+    `partial` names loops that may run fewer iterations than in the specification: the lanes of the missing iterations
+    are inactive. `flushes` states that denormal sums are flushed to zero. `scaled` is the scalable row that applies
+    this row to every unit of a vector. `repeated` is the row for a factor whose terms are the same for all sums: its
+    operand holds these terms once. The lanes of a warp execute a row with an ``exchange`` together: each gives an
+    address, ``{a}``, of elements that follow each other in memory, and receives those of other lanes. The layout's
+    coordinates are the lane that gives an element and the element's number there. `widens` is the type of the last
+    factor in arrays if it is narrower than the operand's: packing converts it. `temporaries` counts the registers that
+    a call needs besides its operands. `limit` is the largest magnitude of the last factor with which the machine
+    computes the specification; 0 if any magnitude will do.
     """
 
     name: str
@@ -239,7 +239,8 @@ class Instruction:
     @cached_property
     def loops(self) -> dict[Var, int]:
         """Iterations of each loop; of a loop over scalable lanes, for each unit of ``vscale``."""
-        # The specification was parsed in another table of nodes, perhaps: its own variable is meant.
+        # The specification may have been parsed under another intern table, so the variable is taken from the
+        # specification.
         scale = {v: as_index(1) for v in self.kernel.sizes if v.name == SCALE}
         loops: list[For] = list(loops_of(self.kernel.body))
         return {x.var: int(substitute(x.hi, scale)) for x in loops}
@@ -280,9 +281,9 @@ class Instruction:
 
 @dataclass(frozen=True)
 class RegisterFile:
-    """Registers of one kind: ``count`` of them, each of ``bits``.
+    """A register file: ``count`` registers of ``bits`` each.
 
-    A ``scalable`` register has several units of ``bits``, as many as the machine's ``vscale``.
+    A ``scalable`` register has ``vscale`` units of ``bits``.
     """
 
     name: str
@@ -296,11 +297,11 @@ class RegisterFile:
 
 @dataclass(frozen=True)
 class HeadLoad:
-    """LLVM text that loads a register of ``bits`` of which only the first bytes lie in memory.
+    """LLVM text that loads a register of ``bits`` when only its first bytes are in memory.
 
-    The expressions ``llvm`` name the address ``{p}`` of the first byte, that of the last byte in memory, ``{last}``,
-    and the results of expressions before them; the last one is the register, of LLVM's ``type``. They read no page
-    without a byte from ``{p}`` to ``{last}``. The other bytes of the register are undefined.
+    The expressions ``llvm`` name the address ``{p}`` of the first byte, the address ``{last}`` of the last byte in
+    memory, and the results of earlier expressions; the last expression is the register, of LLVM's ``type``. They read
+    no page that holds no byte from ``{p}`` to ``{last}``. The other bytes of the register are undefined.
     """
 
     bits: int
@@ -313,9 +314,9 @@ class HeadLoad:
 class ByteLookup:
     """LLVM text that picks each byte of a register of ``bytes`` from a register, by an index.
 
-    The expressions ``llvm`` name the register that the bytes are picked from, ``{table}``, that of the indices,
-    ``{indices}``, and the results of expressions before them; the last one is the result, of LLVM's ``type``. ``index``
-    maps the number of a byte to its index; the index ``absent`` gives a zero.
+    The expressions ``llvm`` name the register ``{table}`` that the bytes are picked from, the register ``{indices}``,
+    and the results of earlier expressions; the last expression is the result, of LLVM's ``type``. ``index`` maps the
+    number of a byte to its index; the index ``absent`` gives a zero.
     """
 
     bytes: int
@@ -333,9 +334,10 @@ class FragmentFile(RegisterFile):
     ``zero`` has the text that clears each register, by number; ``load`` and ``store`` move register ``{r}`` from and to
     ``{p}``, lanes ``{distance}`` bytes apart. Where ``by_lane``, they move one lane, whose number is ``{lane}``, from
     and to its own address ``{p}``. ``stream`` loads a register from a streamed buffer. ``begin`` takes ``{p}``, the
-    address of the constant that ``configuration`` makes of the lanes and the bytes a lane of each register; ``end``
-    releases the registers; registers that need no configuration have neither. ``awake`` stands beside the products of
-    each block: an operation on a unit that ``store`` needs and that would power down while products alone run.
+    address of the constant that ``configuration`` builds from the lanes, and the bytes of a lane, of each register;
+    ``end`` releases the registers. Both are empty for registers that need no configuration. ``awake`` is emitted with
+    the products of each block: it uses a unit that ``store`` needs and that would otherwise power down while only
+    products run.
     """
 
     zero: tuple[str, ...]

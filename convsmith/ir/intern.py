@@ -38,9 +38,9 @@ def interning(known: Mapping[Any, Any] = MappingProxyType({})) -> Iterator[Table
 
 @contextmanager
 def one_table() -> Iterator[Table]:
-    """Run the ``with`` block with the table of the compilation that is under way, or with a new one if there is none.
+    """Run the ``with`` block with the table of the compilation under way, or with a new table if there is none.
 
-    Choosing a config and compiling it share a table, so that the second finds the facts of the first.
+    Choosing a config and compiling it share a table, so that compiling reuses the facts found while choosing.
     """
     table = _TABLE.get()
     if table is not _OF_PROCESS:

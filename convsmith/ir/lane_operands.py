@@ -1,4 +1,4 @@
-"""The operands whose layouts fragments have that no instruction computes with, such as the operands of an epilogue."""
+"""Layouts of fragments that no instruction computes with, such as the operands of an epilogue."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["operands_beside"]
 
 
 def operands_beside(body: Stmt, operands: Mapping[Buffer, Operand]) -> dict[Buffer, Operand]:
-    """Return the operand whose layout each buffer has that no row computes with: that of the fragment of ``operands``
-    which a store accesses with the same index.
+    """Return, for each buffer that no row computes with, the operand whose layout it has: the operand of the fragment
+    in ``operands`` that a store accesses with the same index.
     """
     found: dict[Buffer, Operand] = {}
     for s in statements_of(body):

@@ -414,7 +414,7 @@ def parse_stmt(text: str, buffers: Mapping[str, Buffer]) -> Stmt:
 def parse_kernel(text: str) -> Kernel:
     """Return the kernel of ``text`` with its functions and the kernels that prepare its arguments.
 
-    All buffers are new; the preparing kernels share those parameters whose declarations equal the kernel's.
+    All buffers are new; the preparing kernels share the parameters whose declarations equal the kernel's.
     """
     parser = _Parser(text, {})
     return parser.read(parser.kernel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 ALIGNMENT = 128
 """Bytes to which each array in shared memory is aligned: all banks once."""
 SLOTS = 1024
-"""Bytes that divide the place of a slot that copies through tensor maps fill: those of a swizzle's period."""
+"""Alignment, in bytes, of a slot that copies through tensor maps fill: the period of a swizzle."""
 BARRIER = 8
 """Bytes of a barrier of a pipeline."""
 
@@ -16,5 +16,5 @@ def taken_bytes(nbytes: int, alignment: int = ALIGNMENT) -> int:
 
 
 def barrier_bytes(slots: int) -> int:
-    """Return the bytes that the barriers of a pipeline of so many ``slots`` take from shared memory."""
+    """Return the bytes that the barriers of a pipeline with ``slots`` slots take from shared memory."""
     return taken_bytes(BARRIER * 2 * slots)

@@ -3,7 +3,7 @@
 ==========  ==========================================================================================
 naive       scalar statements in serial loops, over logical coordinates; a mask is a ``Select`` or an ``If``
 scheduled   loops are split, reordered and bound to hardware; accumulators are arrays; thread loops end in a join
-realised    a mask guards a statement or selects the whole stored value, and never stands inside arithmetic
+realised    a mask guards a statement or selects the whole stored value, and never occurs within arithmetic
             (a kernel that tests its masks at run time skips this stage)
 flat        a memory access has one offset; a register access keeps its coordinates
 tensorised  statements work on lanes; instructions are selected; loops carry pointers; indices have names; the threads
@@ -53,8 +53,8 @@ _LOOPS = frozenset({"serial", "unrolled", "parallel", "pipelined", "grid", *THRE
 class Stage:
     """The nodes that a kernel of the stage may contain.
 
-    ``inner_masks``: a Select may stand inside arithmetic.  ``flat``: memory has one dim without gaps.  ``lanes``:
-    accesses may have lanes.  ``pointers``: loops may carry pointers, and functions may be called.
+    ``inner_masks``: a Select may occur within arithmetic. ``flat``: memory has one dim without gaps. ``lanes``:
+    accesses may have lanes. ``pointers``: loops may carry pointers, and functions may be called.
     ``constant_registers``: register accesses have constant coordinates.
     """
 

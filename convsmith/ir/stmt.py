@@ -186,8 +186,8 @@ class Barrier(Stmt):
 class AsyncCopy(Stmt):
     """Starts a copy of the elements ``src`` to the elements ``dst``, or of zeros where ``cond`` does not hold.
 
-    The copy belongs to the thread's open group of copies.  Until the thread waits for the group, nobody accesses
-    ``dst`` or writes ``src``; other threads see ``dst`` only after a barrier that follows the wait.
+    The copy belongs to the thread's open group of copies. Until the thread waits for the group, no thread may access
+    ``dst`` or write ``src``; other threads see ``dst`` only after a barrier that follows the wait.
     """
 
     dst: Load
@@ -202,7 +202,7 @@ class Commit(Stmt):
 
 @_statement
 class Wait(Stmt):
-    """Stops the thread until all of its closed groups of asynchronous copies but the ``pending`` latest ones have
+    """Stops the thread until all of its closed groups of asynchronous copies, except the ``pending`` latest, have
     arrived."""
 
     pending: int = 0
@@ -234,7 +234,7 @@ class AtomicAdd(Stmt):
 
 
 FENCES = (Barrier, AsyncCopy, Commit, Wait)
-"""Statements that order the memory accesses of threads: none moves across one."""
+"""Statements that order the memory accesses of threads: no access moves across a fence."""
 EFFECTS = (*FENCES, AtomicAdd)
 """Statements that order or share memory between threads."""
 

@@ -14,14 +14,13 @@ with stride 4, ``{3 * 8:20}`` three rows of eight, 20 apart, ``{(0, 0, 1, 1)}`` 
 that only the first five lanes are active.
 
 ``at table[i] + 8 in src or zero[0] as pixel: f32[4]:`` binds ``pixel`` to the memory at which a table's entry points.
-``barrier``, ``barrier arrive`` and ``barrier wait`` stop the threads of a group.  ``async a[i]{4} = b[j]{4} if j >= 0``
-starts a copy, ``commit`` closes a group of copies, and ``wait 1`` waits for all groups but the latest.
-``atomic a[i] += v`` adds indivisibly.  ``tensor s[0] = src[0] dims(64:1, 9:64) box(64, 8) at(c, row)`` copies a box of
-a tensor, whose dims print as ``size:stride`` innermost first; ``pixels(...)`` gives the pixels of an im2col map, its
-lower and upper corners, and its steps, ``offset(...)`` what moves them.
-A kernel may take sizes after its buffers, ``kernel k(a: f32[?], n)``; ``?`` is an extent known only at the call.
-A buffer that is not row-major prints its blocks as ``dim:size:stride``.
-Repeated parts of a statement's long value are printed before it: ``value v0 = mulh(a[i], a[i])``.
+``barrier``, ``barrier arrive`` and ``barrier wait`` stop the threads of a group. ``async a[i]{4} = b[j]{4} if j >= 0``
+starts a copy, ``commit`` closes a group of copies, and ``wait 1`` waits for all groups but the latest. ``atomic a[i] +=
+v`` adds indivisibly. ``tensor s[0] = src[0] dims(64:1, 9:64) box(64, 8) at(c, row)`` copies a box of a tensor, whose
+dims print as ``size:stride`` innermost first; ``pixels(...)`` gives the pixels of an im2col map, its lower and upper
+corners, and its steps, ``offset(...)`` their displacement. A kernel may take sizes after its buffers, ``kernel k(a:
+f32[?], n)``; ``?`` is an extent known only at the call. A buffer that is not row-major prints its blocks as
+``dim:size:stride``. Repeated parts of a statement's long value are printed before it: ``value v0 = mulh(a[i], a[i])``.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ def _store_lines(s: Store | AtomicAdd, pad: str, out: Listing) -> None:
 
 
 def _repeated(value: Value) -> list[Value]:
-    """Return operations that several others use, operands first; empty if the text is short without names."""
+    """Return operations that are used several times, operands first; empty if the text is short without names."""
     sizes: dict[Value, int] = {}
     uses: dict[Value, int] = {}
     todo: list[Value] = [value]

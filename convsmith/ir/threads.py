@@ -27,7 +27,7 @@ from convsmith.ir.stmt import (
 from convsmith.ir.walk import statements_of, variables_of
 
 _LEVELS = {"group": 0, "warp": 0, "lane": 1}
-"""Level of each kind of thread loop; a loop of a lower level stands in no loop of a higher one."""
+"""Level of each kind of thread loop; a loop is never nested in a loop of a higher level."""
 
 
 def nest_of(loop: For) -> list[For]:

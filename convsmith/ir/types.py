@@ -18,7 +18,7 @@ import ml_dtypes  # noqa: F401 - so that numpy knows "bfloat16" and 8-bit floats
 from convsmith.diag.errors import InternalError, UnsupportedError
 
 Half = Literal["", "converts", "computes"]
-"""The target's f16 instructions: none, conversions from and to f32, or arithmetic as well."""
+"""The target's f16 instructions: no instructions, conversions from and to f32, or also arithmetic."""
 
 
 class DType(NamedTuple):
@@ -44,7 +44,7 @@ class DType(NamedTuple):
         return self.bits // 8
 
     def bytes_of(self, elements: int) -> int:
-        """Return the bytes that ``elements`` adjacent ones take."""
+        """Return the bytes that ``elements`` adjacent elements take."""
         return -(-elements * self.bits // 8)
 
     @property
@@ -54,8 +54,8 @@ class DType(NamedTuple):
 
     @property
     def value_bits(self) -> int:
-        """Bits of a value, of a scalar as of each lane of a vector: those of whole bytes, also where elements share a
-        byte in memory.
+        """Bits of a value, scalar or one lane of a vector: a whole number of bytes even where elements share a byte in
+        memory.
         """
         return self.bits * self.per_byte
 

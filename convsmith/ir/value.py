@@ -79,9 +79,7 @@ def strided(count: int, stride: int, active: int | None = None) -> Lanes:
 
 
 def rows_of_lanes(rows: int, length: int, distance: int, active: int | None = None) -> Lanes:
-    """Return ``rows`` rows of ``length`` adjacent lanes, ``distance`` elements apart, of which ``active`` rows are
-    accessed.
-    """
+    """Return ``rows`` rows of ``length`` adjacent lanes, ``distance`` elements apart; ``active`` rows are accessed."""
     offsets = tuple(r * distance + i for r in range(rows) for i in range(length))
     return Lanes(offsets, length * (rows if active is None else active))
 

@@ -1,14 +1,14 @@
 """The verifier: checks the rules that hold at every stage, and optionally the grammar of one stage.
 
 Names: every variable is bound where it is used and not bound again within its scope; every buffer is a parameter or
-allocated around its use, and no two buffers in scope share a name.  Accesses: one index per dim; at most as many active
-lanes as lanes; a store writes distinct elements.  Values: operands agree in type and lanes.  Pointer tables: the memory
-at which an entry points is read-only and has the type of the buffer into which the table points.  Loops: a parallel
-loop is nested in parallel loops only.  Pointers: a carried pointer, or a function's pointer parameter, is used only in
-positions of its buffer.  Calls agree with the functions' parameters.  Threads: grid loops are outermost, thread loops
-follow in the order of their levels, and shared memory lies between them; all threads of a group reach each barrier,
-which stands in one nest of thread loops and under no condition or loop whose bounds differ between threads.  A
-pipelined loop stands in loops over groups only and begins with its copies through tensor maps.
+allocated around its use, and no two buffers in scope share a name. Accesses: one index per dim; at most as many active
+lanes as lanes; a store writes distinct elements. Values: operands agree in type and lanes. Pointer tables: the memory
+at which an entry points is read-only and has the type of the buffer into which the table points. Loops: a parallel loop
+is nested in parallel loops only. Pointers: a carried pointer, or a function's pointer parameter, is used only in
+positions of its buffer. Calls agree with the functions' parameters. Threads: grid loops are outermost, thread loops
+follow in the order of their levels, and shared memory lies between them; all threads of a group reach each barrier: it
+is inside one nest of thread loops, and inside no condition or loop whose bounds differ between threads. A pipelined
+loop is nested only in loops over groups and begins with its copies through tensor maps.
 """
 
 from __future__ import annotations
@@ -270,7 +270,9 @@ class _Verifier:
             self._plain(s.cond, "a condition")
 
     def _tensor_copy(self, s: TensorCopy) -> None:
-        """Require that a copy through a tensor map stands where a group executes it, and has places of its tensor."""
+        """Require that a copy through a tensor map is executed by a group as a whole, and that its coordinates lie
+        within its tensor.
+        """
         if any(kind in ("parallel", "scalable", *THREAD_LOOPS) for kind in self._loops):
             self._fail(f"{s}: a group executes it once; legal is a place outside of the loops over threads")
         if s.dst.buffer.scope != "shared" or s.src.buffer.scope != "global" or s.dst.lanes or s.src.lanes:
@@ -365,7 +367,7 @@ class _Verifier:
         self._plain(e - pointer, what)
 
     def _plain(self, e: AnyNode, what: str) -> None:
-        """Require that every variable of ``e`` is bound and that none is a pointer."""
+        """Require that every variable of ``e`` is bound and that no variable is a pointer."""
         free = self._free.get(e)
         if free is None:
             free = self._free[e] = frozenset(variables_of(e))

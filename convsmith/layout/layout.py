@@ -108,7 +108,7 @@ class Layout:
 
     @property
     def is_dense(self) -> bool:
-        """Whether the blocks are nested without gaps, in the order in which they are listed."""
+        """Whether the blocks nest without gaps, in the order in which they are listed."""
         return self.blocks == _dense(self.blocks)
 
     @property
