@@ -2,8 +2,9 @@
 
     "relu"   "gelu"   "leaky_relu:0.2"   ("clip", 0, 6)   "add:f32:per_oc+silu"
 
-A name in `ACTIVATIONS` has the frameworks' meaning and default parameters; every other name is that of a post-op. A
-bare "swish" therefore is x * sigmoid(x) here. In `--attr-post-ops` an omitted parameter is 0, so "swish" is x / 2.
+A name in `ACTIVATIONS` has the frameworks' meaning and default parameters; every other name is looked up among the
+post-ops. A bare "swish" therefore is x * sigmoid(x) here. In `--attr-post-ops` an omitted parameter is 0, so "swish" is
+x / 2.
 """
 
 from __future__ import annotations

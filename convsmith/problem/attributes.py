@@ -48,7 +48,7 @@ _OTHER_ARGUMENTS = ("bia", "src1", "attr_post_op_dw_bia", "attr_post_op_dw_src")
 
 @dataclass(frozen=True)
 class Quantity:
-    """The scale or zero point of `argument`. `values` holds one number for all channels, one per channel, or nothing.
+    """The scale or zero point of `argument`. `values` holds one number for all channels, one per channel, or is empty.
     """
 
     argument: str

@@ -11,11 +11,11 @@ option may list several values, separated by commas; a descriptor then yields on
 the order of benchdnn's loops. A file named by `--batch` starts with the caller's options and does not change the
 options of the file that names it.
 
-Arrows join the stages of a chain on one line. The options before the first stage are those of that stage and of later
-descriptors; the options of another stage stand before it, and start from the caller's options.
+Arrows join the stages of a chain on one line. Options before the first stage apply to that stage and to later
+descriptors; options of any other stage precede it and start from the caller's options.
 
-A benchdnn run has one kind of problem. Here a line that names its kind (`--conv`, `--deconv`, `--matmul`) starts again
-from the caller's options.
+A benchdnn run has one kind of problem. Here a line that names its kind (`--conv`, `--deconv`, `--matmul`) resets the
+options to the caller's.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def read_batch(
     """Yield the problems listed in `text`, starting from the options `given` (name without dashes -> text).
 
     The message of an error starts with `source` (unless None) and the line's number. `reader` loads the files that
-    `--batch` includes; `depth` is the number of files around this one, and `bounds` count what the list holds.
+    `--batch` includes; `depth` is the number of files around this one, and `bounds` counts the files and problems of
+    the list.
     """
     bounds = bounds or _Bounds()
     start = dict(given or {})

@@ -1,10 +1,10 @@
-"""`Chain`: a sequence of convolutions or matrix products, each of which reads the result of the one before.
+"""`Chain`: a sequence of convolutions or matrix products, each of which reads the result of its predecessor.
 
     mb1ic32ih56oc192oh56kh1 -> --attr-post-ops=relu g192mb1ic192ih56oc192oh56kh3ph1 -> mb1ic192ih56oc32oh56kh1
 
-Each stage is a problem with options of its own. Stages are counted from 1; an array of stage 2 has that number behind
-its name (`wei_2`, `post_op_0_2`). The chain's source is `src`, its destination is `dst`; the results between them are
-no arguments.
+Each stage is a problem with options of its own. Stages are counted from 1; the names of arrays of stage 2 end in that
+number (`wei_2`, `post_op_0_2`). The chain's source is `src`, its destination is `dst`; the results between them are no
+arguments.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ class Chain(Problem):
         return (*found, result)
 
     def arrays_of(self, n: int, arrays: Mapping[str, T]) -> dict[str, T]:
-        """Return those of `arrays`, named as in the chain, that stage `n` (from 0) reads, by its own names."""
+        """Return the subset of `arrays`, named as in the chain, that stage `n` (from 0) reads, under the stage's own
+        names.
+        """
         return {own: arrays[name] for own, name in self.names(n).items() if name in arrays}
 
     # -- derived ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ _PARTS = (("dst", "src"), ("attr_post_op_dw_wei", "wei"), ("attr_post_op_dw_dst"
 
 @dataclass(frozen=True)
 class Stages:
-    """The `problems` that make up `whole`: each but the first reads the result of the one before.
+    """The `problems` that make up `whole`: each problem after the first reads the result of its predecessor.
 
     `names` maps, for each problem, the arrays by their names there to their names in the kernel.
     """
@@ -64,8 +64,7 @@ def stages_of(problem: Problem) -> Stages | None:
 
 
 def reads_padding_alone(problems: Sequence[Problem]) -> int | None:
-    """Return the number (from 0) of one of consecutive `problems` that reads padding alone, the last if there are
-    several; None if there is none.
+    """Return the number (from 0) of the last of consecutive `problems` that reads only padding; None if there is none.
 
     Only elements that the result of the last problem needs count.
     """

@@ -125,7 +125,9 @@ def check_bits(bits: Any) -> tuple[int, int]:
     """Return the bits of lhs and rhs as a tuple. UsageError unless `bits` holds two integers of 1 to 8."""
     legal = isinstance(bits, tuple | list) and len(bits) == 2 and all(type(b) is int and 1 <= b <= 8 for b in bits)
     if not legal:
-        raise UsageError(f"bits={shown(bits)} is not legal: expected those of lhs and of rhs, each 1 to 8", code="bits")
+        raise UsageError(
+            f"bits={shown(bits)} is not legal: expected the bits of lhs and of rhs, each 1 to 8", code="bits"
+        )
     return (bits[0], bits[1])
 
 

@@ -30,8 +30,8 @@ _COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-acc-
 def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int) -> dict[str, Any]:
     """Return the fields of `Problem` that `options` set, by name; options in `own` are left to the caller.
 
-    `channels` is the axis that `per_oc` means in a post-op. UnsupportedError for an option of benchdnn that is
-    unavailable here; UsageError for an unknown option.
+    `channels` is the axis of `per_oc` in a post-op. UnsupportedError for an option of benchdnn that is unavailable
+    here; UsageError for an unknown option.
     """
     legal = " ".join(f"--{option}" for option in (*own, *_COMMON_OPTIONS))
     values: dict[str, Any] = {}

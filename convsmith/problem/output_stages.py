@@ -30,7 +30,7 @@ class AppliedStep(NamedTuple):
 
 
 class OutputStage(NamedTuple):
-    """A stage. `parameters` names its numbers, of which the last have `defaults`; `steps(*numbers)` gives (step,
+    """A stage. `parameters` names its numbers, the last of which have `defaults`; `steps(*numbers)` gives (step,
     *numbers). A stage with a `result`, the name of a type, is a cast to it.
     """
 

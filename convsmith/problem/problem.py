@@ -43,7 +43,7 @@ DIRECTIONS = {
 class Problem(ABC):
     """One convolution or matrix product.
 
-    `dt` holds the types of source, weights and destination (of their gradients where the problem computes those).
+    `dt` holds the types of source, weights and destination (of their gradients if the problem computes gradients).
     `bia_dt` is the bias's type; empty stands for the default, f32 (f64 if a type in `dt` is f64). `stag`, `wtag` and
     `dtag` are layout tags as written; `any` leaves the layout open.
 
@@ -182,7 +182,7 @@ class Problem(ABC):
         return self.with_accuracy("strict")
 
     def canonical(self) -> Self:
-        """Return the same computation in the one form of all problems that have the same kernel: without names, with
+        """Return the canonical form of the problem, which all problems with the same kernel share: without names, with
         tags in `aBcd16b` form, and FWD_D for FWD_I.
         """
         made: Self | None = self.__dict__.get("_canonical")

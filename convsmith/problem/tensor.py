@@ -23,8 +23,8 @@ class Tensor:
 
     `role` is "in" (read), "out" (written) or "inout" (read, then written). `shape` is logical, `dims` holds the dims'
     names, `tag` is the layout as written. `default` holds the values used when a call omits the array, one for all
-    elements or one per element; None if a call must pass the array. `holds` is one of `HOLDS`; a gradient has
-    that of the array that it is a gradient of. `post_op` is the position of the post-op whose operand it is.
+    elements or one per element; None if a call must pass the array. `holds` is one of `HOLDS`; a gradient has the value
+    of the array of which it is the gradient. `post_op` is the position of the post-op whose operand it is.
     """
 
     name: str

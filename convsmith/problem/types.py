@@ -23,7 +23,8 @@ Array = np.ndarray[Any, Any]
 
 
 class ArrayType(NamedTuple):
-    """One data type; `name` is oneDNN's. Kernels multiply its numbers as those of the type `factor`, by default itself.
+    """One data type; `name` is oneDNN's. Kernels convert its numbers to the type `factor` (by default the type itself)
+    before multiplying.
     """
 
     name: str
@@ -33,7 +34,7 @@ class ArrayType(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Size of an element of an array in bits: numbers of 4 bits have a byte each, in whose lower half they are."""
+        """Bits that an element takes in an array: a 4-bit number takes a byte and is stored in its lower half."""
         return self.numpy.itemsize * 8
 
 
@@ -58,7 +59,7 @@ TYPES = {
 _OTHERS = ("f4_e2m1", "f4_e3m0", "s64", "boolean", "e8m0")
 _SMALL = ("f8_e4m3", "f8_e5m2")
 _NARROW = ("s4", "u4")
-"""Types of weights alone, whose packed operands hold two in a byte."""
+"""Types that only weights may have; packed operands hold two of their numbers per byte."""
 _INPUTS = ("f32", "bf16", "f16", *_SMALL)
 
 
@@ -86,7 +87,7 @@ def is_integer(name: str) -> bool:
 
 
 def factor_type(name: str) -> str:
-    """Return the type as which numbers of the type `name` are multiplied."""
+    """Return the type in which kernels multiply numbers of the type `name`."""
     return TYPES[name].factor or name
 
 
@@ -115,7 +116,7 @@ def print_types(types: tuple[str, ...]) -> str:
 
 
 def checked_bias_type(name: str, dt: tuple[str, str, str], acc: str) -> str:
-    """Return the bias's type, empty for the default: f32, or f64 beside f64. `acc` is the type of the sums.
+    """Return the bias's type, empty for the default: f32, or f64 if `dt` contains f64. `acc` is the type of the sums.
 
     UnsupportedError, which names the default, if the type is not available beside the types `dt`.
     """

@@ -1,7 +1,7 @@
-"""Copies of pixels in which a group of channels lies side by side, for layouts where channels lie apart.
+"""Copies of pixels that make a group of channels contiguous, for layouts in which channels are strided.
 
-Transforms work on vectors of channels. Where neighbours in memory are pixels, a group of channels of a block is copied
-on the way in or out; both nests are transpositions of tiles of pixels and channels.
+Transforms work on vectors of channels. In a layout whose pixels are contiguous, a group of channels of a block is
+copied on the way in or out; both copies transpose tiles of pixels by channels.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from convsmith.statement.statement import View
 
 
 def has_vectors_of_channels(view: View, lanes: int) -> bool:
-    """Return whether channels lie side by side in ``view``, as many as a vector has ``lanes``, or all."""
+    """Return whether ``view`` has contiguous runs of ``lanes`` channels, or of all channels if they are fewer."""
     channels = view.layout.shape[1]
     return any(b.dim == 1 and b.stride == 1 and b.size >= min(lanes, channels) for b in view.layout.blocks)
 
 
 @dataclass(frozen=True)
 class ChannelCopy:
-    """The copy of a block's pixels, of a group of channels, in ``buffer``: dims of it are axes, and last the channels.
+    """The copy of a group of channels of a block's pixels; the dims of ``buffer`` are the axes, then the channels.
 
-    It ``reads`` pixels that lie side by side, or writes them. Rows of pixels that ``are_whole`` follow each other in
-    memory. Names of its loops begin with ``name``.
+    If it ``reads``, it copies contiguous pixels into ``buffer``, otherwise out of it. Rows that ``are_whole`` are
+    contiguous with each other. Names of its loops begin with ``name``.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ChannelCopy:
 
     @property
     def pixel(self) -> str:
-        """Name of the loop over the pixels of such a vector."""
+        """Name of the loop over the pixels of a vector."""
         return f"{self.name}.x"
 
     @property
@@ -70,15 +70,15 @@ class ChannelCopy:
 
     @property
     def loops(self) -> tuple[str, str]:
-        """Names of the loops of a tile, the one along which neighbours are read first."""
+        """Names of the two loops of a tile, outermost first: the inner loop writes contiguous elements."""
         return (self.pixel, self.channel) if self.reads else (self.channel, self.pixel)
 
     def nest(
         self, there: Sequence[Index], channels: Index, move: Callable[[Sequence[Index], Index], Stmt]
     ) -> Stmt:
-        """Return the nest that runs ``move`` for each of ``there`` pixels along the axes, and each of ``channels``.
+        """Return the nest that runs ``move`` for each pixel of the extents ``there`` and each of ``channels``.
 
-        The innermost loop is the one along which it writes neighbours.
+        The innermost loop writes contiguous elements.
         """
         *rows, row = there
         c, v, x = Var(self.channel), Var(self.pixels), Var(self.pixel)

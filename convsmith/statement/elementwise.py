@@ -92,8 +92,8 @@ def _gelu_erf(x: Value, alpha: float, beta: float, t: DType) -> Value:
     """Return ``max(x, 0) - a * q`` with a = abs(x) and q the tail of the normal distribution beyond a.
 
     q is exp(-a**2 / 2) times a polynomial in 1 / (1 + 0.3 * a), fitted to 4e-9; the rounding error of a**2 is
-    compensated. The exponential is multiplied last, and a is limited, so that no product is denormal: a CPU computes
-    those a hundred times as slowly.
+    compensated. The exponential is multiplied last, and a is limited, so that no product is denormal: denormal operands
+    are about a hundred times slower on a CPU.
     """
     a = Binary("min", Unary("abs", x), f32(13.14))
     square = mul(a, a)

@@ -26,7 +26,9 @@ from convsmith.statement.integer_steps import integer_step
 from convsmith.statement.statement import Statement, View
 
 WEIGHT_SUMS, SOURCE_SUMS = "wei_sums", "src_sums"
-"""The memory of sums of entries, by which zero points are taken off the products' sums (`statement/offsets.py`)."""
+"""Names of the arrays of sums of entries, with which zero points are subtracted from the sums of products
+(`statement/offsets.py`).
+"""
 DIVIDE = 23
 """Bits of the shift that, with a multiplication, divides by 255."""
 
@@ -94,7 +96,7 @@ def top_bit(view: View) -> int:
 
 
 def source_point(problem: Problem, view: View, buffers: Buffers) -> Value | None:
-    """Return the zero point of an element of the source; None if the problem has none."""
+    """Return the zero point of an element of the source; None if the source has none."""
     quantity = problem.quantity(ZERO_POINTS, "src")
     if quantity is None:
         return None
@@ -158,7 +160,7 @@ class Epilogue:
         rows, columns = sums.get(self.st.a.name), sums.get(self.st.b.name)
         left, right = map(greatest, p.bits)
         depth = p.dims["k"]
-        if p.bits[1] == 8:  # multiplied as entries that are 128 less
+        if p.bits[1] == 8:  # entries are multiplied as entry - 128
             assert rows is not None
             v = Binary("add", v, Binary("mul", rows, const(S32, 128)))
         v = integer_step("s32_rescale", v, FULL * FULL, left * right)
@@ -199,7 +201,9 @@ class Epilogue:
         return of_flipped(view, self._own_point(view) if self.problem.forward else None)
 
     def _own_point(self, view: View) -> Value | None:
-        """Return the zero point of a factor of a problem that runs forward; None if the problem has none."""
+        """Return the zero point of a factor in a forward problem; None if the problem runs backward or has no zero
+        point.
+        """
         if view.name == self.st.a.name:
             return source_point(self.problem, view, self.buffers)
         if self.problem.quantity(ZERO_POINTS, view.name) is None:

@@ -1,7 +1,8 @@
-"""Statements of consecutive stages as nests of one kernel, and memory between them.
+"""Nests for the statements of consecutive stages in one kernel, and the arrays between the stages.
 
-The loops of stage `n`, counted from 1, have that number behind the names of their statement, except those of the first.
-A statement reads the array that the one before it writes; its other arrays have their names in the whole problem.
+The loops of stage `n`, counted from 1, have `n` appended to the names in their statement; the loops of stage 1 keep
+their names. A statement reads the array that the statement before it writes; its other arrays have their names in the
+whole problem.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from convsmith.statement.winograd import Winograd
 
 
 def in_whole_blocks(st: Statement) -> Statement:
-    """Return ``st`` with a result whose extents are those of its blocks, none of which the statement leaves to others.
+    """Return ``st`` with the extents of its result rounded up to whole blocks, so that the statement writes no padding.
     """
     layout = Layout(st.c.layout.padded_shape, st.c.layout.blocks)
     return replace(st, c=replace(st.c, layout=layout))
 
 
 def stage_statement(problem: Problem, n: int) -> Statement:
-    """Return the statement of ``problem``, or that of its stage ``n`` (from 0) in a kernel of its own, as that kernel
-    names loops and arrays.
+    """Return the statement of ``problem``. If it has several stages, return the statement of stage ``n`` (from 0) with
+    the loops and arrays named as in a kernel of that stage alone.
     """
     stages = stages_of(problem)
     if stages is None:
@@ -42,13 +43,12 @@ def stage_statement(problem: Problem, n: int) -> Statement:
 
 
 def stage_name(n: int) -> str:
-    """Return the name of the statement of stage ``n`` (from 0), and of a kernel before the main one that ends with it.
-    """
+    """Return the name of the statement of stage ``n`` (from 0), and of a preceding kernel whose last stage it is."""
     return f"stage{n + 1}"
 
 
 def suffix(n: int) -> str:
-    """Return the end of the names of the loops of stage ``n`` (from 0)."""
+    """Return the suffix of the names of the loops of stage ``n`` (from 0)."""
     return str(n + 1) if n else ""
 
 
@@ -109,12 +109,12 @@ class FusedStatements:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """All statements in the order in which they run, as the kernels name loops and arrays."""
+        """All statements in the order in which they run, with the kernel's names of loops and arrays."""
         sums = (replace(self._in_kernel(n, st), name=self.name(n, st.name)) for n, st in self.sums)
         return (*sums, *map(self.renamed, self.numbers))
 
     def naive(self, before: Sequence[Kernel] = ()) -> Kernel:
-        """Return the nests of all statements, one after the other, in a kernel that allocates what lies between them.
+        """Return the nests of all statements, one after the other, in a kernel that allocates the arrays between them.
 
         The kernels ``before`` write arrays that the nests read.
         """

@@ -1,4 +1,4 @@
-"""The naive nest of a statement: a dozen lines that define what every kernel computes."""
+"""The naive nest of a statement: the few lines of code that define what every kernel computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from convsmith.statement.statement import Dim, Statement, View
 
 
 def naive(problem: Problem, st: Statement, before: Sequence[Kernel] = ()) -> Kernel:
-    """Return the nest of ``st``, a statement of ``problem``: sums, and what follows them.
+    """Return the nest of ``st``, a statement of ``problem``: the sums, followed by the final step.
 
     The kernels ``before`` write arrays that the nest reads.
     """
@@ -49,7 +49,7 @@ def naive(problem: Problem, st: Statement, before: Sequence[Kernel] = ()) -> Ker
 
 
 def _centred(problem: Problem, st: Statement, buffers: Buffers, sums: Value) -> Value:
-    """Return ``sums`` less the source's zero point times the number of terms."""
+    """Return ``sums`` minus the source's zero point times the number of terms."""
     point = of_flipped(st.a, source_point(problem, st.a, buffers))
     if point is None:
         return sums
@@ -71,10 +71,11 @@ def _less(value: Value, point: Value | None) -> Value:
 
 
 def zero_lanes(view: View, buffers: Buffers) -> tuple[Stmt, ...]:
-    """Return nests that write zeros to the elements that a blocked layout adds, one for each dim that it rounds up.
+    """Return nests that write zeros to the padding of a blocked layout, one nest for each dim that the layout rounds
+    up.
 
-    The nest of a dim covers what lies beyond that dim, within the extents of the earlier ones. The dim's own loop is
-    innermost: it stays within a block, whose elements are near each other.
+    The nest of a dim covers the padding along that dim, within the extents of the earlier dims. The dim's own loop is
+    innermost: it stays within a block, so its stores are close to each other.
     """
     c, index = buffers[view.name], tuple(Var(f"pad{n}") for n in range(len(view.layout.shape)))
     nests = []
@@ -87,8 +88,7 @@ def zero_lanes(view: View, buffers: Buffers) -> tuple[Stmt, ...]:
 
 
 def added_boxes(layout: Layout) -> Iterator[tuple[int, Sequence[int], Sequence[int]]]:
-    """Yield each dim that a blocked layout rounds up, with the starts and the ends of the elements that it adds there.
-    """
+    """Yield each dim that a blocked layout rounds up, with the start and the end of its padding along every dim."""
     logical, padded = layout.shape, layout.padded_shape
     for dim in range(len(logical)):
         if logical[dim] < padded[dim]:

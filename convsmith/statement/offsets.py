@@ -57,10 +57,10 @@ def of_fewer_bits(st: Statement) -> bool:
 def summed(
     problem: Problem, st: Statement, flip: tuple[str, ...] = (), pack: tuple[str, ...] = (), filled: bool = False
 ) -> Statement | None:
-    """Return the statement with zero points, its own and those of flipping, subtracted from the sums; None if that is
+    """Return the statement that subtracts zero points, its own and those due to flipping, from the sums; None if
     illegal.
 
-    If A is ``filled``, all taps are present at every pixel, and one sum of weights serves all.
+    If A is ``filled``, all taps are present at every pixel, and one sum of weights serves all pixels.
     """
     source = problem.quantity(ZERO_POINTS, "src")
     fewer = of_fewer_bits(st)
@@ -90,10 +90,10 @@ def _adding(
     given: View, result: View, dims: Sequence[Dim], reduce: Sequence[Dim], when: When = "packing",
     shifted: bool = False, order: tuple[str, ...] = (),
 ) -> Statement:
-    """Return the statement that adds up the terms of ``given`` that are there, over ``reduce``, into ``result``.
+    """Return the statement that adds up the present terms of ``given`` over ``reduce`` into ``result``.
 
-    ``order`` names the reduction loops as they read memory best. Where ``shifted`` is set, all terms are there, and the
-    source's zero point is subtracted from each.
+    ``order`` names the reduction loops in the order that reads memory sequentially. Where ``shifted`` is set, all terms
+    are present, and the source's zero point is subtracted from each.
     """
     names = order or tuple(d.name for d in reduce)
     around = tuple(replace(d, kind="m") for d in dims)
@@ -106,7 +106,7 @@ def _adding(
 def sums_of(problem: Problem, st: Statement) -> tuple[Statement, ...]:
     """Return the statements that make the sums of ``st.sums``, in the order in which they run.
 
-    The sums of the weights are made when the weights are packed, the sums of the source in each call.
+    The sums of the weights are computed when the weights are packed, the sums of the source in each call.
     """
     makers = {st.b.name: _weights, st.a.name: _source}
     return tuple(s for view in st.sums for s in makers[view.adds](problem, st, view))
@@ -131,18 +131,18 @@ def _weights(_: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
 
 
 def _cuts(st: Statement) -> tuple[Cut, ...]:
-    """Return the cases in which the mask removes taps from sums of weights; none if all terms are present."""
+    """Return the cases in which the mask removes taps from sums of weights; empty if all terms are present."""
     return () if st.a.filled else cuts(st)
 
 
 def _source(problem: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
-    # Less its zero point, an element is zero where it is absent.
+    # After its zero point is subtracted, an absent element is zero.
     st = replace(st, factors=(replace(st.a, filled=False), st.b))
     others = _varying(st, st.a, "batch", "m")
     taps = tuple(d for d in st.of("k") if d.axis)
     shifted = not of_fewer_bits(st)
     if not st.a.packed and shifted:
-        # Less its zero point, an element is the same either way.
+        # After the zero point is subtracted, a flipped element equals the original one.
         st = replace(st, factors=(replace(st.a, flipped=False), st.b))
     if is_true(st.a.mask) and all(d.size == 1 for d in taps):
         return (_adding(st.a, result, others, st.of("k"), "before", shifted, st.reduce),)
@@ -168,13 +168,15 @@ def _source(problem: Problem, st: Statement, result: View) -> tuple[Statement, .
 
 
 def _varying(st: Statement, view: View, *kinds: str) -> tuple[Dim, ...]:
-    """Return the dims of those kinds along which a view varies."""
+    """Return the dims of the given kinds along which a view varies."""
     names = {v for x in view.coords for v in variables_of(x)} | variables_of(view.mask)
     return tuple(d for d in st.of(*kinds) if Var(d.name) in names)
 
 
 def _view(name: str, of: View, dims: Sequence[Dim], *index: Index) -> View:
-    """Return the view of sums of ``of`` at each point of ``dims``, or at an index along the first ones."""
+    """Return the view of sums of ``of`` at each point of ``dims``; ``index`` replaces the coordinates along the first
+    dims.
+    """
     coords = (*index, *(Var(d.name) for d in dims[len(index) :]))
     layout = Layout.from_tag("any", tuple(d.size for d in dims))
     return View(name, "s32", layout, coords, (true(),) * len(coords), adds=of.name)

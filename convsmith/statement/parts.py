@@ -46,7 +46,7 @@ def _split(st: Statement, loop: str, parts: int) -> Statement:
     c = View(SUMS, st.acc, st.c.layout.repeated(parts), (Var(PART), *st.c.coords), (true(),) * (len(st.c.coords) + 1))
     return replace(
         st, dims=(Dim(PART, parts, "batch"), *dims), factors=tuple(v.at(in_part) for v in st.factors), c=c, sums=(),
-        finish="sum", whole_=st,
+        finish="sum", part_of=st,
     )  # fmt: skip
 
 
@@ -58,5 +58,5 @@ def sum_of_parts(st: Statement) -> Statement:
     around = tuple(replace(d, kind="m") for d in dims)
     return Statement(
         (*around, replace(st.dims[0], kind="k")), (st.c,), whole.c, (PART,), st.acc, sums=whole.sums, name="sums",
-        when="after", whole_=whole,
+        when="after", part_of=whole,
     )  # fmt: skip

@@ -72,7 +72,7 @@ def _cut(part: Cond, var: Var, taps: dict[Var, Range]) -> tuple[Index, Cond]:
     if isinstance(part, Eq0) and not isinstance(part.arg, Mod):
         step, rest = _take(part.arg, tap)
         ends = (0, 0 if tap is None else -step * taps[tap][1])
-        least = min(ends) - 1  # no tap is present here or below
+        least = min(ends) - 1  # no tap is present at or below this case
         moved = var + least if tap is None else tap * step + var + least
         return minimum(maximum(rest, least), max(ends) + 1) - least, eq(moved, 0)
     if isinstance(part, Eq0):

@@ -17,7 +17,8 @@ from convsmith.statement.winograd import Winograd
 
 @dataclass(frozen=True)
 class Program:
-    """The statements of ``problem``: ``main`` computes the products, the others prepare its operands or finish it.
+    """The statements of ``problem``: ``main`` computes the products; the other statements prepare its operands or
+    finish its result.
 
     A problem of several stages has ``kernels``, in the order in which they run. All statements of a kernel but the last
     run at a loop of a later one. Where a problem of one stage is computed by a ``transform``, the main statement is the
@@ -46,7 +47,9 @@ class Program:
         return tuple(st for st in self.statements if st.when in when)
 
     def naive(self) -> Kernel:
-        """Return the naive nest of the main statement, with those of the statements that prepare its operands."""
+        """Return the naive nest of the main statement, preceded by the nests of the statements that prepare its
+        operands.
+        """
         if self.kernels:
             *others, last = self.kernels
             return last.naive([kernel.naive() for kernel in others])

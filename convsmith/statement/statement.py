@@ -33,8 +33,8 @@ FLIPPED = {"u8": "s8", "s8": "u8"}
 class Dim:
     """A dim of the nest: ``kind`` is its role in ``C[m, n] += A[m, k] * B[k, n]`` (``batch`` is in all three).
 
-    ``axis`` is the letter of the spatial axis that the dim runs along, or nothing. ``sort`` says that it runs over
-    "images", or over "taps" of a window; nothing for other dims.
+    ``axis`` is the letter of the spatial axis that the dim runs along, or empty. ``sort`` is "images" or "taps" if the
+    dim runs over images or over taps of a window, and empty otherwise.
     """
 
     name: str
@@ -58,10 +58,10 @@ class View:
 
     The factor of a ``flipped`` view has its top bit inverted: u8 becomes s8 and 128 less, s8 the reverse. An absent
     element of a ``filled`` view reads as the tensor's zero point, and its term is present. A ``packed`` view is read
-    from memory in the order of the nest. Entries of a view with ``fewer`` bits are requantised before they are
-    multiplied, s8 ones as those 128 more. Bytes of a ``narrow`` view hold a number of that type in their lower halves,
-    and packing may put two of them into a byte. A ``constant`` view is equal in all calls. ``adds`` is the name of the
-    view whose entries this one holds sums of. The arrays ``beside`` it are packed in one stream with it.
+    from memory in the order of the nest. Entries of a ``requantised`` view are requantised to fewer bits before they
+    are multiplied, s8 entries after adding 128. Each byte of a ``narrow`` view holds a number of that type in its lower
+    half, and packing may put two of them into a byte. A ``constant`` view has the same contents in all calls. ``adds``
+    names the view whose entries are summed in this view. The arrays ``beside`` are packed into one stream with it.
     """
 
     name: str
@@ -102,12 +102,12 @@ class View:
 
 
 When = Literal["packing", "before", "loop", "main", "after"]
-"""When a statement runs: while an operand is packed, or in each call, as the main statement, before or after it, or at
-a loop of it."""
+"""When a statement runs: while an operand is packed; in each call, as the main statement or before or after it; or
+inside a loop of the main statement."""
 
 Finish = Literal["epilogue", "sum", "centred"]
-"""The last step of a statement: the problem's epilogue, a conversion to the result's type, or that after the source's
-zero point is subtracted once for each term."""
+"""The last step of a statement: the problem's epilogue, a conversion to the result's type, or a conversion after the
+source's zero point is subtracted once for each term."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class Statement:
     """``c = finish(sum over k of the product of factors)`` over the dims of the nest, in the order of the naive nest.
 
     ``factors`` are the views A and B, or A alone where the statement only adds up entries. The masks are those of A.
-    ``axes`` are the axes of the window that A is read through, outermost first; a matrix product has none. ``reduce``
-    names the reduction loops in the order in which they read memory best, outermost first. ``acc`` is the data type of
-    the sums. Where ``shifted`` is set, zero points are subtracted from the factors. Else ``sums`` are the views of the
-    sums of entries of A and B by which the epilogue subtracts them. ``sizes`` stand in the masks for extents and pads
-    that are known at the call only. A statement with ``whole_`` computes a part of each sum of that statement, or
-    finishes the parts.
+    ``axes`` are the axes of the window that A is read through, outermost first; empty for a matrix product. ``reduce``
+    names the reduction loops in the order that reads memory sequentially, outermost first. ``acc`` is the data type of
+    the sums. Where ``shifted`` is set, zero points are subtracted from the factors. Otherwise ``sums`` are the views of
+    the sums of entries of A and B with which the epilogue subtracts zero points. ``sizes`` are the extents and pads in
+    the masks that are known only at the call. A statement with ``part_of`` computes a part of each sum of that
+    statement, or adds up and finishes the parts.
     """
 
     dims: tuple[Dim, ...]
@@ -135,7 +135,7 @@ class Statement:
     name: str = "conv"
     when: When = "main"
     finish: Finish = "epilogue"
-    whole_: Statement | None = None
+    part_of: Statement | None = None
 
     @property
     def a(self) -> View:
@@ -150,7 +150,7 @@ class Statement:
     @property
     def whole(self) -> Statement:
         """The statement whose result is finished."""
-        return self if self.whole_ is None else self.whole_
+        return self if self.part_of is None else self.part_of
 
     @property
     def n(self) -> str:
@@ -159,14 +159,14 @@ class Statement:
 
     @property
     def constant(self) -> bool:
-        """Whether B is equal in all calls."""
+        """Whether B has the same contents in all calls."""
         return self.b.constant
 
     @cached_property
     def residues(self) -> dict[str, int]:
         """The number of residue classes of each loop that a stride must divide: the mask is the same within a class.
 
-        There are none where a pad is known at the call only: it decides which class meets the stride.
+        Empty if a pad is known only at the call, because the pad decides which class meets the stride.
 
         ``e % s == 0`` does not change when a variable with the coefficient ``c`` in ``e`` moves by ``s / gcd(s, c)``.
         """

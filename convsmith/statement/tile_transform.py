@@ -20,10 +20,11 @@ Write = Callable[[Index, Sequence[Index], Value], Stmt]
 
 @dataclass(frozen=True)
 class TileTransform:
-    """The nest that multiplies each axis of a tile by a constant matrix: straight-line code along one axis, loops over
-    the others, and between two axes an array of the given ``scope``.
+    """The nest that multiplies each axis of a tile by a constant matrix.
 
-    Names of loops and arrays begin with ``name``; of all ``channels``, groups of ``width`` run side by side.
+    The product along one axis is straight-line code inside loops over the other axes; an array of the given ``scope``
+    holds the result between two axes. Names of loops and arrays begin with ``name``. The ``channels`` are processed in
+    groups of ``width``, one per lane.
     """
 
     name: str
@@ -103,7 +104,7 @@ def _writer(buffer: Buffer, first: Index) -> Write:
 
 
 def _sum(terms: Sequence[tuple[float, Value]], type_: DType) -> Value:
-    """Return the sum of products of constants and values, 0 where there are none."""
+    """Return the sum of products of constants and values, 0 if it is empty."""
     if not terms:
         return const(type_, 0)
     start = next((n for n, (c, _) in enumerate(terms) if c == 1), 0)

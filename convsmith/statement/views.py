@@ -26,16 +26,16 @@ from convsmith.problem.types import factor_type
 from convsmith.statement.statement import Dim, Requantised, Statement, View
 
 IMAGES = "mb"
-"""The dim of images, along which a kernel repeats what it does to one."""
+"""The dim of images; a kernel treats all images alike."""
 
 
 def end(dim: str) -> Var:
-    """Return the size of ``dim`` where it is known at the call only."""
+    """Return the size of ``dim`` that is known only at the call."""
     return Var(f"{dim}_end")
 
 
 def front_pad(axis: str) -> Var:
-    """Return the front pad along ``axis`` where it is known at the call only."""
+    """Return the front pad along ``axis`` that is known only at the call."""
     return Var(f"pad_{axis}")
 
 
@@ -43,8 +43,8 @@ def statement(p: Problem, target: Machine | None = None, symbolic: bool = False)
     """Return the statement of a matrix product, or of a convolution or deconvolution in its direction.
 
     ``target`` determines the type of the sums; without it, the type is correct for every target. In the masks of a
-    ``symbolic`` statement, extents and pads are sizes of its kernel; those of ``p`` are placeholders. The table of
-    nodes keeps the statement, because choosing a config and planning it both ask for it.
+    ``symbolic`` statement, extents and pads are sizes of its kernel, and the numbers of ``p`` are placeholders. The
+    intern table caches the statement, because choosing a config and planning it both need it.
     """
     acc = sums_type(p, target)
     known = nodes()
@@ -96,14 +96,14 @@ def _shifted(p: Problem) -> bool:
 
 
 def _at(p: Matmul, t: Tensor, repeated: Collection[str] = ()) -> View:
-    """Return a matrix at the variables named after its dims; at 0 along dims in which it is repeated."""
+    """Return a matrix at the variables named after its dims; at 0 along dims in which it is broadcast."""
     varies = (size == p.dims[name] and name not in repeated for name, size in zip(t.dims, t.shape))
     coords = tuple(Var(name) if v else as_index(0) for name, v in zip(t.dims, varies))
     return View(t.name, factor_type(t.dtype), t.layout, coords, (true(),) * len(coords), narrow=_narrow(t))
 
 
 def _narrow(t: Tensor) -> str:
-    """Return the type of a tensor's numbers where kernels multiply them as those of another one; else nothing."""
+    """Return the type of a tensor's numbers if kernels multiply them in another type, otherwise the empty string."""
     return t.dtype if factor_type(t.dtype) != t.dtype else ""
 
 

@@ -2,7 +2,7 @@
 
 Along each axis, F(m, r) computes a tile of m pixels of the result from (m - 1) * stride + r pixels of the source
 (`arith/winograd.py`). In a gradient of the source or a deconvolution with a stride, the pixels of the result in one
-residue class are a convolution with stride 1 and a part of the taps, which has an F(m, r) of its own. With all axes
+residue class are a convolution with stride 1 and a part of the taps, with its own F(m, r). With all axes
 nested, a tile has the product of the frequencies of all axes. Each block of tiles
 runs three nests, between which arrays of the block stay in the cache::
 
@@ -11,10 +11,9 @@ runs three nests, between which arrays of the block stay in the cache::
     dst[oc, pixels of the tile] = epilogue of A^T prod
 
 `wei_w` is G of the weights, computed when they are packed. Sources of 16 bits are converted to f32 as they are
-transformed. The transforms take the channels of all groups one after the other, the product is one for each group. A
-transform of several axes takes one axis after the other.
-Where channels lie apart in memory, a transform runs for one group of channels at a time, and its pixels pass through a
-copy in which these lie side by side (`statement/channel_copies.py`).
+transformed. The transforms process the channels of all groups as one dim; each group has its own product. A transform
+of several axes takes one axis after the other. In layouts whose channels are strided, a transform processes one group
+of channels at a time through a copy in which the channels are contiguous (`statement/channel_copies.py`).
 """
 
 from __future__ import annotations
@@ -58,16 +57,15 @@ FREQUENCY = "f"
 FACTORS = ("f32", "bf16", "f16")
 """Types of factors that are transformed in f32."""
 REACH = 32
-"""Maximum number of pixels that a tile covers along an axis, of the finer array: it bounds the rows and columns of the
-matrices. A transform is straight-line code on such a line, and the search for sums that its rows share takes the cube.
+"""Maximum number of pixels that a tile covers along an axis, at the finer side, which bounds the size of the matrices.
+Straight-line code grows with their size, and the search for shared sums takes cubic time.
 """
 SOURCES = 2.0**64
-"""The largest magnitude of sources with which no sum overflows, whatever weights within their limit are. It is the
-square root of f32's range: weights have the other half, less what the transforms multiply.
+"""Largest magnitude of sources for which no sum overflows, whatever the weights within their limit are. It is the
+square root of f32's range; weights may use the other half, divided by the growth in the transforms.
 """
 ERROR = 4.0
-"""Maximum of the expected error relative to the direct statement's for which `--accuracy=relaxed` admits a transform.
-"""
+"""Maximum expected error, relative to the direct statement, of a transform that `--accuracy=relaxed` admits."""
 
 
 @dataclass(frozen=True)
@@ -133,17 +131,17 @@ class FilteredAxis:
 
     @property
     def first(self) -> Index:
-        """The tile in hand."""
+        """The first input of the current tile."""
         return Var(f"b{self.letter}") * self.block + Var(f"t{self.letter}")
 
     @property
     def read(self) -> int:
-        """Pixels of the source that cover those that a block reads."""
+        """Pixels of the source that a block reads, from the first to the last."""
         return min((self.block - 1) * self.step + (self.pixels - 1) * self.dilation + 1, self.inputs)
 
     @property
     def first_read(self) -> Index:
-        """The first of them, at which as many follow."""
+        """The first pixel that a block reads, moved inwards so that all `read` pixels exist."""
         given = Var(f"b{self.letter}") * self.block * self.step + self.start
         if self.read == self.inputs:
             return as_index(0)
@@ -156,7 +154,7 @@ class FilteredAxis:
 
     @property
     def first_written(self) -> Index:
-        """The first of them."""
+        """The first pixel of the result that a block covers."""
         return Var(f"b{self.letter}") * (self.block * self.m)
 
 
@@ -164,8 +162,8 @@ class FilteredAxis:
 class Winograd:
     """The program of ``direct``, a statement of ``problem``, under F(m, r) along ``axes``.
 
-    A block has tiles of several ``images``, an axis under F(1, 1), which multiplies by one. Transforms work on
-    ``width`` channels at a time, which one of ``registers`` vectors holds. A cache line has ``line`` elements.
+    ``images`` is an axis under F(1, 1), the identity, because a block has tiles of several images. Transforms work on
+    ``width`` channels, one of ``registers`` vectors, at a time. A cache line has ``line`` elements.
     """
 
     problem: Problem
@@ -178,12 +176,12 @@ class Winograd:
 
     @property
     def tiled(self) -> tuple[FilteredAxis, ...]:
-        """The axes that a block has tiles along: that of images, and those of the filter."""
+        """The axes along which a block has tiles: images, and the axes of the filter."""
         return (self.images, *self.axes)
 
     def in_blocks(self, sizes: Mapping[str, int]) -> Winograd:
-        """Return the program with ``sizes`` of a block: its tiles along a pixel loop, by default all, and its images,
-        by default one. ConfigError where a loop is none of these.
+        """Return the program with the given ``sizes`` of a block: tiles along a pixel loop (by default all) and images
+        (by default one). ConfigError if another loop is named.
         """
         _check_names("block", sizes, [x.pixel for x in self.tiled])
         images, *axes = (
@@ -205,14 +203,14 @@ class Winograd:
         c = self._view(PRODUCTS, (frequency, *tiles), n)
         return Statement(
             (frequency, *groups, n, *tiles, k), (a, b), c, (k.name,), direct.acc, name="conv", finish="sum",
-            whole_=direct,
+            part_of=direct,
         )  # fmt: skip
 
     def _view(self, name: str, outer: Sequence[Dim], channel: Dim, is_constant: bool = False) -> View:
-        """Return the view of an array that has a dim for each of ``outer``, and last one for channels.
+        """Return the view of an array with a dim for each of ``outer``, and channels as the last dim.
 
-        Where the groups are not among ``outer``, the channels of one group follow those of another. A transform moves
-        the same element of every frequency: those of its arrays are spread over the sets of a cache.
+        If the groups are not in ``outer``, the channels of all groups form the last dim. A transform accesses the same
+        element of every frequency, so the layout spreads frequencies over the sets of a cache.
         """
         groups = [d for d in self.direct.of("batch") if d not in outer]
         sizes = (*(d.size for d in outer), channel.size * prod(d.size for d in groups))
@@ -226,11 +224,13 @@ class Winograd:
 
     @property
     def first_group(self) -> dict[Var, Index]:
-        """The group from which channels are counted, where a channel stands for its group too."""
+        """Substitutes group 0, so that a channel index counts from the first channel of all groups."""
         return {Var(d.name): as_index(0) for d in self.direct.of("batch")}
 
     def naive(self) -> Kernel:
-        """Return the nests of a block in the loops over images and blocks, and before it that of the weights."""
+        """Return the nests of a block inside the loops over images and blocks, preceded by the nest that transforms the
+        weights.
+        """
         buffers = Buffers(self.problem, self.direct.a, self.product.b, self.direct.c)
         source, weights, products = (buffers[name] for name in (self.direct.a.name, WEIGHTS, self.direct.c.name))
         one = naive(self.problem, self.product)
@@ -254,7 +254,8 @@ class Winograd:
 
     @property
     def limit(self) -> float:
-        """The power of two up to which weights with sources up to `SOURCES` overflow in no transform and no sum.
+        """Largest power of two such that weights up to it, with sources up to `SOURCES`, overflow in no transform and
+        no sum.
 
         Half of f32's range is left for rounding.
         """
@@ -264,7 +265,7 @@ class Winograd:
 
     @property
     def is_exact(self) -> bool:
-        """Whether small integers stay exact, because no number of the matrices has another divisor than two."""
+        """Whether small integers stay exact, because every divisor in the matrices is a power of two."""
         rows = (row for x in self.axes for row in x.matrices.weights)
         return all(c.denominator & (c.denominator - 1) == 0 for row in rows for c in row)
 
@@ -280,8 +281,8 @@ class Winograd:
 
     @property
     def transforms(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-        """For each transform of a call, the names of its loops over groups of channels and their copies' pixels, and of
-        those over tiles, outermost first.
+        """For each transform of a call, its loops over groups of channels and copied pixels, and its loops over tiles,
+        outermost first.
         """
         copied = {copy.name: (copy.pixels,) for copy in self.copies}
         return tuple(
@@ -290,9 +291,9 @@ class Winograd:
 
     @cached_property
     def copies(self) -> tuple[ChannelCopy, ...]:
-        """The copies of groups of channels: of the source, and of the result, where their channels lie apart.
+        """The copies of groups of channels of the source and of the result, for those whose channels are strided.
 
-        Rows of one image follow each other in memory; those of one axis are images, between which other channels lie.
+        Rows of one image are contiguous in memory. With one axis, the rows are images, which other channels separate.
         """
         last, in_rows = self.axes[-1], len(self.axes) > 1
         ends = (
@@ -315,7 +316,7 @@ class Winograd:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether registers hold the weights of a vector of channels between the transforms of any two axes."""
+        """Whether registers can hold the weights of a vector of channels between the transforms of any two axes."""
         between = range(1, len(self.axes))
         sizes = (prod(x.frequencies for x in self.axes[:n]) * prod(x.r for x in self.axes[n:]) for n in between)
         return max(sizes, default=0) <= self.registers
@@ -398,7 +399,8 @@ class Winograd:
         return transform.nest(Alloc(copy.buffer, block(self._of_tiles("d", body), written_out)))
 
     def _ends(self, end: str) -> dict[Var, Index]:
-        """Return the variables over the tiles of a block that the transform at ``end`` has in place of the product's.
+        """Return the variables over the tiles of a block that the transform at ``end`` uses in place of the product's
+        variables.
         """
         return {Var(f"t{x.letter}"): Var(f"t{x.letter}_{end}") for x in self.tiled}
 
@@ -440,10 +442,6 @@ class Winograd:
         return number
 
 
-Variable = Var
-"""Within a rewriter, ``Var`` is its method."""
-
-
 class _Finished(Rewriter):
     """Replaces the sum by a value, and variables by the point of the result."""
 
@@ -451,7 +449,7 @@ class _Finished(Rewriter):
         super().__init__()
         self.point, self.acc, self.value = point, acc, value
 
-    def visit_Var(self, v: Variable) -> Index:
+    def visit_Var(self, v: Var) -> Index:
         return self.point.get(v, v)
 
     def visit_Load(self, v: Load) -> Value:
@@ -463,8 +461,8 @@ def winograd(
 ) -> Winograd:  # fmt: skip
     """Return the program of ``direct`` with F(m, r) along the pixel loops of ``sizes``, which give m.
 
-    A block has all tiles of an image. Vectors of ``width`` channels lie in ``registers``. A cache line has ``line``
-    elements. ConfigError where there is no such program.
+    A block has all tiles of an image. ``registers`` vectors of ``width`` channels are available. A cache line has
+    ``line`` elements. ConfigError if there is no such program.
     """
     text = ",".join(f"{n}:{m}" for n, m in sizes.items())
 
@@ -523,7 +521,7 @@ def winograd(
 
 
 def _check_names(option: str, given: Mapping[str, int], legal: Sequence[str]) -> None:
-    """Raise ConfigError where an ``option`` gives a loop that is not ``legal``, or a number below 1."""
+    """Raise ConfigError if an ``option`` gives a loop that is not ``legal``, or a number below 1."""
     for name, size in given.items():
         if name not in legal or size < 1:
             raise ConfigError("winograd", f"--{option}={name}:{size}: legal are {', '.join(legal)}, and at least 1")

@@ -23,7 +23,7 @@ LHS, RHS = np.zeros((4, 5), np.uint8), np.zeros((5, 6), np.uint8)
             "shape",
             "lhs of shape .* has depth 5, rhs of shape .* has depth 4; legal",
         ),
-        ({"bits": (0, 8)}, "bits", r"bits=\(0, 8\) is not legal: expected those of lhs and of rhs, each 1 to 8"),
+        ({"bits": (0, 8)}, "bits", r"bits=\(0, 8\) is not legal: expected the bits of lhs and of rhs, each 1 to 8"),
         ({"bits": (8, 9)}, "bits", r"bits=\(8, 9\) is not legal"),
         ({"bits": 8}, "bits", "bits=8 is not legal"),
         ({"bits": (7.0, 8)}, "bits", "is not legal"),

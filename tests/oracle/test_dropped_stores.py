@@ -64,7 +64,7 @@ def places(form: str, size: int) -> Array:
 def dropping(st: Statement, forms: dict[int, str]) -> Statement:
     """The statement with masks on some coordinates of its result."""
     if st.whole is not st:
-        return replace(st, whole_=dropping(st.whole, forms))
+        return replace(st, part_of=dropping(st.whole, forms))
     ranges = {Var(d.name): (0, d.size - 1) for d in st.dims}
     masks = list(st.c.masks)
     for dim, form in forms.items():

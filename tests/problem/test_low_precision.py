@@ -85,7 +85,7 @@ def test_entries_of_fewer_bits() -> None:
 
 @pytest.mark.parametrize("bits", [(0, 8), (8, 9), (8,), (8, 8, 8), 8, (True, 8), ("8", 8), None])
 def test_bits_that_are_not_legal(bits: object) -> None:
-    with pytest.raises(UsageError, match="expected those of lhs and of rhs, each 1 to 8"):
+    with pytest.raises(UsageError, match="expected the bits of lhs and of rhs, each 1 to 8"):
         check_bits(bits)
 
 

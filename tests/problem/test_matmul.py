@@ -111,7 +111,7 @@ def test_lines_of_fewer_bits_read_back() -> None:
         ("--stag=nhwc 2x3:3x4", UsageError, "--stag=nhwc: layout tag 'nhwc' does not suit a tensor of 2 dims"),
         ("--runtime_dims_masks=3:3 2x3:3x4", UnsupportedError, "--runtime-dims-masks is not available"),
         ("--attr-scales=src:per_dim_0 2x3:3x4", UnsupportedError, "available for src: common"),
-        ("--bits=7 2x3:3x4", UsageError, "bits=(7,) is not legal: expected those of lhs and of rhs, each 1 to 8"),
+        ("--bits=7 2x3:3x4", UsageError, "bits=(7,) is not legal: expected the bits of lhs and of rhs, each 1 to 8"),
         ("--dt=u8:s8:s32 --bits=0:8 2x3:3x4", UsageError, "bits=(0, 8) is not legal"),
         ("--dt=u8:s8:s32 --bits=7:x 2x3:3x4", UsageError, "bits=(7, 'x') is not legal"),
         ("--bits=7:5 2x3:3x4", UsageError, "--bits=7:5 with --dt=f32:f32:f32: legal are u8 and s8"),

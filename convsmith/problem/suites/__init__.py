@@ -36,7 +36,8 @@ _WAYS = (
 
 
 _LAST = ("BWD_W", "axb")
-"""The way whose result, the gradient of the weights, has channels last too, as in the libraries that have them last."""
+"""The way whose result, the gradient of the weights, is channels last too, as in libraries with channels-last weights.
+"""
 
 
 def suite(name: str) -> tuple[Conv, ...]:
