@@ -17,7 +17,6 @@ from guarded import expected
 
 from convsmith.codegen import llvm_bind
 from convsmith.emulate.image import Image
-from convsmith.emulate.objects import ObjectCode
 from convsmith.emulate.processor import CODE_ALIGNMENT, ProcessorEmulator
 from convsmith.emulate.processors import Fault, processor_for
 from convsmith.exporter.build import BuiltKernel
@@ -26,6 +25,7 @@ from convsmith.exporter.library import ExportedLibrary
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, ArraySpec, address_of, aligned_empty
+from convsmith.runtime.object_code import ObjectCode
 
 Arrays = Mapping[str, Array]
 
@@ -132,9 +132,9 @@ def check_emulated_calls(
     interface = kernel.interface
     image = Image(emulator.page)
     functions = {name: at for name, at in emulator.library().items() if name in kernel.needs}
-    linked = ObjectCode(code or kernel.object, functions)
+    linked = ObjectCode(code or kernel.object)
     start = image.reserve(linked.size, "execute", CODE_ALIGNMENT)
-    image.write(start, linked.at(start))
+    image.write(start, linked.at(start, functions))
     outside = {symbol: start + linked.symbols[symbol] for symbol in interface.symbols}
     memory: dict[str, int] = {}
     own: dict[str, Any] = {}
@@ -160,11 +160,9 @@ def check_emulated_calls(
     calls.append((kernel.name, given, False))
     text = "\n".join(_driver(n, *call, bits) for n, call in enumerate(calls))
     m = kernel.machine
-    driver = ObjectCode(
-        llvm_bind.object_code(f'target triple = "{m.triple}"\n{text}', m.triple, m.cpu, m.features), outside
-    )
+    driver = ObjectCode(llvm_bind.object_code(f'target triple = "{m.triple}"\n{text}', m.triple, m.cpu, m.features))
     at = image.reserve(driver.size, "execute", CODE_ALIGNMENT)
-    image.write(at, driver.at(at))
+    image.write(at, driver.at(at, outside))
     block = image.place(bytes(8), "read", 8)
     for n in range(len(calls)):
         image.call(at + driver.symbols[f"call{n}"], block)

@@ -22,10 +22,10 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.settings import settings
 from convsmith.emulate.image import PAGE, START, START_SIZE, Image
-from convsmith.emulate.objects import ObjectCode
 from convsmith.emulate.processor import ProcessorEmulator
 from convsmith.emulate.processors import Fault
 from convsmith.emulate.rom import rom_of
+from convsmith.runtime.object_code import ObjectCode
 
 __all__ = ["BOCHS", "PROCESSORS", "Bochs"]
 
@@ -178,7 +178,7 @@ def _rom() -> tuple[bytes, dict[str, int]]:
     triple = "x86_64-unknown-linux-gnu"
     machine = llvm.Target.from_triple(triple).create_target_machine()
     text = f'target triple = "{triple}"\nmodule asm "{quoted}"\n'
-    code = ObjectCode(machine.emit_object(llvm.parse_assembly(text)), {})
+    code = ObjectCode(machine.emit_object(llvm.parse_assembly(text)))
     rom = code.at(START)
     assert len(rom) == START_SIZE
     return rom, code.symbols

@@ -19,11 +19,11 @@ from convsmith.codegen.binder import AddressMemory, Binder, element_type
 from convsmith.diag.errors import ToolchainError
 from convsmith.emulate.base import EmulatedCode, Emulator, Memory, Piece
 from convsmith.emulate.image import Image
-from convsmith.emulate.objects import ObjectCode
 from convsmith.emulate.processors import Fault, processor_for
 from convsmith.machine.base import Machine
 from convsmith.runtime.arrays import ALIGNMENT, Array
 from convsmith.runtime.loading import LoadedCode
+from convsmith.runtime.object_code import ObjectCode
 
 __all__ = ["CODE_ALIGNMENT", "ProcessorEmulator"]
 
@@ -89,17 +89,21 @@ class ProcessorEmulator(Emulator):
         processor = self.processor or processor_for(artifact.needs, self.processors)
         runtimes = {entry.launch.runtime for entry in artifact.entries.values()} - {""}
         starts = {name: _NOWHERE for runtime in runtimes for name in RUNTIME_SYMBOLS[runtime]}
-        code = ObjectCode(artifact.code, {**self.library(), **starts})
+        code, outside = ObjectCode(artifact.code), {**self.library(), **starts}
+        code.require(outside)
         for entry in artifact.entries.values():
             if entry.chunk_symbol not in code.symbols:
                 raise ToolchainError(f"object code of {artifact.problem!r} has no {entry.chunk_symbol}", code="symbol")
-        return EmulatedCode(artifact, partial(self._run, artifact, code, processor))
+        return EmulatedCode(artifact, partial(self._run, artifact, code, outside, processor))
 
-    def _run(self, artifact: Artifact, code: ObjectCode, processor: str, entry: Entry, memory: Memory) -> None:
+    def _run(
+        self, artifact: Artifact, code: ObjectCode, outside: Mapping[str, int], processor: str, entry: Entry,
+        memory: Memory,
+    ) -> None:  # fmt: skip
         """Run an entry of linked code on memory."""
         image = Image(self.page)
         start = image.reserve(code.size, "execute", CODE_ALIGNMENT)
-        image.write(start, code.at(start))
+        image.write(start, code.at(start, outside))
         binder = Binder(_ImageMemory(image), dict(memory.sizes))
         written = []
         for name, piece in memory.pieces.items():

@@ -22,11 +22,11 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.emulate.executable import FileHeader, executable
 from convsmith.emulate.image import PAGE, START, Image, numbers_at
-from convsmith.emulate.objects import ObjectCode
 from convsmith.emulate.processor import ProcessorEmulator
 from convsmith.emulate.processors import Fault
 from convsmith.machine.aarch64.levels import TRIPLE as AARCH64_TRIPLE
 from convsmith.machine.hexagon.levels import TRIPLE as HEXAGON_TRIPLE
+from convsmith.runtime.object_code import ObjectCode
 
 __all__ = ["AARCH64", "HEXAGON", "PROCESSORS", "UNITS", "Qemu", "sve_processor"]
 
@@ -198,4 +198,4 @@ def _startup(architecture: str) -> ObjectCode:
     platform = _PLATFORMS[architecture]
     text = Path(__file__).with_name(platform.startup).read_text(encoding="utf-8")
     text = text.replace("{NUMBERS}", str(numbers_at(platform.page)))
-    return ObjectCode(llvm_bind.object_code(text, *platform.target), {})
+    return ObjectCode(llvm_bind.object_code(text, *platform.target))

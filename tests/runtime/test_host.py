@@ -6,6 +6,9 @@ import ctypes
 import dataclasses
 import gc
 import os
+import subprocess
+import sys
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +20,9 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch, Memory
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.runtime import host, permissions, threads
+from convsmith.runtime.executable_memory import function_address
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.object_code import is_linked_here
 
 # Writes what it was given: (tid, n) at dst[tid], and the addresses of the block behind them.
 RECORDER = """
@@ -38,6 +43,13 @@ define void @r(ptr %block) nounwind {
 """
 
 
+@pytest.fixture(params=["here", "by LLVM"])
+def linker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test with objects that are linked in both ways, of which a machine uses one."""
+    if request.param == "by LLVM":
+        monkeypatch.setattr(host, "is_linked_here", lambda code: False)
+
+
 def recorder(threads: int = 1) -> Artifact:
     dst = Argument("dst", "out", "s32", (9,), "a", 9)
     src = Argument("src", "in", "s32", (9,), "a", 9)
@@ -46,6 +58,7 @@ def recorder(threads: int = 1) -> Artifact:
     )
 
 
+@pytest.mark.usefixtures("linker")
 def test_arguments_are_addresses_in_manifest_order() -> None:
     function = HostLibrary(recorder())["main"]
     seen = np.full(9, -1, np.int64)
@@ -66,6 +79,7 @@ def test_every_chunk_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen.tolist() == [5, 5, 5, 5, 5, -1, -1, -1, 7]
 
 
+@pytest.mark.usefixtures("linker")
 def test_code_lives_as_long_as_a_function_of_it() -> None:
     function = HostLibrary(recorder())["main"]
     gc.collect()
@@ -77,6 +91,7 @@ def test_code_lives_as_long_as_a_function_of_it() -> None:
     del others
 
 
+@pytest.mark.usefixtures("linker")
 def test_equal_symbols_do_not_meet() -> None:
     two = RECORDER.replace("store i64 %n, ptr %p", "store i64 2222, ptr %p")
     first = HostLibrary(recorder())
@@ -89,12 +104,14 @@ def test_equal_symbols_do_not_meet() -> None:
     assert seen[0] == 1
 
 
+@pytest.mark.usefixtures("linker")
 @pytest.mark.parametrize("code", [b"", b"not an object", b"\x7fELF" + bytes(100)])
 def test_bad_object_code(code: bytes) -> None:
-    with pytest.raises(ToolchainError, match="cannot link the object code of 'recorder'"):
+    with pytest.raises(ToolchainError, match="the object code of 'recorder' cannot be linked"):
         HostLibrary(dataclasses.replace(recorder(), code=code))
 
 
+@pytest.mark.usefixtures("linker")
 def test_truncated_object_code() -> None:
     whole = recorder().code
     for cut in range(64, len(whole), 97):
@@ -102,6 +119,7 @@ def test_truncated_object_code() -> None:
             HostLibrary(dataclasses.replace(recorder(), code=whole[:cut]))
 
 
+@pytest.mark.usefixtures("linker")
 def test_missing_symbol() -> None:
     entry = dataclasses.replace(recorder().entries["main"], symbol="absent")
     with pytest.raises(ToolchainError, match="absent"):
@@ -168,6 +186,7 @@ def test_levels_with_tile_registers_ask_for_their_state() -> None:
     assert {t.name for t in LEVELS if t.permissions == ("amx",)} == {t.name for t in LEVELS if "amx-tile" in t.needs}
 
 
+@pytest.mark.usefixtures("linker")
 def test_memory_functions_of_libc_resolve() -> None:
     text = """
     declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
@@ -182,13 +201,15 @@ def test_memory_functions_of_libc_resolve() -> None:
       ret void
     }
     """
-    function = HostLibrary(dataclasses.replace(recorder(), code=object_code(text)))["main"]
+    code = object_code(text)
+    function = HostLibrary(dataclasses.replace(recorder(), code=code))["main"]
     seen = np.zeros(9, np.int64)
     block = (ctypes.c_uint64 * 2)(seen.ctypes.data, 0)
     function(ctypes.addressof(block))
     assert (seen.view(np.uint8) == 1).all()
 
 
+@pytest.mark.usefixtures("linker")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [1, 2])
 def test_nothing_is_left_of_libraries_that_are_dropped(count: int) -> None:
@@ -208,6 +229,7 @@ def test_nothing_is_left_of_libraries_that_are_dropped(count: int) -> None:
     assert growth[len(growth) // 2] < 128 * 1024, growth
 
 
+@pytest.mark.usefixtures("linker")
 def test_libraries_outlive_the_jit_that_linked_them() -> None:
     """Kernels of several LLJITs live side by side, whatever else is dropped between them."""
     artifact, kept = recorder(), []
@@ -221,3 +243,63 @@ def test_libraries_outlive_the_jit_that_linked_them() -> None:
         block = np.array([dst.ctypes.data, 77], np.uint64)
         library["main"](block.ctypes.data)
         assert (dst[0], dst[8]) == (1, 77)
+
+
+def test_objects_are_linked_without_llvm_where_they_can_be() -> None:
+    """A kernel from the cache waits for no LLVM on the processors that see new instructions by themselves."""
+    script = """
+import sys
+from pathlib import Path
+from convsmith.codegen.artifact import Artifact
+from convsmith.runtime.executable_memory import function_address
+from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.object_code import is_linked_here
+HostLibrary(Artifact.from_bytes(Path(sys.argv[1]).read_bytes()))
+print("llvmlite" in sys.modules)
+"""
+    artifact = recorder()
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(artifact.to_bytes())
+        file.flush()
+        done = subprocess.run([sys.executable, "-c", script, file.name], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(not is_linked_here(artifact.code))]
+
+
+@pytest.mark.usefixtures("linker")
+def test_code_that_lies_far_from_what_it_calls() -> None:
+    """Calls, tables of addresses and constants reach what they name, wherever the code lies."""
+    text = """
+    @constants = private constant [4 x i64] [i64 5, i64 6, i64 7, i64 8], align 64
+    declare i32 @abs(i32)
+    define i64 @own(i64 %x) noinline nounwind { %y = add i64 %x, 1000  ret i64 %y }
+    define void @r_chunk(ptr %block, i64 %tid, i64 %n) nounwind {
+      %dst = load ptr, ptr %block
+      %called = call i32 @abs(i32 -41)
+      %wide = sext i32 %called to i64
+      %own = call i64 @own(i64 %wide)
+      store i64 %own, ptr %dst
+      %at = getelementptr i64, ptr @constants, i64 %n
+      %constant = load i64, ptr %at
+      %p = getelementptr i64, ptr %dst, i64 1
+      store i64 %constant, ptr %p
+      %q = getelementptr i64, ptr %dst, i64 2
+      store ptr @abs, ptr %q
+      %s = getelementptr i64, ptr %dst, i64 3
+      store ptr @own, ptr %s
+      ret void
+    }
+    define void @r(ptr %block) nounwind { call void @r_chunk(ptr %block, i64 0, i64 3)  ret void }
+    """
+    function = HostLibrary(dataclasses.replace(recorder(), code=object_code(text)))["main"]
+    seen = np.zeros(9, np.int64)
+    function(ctypes.addressof((ctypes.c_uint64 * 2)(seen.ctypes.data, 0)))
+    assert seen[:3].tolist() == [1041, 8, function_address("abs")]
+    own = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(int(seen[3]))
+    assert own(1) == 1001
+
+
+def test_a_function_that_no_library_has() -> None:
+    text = RECORDER.replace("nounwind {", "nounwind {\n  call void @nobody_has_this()", 1)
+    code = object_code("declare void @nobody_has_this()\n" + text)
+    with pytest.raises(ToolchainError, match="the object code of 'recorder' cannot be linked"):
+        HostLibrary(dataclasses.replace(recorder(), code=code))

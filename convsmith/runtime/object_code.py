@@ -1,0 +1,280 @@
+"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64 or Hexagon) as bytes that run at an address of one's
+choice.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from convsmith.diag.errors import ToolchainError
+from convsmith.diag.forking import cached_property
+
+__all__ = ["ObjectCode", "is_linked_here"]
+
+
+class _Forms(NamedTuple):
+    """The records of a file of one class: 64 bits, or 32."""
+
+    header: struct.Struct
+    section: struct.Struct
+    symbol: struct.Struct
+    relocation: struct.Struct
+    places: tuple[int, int, int, int]
+    """Places of name, section, value and information in the record of a symbol."""
+    kind_bits: int
+    """Bits of a relocation's information that are its kind; the others are the number of its symbol."""
+
+
+_FORMS = {
+    1: _Forms(struct.Struct("<16sHHIIIIIHHHHHH"), struct.Struct("<10I"), struct.Struct("<IIIBBH"),
+              struct.Struct("<IIi"), (0, 5, 1, 3), 8),
+    2: _Forms(struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"),
+              struct.Struct("<QQq"), (0, 3, 4, 1), 32),
+}  # fmt: skip
+"""By the byte of the header that names the class."""
+_ELF, _CLASS, _MACHINE = b"\x7fELF", 4, 18
+"""The first bytes of the header, and places of others: those of the class, and of the machine."""
+
+_RELOCATABLE, _X86 = 1, 62
+_SYMBOLS, _ADDENDS, _NO_BITS = 2, 4, 8
+"""Kinds of sections: the symbol table, relocations with addends, zeros that take no room in the file."""
+_LOADED = 2
+"""Flag of sections that are there when code runs."""
+_GLOBAL = 1
+"""Binding of symbols that other code may name."""
+_Patch = Callable[[int, int, int], int]
+"""The new word from the target's address, the place's own, and the old word."""
+_PAGE = 0xFFF
+
+
+def _word(target: int, place: int, old: int) -> int:
+    return target
+
+
+def _distance(target: int, place: int, old: int) -> int:
+    return target - place
+
+
+def _branch(target: int, place: int, old: int) -> int:
+    return old & ~0x3FFFFFF | (target - place) >> 2 & 0x3FFFFFF
+
+
+def _page(target: int, place: int, old: int) -> int:
+    pages = (target >> 12) - (place >> 12)
+    return old | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
+
+
+def _within_page(size: int) -> _Patch:
+    """Place in a page, in units of an access of ``size`` bytes."""
+    return lambda target, place, old: old | (target & _PAGE) // size << 10
+
+
+def _scattered(old: int, mask: int, value: int) -> int:
+    """The word with the lowest bits of a value where the mask has bits."""
+    for bit in range(32):
+        if mask >> bit & 1:
+            old = old & ~(1 << bit) | (value & 1) << bit
+            value >>= 1
+    return old
+
+
+def _jump(target: int, place: int, old: int) -> int:
+    return _scattered(old, 0x01FF3FFE, target - place >> 2)
+
+
+def _extended(target: int, place: int, old: int) -> int:
+    return _scattered(old, 0x0FFF3FFF, target - place >> 6)
+
+
+def _rest(target: int, place: int, old: int) -> int:
+    """Add to the address of the packet, whose first word is the extender with the other bits."""
+    return _scattered(old, 0x1F80, target - place & 63)
+
+
+_Q, _I, _q, _i = (struct.Struct(form) for form in ("<Q", "<I", "<q", "<i"))
+_PATCHES: dict[int, dict[int, tuple[struct.Struct, _Patch]]] = {
+    _X86: {
+        1: (_Q, _word), 10: (_I, _word), 11: (_i, _word), 2: (_i, _distance), 4: (_i, _distance),
+        9: (_i, _distance), 41: (_i, _distance), 42: (_i, _distance),
+    },
+    183: {
+        257: (_Q, _word), 258: (_I, _word), 260: (_q, _distance), 261: (_i, _distance), 275: (_I, _page),
+        282: (_I, _branch), 283: (_I, _branch), 277: (_I, _within_page(1)), 278: (_I, _within_page(1)),
+        284: (_I, _within_page(2)), 285: (_I, _within_page(4)), 286: (_I, _within_page(8)),
+        299: (_I, _within_page(16)),
+    },
+    164: {
+        1: (_I, _jump), 36: (_I, _jump), 6: (_I, _word), 16: (_I, _extended),
+        31: (_i, _distance), 65: (_I, _rest),
+    },
+}  # fmt: skip
+"""By machine, x86-64, AArch64 and Hexagon: kinds of relocations, each with its word's form."""
+_NEAR_CALLS, _ADDRESSES = {2, 4}, {9, 41, 42}
+"""Kinds of relocations of x86-64: distances of code that is called, and of a place with the symbol's address."""
+_STUB = struct.Struct("<6sQ")
+"""A jump to the address that follows it: code may lie farther from what it calls than a near call reaches."""
+_JUMP = b"\xff\x25" + bytes(4)
+
+
+_NOTHING: Mapping[str, int] = {}
+
+
+class _Section(NamedTuple):
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry: int
+
+
+class _Symbol(NamedTuple):
+    name: int
+    """Place of its name among the names."""
+    section: int
+    value: int
+    binding: int
+
+
+def is_linked_here(code: bytes) -> bool:
+    """Return whether bytes are object code that `ObjectCode` links for this process: ELF of x86-64.
+
+    Other processors must be told that memory holds new instructions.
+    """
+    return code[:4] == _ELF and code[_MACHINE : _MACHINE + 2] == _X86.to_bytes(2, "little")
+
+
+class ObjectCode:
+    """The loaded sections of an object, one after the other: `size` bytes.
+
+    `calls` are the names of what the object calls but does not hold. ToolchainError when the bytes are no such object.
+    """
+
+    def __init__(self, code: bytes) -> None:
+        self._code = code
+        try:
+            self._read()
+            self._find_outside()
+        except (struct.error, IndexError, ValueError) as error:
+            raise ToolchainError(
+                f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64 or Hexagon): {error}",
+                code="object",
+            ) from None
+
+    @cached_property
+    def symbols(self) -> dict[str, int]:
+        """The offsets of all symbols in the sections, by name."""
+        return self._offsets(self._table)
+
+    @cached_property
+    def functions(self) -> dict[str, int]:
+        """The offsets of the symbols that other code may name."""
+        return self._offsets([symbol for symbol in self._table if symbol.binding == _GLOBAL])
+
+    def _offsets(self, symbols: Sequence[_Symbol]) -> dict[str, int]:
+        starts = self._starts
+        return {self._name(s): starts[s.section] + s.value for s in symbols if s.name and s.section in starts}
+
+    def require(self, outside: Collection[str]) -> None:
+        """Raise ToolchainError unless everything that the object calls is one of the names `outside`."""
+        lacking = [name for name in self.calls if name not in outside]
+        if lacking:
+            raise ToolchainError(
+                f"object code calls {', '.join(lacking)}; there is {', '.join(sorted(outside)) or 'nothing'} to call",
+                code="symbol",
+            )
+
+    def at(self, address: int, outside: Mapping[str, int] = _NOTHING) -> bytes:
+        """The bytes that run at an address, where what the object calls has the addresses `outside`."""
+        memory = bytearray(self.size)
+        starts, table, stubs = self._starts, self._table, self._stubs
+        for n, start in starts.items():
+            section = self._sections[n]
+            if section.kind != _NO_BITS:
+                memory[start : start + section.size] = self._contents(section)
+        targets = {n: outside[name] for n, name in self._outside.items()}
+        for n in {symbol for _, _, symbol, _ in self._places} - targets.keys():
+            targets[n] = address + starts[table[n].section] + table[n].value
+        for n, stub in stubs.items():
+            _STUB.pack_into(memory, stub, _JUMP, targets[n])
+        patches = _PATCHES[self.machine]
+        for place, kind, n, addend in self._places:
+            target = targets[n]
+            if n in stubs and kind in _ADDRESSES:
+                target = address + stubs[n] + len(_JUMP)
+            elif n in stubs and n in self._outside and kind in _NEAR_CALLS:
+                target = address + stubs[n]
+            form, patch = patches[kind]
+            (old,) = form.unpack_from(memory, place)
+            form.pack_into(memory, place, patch(target + addend, address + place, old))
+        return bytes(memory)
+
+    def _find_outside(self) -> None:
+        """Find the symbols that the object lacks, and append stubs of x86-64 to the sections."""
+        self._stubs: dict[int, int] = {}
+        self._outside: dict[int, str] = {}
+        for _, kind, n, _ in self._places:
+            absent = self._table[n].section not in self._starts
+            if absent and n not in self._outside:
+                self._outside[n] = self._name(self._table[n])
+            if self.machine == _X86 and n not in self._stubs and (absent or kind in _ADDRESSES):
+                self._stubs[n] = self.size
+                self.size += _STUB.size
+        self.calls = tuple(sorted(self._outside.values()))
+
+    def _read(self) -> None:
+        forms = self._forms = _FORMS.get(self._code[_CLASS], _FORMS[2])
+        header = forms.header.unpack_from(self._code)
+        magic, kind, self.machine = header[:3]
+        if magic[:4] + magic[5:6] != _ELF + b"\x01" or kind != _RELOCATABLE or self.machine not in _PATCHES:
+            raise ValueError("the header is another one")
+        at, count = header[6], header[12]
+        places = range(at, at + count * forms.section.size, forms.section.size)
+        self._sections = [_Section(*forms.section.unpack_from(self._code, place)) for place in places]
+        self.size = 0
+        self._starts: dict[int, int] = {}
+        for n, s in enumerate(self._sections):
+            if s.kind != _NO_BITS and s.offset + s.size > len(self._code):
+                raise ValueError(f"section {n} ends beyond the file")
+            if s.flags & _LOADED:
+                self._starts[n] = -(-self.size // max(s.alignment, 1)) * max(s.alignment, 1)
+                self.size = self._starts[n] + s.size
+        self._table: list[_Symbol] = []
+        self._names = 0
+        for s in self._sections:
+            if s.kind == _SYMBOLS:
+                name, section, value, info = forms.places
+                records = forms.symbol.iter_unpack(self._contents(s))
+                self._table = [_Symbol(r[name], r[section], r[value], r[info] >> 4) for r in records]
+                self._names = self._sections[s.link].offset
+        self._places = [place for s in self._sections if s.kind == _ADDENDS for place in self._relocations(s)]
+
+    def _contents(self, section: _Section) -> bytes:
+        return self._code[section.offset : section.offset + section.size]
+
+    def _name(self, symbol: _Symbol) -> str:
+        start = self._names + symbol.name
+        return self._code[start : self._code.index(b"\0", start)].decode()  # UnicodeDecodeError is a ValueError
+
+    def _relocations(self, table: _Section) -> list[tuple[int, int, int, int]]:
+        """Place in the loaded sections, kind, number of the symbol, and what is added to it."""
+        if table.info not in self._starts:
+            return []
+        found: list[tuple[int, int, int, int]] = []
+        bits, known = self._forms.kind_bits, _PATCHES[self.machine]
+        start, size = self._starts[table.info], self._sections[table.info].size
+        mask = (1 << bits) - 1
+        for offset, info, addend in self._forms.relocation.iter_unpack(self._contents(table)):
+            symbol, kind = info >> bits, info & mask
+            if kind not in known:
+                raise ValueError(f"relocation {len(found)} is of kind {kind}; known are {[*known]}")
+            if symbol >= len(self._table) or offset + known[kind][0].size > size:
+                raise ValueError(f"relocation {len(found)} is of symbol {symbol} at {offset:#x}")
+            found.append((start + offset, kind, symbol, addend))
+        return found
