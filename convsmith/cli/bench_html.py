@@ -31,7 +31,7 @@ class HtmlColumn(NamedTuple):
 
 
 class HtmlCell(NamedTuple):
-    """A cell: what it shows, and the value by which it sorts."""
+    """A cell: its text, and the value by which it sorts."""
 
     text: str
     value: object
@@ -126,7 +126,7 @@ def _cells(row: RowData, libraries: Mapping[str, str | None]) -> list[HtmlCell]:
 
 
 def _cell(x: float | None, is_doubtful: bool = False) -> HtmlCell:
-    """Return the cell of a number, which is empty to sort by if there is none."""
+    """Return the cell of a number; it has no sort value if there is no number."""
     return HtmlCell("unreliable: " * is_doubtful + _number(x), "" if x is None else x, is_doubtful)
 
 

@@ -32,7 +32,7 @@ RowData = dict[str, Any]
 def as_json(
     rows: Sequence[RowData], asked: Sequence[str], here: Sequence[str], rounds: int, layout: str, complete: bool
 ) -> dict[str, Any]:
-    """Return the content of the file; of the libraries ``asked`` for, those ``here`` are installed."""
+    """Return the contents of the file; among the libraries ``asked`` for, ``here`` are installed."""
     return {
         "schema": JSON_SCHEMA,
         "convsmith": __version__,
@@ -48,10 +48,10 @@ def as_json(
 
 
 def earlier_rows(file: str, asked: Sequence[str], here: Sequence[str], rounds: int) -> list[RowData]:
-    """Return the rows of ``file``; none if there is no such file.
+    """Return the rows of ``file``; empty if the file does not exist.
 
-    UsageError if they were measured in another way: by other sources, on another machine, beside other libraries, or
-    with another number of ``rounds``.
+    UsageError if they were measured with other sources, on another machine, against other libraries, or with another
+    number of ``rounds``.
     """
     if not Path(file).exists():
         return []
@@ -173,7 +173,7 @@ def row_data(row: Row) -> RowData:
 
 
 def versions_of(asked: Sequence[str], here: Sequence[str]) -> Mapping[str, str | None]:
-    """Return the versions of the libraries ``asked`` for; None for those that are not ``here``."""
+    """Return the versions of the libraries ``asked`` for; None for libraries that are not ``here``."""
     return {name: PEERS[name].version if name in here else None for name in asked}
 
 

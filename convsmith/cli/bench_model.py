@@ -24,13 +24,15 @@ from convsmith.page.document import write_page
 __all__ = ["bench_model", "check_model_options", "model_profiler"]
 
 _RANKS = {"problem": GIVES_WAY, "operator": GIVES_WAY + 1, "agrees": GIVES_WAY - 2, "could win us": GIVES_WAY - 1}
-"""Columns that give way to the width of the terminal, and in which order."""
+"""Columns that are dropped if the terminal is too narrow, with the order in which they are dropped."""
 _WIDTHS = {"node": 24, "operator": 13, "problem": 60, "agrees": 7}
 _NUMBERS = 9
 
 
 def check_model_options(source: str, given: Mapping[str, object], json_file: str | None) -> None:
-    """Raise UsageError if an option is ``given`` that a model has no use for: all of them but those of its problems."""
+    """Raise UsageError if one of the options ``given`` is set, none of which applies to a model, or if the directory of
+    ``json_file`` does not exist.
+    """
     wrong = [f"--{name.replace('_', '-')}" for name, value in given.items() if value]
     if wrong:
         raise UsageError(

@@ -161,7 +161,7 @@ def _limits(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _figures(row: Row) -> Iterator[Figures]:
-    """Yield the figures that may give a reason to distrust the row; nothing for a row without times."""
+    """Yield the figures that may give a reason to distrust the row; empty for a row without times."""
     if row.times is not None:
         on_cpu = row.kernel is None or row.kernel.target.device is None
         yield Figures((row.times.of_peak or row.times.gflops,), row.times.cpu_share if on_cpu else None)

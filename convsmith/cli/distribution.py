@@ -1,4 +1,4 @@
-"""The distribution of a suite's results by kind, the slowest and what holds them back, and as a picture."""
+"""The distribution of a suite's results by kind, its slowest problems with their bounds, and the same as a picture."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from convsmith.tune.verdict import verdict
 __all__ = ["SuiteResult", "check_picture", "distribution", "draw", "draw_ratios", "draw_roofline"]
 
 LEVEL = 0.97
-"""Ratio of a library's time to ours from which we count as level with it: the noise of short samples."""
+"""Ratio of a library's time to ours from which a problem counts as level with the library: the noise of short samples.
+"""
 SLOW = 1 / 1.5
 """Ratio of a library's time to ours below which a problem counts as much slower."""
 WORST = 10
-"""Problems that are listed with what holds them back."""
+"""Number of problems that are listed with their bounds."""
 
 _BEST = "best"
 _LINES = ("-", "--", ":", "-.")
@@ -128,7 +129,7 @@ def draw(rows: Sequence[RowData], libraries: Sequence[str], file: str) -> None:
 
 
 def draw_roofline(axes: Any, timed: Sequence[SuiteResult]) -> None:
-    """Draw the roofline with a dot for every problem; those of transforms are a kind of their own."""
+    """Draw the roofline with a dot for every problem; problems computed by transforms form a separate kind."""
     from matplotlib import rcParams
 
     for kind, marker in zip(dict.fromkeys(result.kind_of_dot for result in timed), cycle(MARKERS)):

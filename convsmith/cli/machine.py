@@ -28,7 +28,7 @@ _TABLES = {"multiply-adds": ("fma_gflops", "GFLOP/s, GOP/s"), "reads": ("read_gb
 _NAME = 20
 """Characters of the column of names."""
 BUSY = "busy"
-"""The place of a rate that was measured while other processes took the CPU; it is not kept."""
+"""Text shown in place of a rate that was measured while other processes used the CPU; such a rate is not stored."""
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -87,7 +87,7 @@ def _print(
     chosen: Sequence[Ceiling], counts: Sequence[int], unit: str, found: dict[str, Any], bar: Progress, as_json: bool,
     measured: bool,
 ) -> None:  # fmt: skip
-    """Print a table of the ceilings row by row, and note the figures in `found`; they are measured, or kept ones."""
+    """Print a table of the ceilings row by row, and collect the figures, measured or stored, in `found`."""
     names = [f"{ceiling.name} {ceiling.types}".rstrip() for ceiling in chosen]
     headings = {n: f"{n} thread{'s' * (n > 1)}" for n in counts}
     columns = [Column(unit, max(len(unit), *map(len, names)), left=True)]
@@ -114,7 +114,7 @@ def _print(
 
 
 def _counts(text: str | None) -> list[int]:
-    """Numbers of threads, none above the CPUs."""
+    """The numbers of threads to measure, none of them above the number of CPUs."""
     cpus = available_cpus()
     words = text.split(",") if text is not None else ["1", str(default_threads())]
     if not all(word.strip().isdecimal() and int(word) for word in words):
@@ -126,7 +126,7 @@ def _counts(text: str | None) -> list[int]:
 
 
 def _chosen(target: str | None, measure: str | None) -> list[Ceiling]:
-    """The ceilings that are asked for."""
+    """The requested ceilings."""
     name = measure or ("all" if target is None else "multiply-adds")
     tables = [table for key, (table, _) in _TABLES.items() if name in (key, "all")]
     if target is not None:
@@ -139,14 +139,14 @@ def _chosen(target: str | None, measure: str | None) -> list[Ceiling]:
 
 
 def _rate(figure: Figure | None) -> str:
-    """Return the rate as text; a word where there is none, or where the threads did not get their CPU time."""
+    """Return the rate as text, or a word if there is no rate or the threads did not get their CPU time."""
     if figure is None:
         return "-"
     return f"{figure.rate:.1f}" if figure.is_steady else BUSY
 
 
 def _cache_words(cache: Cache) -> str:
-    """Return a cache in words: its size, its sets, and how many cores share it."""
+    """Describe a cache: its size, its sets, and the number of cores that share it."""
     sets = f" in {cache.ways} ways of {cache.line}-byte lines" if cache.ways and cache.line else ""
     shared = f", shared by {cache.cores} cores" if cache.cores > 1 else ""
     return f"{cache.name} {_size(cache.bytes)}{sets}{shared}"

@@ -1,8 +1,8 @@
 """`convsmith`: the group of commands, and the handling of errors.
 
-Exit status: 0 success, 1 a mismatch or a fault of convsmith, 2 an illegal request, 130 interrupted, 143 or 129
-ended by SIGTERM or SIGHUP. A reader that closes the output ends a command; its status is that of the rows so far. A
-user never sees a traceback.
+Exit status: 0 success, 1 a mismatch or a fault of convsmith, 2 an illegal request, 130 interrupted, 143 or 129 ended by
+SIGTERM or SIGHUP. A reader that closes the output ends a command; the exit status then covers the rows printed so far.
+A user never sees a traceback.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Group(CommandGroup):
 def _until_reader_leaves(meta: Mapping[str, Any]) -> Iterator[None]:
     """End the command when the reader of an output has closed it, as `head` does after its lines.
 
-    The status is 0, or that of the rows before, where the command has noted it in `meta`.
+    The status is 0, or the status of the rows printed so far if the command has noted it in `meta`.
     """
     try:
         yield

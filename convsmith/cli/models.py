@@ -70,9 +70,10 @@ def is_model(source: str) -> bool:
 
 
 def models_or_problems(source: str, options: Options, layout: str, inputs: ModelInputs, verb: str = "") -> Listed:
-    """Return the problems that ``source`` names: of a model, those of its nodes, each with the name of its first node.
+    """Return the problems that ``source`` names: for a model, the problems of its nodes, each with the name of its
+    first node.
 
-    Other arguments are those of `read_problems`; ``inputs`` are the model's.
+    ``inputs`` are the inputs of the model; the other arguments are as in `read_problems`.
     """
     if not is_model(source):
         if inputs:

@@ -23,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 STATUS = "convsmith.status"
-"""Key of click's `Context.meta`: the exit status of a command by the rows that it has computed so far."""
+"""Key of click's `Context.meta`: the exit status of a command for the rows computed so far."""
 PIPED = 120
 """Width in characters that chooses the columns of a table in a pipe or a file; its texts are not truncated."""
 _BAR = 20
@@ -44,7 +44,7 @@ class Progress(Protocol):
 
 
 def error_line(message: str, kind: str = "") -> None:
-    """Print a message to standard error; it is lost if that is a pipe whose reader has left."""
+    """Print a message to standard error; it is lost if standard error is a pipe whose reader has closed it."""
     text = printable(f"{kind}: {message}" if kind else message, LINES)
     with suppress(BrokenPipeError):
         click.secho(text, err=True, fg="red", color=_colour())
@@ -83,9 +83,10 @@ def width_of(stream: TextIO) -> int | None:
 
 
 class Rows:
-    """A table on standard output, printed row by row; if that is not a terminal, rows also go to standard error.
+    """A table on standard output, printed row by row; if standard output is not a terminal, rows also go to standard
+    error.
 
-    With `data_only`, nothing is printed to standard output, which is reserved for data.
+    With `data_only`, the table does not go to standard output, which is reserved for data.
     """
 
     def __init__(self, columns: Sequence[Column], data_only: bool = False, wide: bool = False) -> None:
@@ -134,7 +135,9 @@ class _Silent:
 
 @contextmanager
 def progress(total: int) -> Iterator[Progress]:
-    """Show a progress bar on standard error while the block runs; nothing for no steps, or if that is no terminal."""
+    """Show a progress bar on standard error while the block runs; no bar if there are no steps or standard error is not
+    a terminal.
+    """
     if not total or not sys.stderr.isatty():
         yield _Silent()
         return

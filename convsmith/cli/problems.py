@@ -155,7 +155,7 @@ class Listed:
 
     @cached_property
     def shared(self) -> tuple[str, ...]:
-        """The options that all problems share, without those that `layout` implies."""
+        """The options that all problems share, except the options that `layout` implies."""
         first, *others = (problem.options() for problem in self.problems)
         shared = (option for option in first if all(option in options for options in others))
         return tuple(option for option in shared if option not in self._implied)
@@ -224,7 +224,7 @@ def read_suite(name: str, options: Options, sample: int, seed: int) -> Listed:
 def check_choices(target: str | None, config: str | None, runs: bool) -> None:
     """Raise the errors that would occur for every problem, illegal settings included.
 
-    `runs` says whether the command runs kernels: then the machine must have the level.
+    `runs` states whether the command runs kernels, for which the machine must have the level.
     """
     settings.validate()
     (host_target if runs else known_target)(target_of(target, config))
@@ -300,7 +300,7 @@ def _read(source: str) -> str:
 
 
 def with_layout(problem: Problem, layout: str) -> Problem:
-    """Return the problem with ``layout`` for those of source and destination that it leaves open."""
+    """Return the problem with ``layout`` in place of open layouts of source and destination."""
     stages = problem.stages if isinstance(problem, Chain) else (problem,)
     ends = {"stag": stages[0], "dtag": stages[-1]}
     open_ends = (tag for tag, stage in ends.items() if isinstance(stage, Conv) and getattr(stage, tag) == ANY)

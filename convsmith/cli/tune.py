@@ -137,7 +137,8 @@ def _on_cluster(
 
 
 def _space(problem: Problem, text: str, target: str | None, threads: int) -> None:
-    """Print how many configs are one step away from the model's choice along each dimension, and the refused ones."""
+    """Print the number of configs one step away from the model's choice along each dimension, and the refused configs.
+    """
     level = known_target(target or settings.target, problem.types)
     with interning():
         made = space_of(problem, level, threads)
@@ -203,7 +204,7 @@ def _cells(text: str, outcome: Outcome) -> dict[str, str]:
 
 
 def _foot(rows: Rows, outcomes: Sequence[Outcome]) -> None:
-    """Print what was refused for all problems together, and what failed, each by its reason."""
+    """Print refused configs and failures of all problems together, each by its reason."""
     tried: Counter[str] = sum((o.tried for o in outcomes), Counter())
     refused: Counter[str] = sum((o.refused for o in outcomes), Counter())
     if refused and len(outcomes) > 1:

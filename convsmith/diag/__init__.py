@@ -1,1 +1,1 @@
-"""Errors, warnings, settings, the event log and fork handlers. This package imports nothing else of convsmith."""
+"""Errors, warnings, settings, the event log and fork handlers. This package imports no other package of convsmith."""

@@ -1,4 +1,4 @@
-"""Lists of legal names in messages, with the name that a wrong one probably means."""
+"""Lists of legal names in messages, with a suggestion for a misspelt name."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from difflib import get_close_matches
 __all__ = ["choices", "nearest", "suggestion"]
 
 _CUTOFF = 0.6
-"""Least similarity, as `difflib` measures it, of a name that a wrong one probably means."""
+"""Minimum similarity, as `difflib` measures it, between a misspelt name and a suggestion."""
 _LONGEST = 80
 """Maximum length of a misspelt name; longer texts, which take time to compare, get no suggestion."""
 
 
 def choices(word: object, legal: Iterable[str], shown: Iterable[str] | None = None) -> str:
-    """Return the names that are ``legal`` as a list, and which of them ``word`` probably means.
+    """Return the ``legal`` names as a list for a message, with a suggestion if ``word`` is similar to one of them.
 
-    The list has the texts ``shown`` instead of the names, where they differ.
+    The list shows the texts ``shown`` instead of the names if both differ.
     """
     names = list(legal)
     return ", ".join(names if shown is None else shown) + suggestion(word, names)
 
 
 def suggestion(word: object, legal: Iterable[str], meanings: Mapping[str, str] | None = None) -> str:
-    """Return the question at the end of a message: which of the ``legal`` names ``word`` probably means; empty if none
-    is similar.
+    """Return the question at the end of a message that suggests the ``legal`` name most similar to ``word``; empty if
+    no name is similar.
 
-    ``meanings`` has what to write instead of some of the names.
+    ``meanings`` maps some of the names to the text to suggest in their place.
     """
     found = nearest(word, legal)
     return f"; did you mean '{(meanings or {}).get(found, found)}'?" if found else ""
 
 
 def nearest(word: object, legal: Iterable[str]) -> str:
-    """Return the name that ``word`` is most similar to, whatever the case and the signs between words; or nothing."""
+    """Return the name most similar to ``word``, ignoring case and the signs between words; empty if no name is similar.
+    """
     if not isinstance(word, str) or not 0 < len(word) <= _LONGEST:
         return ""
     names: dict[str, str] = {}

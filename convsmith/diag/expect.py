@@ -23,12 +23,12 @@ __all__ = [
 ]  # fmt: skip
 
 LEAST_FIGURE, MOST_FIGURE = 1e-12, 1e18
-"""Bounds of a positive measured number; a quotient of two such numbers and its logarithm are finite."""
+"""Bounds of a positive measured number, within which quotients of two numbers and their logarithms are finite."""
 _LONGEST = 200
 """Characters of a value in an error message."""
 _MOST_BITS = 1000
 MOST_DIGITS = 300
-"""Bits, and digits, of the largest number that is read; every legal size is smaller."""
+"""Maximum bits, and digits, of a number that is read; every legal size is smaller."""
 _LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")
 
 
@@ -41,8 +41,8 @@ def conforms(value: Any, hint: Any) -> bool:
 
 
 def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Collection[str] = ()) -> None:
-    """Check every field of the dataclass instance `record`, except those in `skip` and those that have their default,
-    against its type hint.
+    """Check every field of the dataclass instance `record` against its type hint, except fields in `skip` and fields
+    that have their default.
 
     Raise `fail(message)` for the first field that does not conform.
     """
@@ -137,7 +137,7 @@ def json_list(content: bytes, count: int) -> list[Any]:
 
 @cache
 def _check_of(hint: Any) -> Callable[[Any], bool]:
-    """Return the function that says whether a value conforms to `hint`."""
+    """Return the function that checks whether a value conforms to `hint`."""
     if hint is Any:
         return lambda value: True
     origin, parts = get_origin(hint), get_args(hint)
@@ -161,8 +161,8 @@ def _is_huge(value: object) -> bool:
 
 @cache
 def _hints(record: Any) -> list[tuple[str, Any, Callable[[Any], bool], Any]]:
-    """Return the name of each field of a dataclass, its type hint, the function that says whether a value conforms to
-    it, and its default, which conforms to it (`MISSING` if it has none).
+    """Return, for each field of a dataclass, its name, its type hint, the function that checks whether a value
+    conforms, and its default, which conforms (`MISSING` if it has none).
     """
     hints = get_type_hints(record)
     return [(x.name, hints[x.name], _check_of(hints[x.name]), x.default) for x in fields(record)]

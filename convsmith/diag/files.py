@@ -1,4 +1,4 @@
-"""Files that others may have written or may change: bounded reads, owners and modes."""
+"""Files that other users may have written or may change: bounded reads, owners and modes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_TEXT = 1 << 26
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
     """Return the content of the regular file `path`, of at most `most` bytes. Never blocks on a FIFO or device.
 
-    UsageError (code `bad-file`) names the file and why it is not read.
+    UsageError (code `bad-file`) names the file and the reason.
     """
     try:
         with open_regular(path) as file:
@@ -46,7 +46,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_stream(file: BinaryIO, name: str, most: int) -> bytes:
-    """Return what is left of a stream; UsageError if it has more than `most` bytes."""
+    """Return the remaining contents of a stream; UsageError if it has more than `most` bytes."""
     content = file.read(most + 1)
     if len(content) > most:
         raise _unfit(name, f"has more than {most} bytes, the size of the largest file that is read")
@@ -54,12 +54,13 @@ def read_stream(file: BinaryIO, name: str, most: int) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
-    """Return the text of a regular file in UTF-8; UsageError as of `read_bytes`, and for other bytes."""
+    """Return the text of a regular file in UTF-8; UsageError as in `read_bytes`, and for other encodings."""
     return decoded(read_bytes(path, most), str(path))
 
 
 def decoded(content: bytes, name: str) -> str:
-    """Return bytes of UTF-8 as text with line ends of one character; UsageError with the file's `name` for others."""
+    """Return UTF-8 bytes as text with one-character line ends; UsageError with the file's `name` for other encodings.
+    """
     try:
         return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
@@ -71,13 +72,15 @@ def _unfit(path: str | os.PathLike[str], why: str) -> UsageError:
 
 
 def directories_above(path: Path) -> list[str]:
-    """Return the directories of a path and of its resolved target; who may write to one of them can replace a link."""
+    """Return the directories of a path and of its resolved target: a user who may write to one of them can replace a
+    link.
+    """
     above = (*path.parents, *Path(os.path.realpath(path)).parents)
     return list(dict.fromkeys(map(str, above)))
 
 
 def replaceable(above: Iterable[str]) -> str:
-    """Return why other users can replace what lies below a directory in `above`; empty if they cannot."""
+    """Return the reason why other users can replace entries of a directory in `above`; empty if they cannot."""
     for parent in above:
         try:
             mode = os.stat(parent).st_mode
@@ -89,7 +92,7 @@ def replaceable(above: Iterable[str]) -> str:
 
 
 def writable_by_others(status: os.stat_result) -> str:
-    """Return why a file or directory is not this user's alone to write; empty if it is."""
+    """Return the reason why users other than this one can write to a file or directory; empty if they cannot."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not {os.geteuid()}"
     return "others can write to it" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""

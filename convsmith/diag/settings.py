@@ -32,7 +32,7 @@ MOST_THREADS = 1024
 """Largest number of threads that a kernel may be compiled for."""
 
 FileChoice = Path | Literal["default", "off"]
-"""A file or directory, the platform's usual one, or none."""
+"""A file or directory, the platform's default one, or no file."""
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -204,7 +204,8 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Settings:
-    """The settings in force. The process uses one instance, `settings`; tests create others over their own mapping."""
+    """The settings in force. The process has one instance, `settings`; tests create instances over their own mapping.
+    """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = os.environ if environment is None else environment
@@ -242,7 +243,9 @@ class Settings:
 
     @property
     def database(self) -> FileChoice:
-        """File of measured configs; "default" is in the platform's data directory, "off" leaves all to the model."""
+        """File of measured configs; "default" is in the platform's data directory, "off" leaves every choice to the
+        model.
+        """
         return self._value("database")  # type: ignore[no-any-return]
 
     @property
@@ -262,12 +265,12 @@ class Settings:
 
     @property
     def micro_architecture(self) -> str | None:
-        """Name of the micro-architecture for which configs are chosen; None is that of this machine's CPU."""
+        """Name of the micro-architecture for which configs are chosen; None uses this machine's CPU."""
         return self._value("micro_architecture")  # type: ignore[no-any-return]
 
     @property
     def choice(self) -> tuple[str | None, str | None]:
-        """The settings that decide which kernel a problem has by default, for the keys of caches in the process."""
+        """The settings that determine the default kernel of a problem, as a part of the keys of in-process caches."""
         return self.target, self.micro_architecture
 
     @property

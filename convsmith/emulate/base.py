@@ -1,8 +1,8 @@
-"""`Emulator`: runs artifacts for machines that this process does not run on, and says what is missing where it cannot.
+"""`Emulator`: runs artifacts for other machines than the one at hand, or reports what is missing to do so.
 
-An emulator loads an artifact as the run time does: a function for each entry, called with the address of an argument
-block (`runtime/loading.py`). So a `HostKernel` on emulated code has every kind of call. The argument block and the
-arrays that it points to lie in this process; `EmulatedFunction` presents them as `Memory`, which an emulator copies to
+An emulator loads an artifact as the runtime does: a function for each entry, called with the address of an argument
+block (`runtime/loading.py`), so a `HostKernel` on emulated code supports every kind of call. The argument block and the
+arrays that it points to are in this process; `EmulatedFunction` presents them as `Memory`, which an emulator copies to
 its machine and back.
 """
 
@@ -28,8 +28,8 @@ __all__ = ["EmulatedCode", "EmulatedFunction", "Emulator", "Memory", "Piece", "R
 class Piece:
     """The memory of an argument: its bytes in this process.
 
-    `is_written` says whether the entry writes it, `is_blank` that no entry has written it before: its contents mean
-    nothing, and an emulator replaces them by contents that show when they are read.
+    `is_written` states whether the entry writes it. `is_blank` states that no entry has written it before: its contents
+    are meaningless, and an emulator fills it with a pattern that exposes reads.
     """
 
     argument: Argument
@@ -42,7 +42,7 @@ class Piece:
 class Memory:
     """The arguments that a call gives an entry, by the names of arguments: memory, and values of sizes.
 
-    The entry's own memory (scratch, tables of pointers, absent pixels) is not among it: a `Binder` adds it on the
+    The entry's own memory (scratch, tables of pointers, absent pixels) is not included: a `Binder` adds it on the
     emulated machine.
     """
 
@@ -51,11 +51,11 @@ class Memory:
 
 
 RunEntry = Callable[[Entry, Memory], None]
-"""Runs an entry on memory, and stores what it wrote in the contents of the pieces that it writes."""
+"""Runs an entry on memory, and stores the results in the contents of the pieces that the entry writes."""
 
 
 class Emulator(ABC):
-    """One way of running artifacts elsewhere."""
+    """A way of running artifacts for another machine."""
 
     @property
     @abstractmethod
@@ -64,12 +64,12 @@ class Emulator(ABC):
 
     @abstractmethod
     def runs(self, machine: Machine) -> bool:
-        """Return whether this is an emulator of a target's architecture, installed or not."""
+        """Return whether this emulator is for a target's architecture, installed or not."""
 
     @abstractmethod
     def check(self, machine: Machine) -> None:
-        """Raise UnsupportedError (code `emulator`) if the emulator is not installed; the message says what to install.
-        UnsupportedError (code `target`) if it has no processor with the features of a target.
+        """Raise UnsupportedError if the emulator is not installed (code `emulator`; the message names the package to
+        install), or if it has no processor with the features of a target (code `target`).
         """
 
     @abstractmethod
@@ -82,7 +82,9 @@ class Emulator(ABC):
         """
 
     def doubt(self, artifact: Artifact) -> str:
-        """Return why wrong results may be a fault of the emulator; empty if it is known to be right for the code."""
+        """Return the reason why wrong results may be a fault of the emulator; empty if it is known to be correct for
+        the code.
+        """
         return ""
 
 
@@ -90,7 +92,7 @@ class EmulatedFunction:
     """One entry, ready to run in an emulator: `function(block)` with the address of an argument block."""
 
     whole = None
-    """No native function of this process runs the entry."""
+    """False, because no native function of this process runs the entry."""
 
     def __init__(self, entry: Entry, run: RunEntry, blank: Set[str]) -> None:
         self.entry, self._run, self._blank = entry, run, blank

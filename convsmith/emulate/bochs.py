@@ -41,10 +41,12 @@ PROCESSORS: dict[str, frozenset[str]] = {
     "sapphire_rapids": _AVX2 | _AVX512 | _VNNI | _SERVER,
     'sapphire_rapids, add_features="amx_fp16"': _AVX2 | _AVX512 | _VNNI | _SERVER | {"amx-fp16"},
 }
-"""Bochs' models and their features, as LLVM names them. The first that has all serves: it lacks most of the others."""
+"""Bochs' models and their features, by LLVM's names. The first model with all required features is used: it has the
+fewest others.
+"""
 
 _MISREAD = frozenset({"avx512bw", "avx512bf16", "avx512fp16", "amx-int8"})
-"""Features with instructions whose operands the sources of Bochs of August 2026 misread."""
+"""Features with instructions whose operands Bochs (sources of August 2026) decodes wrongly."""
 
 _MARK = b"\nconvsmith results:"
 _FAULT = struct.Struct("<4Q")
@@ -68,11 +70,12 @@ port_e9_hack: enabled=1
 pci: enabled=0
 clock: sync=none
 """
-"""Bochs insists on a ROM for the display: it is of zeros."""
+"""Bochs requires a ROM for the display; this ROM holds zeros."""
 
 
 def _fault(at: int, accessed: int, vector: int, error: int) -> Fault:
-    """An exception by its four numbers: address of the instruction, address accessed, vector and error code."""
+    """Describe an exception from its four numbers: address of the instruction, address accessed, vector and error code.
+    """
     kind = _VECTORS.get(vector, f"exception {vector}")
     if vector == _PAGE_FAULT:
         how = "executing" if error & 16 else "writing" if error & 2 else "reading"
@@ -82,7 +85,7 @@ def _fault(at: int, accessed: int, vector: int, error: int) -> Fault:
 
 @dataclass(frozen=True)
 class Bochs(ProcessorEmulator):
-    """The emulator of the processors of x86-64."""
+    """The emulator for x86-64 processors."""
 
     @property
     def name(self) -> str:
@@ -165,7 +168,7 @@ BOCHS = Bochs()
 
 @cache
 def _rom() -> tuple[bytes, dict[str, int]]:
-    """The ROM, and offsets in it by name."""
+    """Return the ROM, and the offsets in it by name."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         raise UnsupportedError(
             f"the emulated machine's ROM is assembled on x86-64 only, and this is {platform.machine()}", code="emulator"

@@ -19,8 +19,8 @@ EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, BOCHS, PTX, OPENCL)
 
 
 def emulator_for(machine: Machine) -> Emulator:
-    """Return the emulator that runs code for a target. UnsupportedError if there is none, if it is not installed (then
-    the message says what to install), or if it has no processor with the target's features.
+    """Return the emulator that runs code for a target. UnsupportedError if there is none, if it is not installed (the
+    message names the package to install), or if it has no processor with the target's features.
     """
     for emulator in EMULATORS:
         if emulator.runs(machine):

@@ -12,7 +12,7 @@ __all__ = ["FileHeader", "executable"]
 
 
 class FileHeader(NamedTuple):
-    """The facts in the header of a file: bits of an address, the number of the machine, and its flags."""
+    """The header fields that depend on the platform: bits of an address, number of the machine, and flags."""
 
     bits: int
     machine: int
@@ -27,7 +27,7 @@ _FLAGS = {"read": 4, "write": 6, "execute": 5}
 
 
 def executable(image: Image, begin: int, header: FileHeader) -> bytes:
-    """The file of a process that begins at the address `begin`. Nothing can be added to the image any more."""
+    """Return the file of a process that begins at the address `begin`. The image must not be extended afterwards."""
     numbered = enumerate(sorted(image.rights.items()))
     runs = [
         [page for _, (page, _) in run] for _, run in groupby(numbered, lambda item: (item[1][0] - item[0], item[1][1]))

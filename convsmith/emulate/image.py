@@ -1,8 +1,8 @@
-"""`Image`: the emulated machine's memory, as it is when kernels begin to run.
+"""`Image`: the memory of the emulated machine at the moment when kernels begin to run.
 
-Every piece has pages of its own with the rights that it needs, and no page is mapped next to them: what reads or writes
-beyond a piece ends the run. The start-up code of a machine stands at START and reads the page `Image.numbers`: the top
-of the stack, how many calls and how many results there are, and the address of a list of them.
+Every piece has its own pages with the rights that it needs, and no page is mapped next to them: an access beyond a
+piece ends the run. The start-up code of a machine is at START and reads the page `Image.numbers`: the top of the stack,
+the numbers of calls and of results, and the address of the list of both.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from typing import Literal
 __all__ = ["PAGE", "START", "START_SIZE", "Image", "Rights", "numbers_at"]
 
 Rights = Literal["read", "write", "execute"]
-"""Besides reading, which all may."""
+"""Rights in addition to reading, which every page permits."""
 
 PAGE = 4096
-"""Bytes of a page of most machines."""
+"""Bytes of a page on most machines."""
 START = 0xF0000
 START_SIZE = 0x10000
-"""Address and bytes of the code that begins the run."""
+"""Address and size in bytes of the code that begins the run."""
 
 _STACK = 1 << 20
 
 
 def numbers_at(page: int) -> int:
-    """Return the address of the page that the start-up code reads; the page before it is the machine's own."""
+    """Return the address of the page that the start-up code reads; the page before it is reserved for the machine."""
     return START + START_SIZE + page
 
 
 class Image:
-    """Pieces of memory, the calls that are to be made, and the results that are to be sent.
+    """Pieces of memory, the calls to be made, and the results to be sent.
 
-    A piece has pages of `page` bytes each; START is a multiple of it.
+    A piece has pages of `page` bytes each; START is a multiple of `page`.
     """
 
     def __init__(self, page: int = PAGE) -> None:
         self.page, self.numbers = page, numbers_at(page)
         self.pages: dict[int, bytes] = {}
-        """Contents by page number; a page without any is of zeros."""
+        """Contents by page number; a page without contents is zero."""
         self.rights: dict[int, Rights] = dict.fromkeys(range(START // page, (START + START_SIZE) // page), "execute")
-        """Return the permissions of each page, by page number."""
+        """Rights of each page, by page number."""
         self.rights[self.numbers // page] = "read"
         self._calls: list[tuple[int, int, int, int]] = []
         self._results: list[tuple[int, int]] = []
         self.end = self.numbers + page
-        """Address behind all memory."""
+        """The address after all memory."""
 
     def reserve(self, size: int, rights: Rights, alignment: int) -> int:
-        """The address of a new piece, which ends at the last multiple of `alignment` of its pages, or there about."""
+        """Return the address of a new piece, which ends at the last multiple of `alignment` within its pages."""
         page = self.page
         room = -(-size // page) * page
         start = self.end + page
@@ -70,17 +70,17 @@ class Image:
         return b"".join(self.pages[page] for page in range(first, last))[address % self.page :][:size]
 
     def place(self, data: bytes, rights: Rights, alignment: int) -> int:
-        """A new piece with its contents."""
+        """Return the address of a new piece with the given contents."""
         address = self.reserve(len(data), rights, alignment)
         self.write(address, data)
         return address
 
     def call(self, function: int, block: int, part: int = 0, parts: int = 1) -> None:
-        """Have part `part` of `parts` of a function called, after the calls before."""
+        """Add a call of part `part` of `parts` of a function after the calls added before."""
         self._calls.append((function, block, part, parts))
 
     def result(self, address: int, size: int) -> None:
-        """Have bytes sent when all has run, after those before."""
+        """Add bytes to send, after the results added before, when all calls have run."""
         self._results.append((address, size))
 
     @property
@@ -89,7 +89,7 @@ class Image:
         return sum(size for _, size in self._results)
 
     def finish(self) -> None:
-        """Write what the start-up code reads. No call or result can be added any more."""
+        """Write the page that the start-up code reads. No call or result can be added afterwards."""
         stack = self.reserve(_STACK, "write", self.page) + _STACK
         listed = b"".join(struct.pack(f"<{len(item)}Q", *item) for item in (*self._calls, *self._results))
         numbers = self.place(listed, "read", 8)

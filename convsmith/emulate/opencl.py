@@ -1,8 +1,8 @@
-"""`OpenClStandIn`: kernels for GPUs of OpenCL on another of its devices, such as the CPU through Intel's driver.
+"""`OpenClStandIn`: kernels for OpenCL GPUs on another OpenCL device, such as the CPU through Intel's driver.
 
-A kernel for a Xe GPU multiplies matrices of a sub-group by functions that only such a GPU has. Elsewhere its code is
-linked with functions of these names that compute the same products by broadcasts; all else is the code that the GPU
-runs.
+A kernel for a Xe GPU multiplies matrices of a sub-group with functions that only Xe GPUs have. For another device, its
+code is linked with functions of the same names that compute the products by broadcasts; all other code is the code that
+the GPU runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BROADCAST = "_Z19sub_group_broadcastij"
 
 @dataclass(frozen=True)
 class OpenClStandIn(Emulator):
-    """The device of OpenCL that this machine has, in place of another one."""
+    """Runs code for another OpenCL device on the device that this machine has."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ def _without_products(needs: Collection[str]) -> Collection[str]:
 
 
 class _LinkedLibrary(OpenClLibrary):
-    """The SPIR-V of an artifact, linked with the products that it calls."""
+    """The SPIR-V of an artifact, linked with the matrix products that it calls."""
 
     def needed(self, needs: Collection[str]) -> Collection[str]:
         return _without_products(needs)
@@ -69,14 +69,15 @@ class _LinkedLibrary(OpenClLibrary):
 
 @cache
 def _compiled(gpu: OpenedDevice, name: str) -> Any:
-    """Return the program of the products of the target `name`, compiled for a device."""
+    """Return the program with the matrix products of the target `name`, compiled for a device."""
     program = gpu.cl.Program(gpu.context, _products(target(name)))
     program.compile()
     return program
 
 
 def _products(machine: Machine) -> bytes:
-    """Return SPIR-V of the functions that multiply matrices for a target: those of its rows with the extension."""
+    """Return SPIR-V of the functions that multiply matrices for a target, for all of its rows that use the extension.
+    """
     functions = dict.fromkeys(_definition(row) for row in machine.instructions if MATRICES in row.needs)
     head = f'target triple = "{machine.triple}"\ndeclare spir_func i32 @{_BROADCAST}(i32, i32) convergent nounwind\n'
     text = head + "\n".join(functions)
@@ -84,10 +85,10 @@ def _products(machine: Machine) -> bytes:
 
 
 def _definition(row: Instruction) -> str:
-    """Return the function that stands in for dpas: each lane adds the products of its column, in order of the terms.
+    """Return the function that replaces dpas: each lane adds the products of its column, in order of the terms.
 
-    As the extension says, a lane has a row's next terms in its register of the left factor, and the registers of
-    the right factor follow each other along the terms.
+    As in the extension, the next terms of a row are in a lane's register of the left factor, and the registers of the
+    right factor are adjacent along the terms.
     """
     c, a, b = row.operands
     lanes, terms = c.shape[1], a.shape[1]

@@ -1,7 +1,7 @@
-"""`ProcessorEmulator`: runs object code of a CPU in an emulator of its processors, which gets all memory as an `Image`.
+"""`ProcessorEmulator`: runs object code of a CPU in an emulator that receives all memory as an `Image`.
 
-Memory is stricter than a host's: what an entry only reads cannot be written, what reads or writes beyond an array's
-last element faults, and memory that nothing has written holds poison.
+Memory is stricter than a host's: arrays that an entry only reads are write-protected, an access beyond an array's last
+element faults, and uninitialised memory holds poison.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from convsmith.runtime.object_code import ObjectCode
 __all__ = ["CODE_ALIGNMENT", "ProcessorEmulator"]
 
 CODE_ALIGNMENT = 128
-"""Bytes to which code is aligned: constants of vectors of Hexagon stand among it."""
+"""Alignment, in bytes, of code, which contains constants of Hexagon's vectors."""
 _POISON = 0xFF
-"""Every byte that nothing has written: NaN as a float, -1 or the largest number as an integer."""
+"""The byte that fills uninitialised memory: NaN as a float, -1 or the largest number as an integer."""
 _WORDS = {32: "I", 64: "Q"}
-"""Forms of a word of an argument block, by the bits of an address."""
+"""Formats of a word of an argument block, by the bits of an address."""
 _NOWHERE = 0
-"""Address of the functions that start threads, which nothing calls: the parts of an entry run one after the other."""
+"""Address of the functions that start threads, which is never called: the parts of an entry run one after the other."""
 
 
 @dataclass(frozen=True)
 class ProcessorEmulator(Emulator):
     """An emulator that runs an `Image` on a processor.
 
-    `processor` is the emulator's name of it; by default it is the smallest that has what an artifact needs. A run of an
-    entry may take `timeout` seconds.
+    `processor` is the emulator's name of the processor; the default is the smallest processor with the features that an
+    artifact needs. A run of an entry may take `timeout` seconds.
     """
 
     processor: str = ""
@@ -51,12 +51,14 @@ class ProcessorEmulator(Emulator):
     @property
     @abstractmethod
     def architecture(self) -> str:
-        """The first word of the triple of the code that runs."""
+        """The first word of the LLVM triple of the code that runs."""
 
     @property
     @abstractmethod
     def processors(self) -> Mapping[str, frozenset[str]]:
-        """The emulator's names of processors, and their features as LLVM names them. The first that has all serves."""
+        """The emulator's names of processors, with their features by LLVM's names. The first with all required features
+        is used.
+        """
 
     @property
     @abstractmethod
@@ -73,9 +75,9 @@ class ProcessorEmulator(Emulator):
 
     @abstractmethod
     def emulate(self, image: Image, processor: str) -> bytes | Fault:
-        """Run a processor on an image until it has sent the results, or an exception has ended the run.
+        """Run a processor on an image until it has sent the results or an exception has ended the run.
 
-        ToolchainError when the emulator ends otherwise (its `text` is what it said), or takes too long.
+        ToolchainError if the emulator ends otherwise (`text` is its output) or exceeds the time limit.
         """
 
     def runs(self, machine: Machine) -> bool:
@@ -139,7 +141,9 @@ def _placed(image: Image, piece: Piece) -> int:
 
 
 def _where(code: ObjectCode, address: int | None, start: int) -> str:
-    """Return the place of an address in code that starts at another, from the nearest symbol before it."""
+    """Return the location of an address, relative to the nearest preceding symbol of code that starts at another
+    address.
+    """
     if address is None:
         return ""
     offset = address - start
@@ -151,7 +155,7 @@ def _where(code: ObjectCode, address: int | None, start: int) -> str:
 
 
 class _ImageMemory(AddressMemory):
-    """Memory of an image: tables and absent pixels cannot be written by the kernel, scratch holds poison."""
+    """Memory of an image: tables and absent pixels are read-only for the kernel, scratch memory holds poison."""
 
     def __init__(self, image: Image) -> None:
         self._image = image

@@ -1,4 +1,4 @@
-"""The choice of an emulated processor by its features, and what ends a run on one."""
+"""The choice of an emulated processor by its features, and the exception that ends a run on it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Fault", "processor_for"]
 
 @dataclass(frozen=True)
 class Fault:
-    """An exception that ended a run: what happened, in words, and the instruction's address if it is known."""
+    """An exception that ended a run: a description, and the instruction's address if it is known."""
 
     kind: str
     at: int | None
 
 
 def processor_for(needs: Collection[str], processors: Mapping[str, frozenset[str]]) -> str:
-    """Return the first of the processors that has the features. UnsupportedError when there is none."""
+    """Return the first of the processors that has the features. UnsupportedError if there is none."""
     for model, features in processors.items():
         if features.issuperset(needs):
             return model

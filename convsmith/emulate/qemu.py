@@ -31,11 +31,11 @@ from convsmith.runtime.object_code import ObjectCode
 __all__ = ["AARCH64", "HEXAGON", "PROCESSORS", "UNITS", "Qemu", "sve_processor"]
 
 UNITS = (1, 2, 3, 4, 16)
-"""Numbers of units of 128 bits that an emulated vector register of SVE may have, the greatest one included."""
+"""Legal numbers of 128-bit units of an emulated SVE register, the greatest included."""
 
 
 def sve_processor(units: int) -> str:
-    """Return qemu's name of the processor with SVE whose vector registers have so many units of 128 bits."""
+    """Return qemu's name of the processor whose SVE registers have `units` units of 128 bits."""
     return f"max,sve-default-vector-length={16 * units}"
 
 
@@ -49,12 +49,12 @@ PROCESSORS: dict[str, frozenset[str]] = {
     sve_processor(4): _V8_2 | {"bf16", "i8mm", "sve", "sve512"},
     "max,sme-default-vector-length=64": _V8_2 | {"bf16", "i8mm", "sme", "sme512"},
 }
-"""qemu's models of AArch64 and their features, as LLVM names them. The first that has all serves: it lacks most of the
-others.
+"""qemu's models of AArch64 and their features, by LLVM's names. The first model with all required features is used: it
+has the fewest others.
 """
 _HVX: dict[str, frozenset[str]] = {"v67": frozenset({"hvx-length128b", "hvxv68", "hvxv73"})}
-"""qemu's model of Hexagon, which has the integer instructions of later versions that LLVM selects for vectors, and no
-floating-point numbers in vectors.
+"""qemu's model of Hexagon, which supports the integer instructions of later versions that LLVM selects for vectors, but
+no floating-point vectors.
 """
 
 _FAULTS: dict[int, str] = {
@@ -66,10 +66,10 @@ _FAULTS: dict[int, str] = {
 
 @dataclass(frozen=True)
 class _Platform:
-    """One architecture: qemu's program for it, its processors, and how a process is made.
+    """One architecture: qemu's program for it, its processors, and the parts of a process.
 
-    `header` is that of an executable. `startup` is the file of the code that begins the run, `target` the triple, the
-    processor and the features that it is compiled for, `library` the functions in it that kernels may call.
+    `header` is the header of an executable. `startup` is the file with the code that begins the run, `target` the
+    triple, processor and features for which that code is compiled, `library` the functions in it that kernels may call.
     """
 
     program: str
@@ -99,7 +99,7 @@ _PLATFORMS = {
 
 @dataclass(frozen=True)
 class Qemu(ProcessorEmulator):
-    """qemu's emulator of the processors of one architecture, `of`."""
+    """qemu's emulator of the processors of the architecture `of`."""
 
     of: str = "aarch64"
 
@@ -186,7 +186,7 @@ _WHOLE_TILES = (10, 0)
 
 @cache
 def _version(program: str) -> tuple[int, ...]:
-    """Return the version of qemu that a program states, its first two numbers; (0, 0) if it states none."""
+    """Return the first two numbers of the version that a qemu program reports; (0, 0) if it reports none."""
     done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     found = re.search(r"version (\d+)\.(\d+)", done.stdout)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,6 +1,6 @@
-"""The ROM of an emulated x86 machine: an image's pages with the code that brings them into memory.
+"""The ROM of an emulated x86 machine: the pages of an image, with the code that copies them into memory.
 
-Addresses are the same before and after translation. The form of the ROM is that of startup.s; equal pages stand once.
+Addresses are translated to themselves. `startup.s` defines the format of the ROM; equal pages are stored once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from convsmith.emulate.image import PAGE, START_SIZE, Image, Rights, numbers_at
 __all__ = ["rom_of"]
 
 _MOST = (1 << 22) - START_SIZE
-"""Bytes that Bochs lets a ROM have, less the code."""
+"""Maximum bytes of a ROM in Bochs, minus the code."""
 
 _ROOT = numbers_at(PAGE) - PAGE
 """Address of the root of the page tables."""
@@ -26,9 +26,10 @@ _LEVEL = 512
 
 
 def rom_of(image: Image, code: bytes, pages_at: int) -> bytes:
-    """The ROM: all memory, then `code`, which is told at offset `pages_at` where the list of pages is.
+    """Return the ROM: all memory, followed by `code`, which finds the offset of the list of pages at its offset
+    `pages_at`.
 
-    UnsupportedError when it becomes larger than Bochs allows. Nothing can be added to the image any more.
+    UnsupportedError if the ROM is larger than Bochs permits. The image must not be extended afterwards.
     """
     image.finish()
     image.write(_ROOT, _tables(image))
@@ -49,7 +50,7 @@ def rom_of(image: Image, code: bytes, pages_at: int) -> bytes:
 
 
 def _tables(image: Image) -> bytes:
-    """Write the page tables behind all else, and give their root."""
+    """Write the page tables after all other memory, and return the address of their root."""
     level = {page: page * PAGE | _FLAGS[rights] for page, rights in image.rights.items()}
     for _ in range(3):
         tables: dict[int, dict[int, int]] = {}

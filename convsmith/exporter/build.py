@@ -24,7 +24,7 @@ from convsmith.schedule.planned import with_wide_products
 __all__ = ["BuiltKernel", "build_kernel"]
 
 _OF_COMPILER = "__"
-"""Prefix of the names of functions that compilers for a machine provide in a library of their own."""
+"""Prefix of functions that a compiler's runtime library for a machine provides."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def build_kernel(
 
 
 def _for_any(kernel: CompiledKernel, weights: Mapping[str, Array]) -> CompiledKernel:
-    """Return ``kernel``, or one for weights of any magnitude where those that are built in are beyond its limits: an
-    exported kernel has no other one to turn to.
+    """Return ``kernel``, or a kernel for weights of any magnitude if the built-in weights exceed the limits of
+    ``kernel``, because an exported kernel cannot fall back on another one.
 
     Weights of a call may be all integers of their type, and floating-point numbers within the limits.
     """

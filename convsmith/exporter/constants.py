@@ -1,7 +1,7 @@
 """Arrays that are built into exported code: in the kernel's layout, or packed by this machine during the export.
 
-Code for another machine cannot run here, so its packing kernels are compiled for this one, without vectors: they copy
-the same elements to the same places.
+Code for another machine cannot run here, so its packing kernels are compiled for this one, without vectors: the copies
+that they make are the same.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _PackingHere:
 
 
 def _in_memory(kernel: Kernel) -> Kernel:
-    """Return a kernel whose register arrays, which loops index, lie in memory."""
+    """Return a kernel whose register arrays that loops index are in memory."""
     arrays = {s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.shape}
     body = kernel.body
     for b in arrays:

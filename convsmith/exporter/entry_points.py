@@ -1,7 +1,7 @@
 """The functions that a program calls, as LLVM text: they fill argument blocks and run the entries of a kernel.
 
-A block lies on the stack of the caller. Tables of pointers, and memory that holds the zero points of a call, are
-written to the workspace before the entry that reads them.
+A block is on the stack of the caller. Tables of pointers, and memory that holds the zero points of a call, are written
+to the workspace before the entry that reads them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def entry_points_text(interface: Interface, triple: str, contents: Mapping[str, 
 
 
 class _ModuleText:
-    """The functions of a module: constants and declarations that they need collect here, by name."""
+    """The functions of a module, which collects the constants and declarations that they need, by name."""
 
     def __init__(self, interface: Interface, word: str) -> None:
         self.interface, self.word = interface, word
@@ -148,7 +148,9 @@ class _ModuleText:
         ]  # fmt: skip
 
     def _write_table(self, a: Argument, zero: Argument, own: Mapping[str, str]) -> None:
-        """Write the pointers of a table: to pixels of a tensor, or to the buffer that stands for absent pixels."""
+        """Write the pointers of a table, which point to pixels of a tensor or to the buffer that represents absent
+        pixels.
+        """
         item, absent = element_type(zero).itemsize, -1
         entries = from_recipe(a.recipe).entries.ravel()
         if not entries.size:
@@ -165,7 +167,7 @@ class _ModuleText:
         self._end_loop(loop)
 
     def _write_points(self, a: Argument, points: Argument, own: Mapping[str, str]) -> None:
-        """Write the zero points of a call to the buffer that stands for absent pixels."""
+        """Write the zero points of a call to the buffer that represents absent pixels."""
         wide, bits = f"i{element_type(points).itemsize * 8}", f"i{element_type(a).itemsize * 8}"
         count = a.size if points.size == 1 else points.size
         if a.size > count:
@@ -197,7 +199,7 @@ def _escaped(memory: bytes) -> str:
 
 
 def _memory(name: str) -> str:
-    """Return the symbol of a constant; it differs from all legal names of kernels."""
+    """Return the symbol of a constant, which is not a legal name of a kernel."""
     return f"@memory.{name}"
 
 

@@ -87,7 +87,7 @@ def _comment(*texts: str) -> list[str]:
 
 
 def _prototype(head: str, parameters: Sequence[str]) -> str:
-    """Return a prototype in lines that fit the page."""
+    """Return a prototype in lines of bounded length."""
     return "\n".join(wrap(f"{head}({', '.join(parameters)});", _WIDTH, subsequent_indent="    "))
 
 

@@ -1,13 +1,13 @@
 """The interface of an exported kernel: the parameters of its functions, and the memory behind each.
 
     void NAME(tensors..., workspace, parallel, pool)     the kernel
-    void NAME_pack(tensors..., packed)                   packs an operand; NAME_pack_wei_1 where there are several
-    int NAME_check(pointer, bytes, ...)                  compares the memory of a call with what the kernel needs
-    const char *NAME_message(int code)                   what NAME_check found
+    void NAME_pack(tensors..., packed)                   packs an operand; NAME_pack_wei_1 if there are several
+    int NAME_check(pointer, bytes, ...)                  checks the memory of a call
+    const char *NAME_message(int code)                   describes the result of NAME_check
 
-Arrays that are built in are no parameters. `workspace` holds the memory that the kernel alone uses: what goes from one
-entry to the next, the scratch memory of each thread, and tables of pointers. It is absent where a kernel uses none, and
-`parallel` and `pool` are absent where one thread runs all.
+Built-in arrays are no parameters. `workspace` holds the kernel's private memory: intermediate results between entries,
+the scratch memory of each thread, and tables of pointers. It is absent if the kernel needs no such memory; `parallel`
+and `pool` are absent if one thread runs the whole kernel.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ WORKSPACE = "workspace"
 class Parameter:
     """A pointer that a function takes: to a tensor, to a packed operand (``of`` a tensor), or to the workspace.
 
-    The memory behind it has ``nbytes`` from an address that is a multiple of ``alignment``. One that is optional may be
-    null, which stands for the values of the problem's line.
+    The memory behind it has ``nbytes`` from an address that is a multiple of ``alignment``. An optional pointer may be
+    null, which selects the values in the problem's line.
     """
 
     name: str
@@ -48,13 +48,13 @@ class Parameter:
 
     @property
     def type(self) -> str:
-        """The type of the elements; empty for memory whose content is the kernel's own."""
+        """The type of the elements; empty for memory with the kernel's private contents."""
         return self.tensor.dtype if self.tensor is not None else ""
 
 
 @dataclass(frozen=True)
 class EntryUse:
-    """An entry that a function runs; ``places`` are offsets in the workspace of arguments that lie there, by name."""
+    """An entry that a function runs; ``places`` are the offsets of arguments in the workspace, by name."""
 
     entry: Entry
     places: dict[str, int]
@@ -75,7 +75,7 @@ class PackingFunction:
 class Interface:
     """The functions of an exported kernel; ``built_in`` are names of tensors whose values the code contains.
 
-    ``threads`` is the largest number of parts in which the kernel can run.
+    ``threads`` is the maximum number of parts in which the kernel can run.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Interface:
     @property
     def faults(self) -> tuple[tuple[int, str, str], ...]:
         """The faults that `check` reports: the number of a parameter, the kind of the fault (with a second parameter's
-        number for an overlap), and the message. The code of a fault is its place, counted from 1.
+        number for an overlap), and the message. The code of a fault is its position in this list, counted from 1.
         """
         return tuple(_faults(self.parameters))
 
@@ -116,7 +116,7 @@ def interface_of(
 ) -> Interface:
     """Return the interface of the kernel of ``artifact`` under ``name``, with ``built_in`` tensors in the code.
 
-    Parameters are in the ``order`` of their tensors' names, those that the kernel writes last.
+    Parameters are in the ``order`` of their tensors' names; tensors that the kernel writes come last.
     """
     tensors = tensors_of(artifact)
     steps = tuple(artifact.steps.values())
@@ -174,7 +174,7 @@ def _packing(artifact: Artifact, operand: str, symbol: str, built_in: Collection
 def _uses(entries: tuple[Entry, ...]) -> tuple[tuple[EntryUse, ...], int]:
     """Return the use of each entry, and the bytes of the workspace that they share.
 
-    Memory of one entry alone is free for the next one; shared memory is not.
+    Memory that only one entry uses is reused by the next entry; shared memory is not.
     """
     shared: dict[str, int] = {}
     sizes: dict[str, int] = {}

@@ -64,14 +64,14 @@ def export(
     name: str | None = None, prefix: str | None = None, threads: int | None = None, config: str | None = None,
     weights: Array | str | os.PathLike[str] | Weights | None = None,
 ) -> ExportedLibrary:  # fmt: skip
-    """Write the kernels of one problem or several to `directory`, which is made: code, header, manifest, example.
+    """Write the kernels of one problem or several to `directory`, which is created: code, header, manifest, example.
 
     `target` is ``cpu`` (this machine), a level, or a triple with features, such as "aarch64-linux-gnu+dotprod"; a
-    kernel that is compiled already has its own. `format` is "object", "source" (assembly) or "static-library". `name`
-    is the library's, by default the problem's; a single kernel has the same name. The names of several kernels begin
-    with `prefix`, by default the library's name; an empty prefix adds nothing. `weights`, an array or a file of
+    compiled kernel keeps its own target. `format` is "object", "source" (assembly) or "static-library". `name` is the
+    library's, by default the problem's; a single kernel has the same name. The names of several kernels begin with
+    `prefix`, by default the library's name; an empty prefix adds nothing. `weights`, an array or a file of
     `numpy.save`, is packed and built in; a dict builds in several arrays of one kernel, by name. `threads` and `config`
-    are those of `compile`.
+    are passed to `compile`.
 
     UsageError for an unknown target, format or name, for weights that do not fit, and for a directory that cannot be
     written; UnsupportedError for a kernel without code of a CPU.
@@ -107,8 +107,8 @@ def export_kernels(
     weights: Array | str | os.PathLike[str] | Weights | list[dict[str, Array]] | None = None,
     nodes: Sequence[Sequence[str]] = (),
 ) -> ExportedLibrary:  # fmt: skip
-    """Write kernels to `directory` as one library; the arguments are those of `export`. A list of `weights` has the
-    arrays of each kernel. ``nodes`` are the names of the nodes of a model that each kernel computes.
+    """Write kernels to `directory` as one library; the arguments have the meaning that they have in `export`. A list of
+    `weights` has the arrays of each kernel. ``nodes`` are the names of the nodes of a model that each kernel computes.
     """
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
         message = f"directory={shown(directory)} is not legal: expected the path of a directory"
@@ -132,8 +132,8 @@ def export_kernels(
 
 
 def _names_of(kernels: Sequence[CompiledKernel], library: str | None, prefix: str | None) -> list[str]:
-    """Return the names of the kernels: that of the ``library`` for a single kernel without a prefix, otherwise the
-    ``prefix``, by default the library's name, and names made from their problems.
+    """Return the names of the kernels: the ``library``'s name for a single kernel without a prefix, otherwise the
+    ``prefix`` (by default the library's name) followed by a name derived from the problem.
     """
     if len(kernels) == 1 and prefix is None:
         return [library or _name_of(kernels[0], "")]
@@ -144,8 +144,8 @@ def _names_of(kernels: Sequence[CompiledKernel], library: str | None, prefix: st
 
 
 def _name_of(kernel: CompiledKernel, prefix: str) -> str:
-    """Return an identifier for a kernel: the ``prefix``, and the name or the sizes of its problem."""
-    if not isinstance(kernel, CompiledKernel):  # building it says why it cannot be exported
+    """Return an identifier for a kernel: the ``prefix``, followed by the name or the sizes of its problem."""
+    if not isinstance(kernel, CompiledKernel):  # the error names the reason why it cannot be exported
         return "kernel"
     problem = kernel.problem
     if problem.name:
@@ -173,7 +173,7 @@ def weights_of(problem: Problem, weights: Array | str | os.PathLike[str] | Weigh
 
 
 def _loaded(problem: Problem, name: str, given: Array | str | os.PathLike[str]) -> Array:
-    """Return an array, from a file where ``given`` is a path. UsageError if the file is no array of numpy."""
+    """Return an array, from a file where ``given`` is a path. UsageError if the file does not hold a numpy array."""
     if not isinstance(given, str | os.PathLike):
         return as_array(name, given)
     try:
@@ -184,7 +184,7 @@ def _loaded(problem: Problem, name: str, given: Array | str | os.PathLike[str]) 
         ) from None
     wanted = {t.name: numpy_dtype(t.dtype) for t in problem.inputs}.get(name)
     if wanted is not None and array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
-        return array.view(wanted)  # numpy.save keeps no names of types such as bf16
+        return array.view(wanted)  # numpy.save loses the names of types such as bf16
     return array
 
 

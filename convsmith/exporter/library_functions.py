@@ -1,7 +1,7 @@
 """Functions that LLVM's code generators call where a machine lacks an instruction, as LLVM text.
 
-Exported code brings its own, so that it needs no C library. Each is exact: `fma` and `fmaf` round once, as long as no
-intermediate product overflows or underflows.
+Exported code includes its own copies, so that it needs no C library. Each is exact: `fma` and `fmaf` round once, as
+long as no intermediate product overflows or underflows.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ _TEXTS: dict[str, tuple[str, ...]] = {
 """Texts by the name of the function. Names of functions on `float` end with f."""
 
 PROVIDED = tuple(_TEXTS)
-"""Names of the functions that exported code can bring."""
+"""Names of the functions that can be included in exported code."""
 
 
 def library_text(name: str, triple: str, word: str) -> str:

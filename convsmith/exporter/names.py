@@ -17,8 +17,8 @@ _SUFFIX = re.compile(
     r"_(pack|pack_\w+|check|message|run|diff|(packed|scales|zero_points|rounding)(_post_op_\d+)?(_diff)?)$",
     re.IGNORECASE,
 )
-"""Suffixes that, behind the name of a kernel, begin another of its identifiers: a function of the library or of the
-example, or the macro of an array.
+"""Suffixes that turn the name of a kernel into another of its identifiers: a function of the library or of the example,
+or the macro of an array.
 """
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(
@@ -44,7 +44,8 @@ _FILES = frozenset(
     wordexp
     """.split()
 )
-"""Names of standard headers, of libraries that linkers search and of targets of CMake: no file of ours may have one."""
+"""Names of standard headers, of libraries that linkers search, and of CMake targets, which no exported file may have.
+"""
 _RESERVED = frozenset(
     {"calls", "code", "end", "i", "main", "one_after_the_other", "seconds", "start", "tiles_are_granted", *PROVIDED}
 )
@@ -52,7 +53,7 @@ _RESERVED = frozenset(
 _ARRAY = re.compile(
     r"(sum_of_|packed_|diff_|scales_|zero_points_|rounding_)*(src|wei|bia|dst|post_op_\d\w*|workspace)(_\d+)?"
 )
-"""Names of arrays, which the example declares beside the kernel."""
+"""Names of arrays, which the example declares next to the kernel."""
 _OWN = "convsmith"
 """Prefix of the names of entries, and of the types of the header."""
 
@@ -100,7 +101,7 @@ def legal_name(text: str, kind: str = "conv", prefix: str = "") -> str:
 
 
 def _fault(name: str) -> str:
-    """Return what ``name`` is instead of the name of a kernel; empty if it is legal."""
+    """Return the reason why ``name`` cannot be the name of a kernel; empty if it can."""
     if _IDENTIFIER.fullmatch(name) is None:
         return "no identifier of C"
     if name in _KEYWORDS or name in _RESERVED or name.startswith(_OWN) or _ARRAY.fullmatch(name):

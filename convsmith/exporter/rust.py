@@ -27,8 +27,8 @@ _PARALLEL = (
 def rust_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
     """Return the declarations of the library ``name``, which a program that links it takes by ``mod`` or ``include!``.
 
-    The text imports no name and has no inner attribute: ``include!`` refuses those, and a name that the program imports
-    too would be defined twice.
+    The text imports no name and has no inner attribute: ``include!`` refuses inner attributes, and a name that the
+    program also imports would be defined twice.
     """
     return "\n".join(_lines(name, kernels))
 

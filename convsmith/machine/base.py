@@ -1,4 +1,4 @@
-"""Machines: the facts that schedules, passes and code generation receive, and nothing else.
+"""Machines: the facts about a target that schedules, passes and code generation receive.
 
 A target is the machine that a kernel is compiled for.
 """
@@ -49,22 +49,21 @@ class Machine:
     """One level of an instruction set on one micro-architecture.
 
     ``name`` is the level's name for users, ``features`` are LLVM's, ``needs`` are the CPU features required to run its
-    code, ``attributes`` go on every function; besides, ``part_attributes`` go on each function that runs a part of an
-    entry, and ``called_attributes`` on the functions that it calls. ``vectors`` are the vector registers, ``fragments``
-    the registers of instructions on fragments. ``memories`` are the caches of a core, nearest first. The facts of a
-    level are *reference facts*, those of the smaller machines that have it. ``half`` names the f16 instructions: none,
-    conversions from and to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in order.
-    ``permissions`` are those that a process requests from the system before it runs code of the level. An address and a
-    word of an argument block have ``address_bits``. ``matrix_loads`` load fragments from memory that threads share. By
-    ``messages``, the lanes of a warp load or store elements that follow each other.
-    ``head_load`` loads the first lanes of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves
-    shuffles that repeat lanes where LLVM's code for them is wrong.
-    One instruction loads some lanes of a vector, any of them, where an element has ``masked_bytes`` at least; none does
-    where that is 0. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
+    code, ``attributes`` go on every function, ``part_attributes`` also on each function that runs a part of an entry,
+    and ``called_attributes`` on the functions that it calls. ``vectors`` are the vector registers, ``fragments`` the
+    registers of instructions on fragments. ``memories`` are the caches of a core, nearest first. The facts of a level
+    are *reference facts*: the facts of the smaller machines that have the level. ``half`` names the f16 instructions:
+    no instructions, conversions from and to f32, or arithmetic. ``instructions`` and ``transpositions`` are tried in
+    order. ``permissions`` are requested from the system before a process runs code of the level. An address and a word
+    of an argument block have ``address_bits``. ``matrix_loads`` load fragments from memory that threads share.
+    ``messages`` load or store contiguous elements for all lanes of a warp at once. ``head_load`` loads the first lanes
+    of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves shuffles that repeat lanes where
+    LLVM's code for them is wrong. The machine has masked loads of elements of at least ``masked_bytes``, and no masked
+    loads if that is 0. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
-    LLVM's function that orders stores past the caches before later ones; empty where vectors have no such stores.
-    Vectors at multiples of ``alignment`` bytes have instructions of their own, so a kernel's own memory begins there; 0
-    where aligned vectors gain nothing.
+    LLVM's function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores.
+    Memory that a kernel allocates is aligned to ``alignment`` bytes, because aligned vectors have their own
+    instructions; 0 if alignment gains nothing.
 
     A machine with a ``device`` runs kernels as grids of groups of threads; others are CPUs. ``vectors`` of a device are
     the registers of a thread, of one element of 32 bits or of several smaller ones.
@@ -126,12 +125,16 @@ class Machine:
 
     @property
     def vector_memories(self) -> tuple[MemoryLevel, ...]:
-        """The caches that vectors are loaded from, nearest first: one that is slower than the next serves scalars."""
+        """The caches that vectors are loaded from, nearest first: a cache that is slower than the next one serves only
+        scalars.
+        """
         slower = [near.rate < far.rate for near, far in pairwise(self.memories)]
         return tuple(memory for memory, is_slower in zip(self.memories, (*slower, False)) if not is_slower)
 
     def place(self, nbytes: int) -> str:
-        """Return where a kernel's own buffers of ``nbytes`` lie; nothing for a machine without memory for them."""
+        """Return a phrase that tells where a kernel's own buffers of ``nbytes`` are held; empty on a machine without a
+        scratchpad.
+        """
         if self.scratchpad is None:
             return ""
         if nbytes <= self.scratchpad.bytes:
@@ -175,12 +178,12 @@ class Machine:
 
     @cached_property
     def scalar_types(self) -> tuple[str, ...]:
-        """The types that the machine multiplies and adds in scalars alone."""
+        """The types that the machine multiplies and adds only as scalars."""
         single = (row for row in self.instructions if row.lanes == 1 and len({*row.types}) == 1)
         return tuple(row.types[0] for row in single)
 
     def fragment_rate(self, row: Instruction) -> float:
-        """Return the multiply-adds that ``row``, an instruction on fragments, does in the time of one of f32."""
+        """Return the multiply-adds of ``row``, an instruction on fragments, in the time of one multiply-add of f32."""
         assert self.device is not None
         type_ = row.types[0]
         is_plain = type_ in self.scalar_types and not row.rounds
@@ -193,11 +196,12 @@ class Machine:
         return next((row for row in self.vector_rows(a, b, c) if not row.limit), None)
 
     def vector_rows(self, a: str, b: str, c: str) -> tuple[Instruction, ...]:
-        """Return all instructions that add such products to a vector of sums, the fastest first."""
+        """Return all instructions that add products of these types to a vector of sums, the fastest first."""
         return tuple(row for row in self._rows(a, b, c) if row.result.scope == "register")
 
     def fragment_rows(self, a: str, b: str, c: str) -> tuple[Instruction, ...]:
-        """Return the instructions that add such products to fragments of sums, those with most terms first."""
+        """Return the instructions that add products of these types to fragments of sums, those with most terms first.
+        """
         rows = (row for row in self._rows(a, b, c) if row.result.scope == "fragment")
         return tuple(sorted(rows, key=lambda row: -row.terms))
 
@@ -205,7 +209,9 @@ class Machine:
         return (row for row in self.instructions if row.types == (a, b, c))
 
     def nearest(self, a: str, b: str, c: str) -> Instruction | None:
-        """Return the row of most terms for the types, for bytes also u8 by s8; else that of the type of sums ``c``."""
+        """Return the row with most terms for the types (for bytes also u8 by s8), or else the row of the type of sums
+        ``c``.
+        """
         type_triples = ((x, y, c) for y in dict.fromkeys((b, "s8" if b == "u8" else b))
                 for x in dict.fromkeys((a, "u8" if a == "s8" else a)))  # fmt: skip
         rows = [row for types in type_triples for row in self.vector_rows(*types)[:1]]

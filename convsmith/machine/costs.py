@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 
 class FarRates(NamedTuple):
-    """Rates of lines from beyond the second-level cache in a transform, relative to that of the model of products: of
-    weights that are read ``first``, of weights that are read ``again``, and of ``arrays`` between the nests of a block.
+    """Rates of cache lines from beyond the second-level cache in a transform, relative to the rate in the model of
+    products: for weights that are read ``first``, for weights that are read ``again``, and for ``arrays`` between the
+    nests of a block.
     """
 
     first: float
@@ -26,9 +27,9 @@ class FarRates(NamedTuple):
 
 
 WAITING = FarRates(1.0, 6.0, 2.0)
-"""Rates measured on Zen 5, which fit measurements of Zen 4 as well, where loads of weights prefetch no lines."""
+"""Rates measured on Zen 5, which fit measurements of Zen 4 as well, for loads of weights that prefetch no lines."""
 PREFETCHING = FarRates(1.5, 6.0, 4.0)
-"""Rates measured on Zen 5 where loads of weights prefetch lines."""
+"""Rates measured on Zen 5 for loads of weights that prefetch lines."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Costs:
     latency: float
     """Cycles from a multiply-add to one that depends on it."""
     slow: tuple[tuple[str, float], ...] = ()
-    """Instructions that take longer than a multiply-add, with the cycles between the starts of two."""
+    """Instructions that are slower than a multiply-add, with the cycles between the starts of two of them."""
     convert: float = 0
     """Cycles that converting a 16-bit floating-point element of the source takes from the arithmetic of a step."""
     temporaries: int = 0
@@ -91,7 +92,7 @@ class Costs:
     crossing: float = 1.15
     """Slow-down of a step whose vectors of pixels start at any tap, and so lie on two cache lines."""
     arriving: float = 2
-    """Slow-down of loads from lines that are on their way to the first-level cache, such as those of a gradient of the
+    """Slow-down of loads from cache lines that are still in flight to the first-level cache, as in a gradient of the
     weights.
     """
     clash: float = 3.0
@@ -101,7 +102,7 @@ class Costs:
     window: float = 6
     """Cycles to copy a vector of a run of memory into a copy of windows that the first-level cache holds."""
     window_far: float = 7.5
-    """Cycles to copy it into a larger copy of windows."""
+    """Cycles to copy a vector of a run of memory into a larger copy of windows."""
     pack: float = 0.5
     """Cycles to pack an element in each call, if the operand fits in the second-level cache."""
     pack_call: float = 8000
@@ -113,20 +114,20 @@ class Costs:
     reload: int = 32
     """Multiply-adds of an accumulator that amortise storing it to memory and loading it again."""
     memory_byte: int = 2
-    """Multiply-adds in the time that loading one byte from main memory takes."""
+    """Multiply-adds in the time of loading one byte from main memory."""
     thread_start: int = 1 << 20
     """Multiply-adds of one lane each that amortise starting a thread for a part of a reduction."""
     meeting: float = 14000
     """Cycles from the end of a nest on the first thread to the start of the next nest on all threads."""
     between_cores: float = 2
-    """Bytes per cycle that a core loads of lines which another core has written."""
+    """Bytes per cycle that a core loads from cache lines that another core has written."""
 
     weights_kept: int = 1 << 18
     """Bytes of packed weights that stay in the second-level cache while the pixels stream through it."""
     images_near: int = 1 << 21
     """Bytes of images and results up to which arithmetic hides the loads."""
     refill: float = 32
-    """Bytes that the second-level cache delivers to multiply-adds in the time of one of them."""
+    """Bytes that the second-level cache delivers in the time of one multiply-add."""
     scattered_rows: float = 4
     """Ratio of an intermediate to the second-level cache from which computing it row by row pays where its channels are
     far apart, so that each row is written in short pieces, once for each vector of channels.
@@ -146,16 +147,15 @@ class Costs:
     jump: float = 1.5
     """Minimum of that ratio if no two consecutive loads share a cache line."""
     prefetched: int = 0
-    """Minimum bytes of packed weights whose vectors arrive sooner where loads prefetch lines; 0 if none do."""
+    """Minimum bytes of packed weights from which loads of their vectors prefetch lines; 0 if no load does."""
     prefetched_transforms: int = 0
-    """Minimum bytes of the weights of a transform whose vectors arrive sooner where loads prefetch lines; 0 if none do.
-    """
+    """Minimum bytes of a transform's weights from which loads of their vectors prefetch lines; 0 if no load does."""
     weights_ahead: int = 4096
     """Bytes from a vector of packed weights to the cache line that its load prefetches."""
     prefetched_pixels: int = 0
-    """Minimum bytes of a source whose vectors of pixels arrive sooner where loads prefetch lines; 0 if none do."""
+    """Minimum bytes of a source from which loads of its vectors of pixels prefetch lines; 0 if no load does."""
     prefetched_results: int = 0
-    """Minimum bytes of a result whose vectors are added to sooner where loads prefetch lines; 0 if none are."""
+    """Minimum bytes of a result from which loads of its vectors, to add to them, prefetch lines; 0 if no load does."""
     fetched: int = 128
     """Bytes that the caches fetch at once."""
 
@@ -168,18 +168,19 @@ class Costs:
     fragment_turn: float = 84
     """Cycles between two register tiles of fragments."""
     fragment_configuration: float = 170
-    """Cycles to configure the registers of fragments for others, and to go back."""
+    """Cycles to configure the registers of fragments for another shape and back."""
     fragment_kept: int = 48 << 10
-    """Bytes of fragments that register tiles in turn find in the first-level cache, all of which they use."""
+    """Bytes of fragments that stay in the first-level cache from one register tile to the next, all of which they use.
+    """
     fragment_finish: float = 6
     """Cycles to load a row of sums from memory and to store its result."""
     fragment_pixel: float = 4
-    """Cycles to begin a pixel in each register tile that has some of its results, where the first-level cache holds all
-    weights and the pixel comes from beyond it: else loads hide them.
+    """Cycles to begin a pixel in each register tile with some of its results, if the first-level cache holds all
+    weights and the pixel comes from beyond it; otherwise loads hide this cost.
     """
 
     transform: float = 1.0
-    """Ratio of the time of a transform to that of its loads, stores and arithmetic one after the other."""
+    """Ratio of the measured time of a transform to the sum of the times of its loads, stores and arithmetic."""
     transform_far: FarRates = WAITING
     """Rates of lines in a transform whose loads prefetch no weights."""
     transform_prefetched: FarRates = PREFETCHING

@@ -1,7 +1,7 @@
 """Facts of devices, on which a kernel is a grid of groups of threads.
 
 A thread computes with registers of its own. The threads of a group share memory and wait for each other at barriers;
-those of a warp (OpenCL calls it a sub-group) run together, a thread in each lane. Groups run in any order.
+the threads of a warp (a sub-group in OpenCL) run together, one in each lane. Groups run in any order.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class ComputeUnits:
-    """The processors of a device that run groups: reference facts of the smallest device that is meant."""
+    """The processors of a device that run groups: the reference facts are those of the smallest supported device."""
 
     count: int
     threads: int
     """Threads of all groups that reside on a unit at a time."""
     registers: int
-    """Registers of 32 bits that the threads which reside on a unit divide among them."""
+    """32-bit registers of a unit, which the resident threads share."""
     shared: int
-    """Bytes of shared memory that the groups which reside on a unit divide among them."""
+    """Bytes of shared memory of a unit, which the resident groups share."""
     multiply_adds: int = 0
-    """Multiply-adds of f32 that a unit computes in a cycle, by the data sheet; 0 if there is none."""
+    """Multiply-adds of f32 that a unit computes in a cycle, by the data sheet; 0 if unknown."""
     of_fragments: int = 0
     """Multiply-adds of 16-bit elements by instructions on fragments, in a cycle; shorter elements have as many more."""
     memory_bytes: int = 0
@@ -50,14 +50,14 @@ class ComputeUnits:
     groups: int = 32
     """Maximum number of groups that reside on a unit at a time."""
     register_step: int = 8
-    """Registers of a thread by which a unit allocates them."""
+    """Granularity, in registers of a thread, in which a unit allocates registers."""
 
     def turns(self, groups: int) -> int:
-        """Return how many of ``groups`` the unit with most of them runs, one after the other."""
+        """Return the number of ``groups`` that the busiest unit runs one after the other."""
         return -(-groups // self.count)
 
     def excess(self, groups: int) -> float:
-        """Return the time of ``groups`` as a ratio to that in which no unit is idle."""
+        """Return the time of ``groups`` relative to the time in which every unit is always busy."""
         return self.turns(groups) * self.count / groups
 
 
@@ -81,11 +81,11 @@ class Device:
     """Facts of a machine that launches kernels on a device.
 
     ``runtime`` names the library that launches them, ``dialect`` is LLVM's text for them, and ``code`` is LLVM's
-    output: SPIR-V, or PTX for an assembler. ``grid`` and ``group`` are the largest numbers of groups and of threads
-    of a group along each dim, innermost first; ``threads`` is the largest number of threads of a group. ``warps``
-    are the legal numbers of threads of a warp, the preferred one first; there are none where kernels cannot rely on
-    warps. Instructions on fragments of 16-bit numbers do ``fragment_rate`` multiply-adds in the time of one of f32, and
-    as many more as the numbers are shorter; 0 without such instructions.
+    output: SPIR-V, or PTX for an assembler. ``grid`` and ``group`` are the largest numbers of groups and of threads of
+    a group along each dim, innermost first; ``threads`` is the largest number of threads of a group. ``warps`` are the
+    legal numbers of threads of a warp, the preferred one first; empty if kernels cannot rely on warps. Instructions on
+    fragments of 16-bit numbers do ``fragment_rate`` multiply-adds in the time of one multiply-add of f32, and
+    proportionally more on shorter numbers; 0 without such instructions.
     """
 
     runtime: str
@@ -100,13 +100,13 @@ class Device:
     fragment_rate: float = 0.0
     costs: DeviceCosts = _COSTS
     access: int = 16
-    """Bytes that a thread moves at once at most."""
+    """Maximum bytes that a thread moves in one access."""
     engine: CopyEngine | None = None
     """The engine that copies tiles of a tensor to shared memory; None on devices without one."""
 
     @property
     def levels(self) -> tuple[ThreadLevel, ...]:
-        """The levels of threads, outermost first: grid, group, and warp and lane where there are any."""
+        """The levels of threads, outermost first: grid, group, and, where the device has them, warp and lane."""
         levels = (ThreadLevel("grid", self.grid), ThreadLevel("group", self.group))
         if not self.warps:
             return levels

@@ -1,4 +1,5 @@
-"""Named costs of the threads of a device, and the facts of its copy engine, by which schedules choose and are refused.
+"""Named costs of the threads of a device, and the facts of its copy engine, with which schedules are ranked and
+checked.
 
 Only ratios matter, because configs of one problem are compared. No device was measured for the costs of threads, warps
 and the copy engine's products: the defaults are estimates from data sheets, chosen on an H100.
@@ -13,16 +14,17 @@ __all__ = ["CopyEngine", "DeviceCosts"]
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """Costs of the threads of a group, in multiply-adds of a thread, and of its warps, in those of a warp."""
+    """Costs of the threads of a group, in multiply-adds of one thread, and of its warps, in multiply-adds of one warp.
+    """
 
     shared_load: float = 1.0
     """Multiply-adds of a thread in the time in which it loads an element from shared memory."""
     vector_load: float = 2.0
-    """Time in which a thread loads a vector from shared memory, relative to that of an element."""
+    """Time in which a thread loads a vector from shared memory, relative to loading one element."""
     global_load: float = 6.0
     """Multiply-adds of a thread in the time in which it loads an element from global memory, with its address."""
     test: float = 2.0
-    """Multiply-adds of a thread in the time in which it tests whether a term is there."""
+    """Multiply-adds of a thread in the time in which it tests whether a term is present."""
     barriers: float = 40.0
     """Multiply-adds of a thread in the time of the two barriers of a step."""
     sums: int = 64
@@ -30,7 +32,7 @@ class DeviceCosts:
     terms: int = 4
     """Maximum number of terms that a thread loads at once; each takes a register for each pixel."""
     filled: int = 32
-    """Threads of a group below which a unit of the device is not filled."""
+    """Threads of a group below which a unit of the device is partly idle."""
 
     warp_shared: float = 64.0
     """Bytes that a warp loads from shared memory in the time of one of its multiply-adds."""
@@ -47,7 +49,7 @@ class DeviceCosts:
     warp_step: int = 64
     """Bytes of the terms of a row that a group copies in a step."""
     warp_halo: float = 0.1
-    """Time to copy the elements of a tile once, relative to that of its products."""
+    """Time to copy each element of a tile once, relative to the time of its products."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class CopyEngine:
     """
 
     widths: tuple[int, ...]
-    """Legal bytes of a row of a copy, the longest first. A swizzle permutes the pieces of such a row."""
+    """Legal bytes of a row of a copy, the longest first. A swizzle permutes the pieces of a row."""
     pixels: int
     """Maximum number of pixels of an im2col copy."""
     box: int
@@ -65,15 +67,15 @@ class CopyEngine:
     alignment: int
     """Bytes that divide the strides of a tensor and the address of a row."""
     steps: int
-    """Maximum distance of the pixels that neighbours of a result read."""
+    """Maximum distance of the pixels that adjacent results read."""
     corners: tuple[tuple[int, int], ...]
     """Lowest and highest corner of the pixels that an im2col copy starts from, for one spatial dim, two, and three."""
     offsets: tuple[int, ...]
     """Highest offset of a tap, for one spatial dim, two, and three."""
     slots: int
-    """Number of steps whose copies are in shared memory at once, where they fit."""
+    """Number of steps whose copies are in shared memory at once, if they fit."""
     addresses: int
-    """Maximum number of registers of a lane beside those of its sums."""
+    """Maximum number of registers of a lane besides its sums."""
     reserved: int
     """Maximum bytes of shared memory of a group beside its copies."""
     columns: int
@@ -81,6 +83,8 @@ class CopyEngine:
     balance: float
     """Machine balance: extent of a tile at which copying an operand takes as long as multiplying it."""
     reads: float
-    """Rows and columns alike of a product that takes as long as its factors are read from shared memory."""
+    """Number of rows, equal to the number of columns, for which a product takes as long as reading its factors from
+    shared memory.
+    """
     around: float
-    """Steps that take as long as a group's first copies and its stores."""
+    """Number of steps that take as long as the first copies and the stores of a group."""

@@ -1,4 +1,4 @@
-"""Facts of the CPU that this process runs on, as the system reports them; nothing is measured."""
+"""Facts of the CPU that this process runs on, as the system reports them, without measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Cache", "Cpu", "cache_sizes", "caches", "cpu", "cpu_features"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _KEYS = ("model name", "(?:vendor_id|CPU implementer)", "(?:cpu family|CPU part)")
-"""Patterns of the lines of that file with model, vendor and family, on x86 and on Arm."""
+"""Patterns of the lines of /proc/cpuinfo with model, vendor and family, on x86 and on Arm."""
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -39,7 +39,7 @@ class Cpu(NamedTuple):
 class Cache(NamedTuple):
     """A data cache as one CPU sees it; 0 stands for a number that the system does not give.
 
-    ``bytes`` are all of it, in sets of ``ways`` lines of ``line`` bytes; ``cores`` share it.
+    ``bytes`` is its size, in sets of ``ways`` lines of ``line`` bytes; ``cores`` CPUs share it.
     """
 
     name: str
@@ -63,7 +63,7 @@ def cpu() -> Cpu:
 
 @cache
 def caches() -> tuple[Cache, ...]:
-    """Return the data caches, nearest first; none where the system does not list them."""
+    """Return the data caches, nearest first; empty if the system does not list them."""
     by_name: dict[str, Cache] = {}
     for index in sorted(_CPU.glob("cache/index*")):
         kind, level, size = (_read(index / name) for name in ("type", "level", "size"))
@@ -78,12 +78,12 @@ def caches() -> tuple[Cache, ...]:
 
 
 def cache_sizes() -> dict[str, int]:
-    """Return the bytes of each data cache: {"L1": 32768, "L2": ..., "L3": ...}; empty where unknown."""
+    """Return the bytes of each data cache: {"L1": 32768, "L2": ..., "L3": ...}; empty if unknown."""
     return {cache.name: cache.bytes for cache in caches()}
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file without blanks around it; nothing where there is no file."""
+    """Return the text of a file without surrounding blanks; empty if the file does not exist."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -91,6 +91,6 @@ def _read(path: Path) -> str:
 
 
 def _count(text: str) -> int:
-    """Return how many CPUs a list such as ``0-3,8`` names; 1 for an empty one."""
+    """Return the number of CPUs in a list such as ``0-3,8``; 1 for an empty list."""
     ends = (part.partition("-") for part in text.split(",") if part)
     return sum(int(last or first) - int(first) + 1 for first, _, last in ends) or 1

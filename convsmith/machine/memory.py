@@ -38,7 +38,7 @@ class MemoryLevel:
 def core_caches(
     first: int, second: int, rates: tuple[int, int], ways: tuple[int, int] = (8, 8)
 ) -> tuple[MemoryLevel, ...]:
-    """Return the two caches of a core, of ``first`` and ``second`` bytes, that are read at ``rates`` bytes a cycle."""
+    """Return the two caches of a core, of ``first`` and ``second`` bytes, with read ``rates`` in bytes per cycle."""
     return (
         MemoryLevel("L1", first, 64, ways[0], rates[0], share=2),
         MemoryLevel("L2", second, 64, ways[1], rates[1], share=4),

@@ -1,11 +1,11 @@
 """Micro-architectures: the CPUs on which costs differ from the reference costs of a level.
 
 A level has reference facts, which hold on the smaller machines that have it. A micro-architecture replaces costs of the
-levels of its instruction set: by default that of the host, which the system's description of the CPU determines. With
-CONVSMITH_MICRO_ARCHITECTURE the compiler chooses as on another one, whatever the host is. The host's caches are
-detected for measurements and pages only; configs use the reference caches. Measured on an Intel server, cache tiles for
-its second-level cache of 2 MiB made kernels 19 % slower in the mean of 22 problems and one of them 4 times slower;
-tiles for its first-level cache of 48 KiB made 40 problems 2 % slower.
+levels of its instruction set. The default is the micro-architecture of the host, which the system's description of the
+CPU determines; CONVSMITH_MICRO_ARCHITECTURE selects another one. The host's caches are detected only for measurements
+and pages; configs use the reference caches. Measured on an Intel server, cache tiles for its second-level cache of 2
+MiB made kernels 19 % slower in the mean of 22 problems and one of them 4 times slower; tiles for its first-level cache
+of 48 KiB made 40 problems 2 % slower.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["MICRO_ARCHITECTURES", "MicroArchitecture", "micro_architecture", "na
 
 @dataclass(frozen=True)
 class MicroArchitecture:
-    """CPUs on which the same work has the same costs.
+    """CPUs with the same costs.
 
-    ``architecture`` is the first word of LLVM's triple of the levels that have the costs; empty matches all. ``vendor``
-    and ``families`` are the system's names; empty matches all. ``needs`` are features that distinguish the CPUs from
-    older ones of a family. ``costs`` are those that differ from a level's reference costs, by name; ``by_bits`` are
-    further ones of the levels whose vectors have these bits.
+    ``architecture`` is the first word of the LLVM triple of the levels that the costs apply to; empty matches all.
+    ``vendor`` and ``families`` are the system's names; empty matches all. ``needs`` are features that distinguish the
+    CPUs from older ones of a family. ``costs`` are the costs, by name, that differ from a level's reference costs;
+    ``by_bits`` are further costs for the levels whose vectors have these bits.
     """
 
     name: str
@@ -53,7 +53,7 @@ class MicroArchitecture:
         return {**dict(self.costs), **dict(dict(self.by_bits).get(bits, ()))}
 
     def of(self, level: Machine) -> Machine:
-        """Return the level with the costs of the micro-architecture, if the level is one of its architecture."""
+        """Return the level with the costs of the micro-architecture, if it has the level's architecture."""
         changes = self.costs_of(level.vector_bits)
         if not changes or self.architecture not in ("", level.triple.partition("-")[0]):
             return level
@@ -80,14 +80,14 @@ MICRO_ARCHITECTURES = (
     MicroArchitecture("intel-server", "x86_64", "GenuineIntel", ("6",), ("avx512f",), _INTEL_SERVER),
     MicroArchitecture("generic"),
 )
-"""The first that a CPU belongs to is its own; every CPU belongs to the last.
+"""A CPU's micro-architecture is the first match; the last one matches every CPU.
 
 The reference costs of the levels of x86 were measured on Zen 4. They stay on Intel servers: with the latency of two
-ports (8 multiply-adds) 31 of 108 problems whose config changed were faster by more than 3 %, and 15 were slower. Lines
-from beyond the second-level cache arrive late there; the rates of transforms that prefetch weights were fitted on
+ports (8 multiply-adds) 31 of 108 problems whose config changed were faster by more than 3 %, and 15 were slower. Loads
+from beyond the second-level cache are slower there; the rates of transforms that prefetch weights were fitted on
 Sapphire Rapids to 120 configs of 23 problems (13 % of error).
 
-What differs on Zen 4 and Zen 5 was fitted to searches of the layers of ResNet-50 and MobileNetV2
+The costs of Zen 4 and Zen 5 were fitted to searches of the layers of ResNet-50 and MobileNetV2
 (`benchmarks/measurements/`): loads of a transform's weights prefetch lines there, and depthwise tiles have other costs
 at each width of vectors. On Zen 5 the kernels that this changed were 12 % faster in the mean at `avx512`, 5 % at
 `avx2`, and none slower by more than 4 %.
@@ -118,6 +118,6 @@ def named(name: str) -> MicroArchitecture:
 
 
 def preferred() -> MicroArchitecture:
-    """Return the micro-architecture that the compiler chooses for: that of the setting, else that of the host."""
+    """Return the micro-architecture that the compiler chooses for: the one in the setting, or else the host's."""
     name = settings.micro_architecture
     return of_host() if name is None else named(name)

@@ -85,7 +85,7 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
 
     With `types` (of two factors and their sums), the default is the lowest level that is as fast for them, so that code
     requires no more features than it uses. A level with scalable vectors is never the default: whether it is faster
-    depends on their length. The target ``cuda`` is the level of this machine's GPU; UnsupportedError where it has none.
+    depends on their length. The target ``cuda`` is the level of this machine's GPU; UnsupportedError if it has no GPU.
     UsageError for an unknown name.
     """
     if name is None:
@@ -103,7 +103,7 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
 def host_target(name: str | None = None) -> Machine:
     """Return the target `name` for code that will run here. UnsupportedError if this machine lacks it.
 
-    The run time that launches a device's kernels finds out whether there is such a device.
+    Whether the device of a level exists is checked by the runtime that launches its kernels.
     """
     level = target(name)
     if level.device is None and level not in host_targets():

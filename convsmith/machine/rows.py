@@ -36,7 +36,7 @@ def fused_multiply_add(name: str, type_: str, lanes: int, needs: tuple[str, ...]
 
 
 def scalar_multiply_add(name: str, type_: str, mnemonic: str) -> Instruction:
-    """Return the row of LLVM's ``fma`` on numbers, of which a thread of a device computes one at a time."""
+    """Return the row of LLVM's ``fma`` on scalars, which a thread of a device computes one at a time."""
     number = LLVM_TYPES[type_]
     intrinsic = f"{number} @llvm.fma.{type_}"
     return multiply_add(
@@ -66,7 +66,7 @@ def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: in
 
 def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: int, intrinsic: str,
                    needs: tuple[str, ...]) -> Instruction:  # fmt: skip
-    """Return the row of an intrinsic that adds pairs of 16-bit products of bytes to sums; nothing saturates in between.
+    """Return the row of an intrinsic that adds pairs of 16-bit products of bytes to sums without saturation.
 
     The row is called ``mnemonic_variant``.
     """
@@ -79,11 +79,11 @@ def pairs_of_bytes(mnemonic: str, variant: str, types: tuple[str, str], lanes: i
 
 def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic: str, needs: tuple[str, ...],
                    adds: bool) -> Instruction:  # fmt: skip
-    """Return the row of an intrinsic that sums pairs of products of 16-bit words, which bytes of the source become as
-    they are loaded and s8 weights when they are packed.
+    """Return the row of an intrinsic that sums pairs of products of 16-bit words; loads widen bytes of the source, and
+    packing widens s8 weights.
 
-    The row is called ``mnemonic_variant``. The intrinsic adds to the sums if ``adds``; otherwise a further instruction
-    does, from a register of its own.
+    The row is called ``mnemonic_variant``. The intrinsic adds to the sums if ``adds``; otherwise a second instruction
+    adds, from a temporary register.
     """
     words, sums = f"<{2 * lanes} x i16>", f"<{lanes} x i32>"
     steps = [f"{'zext' if byte == 'u8' else 'sext'} <{2 * lanes} x i8> {{a}} to {words}"]
@@ -97,10 +97,10 @@ def pairs_of_words(mnemonic: str, variant: str, byte: str, lanes: int, intrinsic
 
 def narrow_products(mnemonic: str, variant: str, lanes: int, intrinsic: str, sum_of_pairs: str,
                     needs: tuple[str, ...]) -> Instruction:  # fmt: skip
-    """Return the row of an intrinsic that sums pairs of products of u8 and s8 in 16 bits, where the sum saturates.
+    """Return the row of an intrinsic that sums pairs of products of u8 and s8 in saturating 16-bit arithmetic.
 
     Factors of at most 64 give at most 2 * 255 * 64 = 32,640, which 16 bits hold: the row has that limit. The intrinsic
-    ``sum_of_pairs`` multiplies the sums by ones, and adds up two of them in 32 bits. The row is called
+    ``sum_of_pairs`` multiplies the 16-bit sums by 1 and adds pairs of them in 32 bits. The row is called
     ``mnemonic_variant``.
     """
     bytes_, words, sums = f"<{4 * lanes} x i8>", f"<{2 * lanes} x i16>", f"<{lanes} x i32>"

@@ -18,7 +18,7 @@ BLOCK = 128
 
 _WHOLE = (("f32", 1), ("s32", 1), ("f64", 1))
 _GROUPED = (("bf16", 2), ("u8", 4), ("s8", 4), ("u8", 2), ("s8", 2))
-"""Types, and the number of adjacent elements that move as one: the terms of a dot-product instruction."""
+"""Types, with the number of adjacent elements that move as a unit: the terms of a dot-product instruction."""
 
 
 @cache  # levels of one vector width have the same rows
@@ -38,7 +38,7 @@ def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]
 
 
 def tile_shape(row: Instruction) -> tuple[int, int, int]:
-    """Return the rows of the operand that `row` transposes, the groups in a row and the elements of a group."""
+    """Return the rows of the operand that `row` transposes, the groups per row and the elements per group."""
     height, width = row.operands[1].shape
     written, read = row.steps(0), row.steps(1)
     group = prod(size for var, size in row.loops.items() if written.get(var) == read.get(var))
@@ -46,13 +46,13 @@ def tile_shape(row: Instruction) -> tuple[int, int, int]:
 
 
 def square_transposition(rows: Iterable[Instruction], type_: str, side: int) -> Instruction | None:
-    """Return the one of ``rows`` that transposes ``side`` rows of as many single elements; None if there is none."""
+    """Return the row of ``rows`` that transposes ``side`` rows of ``side`` single elements; None if there is none."""
     found = (row for row in rows if row.result.dtype == type_ and not is_joined(row))
     return next((row for row in found if tile_shape(row) == (side, side, 1)), None)
 
 
 def is_joined(row: Instruction) -> bool:
-    """Return whether `row` writes one vector, in which the columns of its operand follow each other."""
+    """Return whether `row` writes one vector, in which the columns of its operand are concatenated."""
     return row.result.layout.registers == 1
 
 
@@ -76,8 +76,8 @@ class _Text:
         return self.put(f"shufflevector {type_} {a}, {type_} {b}, {_mask(tuple(places))}")
 
     def fenced(self, type_: str, row: str, bits: int) -> str:
-        """Return ``row`` of ``bits`` bits behind a fence that needs no code. Without it LLVM looks for one shuffle that
-        does the work of those on both sides, in half of the time in which it compiles a packing kernel.
+        """Return ``row`` of ``bits`` bits with a fence that generates no code. Without the fence, LLVM tries to merge
+        the shuffles on both sides, which takes half of the time to compile a packing kernel.
         """
         lanes = f"<{bits // 32} x float>"
         fence = f"@llvm.arithmetic.fence.v{bits // 32}f32"
@@ -160,8 +160,7 @@ def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
 
 
 def _tall(type_: str, side: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
-    """Return the row for ``side`` rows of 16 elements, as many as a vector has; blocks of distant rows become adjacent.
-    """
+    """Return the row for ``side`` rows of 16 elements, which fill a vector; blocks of distant rows become adjacent."""
     t = dtype(type_)
     columns, within = 16, min(side, BLOCK // t.bits)
     name = f"transpose_{side}x{columns}_{type_}"
@@ -205,7 +204,7 @@ def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemoni
     blocks = max(1, size * t.bits // BLOCK)
     width = columns // blocks
     chunks = [row * columns + block * width + i for block in range(blocks) for row in range(rows) for i in range(width)]
-    # LLVM would make one shuffle of the two, for which most machines have no instruction.
+    # LLVM would merge the two into one shuffle, for which most machines have no instruction.
     near = text.put(f"freeze {kind} {text.shuffle(kind, whole, 'poison', chunks)}")
     text.shuffle(kind, near, "poison", [
         block * rows * width + row * width + i for block in range(blocks) for i in range(width) for row in range(rows)

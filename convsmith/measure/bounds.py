@@ -1,8 +1,8 @@
 """Bounds on the distance of a correct result from the reference: the error of the sums, carried through later steps.
 
 A sum of K floating-point products has an error of at most eps * (2 + sqrt(K)) * sum |a||b|, plus K times half the
-smallest subnormal of its type; sums of integers, and of integer-valued numbers that stay exact, have none. A step maps
-the ends of that interval to the ends of the next, and adds its own rounding error.
+smallest subnormal of its type; sums of integers, and of integer-valued numbers that stay exact, have no error. A step
+maps the ends of that interval to the ends of the next, and adds its own rounding error.
 
 The bound follows from rounding each of K multiply-adds, whose error is at most eps / 2 of a partial sum, hence of sum
 |a||b|: in the worst case eps / 2 * K * sum |a||b|. Factors and errors have random signs, so the total rarely exceeds 2
@@ -57,8 +57,8 @@ def intervals(
     """Return the interval of every output, by name.
 
     `acc` is the type of the sums; the bias gradient uses the problem's own. `exact_sums` states that no sum is rounded.
-    `transform` is the expected error of a transform relative to that of the sums, 0 if the kernel has none; of a chain,
-    the largest of its stages.
+    `transform` is the expected error of a transform relative to that of the sums, 0 if the kernel uses no transform;
+    for a chain, the largest error of its stages.
     """
     sums, steps = sums_and_steps(problem, arrays, np.float64)
     eps = float(np.finfo(steps_type(problem)).eps)
@@ -94,7 +94,7 @@ def within(result: Array, interval: Interval, dtype: str) -> Array:
 
 
 def _of_transform(sizes: Array, transform: float) -> Array:
-    """Return sums |a||b| of outputs, or those that bound the error of a transform."""
+    """Return the sums |a||b| of outputs, or the sums that bound the error of a transform."""
     return np.full(sizes.shape, max(transform, 1.0) * sizes.max(initial=0)) if transform else sizes
 
 

@@ -51,13 +51,12 @@ class ResidentKernel(BindableKernel, Protocol):
         ...
 
     def resident(self, arrays: Mapping[str, Any]) -> Callable[[], object] | None:
-        """Return a call on copies of these arrays in memory of the device; None where calls run on memory of the host.
-        """
+        """Return a call on copies of these arrays in device memory; None if calls run on host memory."""
         ...
 
 
 def aligned_inputs(problem: Problem, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return aligned copies of the logical `arrays` in their layouts, but of those that a call may omit."""
+    """Return aligned copies of the logical `arrays` in their layouts, except the arrays that a call may omit."""
     return {t.name: aligned_copy(to_layout(arrays[t.name], t.layout)) for t in problem.inputs if t.default is None}
 
 

@@ -28,9 +28,9 @@ from convsmith.runtime.threads import available_cpus
 __all__ = ["Ceiling", "Figure", "known_ceilings", "peak_ceiling", "read_ceiling"]
 
 SAMPLES = 15
-"""Samples of each figure; a sample takes about 2 ms, or what it takes to read its buffer once."""
+"""Samples per figure; a sample takes about 2 ms, or the time to read its buffer once if that is longer."""
 LEAST_SAMPLES = 3
-"""Samples of a figure whose samples are long."""
+"""Minimum number of samples of a figure whose samples are long."""
 LONGEST = 0.3
 """Seconds after which no further sample is taken, once there are `LEAST_SAMPLES`."""
 
@@ -55,7 +55,7 @@ class Figure(NamedTuple):
 @dataclass(frozen=True)
 class Ceiling:
     """A limit of the machine: operations of an instruction set (`table` is "fma_gflops", `name` the level), or bytes
-    read from a cache level ("read_gbs"). `sample` measures it once on a number of threads, in 1e9 a second.
+    read from a cache level ("read_gbs"). `sample` measures it once on a given number of threads, in 1e9 per second.
     """
 
     table: str
@@ -79,7 +79,7 @@ class Ceiling:
             release_read_buffers()
 
     def _key(self, threads: int) -> str:
-        """Return the entry's key: the machine's facts that a figure depends on, and which figure it is."""
+        """Return the key of a cache entry: the figure's identity and the facts about the machine that it depends on."""
         facts = (str(_METHOD), cpu().model, *sorted(cpu_features()), repr(cache_sizes()))
         what = (self.table, self.name, self.types, str(threads))
         return "ceiling-" + hashlib.sha256("\0".join((*facts, *what)).encode()).hexdigest()
@@ -100,7 +100,7 @@ def read_ceiling(level: str) -> Ceiling:
 
 
 def known_ceilings() -> list[Ceiling]:
-    """Return the ceiling of each type of product of each set of instructions that runs here, then of each cache level.
+    """Return the ceilings of each type of product on each instruction set that runs here, then of each cache level.
 
     L3 and DRAM are read in parts of one buffer, of up to 4 times the last cache.
     """
@@ -142,7 +142,7 @@ def _kept(key: str) -> Figure | None:
 
 
 def _decoded(content: bytes) -> Figure:
-    """Return the figure of an entry; ValueError if the entry is not one that is kept."""
+    """Return the figure of an entry; ValueError if the entry is malformed."""
     rate, date, is_steady = json_list(content, 3)
     if not (is_positive(rate) and is_day(date) and is_steady is True):
         raise ValueError("no figure of a ceiling")

@@ -18,8 +18,9 @@ STARVED = 0.8
 
 
 class Figures(NamedTuple):
-    """The figures of a row: series of which one that varies makes the row unsteady, and the ratio of CPU time to wall
-    time of its samples, per thread; None on a device, whose threads are not those of the process.
+    """The figures of a row: ``series``, and the ratio of CPU time to wall time of the samples, per thread.
+
+    The row is unsteady if any series varies. The ratio is None on a device, whose threads are not those of the process.
     """
 
     series: tuple[Spread, ...]
@@ -42,9 +43,10 @@ def is_unsteady(spread: Spread) -> bool:
 
 
 def contradicts(ratio: Spread, other: Spread, own: Spread) -> bool:
-    """Return whether ``ratio``, the median of the ratios of the rounds, is not that of the medians ``other / own``.
+    """Return whether ``ratio``, the median of the ratios of the rounds, contradicts the ratio of the medians ``other /
+    own``.
 
-    It is that of steady samples; they differ where the machine was busy in some of the rounds.
+    Both agree if the samples are steady; they differ if the machine was busy in some of the rounds.
     """
     return not 1 / (1 + UNSTEADY) <= ratio.median * own.median / other.median <= 1 + UNSTEADY
 

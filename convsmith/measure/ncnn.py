@@ -22,7 +22,7 @@ from convsmith.problem.problem import Problem
 __all__ = ["ncnn"]
 
 _BLOCKS = (16, 8, 4, 1)
-"""Channels in a block, of which the library takes the largest that divides the channels."""
+"""Legal numbers of channels in a block; the library takes the largest that divides the channels."""
 _MAGIC = 7767517
 """The first line of a net's text."""
 _AS_IT_IS = 1

@@ -1,8 +1,8 @@
-"""oneDNN's convolution, called through its C interface without a framework; of a chain, one after the other.
+"""oneDNN's convolution, called through its C interface without a framework; and once per stage for a chain.
 
-The peer is the fastest of the library's implementations for channels-last layouts and for the library's own choice of
-layouts. Source and weights are reordered before the timed call, the result after it. A pointwise convolution of a chain
-takes a depthwise one behind it as a post-op where that is faster. The library is a file of the package
+The peer is the fastest implementation of the library, with channels-last layouts or with layouts that the library
+chooses. Source and weights are reordered before the timed call, the result after it. A depthwise convolution that
+follows a pointwise one in a chain becomes its post-op if that is faster. The library is a file of the package
 `onednn-cpu-gomp`, which has no Python module.
 """
 
@@ -52,11 +52,11 @@ _STEPS = {"relu": 0x20, "linear": 0x26, "clip": 0x2E, "clip_v2": 0x2F}
 """oneDNN's numbers of element-wise algorithms of post-ops."""
 _ADD = 0x1FFF0
 _DEPTHWISE, _POST_OP = 16384, 32768
-"""oneDNN's numbers of the arguments of post-ops: of a depthwise one, and of the first binary one."""
+"""oneDNN's argument numbers of post-ops: a depthwise one, and the operand of the first binary one."""
 _TRIAL_SECONDS, _TRIALS = 1e-3, 3
 """Seconds per trial of an implementation, and number of trials."""
 _SLOW = 10
-"""Ratio of an implementation's first call to the fastest first call from which it is not timed again."""
+"""An implementation whose first call is slower than the fastest first call by this factor is not timed again."""
 
 _Handle = ctypes.c_void_p
 
@@ -100,7 +100,7 @@ def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
 
 
 def _fastest(candidates: Sequence[Peer]) -> Peer:
-    """Return the peer whose calls take least; UnsupportedError if there is none."""
+    """Return the peer with the shortest calls; UnsupportedError if there are no peers."""
     if not candidates:
         raise UnsupportedError("onednn has no implementation of this convolution", code="types")
     return min(candidates, key=lambda peer: min(sample() for sample in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
@@ -126,7 +126,7 @@ class _Library:
         return handle
 
     def check(self, name: str, *arguments: object) -> None:
-        """Call a function that returns nothing but a status."""
+        """Call a function that returns only a status."""
         if status := getattr(self._functions, name)(*arguments):
             raise ToolchainError(f"oneDNN: {name} returned {status}")
 
@@ -139,9 +139,10 @@ class _Library:
         return self.make("dnnl_memory_desc_create_with_strides", len(shape), dims, _TYPES[type_], steps)
 
     def wanted(self, description: _Handle, what: int, index: int = 0) -> _Handle:
-        """Return the memory descriptor that an implementation requires for the argument `what`, or that of `index`.
+        """Return a clone of the memory descriptor that an implementation requires for the argument `what`, or for
+        number `index`.
 
-        The descriptor is cloned, because the original is freed when `description` moves to its next implementation.
+        The original is freed when `description` moves to its next implementation.
         """
         answer = _Handle(self._functions.dnnl_primitive_desc_query_md(description, what, index))
         return self.make("dnnl_memory_desc_clone", answer)
@@ -160,7 +161,9 @@ class _Library:
             raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
 
     def placed(self, array: Array, shape: tuple[int, ...], type_: str, wanted: _Handle) -> _Memory:
-        """Return a memory object with the elements of a logical `array` as the memory descriptor `wanted` has them."""
+        """Return a memory object with the elements of a logical `array` in the layout of the memory descriptor
+        `wanted`.
+        """
         form = self.plain(shape, _plain_strides(shape), type_)
         plain = np.ascontiguousarray(array, numpy_dtype(type_)).reshape(shape)
         target = self.memory(wanted)
@@ -259,7 +262,7 @@ def _peer(library: _Library, conv: Conv, arrays: Mapping[str, Array], primitive:
 
 @dataclass(frozen=True)
 class _StagesOfPrimitive:
-    """A primitive of a chain: the convolution of a stage, and that of the next one where it is a post-op."""
+    """A primitive of a chain: the convolution of a stage, and the next stage's convolution if that is a post-op."""
 
     stage: PeerStage
     depthwise: PeerStage | None = None
@@ -295,7 +298,9 @@ def _chains(chain: Chain, arrays: Mapping[str, Array], threads: int) -> list[Pee
 
 
 def _units(stages: Sequence[PeerStage]) -> tuple[_StagesOfPrimitive, ...]:
-    """Return the primitives of `stages`, with each depthwise convolution that can be a post-op as one."""
+    """Return the primitives of `stages`; a depthwise convolution that can be a post-op shares the primitive of its
+    predecessor.
+    """
     units: list[_StagesOfPrimitive] = []
     for stage in stages:
         before = units[-1] if units else None
@@ -307,7 +312,9 @@ def _units(stages: Sequence[PeerStage]) -> tuple[_StagesOfPrimitive, ...]:
 
 
 def _is_post_op(before: PeerStage, stage: PeerStage) -> bool:
-    """Return whether the convolution of `stage` can be a post-op of the one `before`: depthwise after pointwise."""
+    """Return whether the convolution of `stage` can be a post-op of `before`, that is, a depthwise one after a
+    pointwise one.
+    """
     one, two = before.problem, stage.problem
     assert isinstance(one, Conv) and isinstance(two, Conv)
     pointwise = one.g == 1 and one.k == (1, 1) and one.s == (1, 1) and not any(one.p)
@@ -316,7 +323,9 @@ def _is_post_op(before: PeerStage, stage: PeerStage) -> bool:
 
 
 def _sequence(library: _Library, units: Sequence[_StagesOfPrimitive], source: Array, last: bool) -> Peer:
-    """Return a peer that executes `units` one after the other; arrays are channels `last`, or as the library likes."""
+    """Return a peer that executes `units` in sequence; arrays are channels `last`, or in layouts that the library
+    chooses.
+    """
 
     def form(shape: Sequence[int], dtype: str) -> _Handle:
         return library.plain(shape, _channels_last(shape) if last else None, dtype)

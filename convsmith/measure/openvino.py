@@ -1,6 +1,6 @@
-"""OpenVINO, as a model whose ends have the layout of the problem, on tensors in memory of ours.
+"""OpenVINO, as a model whose input and output have the layout of the problem, on tensors in memory of the caller.
 
-A bias or post-op is a node of its own. A chain is one model, whose nodes OpenVINO fuses as it likes.
+A bias or post-op is a node of its own. A chain is one model, whose nodes OpenVINO fuses as it chooses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["openvino"]
 
 
 def openvino(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
-    """Return a peer that runs a model of all stages, channels last if the destination has them last."""
+    """Return a peer that runs a model of all stages, channels last if the destination is channels last."""
     import openvino as library
     from openvino import opset13 as nodes
 

@@ -81,15 +81,15 @@ class ReadSample(NamedTuple):
 def peak_sample(target: str, threads: int = 1, types: Types = F32) -> PeakSample:
     """Run independent multiply-adds on `threads` threads for about 2 ms.
 
-    `types` are those of the factors and of the sums. The first call for a triple also compiles. UnsupportedError: the
-    CPU has no such instruction set, or that has no instruction for the types.
+    `types` are the types of the factors and of the sums. The first call for a triple also compiles. UnsupportedError:
+    the CPU lacks the instruction set, or the instruction set has no instruction for the types.
     """
     return PeakSample(*_fma_loop(target, threads, types).sample())
 
 
 def peak_types(problem: Problem, t: Machine) -> Types | None:
-    """Return the types whose peak bounds the problem's kernel: its own, or those that it converts to; None if there is
-    no row, and for a device, whose peak is not measured.
+    """Return the types whose peak bounds the problem's kernel: its own types, or the types that it converts to. None if
+    there is no row for them, and for a device, whose peak is not measured.
     """
     if t.device is not None:
         return None
@@ -119,9 +119,10 @@ class _Size:
 
 
 def read_level_bytes() -> Mapping[str, Callable[[int], int]]:
-    """Return how many bytes a measurement of each level reads, as a function of the number of threads.
+    """Return, for each level, the bytes that a measurement reads, as a function of the number of threads.
 
-    The cache of one core is half filled, one that cores share to a quarter; DRAM gets four times the last cache.
+    A private cache is half filled, a shared one to a quarter; for DRAM the buffer has four times the size of the last
+    cache.
     """
     sizes = {c.name: _Size(c.bytes // (4 if c.cores > 1 else 2), c.cores > 1) for c in caches()}
     last = max((c.bytes for c in caches()), default=16 << 20)
@@ -129,18 +130,18 @@ def read_level_bytes() -> Mapping[str, Callable[[int], int]]:
 
 
 class _Loop:
-    """A loaded loop, its memory, and the number of turns that take about `SAMPLE_SECONDS`."""
+    """A loaded loop, its memory, and the number of iterations that take about `SAMPLE_SECONDS`."""
 
     def __init__(self, function: HostFunction, work: float, data: Array, least: int = 1) -> None:
         self._function = function
-        self._work = work  # of one turn of all threads
+        self._work = work  # of one iteration of all threads
         self._data = data
         self._sink = aligned_empty(function.entry.launch.threads * _SINK_FLOATS * 4)
         self._block = HostBlock(function.entry, {"data": address_of(data), "sink": address_of(self._sink)})
         self._turns = 1
         while (seconds := self._quickest()) < SAMPLE_SECONDS / 4:
             self._turns *= 2
-        # A machine that was busy meanwhile must not leave a sample too short to mean anything.
+        # If the machine was busy during calibration, a sample must still be long enough to be meaningful.
         self._turns = max(least, round(self._turns * SAMPLE_SECONDS / seconds))
 
     def sample(self) -> tuple[float, float]:
@@ -215,8 +216,8 @@ def assembly(t: Machine, types: Types = F32) -> str:
 
 
 def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
-    """Return LLVM text of `turns` turns of `_UNROLL` multiply-adds on each accumulator, with factor and addend from
-    memory.
+    """Return LLVM text of `turns` iterations of `_UNROLL` multiply-adds on each accumulator, with factor and addend
+    from memory.
     """
     if row.result.file != t.vectors.name:
         return _fragment_text(t, row, threads)
@@ -238,13 +239,13 @@ def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
     lines += [f"{name} = phi {vector} [ {start}, %entry ], [ {name}.{_UNROLL}, %loop ]" for name in names]
     for turn in range(_UNROLL):
         last = {name: name if turn == 0 else f"{name}.{turn}" for name in names}
-        if t.costs.temporaries:  # no fused instruction: all products first is 10 % faster than each beside its sum
+        if t.costs.temporaries:  # no fma: all products first is 10 % faster
             lines += [f"{name}.p{turn} = fmul {vector} {last[name]}, %x" for name in names]
             lines += [f"{name}.{turn + 1} = fadd {vector} {name}.p{turn}, %y" for name in names]
         else:
             for name in names:
                 operands = {"a": last[name], "b": "%x", "c": "%y"}
-                if a != c:  # a sum's own bits are the factor, so that no product is the same in each turn
+                if a != c:  # a sum's own bits are the factor, so that every iteration has a different product
                     lines += _bits(f"{name}.f{turn}", last[name], c, a)
                     operands = {"a": f"{name}.f{turn}", "b": "%x", "c": last[name]}
                 lines += _steps(row, operands, f"{name}.{turn + 1}")
@@ -255,7 +256,7 @@ def _fma_text(t: Machine, row: Instruction, threads: int) -> str:
 
 
 def _fragment_text(t: Machine, row: Instruction, threads: int) -> str:
-    """Return the loop on fragments, all of them zero, because the time does not depend on their content."""
+    """Return the loop on fragments, which are all zero, because the time does not depend on their content."""
     file = t.fragments
     assert file is not None
     shapes = constant("@shapes", file.configuration([(row.rows, row.lanes * 4)] * file.count))
@@ -288,7 +289,7 @@ def _steps(row: Instruction, operands: Mapping[str, str], name: str) -> list[str
 
 
 def _bits(name: str, value: str, vector: str, wanted: str) -> list[str]:
-    """Return a line that reinterprets the first bits of a vector as another type, which may be shorter."""
+    """Return a line that reinterprets the leading bits of a vector as another type, which may be narrower."""
     length, size = (_WIDTH[v.split(" x ")[1][:-1]] for v in (vector, wanted))
     count = int(wanted[1:].split(" x ")[0])
     whole = int(vector[1:].split(" x ")[0]) * length // size

@@ -86,9 +86,9 @@ class PeerStage(NamedTuple):
 
 
 def factor_of_bytes(name: str, stage: PeerStage) -> float:
-    """Return the factor of the sums of a `stage` in bytes, of which the library `name` rounds the products once.
+    """Return the factor that a `stage` in bytes applies to its sums before the library `name` rounds them, once.
 
-    UnsupportedError for other post-ops than relu and a factor, in this order.
+    UnsupportedError for post-ops other than relu and a factor, in this order.
     """
     problem = stage.problem
     post_ops = clipping(problem, ("relu", "linear"))

@@ -31,7 +31,7 @@ from convsmith.problem.problem import Problem
 __all__ = ["PEERS", "TRANSFORMED", "installed", "make_peer"]
 
 TRANSFORMED = 1e-5
-"""Largest error of results on integers that come from Winograd's transforms, as a part of the greatest result."""
+"""Largest error of results of Winograd's transforms on integers, relative to the greatest result."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Library:
     """A library: its peer function, its package, the modules it needs, and whether it computes deconvolutions, and
     chains.
 
-    Its results on integers are exact, or differ by at most ``error`` of the greatest one where it transforms them.
+    Results on integers are exact, or, if the library uses transforms, differ by at most ``error`` of the greatest
+    result.
     """
 
     peer: Callable[[Problem, Mapping[str, Array], int], Peer]

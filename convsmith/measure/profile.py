@@ -17,7 +17,7 @@ from convsmith.problem.problem import Problem
 __all__ = ["TEXTS", "LeftNode", "ModelProfile", "ProfiledNode", "heading", "node_cells"]
 
 TEXTS = ("node", "operator", "problem")
-"""Columns of texts; the others hold numbers."""
+"""Columns that hold text; the other columns hold numbers."""
 WORST = 3
 """Number of nodes that a summary names."""
 _MILLISECONDS, _MICROSECONDS = 1e3, 1e6
@@ -25,11 +25,11 @@ _MILLISECONDS, _MICROSECONDS = 1e3, 1e6
 
 @dataclass(frozen=True)
 class ProfiledNode:
-    """Nodes of a model with one problem: the time of our kernel, and that of the `host` framework's.
+    """Nodes of a model with one problem: the time of our kernel, and of the `host` framework's kernel.
 
-    ``speedup`` is the host's time divided by ours. ``error`` is the greatest difference of the results, as a part of
-    the greatest result; ``agrees`` says whether it is that of rounding. ``cpu_share`` is the ratio of CPU time to wall
-    time of our samples, per thread; None on a device.
+    ``speedup`` is the host's time divided by ours. ``error`` is the greatest difference of the results, relative to the
+    greatest result; ``agrees`` states whether rounding explains it. ``cpu_share`` is the ratio of CPU time to wall time
+    of our samples, per thread; None on a device.
     """
 
     names: tuple[str, ...]
@@ -45,7 +45,7 @@ class ProfiledNode:
 
     @property
     def label(self) -> str:
-        """The name of the node, or of the first one of several with their number."""
+        """The name of the node; for several nodes, the name of the first and their number."""
         others = len(self.names) - 1
         return printable(f"{self.names[0]} and {others} more" if others else self.names[0])
 
@@ -56,7 +56,7 @@ class ProfiledNode:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a series varies, or the ratio of the rounds is not that of the times."""
+        """Whether a series varies, or the median ratio contradicts the ratio of the times."""
         return self.figures.is_unsteady or contradicts(self.speedup, self.host, self.seconds)
 
     @property
@@ -66,7 +66,7 @@ class ProfiledNode:
 
     @property
     def gain(self) -> float:
-        """Seconds that our kernel saves for all of the nodes; 0 where the host's is as fast."""
+        """Seconds that our kernel saves for all of the nodes; 0 if the host is as fast."""
         return max(self.host.median - self.seconds.median, 0.0) * len(self.names)
 
 
@@ -83,7 +83,8 @@ class LeftNode:
 class ModelProfile:
     """The profile of the model ``model``, which `host` ran with ``threads`` threads in ``seconds``.
 
-    ``left`` are convolution-like nodes that no kernel serves, ``others`` the numbers of nodes of all other operators.
+    ``left`` are convolution-like nodes that no kernel serves, ``others`` maps all other operators to their number of
+    nodes.
     """
 
     model: str
@@ -96,12 +97,12 @@ class ModelProfile:
 
     @property
     def host_seconds(self) -> float:
-        """Seconds of the host framework in the nodes, each on its own."""
+        """Seconds of the host framework in the nodes, timed one by one."""
         return sum(node.host_seconds for node in self.nodes)
 
     @property
     def gain(self) -> float:
-        """Seconds that could be won where our kernels are faster."""
+        """Seconds that our kernels would save in the nodes where they are faster."""
         return sum(node.gain for node in self.nodes)
 
     def worst(self, count: int = WORST) -> list[ProfiledNode]:
@@ -140,7 +141,7 @@ class ModelProfile:
         return f"more than {whole}, of which their share is not known"
 
     def _doubts(self) -> Iterator[str]:
-        """Yield reasons to distrust the figures, those of `bench` and those of a model."""
+        """Yield reasons to distrust the figures: the reasons that `bench` gives, and reasons specific to a model."""
         yield from doubts([node.figures for node in self.nodes], len(self.nodes), f"{DOUBTFUL} behind the ratio")
         odd = [node for node in self.nodes if contradicts(node.speedup, node.host, node.seconds)]
         if odd:
@@ -175,12 +176,12 @@ class ModelProfile:
 
 
 def heading(model: str, host: str, threads: int) -> str:
-    """Return one line that says what the rows of a profile are."""
+    """Return a one-line heading of the table of a profile."""
     return printable(f"{model}, {threads} thread{'s' * (threads > 1)}; ratio is {host}'s time / ours")
 
 
 def node_cells(node: ProfiledNode, host: str) -> dict[str, str]:
-    """Return the texts of a row, by column; ``host`` is the framework beside ours."""
+    """Return the texts of a row, by column; ``host`` names the framework."""
     return {
         "node": node.label, "operator": node.operator, "problem": str(node.problem),
         "time us": _time(node.seconds.median), f"{host} us": _time(node.host.median),

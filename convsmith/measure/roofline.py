@@ -22,8 +22,8 @@ class Roofline:
     """The ceilings of ``flops`` operations that move ``nbytes``.
 
     ``read`` is the bandwidth of ``level``, the smallest cache that holds all arrays. ``peak`` is the rate of the
-    multiply-adds in ``types``, the problem's own or those to which it converts them; both are None where the level of
-    the instruction set has none. Rates are in 1e9 a second.
+    multiply-adds in ``types``, the problem's own types or the types that it converts them to; both are None if the
+    instruction-set level has no such multiply-adds. Rates are in 1e9 per second.
     """
 
     flops: int
@@ -45,12 +45,14 @@ class Roofline:
 
     @property
     def bound(self) -> float:
-        """The highest rate of operations, in 1e9 a second; 0 where no result has a product."""
+        """The highest rate of operations, in 1e9 a second; 0 if no result has a product."""
         return self.flops / self.seconds * 1e-9
 
     @property
     def seconds(self) -> float:
-        """The shortest time of a call: that to move the bytes, or to compute the products if that takes longer."""
+        """The shortest possible time of a call: the time to move the bytes or to compute the products, whichever is
+        longer.
+        """
         return max(self._by_bytes, self._by_products)
 
     @property

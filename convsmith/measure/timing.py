@@ -32,15 +32,15 @@ SAMPLE_SECONDS = 3e-3
 """Approximate duration of one sample in seconds."""
 
 WARM_UP = 1.0
-"""Ratio of the calls before a sample to those in it. On an Intel server with AMX, kernels take up to 10 % more time in
-the first 2 to 3 ms after another library's.
+"""Ratio of the warm-up calls before a sample to the calls in the sample. On an Intel server with AMX, kernels are up to
+10 % slower in the first 2 to 3 ms after another library's kernel.
 """
 
 SETTLE_SECONDS = 0.25
 """Maximum wait in seconds for the previous subject's threads: OpenMP's spin for 5 ms, ONNX Runtime's for 40 ms."""
 
 LONG_SECONDS = 0.2
-"""Seconds of a call that needs no other call before it: the time to warm up does not count beside it."""
+"""Seconds above which a call needs no warm-up call, because warming up takes a negligible part of it."""
 
 ROUNDS = 15
 """Default number of rounds."""
@@ -91,7 +91,7 @@ class Watch:
 
     @property
     def cpus(self) -> float:
-        """CPU seconds of the process per second so far."""
+        """CPU seconds per second that the process has used so far."""
         return (time.process_time() - self._cpu) / (time.perf_counter() - self._wall)
 
 
@@ -108,8 +108,8 @@ class QueuedCall(Protocol):
 
 class Sampler:
     """Returns the seconds per call of one sample. The constructor warms `call` up and chooses the repetitions per
-    sample; `warm_up` times as many calls come before each sample, unless a call is long. A sample of a `QueuedCall`
-    ends when the work of its calls has ended.
+    sample; unless a call is long, each sample is preceded by `warm_up` times its number of calls. A sample of a
+    `QueuedCall` ends when the work of its calls has ended.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Sampler:
 
     @property
     def busy_cpus(self) -> float:
-        """CPU seconds per second of the samples so far; 0 before the first."""
+        """CPU seconds per second during the samples so far; 0 before the first sample."""
         return self._cpu / self._wall if self._wall else 0.0
 
     def _run(self, repeats: int) -> float:
@@ -164,7 +164,7 @@ def alternate(
     subjects: Mapping[str, Callable[[], float]], rounds: int = ROUNDS, settle: Callable[[], None] = wait_until_idle
 ) -> dict[str, list[float]]:
     """Return the samples of each subject, one per round. The first subject and the direction change from round to
-    round, so that a subject follows different ones.
+    round, so that each subject follows different predecessors.
     """
     names = list(subjects)
     samples: dict[str, list[float]] = {name: [] for name in names}
@@ -218,6 +218,6 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def geometric_mean(values: Iterable[float]) -> float | None:
-    """Return the geometric mean of `values`; None if there are none."""
+    """Return the geometric mean of `values`; None if `values` is empty."""
     logs = [math.log(value) for value in values]
     return math.exp(statistics.fmean(logs)) if logs else None

@@ -86,8 +86,8 @@ def real_arrays(problem: Problem, seed: int = 0, limits: Mapping[str, float] | N
 def verify_kernel(kernel: VerifiableKernel, seed: int = 0, real: bool = False) -> Verdict:
     """Return the verdict of comparing the kernel's results on random data with the numpy reference.
 
-    If only small integers are within the kernel's limits, data within them are tried as well as those of the whole
-    range, with which another kernel computes.
+    If the kernel is limited to small integers, both data within the limits and data of the whole range, which another
+    kernel computes, are tried.
     """
     draw = real_arrays if real else random_arrays
     verdict = _compared(kernel, draw(kernel.problem, seed), real)
@@ -97,7 +97,7 @@ def verify_kernel(kernel: VerifiableKernel, seed: int = 0, real: bool = False) -
 
 
 def narrow_limits(kernel: VerifiableKernel) -> dict[str, float]:
-    """Return the limits of the kernel's integer inputs that some numbers of their types are beyond."""
+    """Return the limits of the kernel's integer inputs that are narrower than the range of their types."""
     limits = {} if kernel.artifact is None else kernel.artifact.limits
     types = {t.name: TYPES[t.dtype].numpy for t in kernel.problem.inputs}
     return {name: x for name, x in limits.items() if name in types and is_limited(np.dtype(types[name]), x)}

@@ -94,17 +94,17 @@ def _padding(conv: Conv) -> tuple[bool, int]:
 
 
 def _zero_point(dtype: str) -> int:
-    """Return the value of the model that stands for 0 of type `dtype`."""
+    """Return the value in the model that represents 0 of type `dtype`."""
     return -128 if dtype == "u8" else 0
 
 
 def _less(values: Array, zero: int) -> Array:
-    """Return `values`, plus `zero` as s8 unless that is 0."""
+    """Return `values` plus `zero`, as s8; unchanged if `zero` is 0."""
     return (values.astype(np.int16) + zero).astype(np.int8) if zero else values
 
 
 class _Quantities(NamedTuple):
-    """Scales of a tensor and its zero point; several scales are those of the axis `axis`."""
+    """The scales and the zero point of a tensor; several scales vary along the axis `axis`."""
 
     scales: Sequence[float]
     zero: int = 0
@@ -152,10 +152,10 @@ class _Graph:
     def operator(
         self, name: str, options: Any, kind: str, inputs: Sequence[int], shape: Sequence[int], dtype: str
     ) -> int:
-        """Add an operator with a result of ``shape`` and ``dtype``, and return the number of that."""
+        """Add an operator with a result of ``shape`` and ``dtype``, and return the number of the result."""
         code, operator = self.schema.OperatorCodeT(), self.schema.OperatorT()
         code.builtinCode = code.deprecatedBuiltinCode = getattr(self.schema.BuiltinOperator, name)
-        code.version = 3  # from this version on, weights have a scale per channel
+        code.version = 3  # from this version on, weights may have one scale per channel
         operator.opcodeIndex = len(self.model.operatorCodes)
         operator.inputs, operator.outputs = list(inputs), [self.tensor(shape, dtype)]
         operator.builtinOptionsType = getattr(self.schema.BuiltinOptions, kind)
@@ -210,8 +210,9 @@ def _model(stages: Sequence[PeerStage], same: Sequence[bool], turn: int) -> byte
 
 
 def _activation(schema: Any, conv: Conv) -> Any:
-    """Return the activation function of an operator; UnsupportedError where it has none that computes the post-ops."""
-    if is_in_bytes(conv):  # the only one that `factor_of_bytes` lets through; u8 is clamped at 0 anyway
+    """Return the activation function of an operator; UnsupportedError if no activation function computes the post-ops.
+    """
+    if is_in_bytes(conv):  # the only one that `factor_of_bytes` accepts; u8 is clamped at 0 anyway
         relu = conv.dst_type == "s8" and any(isinstance(op, Eltwise) and op.alg == "relu" for op in conv.post_ops)
         return getattr(schema.ActivationFunctionType, "RELU" if relu else "NONE")
     known = {(): "NONE", (("relu", 0.0, 0.0),): "RELU", (("clip", 0.0, 6.0),): "RELU6"}

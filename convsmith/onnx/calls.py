@@ -180,8 +180,8 @@ _DEFAULTS: dict[str, Any] = {"auto_pad": "NOTSET", "group": 1}
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """The function that makes the call of an operator, the number of its inputs, how many of these must be given, and
-    the positions of source and weights among them. A product has no window.
+    """The function that makes the call of an operator, the number of its inputs, the number of required inputs, and the
+    positions of source and weights among them. A product has no window.
     """
 
     call: Callable[..., KernelCall]

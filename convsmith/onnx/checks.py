@@ -1,7 +1,7 @@
-"""Checks of what a model's file holds: tensors, types and shapes of values, and the connections of nodes.
+"""Checks of the contents of a model's file: tensors, types and shapes of values, and the connections of nodes.
 
 A file may hold anything that its format can express. Each function takes the name of the model, and raises UsageError
-with the name of the wrong item. The messages of protobuf are read nowhere before these checks.
+with the name of the wrong item. No other code reads the messages of protobuf before these checks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Connections = tuple[int, int]
 
 
 def array_of(model: str, tensor: Any, package: Any) -> Array:
-    """Return the elements of a ``tensor`` that the model holds; ``package`` is that of ONNX."""
+    """Return the elements of a ``tensor`` that the model holds; ``package`` is the package `onnx`."""
     name = f"{model}: tensor {printable(tensor.name) or 'without a name'}"
     dtype = element_type(name, tensor.data_type, package)
     shape = tuple(tensor.dims)
@@ -98,7 +98,8 @@ def _shape_text(shape: Sequence[int]) -> str:
 
 
 def check_texts(model: str, message: Any) -> None:
-    """Raise UsageError where a text field of a protocol buffer's ``message`` is no UTF-8: protobuf returns its bytes.
+    """Raise UsageError if a text field of a protocol buffer's ``message`` is not UTF-8, for which protobuf returns
+    bytes.
     """
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:

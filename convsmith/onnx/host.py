@@ -1,10 +1,10 @@
-"""ONNX Runtime as the host of a model: one run for the values of nodes, and each node's kernel as a call of its own.
+"""ONNX Runtime as the host of a model: one run for the values of nodes, and a separate call of each node's kernel.
 
 The kernel of a node is the one that ONNX Runtime uses within the model: its optimiser runs on the whole model, with the
-results of all convolutions as outputs, so that none is fused with its neighbours. Each node of the optimised model,
-with the layout of channels that it has there, is then cut out as a model whose constants are initializers and whose
-other arrays are bound in advance. So no conversion of layouts counts, and the node can be timed by itself, which ONNX
-Runtime's own profile of a run could not do next to another kernel.
+results of all convolutions as outputs, so that no convolution is fused with its neighbours. Each node of the optimised
+model, with the channel layout that it has there, is then cut out as a model whose constants are initializers and whose
+other arrays are bound in advance. The times therefore include no conversion of layouts, and a node is timed on its own
+and in alternation with another kernel, which ONNX Runtime's profile of a run does not permit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["HOST", "OnnxHost"]
 HOST = "onnxruntime"
 """Name of the framework."""
 _CONVERSIONS = ("ReorderOutput", "Transpose")
-"""Operators with which the optimiser brings a result into the model's layout."""
+"""Operators with which the optimiser converts a result to the model's layout."""
 _KERNELS = ("Conv", "FusedConv", "QLinearConv", "ConvInteger", "ConvTranspose", "MatMulInteger", "QLinearMatMul")
 """Operators that compute a node, by their names in the optimised model."""
 _OWN_DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
@@ -74,7 +74,7 @@ class OnnxHost:
 
     @cached_property
     def _kernels(self) -> dict[str, Any]:
-        """The node of the optimised model for each node of the model, by the name of the latter."""
+        """The node of the optimised model for each node of the model, by the name of the model's node."""
         makers = {name: proto for proto in self._optimised.graph.node for name in proto.output}
         found = {}
         for node in self.model.nodes:

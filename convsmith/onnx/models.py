@@ -30,7 +30,7 @@ EXTRA = "pip install 'convsmith[onnx]' brings it"
 """The end of a message about missing packages: the command that installs them."""
 
 BATCH = 1
-"""Size of the first dim of an input, where neither the model nor the caller gives one."""
+"""Size of the first dim of an input if neither the model nor the caller gives a size."""
 _EXAMPLE = 224
 """Size of an open dim in the example of a message."""
 _DOMAINS = ("", "ai.onnx")
@@ -66,7 +66,7 @@ class ModelNode:
 
     @property
     def is_quantised_around(self) -> bool:
-        """Whether it is a convolution of floats between conversions from bytes and to bytes."""
+        """Whether it is a convolution of floats between conversions from and to bytes."""
         return len(self.protos) > 1
 
     @property
@@ -80,14 +80,16 @@ class ModelNode:
         return self.inputs[NODE_CALLS[self.operator].factors[1]]
 
     def call(self, values: Mapping[str, Array]) -> KernelCall:
-        """Return the kernel call on the ``values`` of the inputs. UsageError or UnsupportedError if there is none."""
+        """Return the kernel call on the ``values`` of the inputs. UsageError or UnsupportedError if no kernel computes
+        the node.
+        """
         inputs = [values[name] if name else None for name in self.inputs]
         if self.is_quantised_around:
             self._complete(inputs)
         return node_call(self.operator, inputs, self.attributes)
 
     def _complete(self, inputs: list[Array | None]) -> None:
-        """Fill in zero points that are absent, which are 0, and round a bias in floats to multiples of its scale."""
+        """Fill in absent zero points, which are 0, and round a floating-point bias to multiples of its scale."""
         x, x_scale, _, w, w_scale, _, _, _, b = inputs
         assert x is not None and w is not None and x_scale is not None and w_scale is not None
         for place, dtype in ((2, x.dtype), (5, w.dtype), (7, np.dtype(np.uint8))):
@@ -127,7 +129,7 @@ class OnnxModel:
 
     @property
     def graph(self) -> Any:
-        """The graph, with the shapes that follow from those of its inputs."""
+        """The graph, with the shapes inferred from the shapes of its inputs."""
         return self.proto.graph
 
     @cached_property
@@ -163,7 +165,7 @@ class OnnxModel:
 
     @cached_property
     def _types(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Types and shapes of values, as far as they are known without a run; a dim of unknown size is 0."""
+        """Types and shapes of values, as far as they are known without a run; an unknown size is 0."""
         onnx = _onnx(self.name)
         found = {}
         for value in (*self.graph.input, *self.graph.value_info, *self.graph.output):
@@ -180,7 +182,9 @@ class OnnxModel:
 
     @cached_property
     def others(self) -> Counter[str]:
-        """The number of nodes of each other operator that computes something, also in bodies of loops and branches."""
+        """The number of nodes of each other operator that computes something, including nodes in bodies of loops and
+        branches.
+        """
         counted = {id(proto) for node in self.nodes for proto in node.protos}
         return Counter(
             printable(f"{node.op_type} of {node.domain}" if node.domain not in _DOMAINS else node.op_type)
@@ -237,7 +241,8 @@ class OnnxModel:
         return found
 
     def _quantised(self, node: ModelNode) -> ModelNode | None:
-        """Return a convolution and the conversions around it as one `QLinearConv`; None if it has none."""
+        """Return a convolution and the conversions around it as one `QLinearConv`; None if it has no such conversions.
+        """
         source, weights = (self._conversion(name) for name in node.inputs[:2])
         bias = self._conversion(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
         if source is None or weights is None:
@@ -273,7 +278,7 @@ class OnnxModel:
         return readers[0] if len(readers) == 1 and hasattr(readers[0], "op_type") else None
 
     def _starts_at_zero(self, quantise: Any) -> bool:
-        """Return whether the least byte stands for 0, so that saturation is a relu."""
+        """Return whether the least byte represents 0, so that saturation is a relu."""
         onnx = _onnx(self.name)
         if len(quantise.input) < 3 or not quantise.input[2]:
             return True
@@ -287,8 +292,8 @@ class OnnxModel:
 def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = False) -> OnnxModel:
     """Return the model in the file ``source``, or the `onnx.ModelProto` ``source`` itself.
 
-    ``with_data`` reads constants that lie in files beside it. UsageError if the file is no model, UnsupportedError
-    without the package `onnx`.
+    ``with_data`` also reads constants from separate files next to the model. UsageError if the file is no model,
+    UnsupportedError without the package `onnx`.
     """
     if not isinstance(source, str | os.PathLike):
         if not isinstance(source, _onnx("model").ModelProto):
@@ -348,7 +353,7 @@ def _problem(model: OnnxModel, node: ModelNode) -> Problem:
 
 
 def _call(model: OnnxModel, node: ModelNode) -> KernelCall:
-    """Return the kernel call of a node, with zeros in the place of all but constants."""
+    """Return the kernel call of a node, with the constants, and zeros for all other inputs."""
     try:
         return node.call(model.stand_ins(node))
     except ConvsmithError as error:
@@ -359,7 +364,7 @@ def _call(model: OnnxModel, node: ModelNode) -> KernelCall:
 
 def _fill_in(model: str, inputs: Mapping[str, Any], shapes: Shapes) -> None:
     """Write sizes into the open dims of ``inputs``, types by name. UsageError if one is unknown or a shape does not
-    suit. An input that the model states without a shape takes any, and stays without one if none is given.
+    suit. An input without a shape in the model accepts any shape, and stays without one if ``inputs`` has none for it.
     """
     for name, shape in shapes.items():
         if name not in inputs:
@@ -401,7 +406,8 @@ def _input_needed(model: str, name: str, why: str, example: tuple[int, ...]) -> 
 
 
 def _operator(proto: Any) -> str:
-    """Return the operator of a node if it is ONNX's, or a conversion that means the same; otherwise no text."""
+    """Return the operator of a node if it is ONNX's, or a conversion that means the same; otherwise the empty string.
+    """
     domains = _CONVERSION_DOMAINS if proto.op_type in (_FROM_BYTES, _TO_BYTES) else _DOMAINS
     return str(proto.op_type) if proto.domain in domains else ""
 

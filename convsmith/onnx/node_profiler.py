@@ -22,7 +22,7 @@ from convsmith.runtime.threads import available_cpus
 __all__ = ["LAYOUT", "HostNode", "NodeProfiler"]
 
 LAYOUT = "axb"
-"""Layout of source and result of a convolution, unless another one is asked for: channels last."""
+"""Default layout of source and result of a convolution: channels last."""
 _ERRORS = {"float64": 1e-12, "float32": 1e-4, "float16": 2e-3, "bfloat16": 2e-2}
 """Greatest difference of results in floats that rounding explains, relative to the greatest result."""
 _STEPS = 1
@@ -33,7 +33,7 @@ _STEPS = 1
 class HostNode:
     """A node of a model: its kernel call, the result that the host computed, and the host's kernel.
 
-    ``host_call`` returns a call to time. Weights that the model holds are packed before.
+    ``host_call`` returns a call to time. Weights that the model holds are packed in advance.
     """
 
     name: str
@@ -81,7 +81,7 @@ class NodeProfiler:
 
     @property
     def result(self) -> ModelProfile:
-        """The profile of the nodes that are measured so far."""
+        """The profile of the nodes measured so far."""
         whole = Sampler(self._whole)
         seconds = spread([whole() for _ in range(self.rounds)])
         nodes, left = tuple(self._nodes), tuple(self._left)

@@ -64,7 +64,7 @@ def conv_integer(
     auto_pad: str = "NOTSET", dilations: Numbers = None, group: int = 1, kernel_shape: Numbers = None,
     pads: Numbers = None, strides: Numbers = None,
 ) -> Array:  # fmt: skip
-    """`ConvInteger`: convolve x with w, u8 or s8, less their zero points, and return s32 sums.
+    """`ConvInteger`: convolve x with w (u8 or s8) after subtracting their zero points; return s32 sums.
 
     `x_zero_point` is one number; `w_zero_point` is one number or one per output channel. Padding contributes nothing.
     """
@@ -93,7 +93,7 @@ def qlinear_conv(
 def matmul_integer(
     A: Array, B: Array, a_zero_point: Scalars | None = None, b_zero_point: Scalars | None = None
 ) -> Array:
-    """`MatMulInteger`: numpy.matmul of A and B, u8 or s8, less their zero points; returns s32 sums.
+    """`MatMulInteger`: numpy.matmul of A and B (u8 or s8) after subtracting their zero points; return s32 sums.
 
     `a_zero_point` is one number or one per row, `b_zero_point` one or one per column; with batch dims they are (..., M,
     1) and (..., 1, N). A kernel takes one zero point for A and the same columns of zero points in every batch for B;
@@ -109,7 +109,7 @@ def qlinear_matmul(
 ) -> Array:  # fmt: skip
     """`QLinearMatMul`: saturate(round(sums * (a_scale * b_scale) / y_scale) + y_zero_point).
 
-    Types and rounding are those of `qlinear_conv`. Zero points are as in `matmul_integer`, except that the correction
-    is added to the sums in f32. Scales, f32, f16 or bf16, have the shapes of zero points.
+    Types and rounding are as in `qlinear_conv`, zero points as in `matmul_integer`, except that the correction is added
+    to the sums in f32. Scales (f32, f16 or bf16) have the shapes of zero points.
     """
     return qlinear_matmul_call(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point).run()

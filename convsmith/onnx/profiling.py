@@ -1,8 +1,8 @@
-"""The profile of an ONNX model: each convolution and integer product beside ONNX Runtime's own kernel of that node.
+"""The profile of an ONNX model: each convolution and integer product next to ONNX Runtime's own kernel of that node.
 
-One run of the model by ONNX Runtime gives every node its real inputs. Both kernels have their constants packed, read
-and write memory that is bound before, and have the layout that they prefer within a model: convolutions of this project
-channels last by default, those of ONNX Runtime what its optimiser chooses. Their samples alternate.
+One run of the model by ONNX Runtime gives every node its real inputs. Both kernels have packed constants, memory that
+is bound in advance, and the layout that they prefer within a model: channels last by default for convolutions of this
+project, the optimiser's choice for ONNX Runtime. Their samples alternate.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def profile(
     model: Any, inputs: Mapping[str, Array | tuple[int, ...]] | None = None, *, threads: int | None = None,
     rounds: int = ROUNDS, target: str | None = None, layout: str = LAYOUT,
 ) -> ModelProfile:  # fmt: skip
-    """Return the times of a model's convolutions and integer products beside those of ONNX Runtime's kernels.
+    """Return the times of a model's convolutions and integer products, next to the times of ONNX Runtime's kernels.
 
-    `model` is a path or an `onnx.ModelProto`. `inputs` are the model's, by name: arrays, or shapes for random values.
-    An input that is not given is random too, and its batch is 1 if the model leaves it open. `threads` are those of
-    both sides; `layout` is that of our convolutions. Print the result for a table with a summary. UsageError for a
-    damaged file or unsuitable inputs, UnsupportedError without the packages `onnx` and `onnxruntime`.
+    `model` is a path or an `onnx.ModelProto`. `inputs` are the model's inputs by name: arrays, or shapes for random
+    values. A missing input is random too, and its batch is 1 if the model leaves it open. Both sides use `threads`
+    threads; `layout` applies to convolutions of this project. Print the result for a table with a summary. UsageError
+    for a damaged file or unsuitable inputs, UnsupportedError without the packages `onnx` and `onnxruntime`.
     """
     profiler = onnx_profiler(model, inputs, threads=threads, rounds=rounds, target=target, layout=layout)
     for _ in profiler.rows():
@@ -53,11 +53,11 @@ def onnx_profiler(
     model: Any, inputs: Mapping[str, Array | tuple[int, ...]] | None = None, *, threads: int | None = None,
     rounds: int = ROUNDS, target: str | None = None, layout: str = LAYOUT,
 ) -> NodeProfiler:  # fmt: skip
-    """Return the profiler of a model; arguments and errors are those of `profile`."""
+    """Return the profiler of a model; arguments and errors are as in `profile`."""
     shapes = {name: x for name, x in (inputs or {}).items() if isinstance(x, tuple)}
     given = {name: as_array(name, x) for name, x in (inputs or {}).items() if name not in shapes}
     read = read_model(model, shapes | {name: x.shape for name, x in given.items()}, with_data=True)
-    held = read.constants  # a damaged tensor is refused by its name, before ONNX Runtime sees the model
+    held = read.constants  # reports a damaged tensor by its name, before ONNX Runtime reads the model
     count = default_threads() if threads is None else integer("threads", threads)
     host = OnnxHost(read, _complete(read, given), count)
     nodes, left = [], list(_unserved(read))
@@ -79,7 +79,9 @@ def onnx_profiler(
 
 
 def _complete(model: OnnxModel, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Return all inputs of ``model``: the ``given`` ones, whose types are checked, and random ones for the others."""
+    """Return all inputs of ``model``: the ``given`` inputs, whose types are checked, and random values for the
+    remaining inputs.
+    """
     legal = model.free_inputs
     for name, x in given.items():
         if x.dtype != legal[name][0]:
@@ -104,7 +106,7 @@ def _random(rng: np.random.Generator, name: str, dtype: np.dtype[Any], shape: tu
 
 
 def _unserved(model: OnnxModel) -> Iterator[LeftNode]:
-    """Yield convolutions of other names and domains, and those in the bodies of loops and branches."""
+    """Yield convolutions of other names and domains, and convolutions in the bodies of loops and branches."""
     for operator, count in model.others.items():
         if _CONVOLUTION in operator:
             why = "it is in the body of a loop or a branch" if operator in NODE_CALLS else "no kernel serves it"

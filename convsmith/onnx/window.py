@@ -28,7 +28,7 @@ class OperandNames(NamedTuple):
 
 
 class OnnxWindow(NamedTuple):
-    """The attributes; None where a call does not give one."""
+    """The attributes of a call; None for attributes that it omits."""
 
     auto_pad: str
     dilations: tuple[int, ...] | None

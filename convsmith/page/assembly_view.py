@@ -55,7 +55,7 @@ def routines(assembly: str) -> list[Routine]:
 
 
 def _used(lines: Sequence[AssemblyLine]) -> Iterator[AssemblyLine]:
-    """Yield the lines without labels that nothing jumps to."""
+    """Yield the lines, without labels that are no jump target."""
     targets = {x.target for x in lines}
     yield from (x for x in lines if not x.label or x.label in targets)
 

@@ -44,7 +44,7 @@ def _environment() -> Any:
 
 
 def _without_controls(value: Any) -> Any:
-    """Return a text of a page without characters that a browser or a terminal obeys; markup stays as it is."""
+    """Return the text of a page without control characters for browsers or terminals; markup is unchanged."""
     return printable(value, LINES) if type(value) is str else value
 
 

@@ -17,7 +17,7 @@ MARKERS = "os^Dv*PX"
 
 
 EFFECTIVE = "effective operations"
-"""Word for rates of kernels with transforms: they multiply less than the operations of the direct sum."""
+"""Word for rates of kernels with transforms, which multiply less often than the direct sum."""
 ABOVE = (
     "Winograd transforms multiply less than the direct sum, whose operations are counted (effective operations): their "
     "dots may lie above the roof."

@@ -78,9 +78,9 @@ class Timing:
 
 
 def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
-    """Return the page of HTML, with the ``text`` of `explain` and, above all, its ``verdict``.
+    """Return the page of HTML, with the ``text`` of `explain`, preceded by its ``verdict``.
 
-    Compiles the kernel again, and times it on a machine that runs it, which takes some 50 ms.
+    Compiles the kernel again, and times it if this machine runs it, which takes about 50 ms.
     """
     recorder = Recorder()
     with kernel.planned() as plan:

@@ -16,7 +16,7 @@ from convsmith.schedule.kernel_plan import KernelPlan
 __all__ = ["LEVELS", "NestLine", "levels_of", "nest_lines", "planned_nest"]
 
 _PLANNED = (reorder, rfactor, derive_packing)
-"""After the last of these passes, all loops are in their final order, and none is split into pieces."""
+"""Passes after the last of which all loops are in their final order and no loop is split into pieces."""
 
 LEVELS = {
     "threads": "divided among threads or groups of threads",
@@ -51,7 +51,7 @@ def levels_of(plan: KernelPlan) -> dict[str, str]:
 
 
 def nest_lines(kernel: Kernel, levels: Mapping[str, str]) -> Iterator[NestLine]:
-    """Yield the lines of the kernel's text, without those of kernels that prepare arguments."""
+    """Yield the lines of the kernel's text, without the kernels that prepare arguments."""
     for line in str(kernel).splitlines()[1:]:
         if line.startswith(("pack ", "before ")):
             return

@@ -20,12 +20,12 @@ LARGEST = 1024
 WIDTH = 16
 """Cells of a row of the grid, unless the innermost block of the memory implies another number."""
 _DIGIT = 8
-"""Numbers below it are exact in every type; larger ones are found digit by digit."""
+"""Base of the digits in which larger numbers are packed: numbers below it are exact in every type."""
 
 
 class PackedCell(NamedTuple):
-    """An element in the order of the memory: its coordinates in the plain operand, empty for a filled-up place; `hue`
-    is that of its first coordinate, in degrees.
+    """An element in the order of the memory: its coordinates in the plain operand, empty for padding; `hue`, in
+    degrees, encodes its first coordinate.
     """
 
     text: str
@@ -33,7 +33,7 @@ class PackedCell(NamedTuple):
 
 
 class PackedGrid(NamedTuple):
-    """The cells of a packed operand, row after row; `dims` names the coordinates."""
+    """The cells of a packed operand in rows; `dims` names the coordinates."""
 
     name: str
     dims: str
@@ -67,7 +67,7 @@ def _cell(place: int, shape: Sequence[int]) -> PackedCell:
 def _places(pack: Kernel, plain: Buffer, packed: Buffer) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the number of the plain element at each place of the packed operand; -1 for padding.
 
-    The interpreter packs the digits of the numbers, one after the other, and a mark of the elements that exist.
+    The interpreter packs one digit of the numbers at a time, and a mask of the elements that exist.
     """
     numbers = np.arange(plain.size)
     places = np.zeros(packed.size, np.int64)

@@ -1,4 +1,4 @@
-"""A block of threads: its warps, its shared memory, its barriers and the operations under way; and their schedule."""
+"""A block of threads: its warps, shared memory, barriers and pending operations, and the schedule that runs them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from convsmith.emulate.ptx.tensor_copies import PtxTensorMap
 
 QUANTUM = 48
-"""Instructions that a warp runs at most before another may go on."""
+"""Maximum number of instructions that a warp runs before another warp may continue."""
 
 
 AGENTS = 64
-"""Barriers in shared memory of a block at most, each with a clock of its own for copies that complete on it."""
+"""Maximum number of barriers in shared memory of a block; each has its own clock for copies that complete on it."""
 
 
 class NamedBarrier:
@@ -61,7 +61,7 @@ class ThreadBlock:
 
     def run(self) -> None:
         """Run the block to its end. PtxError if all warps wait for one another."""
-        with np.errstate(all="ignore"):  # lanes that are not active hold any numbers
+        with np.errstate(all="ignore"):  # inactive lanes hold arbitrary values
             self._run()
 
     def _run(self) -> None:
@@ -106,13 +106,13 @@ class ThreadBlock:
         return [(region, numbers, addresses[numbers]) for region, numbers in self.memory.split(addresses)]
 
     def barrier(self, number: int) -> NamedBarrier:
-        """Return a barrier of the hardware."""
+        """Return the hardware barrier of this number."""
         if not 0 <= number < 16:
             raise PtxError(f"barrier {number} does not exist: there are 16")
         return self.barriers.setdefault(number, NamedBarrier(self.clocks))
 
     def arrive(self, warp: Warp, number: int, threads: int | None, waits: bool) -> None:
-        """Let a warp arrive at a barrier that `threads` threads (None: all of the block) arrive at."""
+        """Let a warp arrive at a barrier for `threads` threads (None: all threads of the block)."""
         barrier = self.barrier(number)
         if warp in barrier.arrived:
             raise PtxError(f"warp {warp.number} arrives at barrier {number} twice")

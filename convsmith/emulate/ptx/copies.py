@@ -15,7 +15,7 @@ from convsmith.emulate.ptx.warp import LANES, Execute, Warp
 
 
 class CopyUnderWay(NamedTuple):
-    """A copy of `size` bytes a lane, of which the first `filled` come from memory and the others are zero."""
+    """A copy of `size` bytes per lane: the first `filled` bytes come from memory, the remainder is zero."""
 
     to: np.ndarray
     of: np.ndarray

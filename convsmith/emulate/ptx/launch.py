@@ -1,4 +1,4 @@
-"""Kernels as functions: a PTX text, a grid and arguments go in, the arrays in global memory come out."""
+"""Kernels as functions of a PTX text, a grid and arguments, which return the arrays in global memory."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _parsed = lru_cache(maxsize=8)(parse_ptx)
 
 
 def _kernel(text: str, name: str) -> PtxKernel:
-    """Return the kernel `name` of a PTX text. PtxError if there is none."""
+    """Return the kernel `name` of a PTX text. PtxError if the text has no kernel of that name."""
     kernels = _parsed(text).kernels
     if name not in kernels:
         raise PtxError(f"the text has kernels {', '.join(kernels) or 'none'}, not {name}")

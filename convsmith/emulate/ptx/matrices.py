@@ -1,7 +1,7 @@
 """Products of fragments (mma.sync), and moves between shared memory and fragments (ldmatrix, stmatrix).
 
-The places of the elements of fragments are written here from the PTX manual, not taken from convsmith's tables, so that
-the two can be compared.
+The places of the elements of fragments are transcribed from the PTX manual, independently of convsmith's tables, so
+that the two can be compared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _b32(k: int, i: np.ndarray) -> Place:
 
 
 def sums_of_rows(i: np.ndarray) -> Place:
-    """Return the places of sums in a fragment of 16 rows; wgmma has several such fragments side by side."""
+    """Return the places of sums in a fragment of 16 rows; wgmma uses several adjacent fragments."""
     return _ROW + 8 * (i >> 1 & 1), _QUAD * 2 + (i & 1) + 8 * (i >> 2)
 
 
@@ -141,7 +141,8 @@ def _quad_pairs(left: np.ndarray, right: np.ndarray, sums: np.ndarray, wide: np.
 
 
 def _matrices(ins: PtxInstruction) -> tuple[int, bool]:
-    """Return how many matrices of 8 x 8 halves an ldmatrix or stmatrix moves, and whether it transposes them."""
+    """Return the number of matrices of 8 x 8 halves that an ldmatrix or stmatrix moves, and whether it transposes them.
+    """
     if "m8n8" not in ins.words:
         raise PtxError("the interpreter moves matrices of 8 x 8 halves only")
     return next(int(w[1:]) for w in ins.words if w in ("x1", "x2", "x4")), "trans" in ins.words

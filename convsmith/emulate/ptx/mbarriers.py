@@ -13,9 +13,9 @@ from convsmith.emulate.ptx.warp import LANES, Execute, Warp
 
 
 class SharedBarrier:
-    """A barrier for `count` arrivals; `bytes` are transactions that are expected and have not come.
+    """A barrier for `count` arrivals; `bytes` counts expected transactions that have not yet arrived.
 
-    `published` collects the clocks of those that arrive. `passed` is what the last phase that ended had collected.
+    `published` collects the clocks of the arriving warps. `passed` holds the clocks of the phase that ended last.
     """
 
     def __init__(self, number: int, count: int, clocks: int) -> None:
@@ -24,14 +24,14 @@ class SharedBarrier:
         self.published, self.passed = np.zeros(clocks, np.int64), np.zeros(clocks, np.int64)
 
     def arrive(self, count: int) -> None:
-        """Count arrivals. PtxError if there are more than the phase has."""
+        """Count arrivals. PtxError if they exceed the arrivals of the phase."""
         if count > self.missing:
             raise PtxError(f"{count} arrivals at a barrier that lacks {self.missing} of its {self.count} arrivals")
         self.missing -= count
         self._end()
 
     def transact(self, nbytes: int) -> None:
-        """Count bytes that have come; negative ones are those to expect."""
+        """Count bytes that have arrived; a negative number announces expected bytes."""
         self.bytes -= nbytes
         self._end()
 
@@ -101,7 +101,7 @@ def _arrive(ins: PtxInstruction, made: Operands) -> Execute:
 def _wait(ins: PtxInstruction, made: Operands) -> Execute:
     """Return ``try_wait`` and ``test_wait``, by parity or by the phase that an arrival returned.
 
-    The instruction suspends the warp until the phase has ended, or gives up now and then, as the manual allows.
+    The instruction suspends the warp until the phase has ended, or fails at random, as the manual permits.
     """
     put = made.write(ins.arguments[0], TYPES["pred"])
     where = made.address(ins.arguments[1], "shared")

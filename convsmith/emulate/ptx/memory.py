@@ -1,9 +1,9 @@
 """Memories of a GPU: regions of bytes with checks of bounds, alignment, initialisation and races.
 
 A race is an access to bytes that another thread wrote (or read, of a write) without an ordering between the two. Each
-warp counts its *clock*; a release publishes it, an acquire takes over what was published: ``known[u]`` is the clock of
-warp u up to which its accesses are ordered before the next access of this warp. Threads of one warp are ordered by a
-synchronisation of the warp only.
+warp counts its *clock*; a release publishes it, and an acquire merges the published clocks: accesses of warp u up to
+clock ``known[u]`` are ordered before the next access of this warp. Only a synchronisation of the warp orders the
+threads of one warp.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Clock:
         self.known = np.zeros(warps, np.int64)
 
     def join_lanes(self) -> None:
-        """Order all earlier accesses of the warp's lanes before the later ones."""
+        """Order earlier accesses of the warp's lanes before later accesses."""
         self.known[self.warp] = self.now
         self.now += 1
 
     def release(self, published: np.ndarray, is_whole: bool = True) -> None:
-        """Publish the accesses of the warp; of a single lane, what was ordered at the last join of the lanes."""
+        """Publish the accesses of the warp; for a single lane, the accesses that the last join of the lanes ordered."""
         if is_whole:
             self.join_lanes()
         np.maximum(published, self.known, out=published)
 
     def acquire(self, published: np.ndarray) -> None:
-        """Order the accesses that `published` covers before the later ones of this warp."""
+        """Order the accesses that `published` covers before later accesses of this warp."""
         np.maximum(self.known, published, out=self.known)
 
 
 class AccessLog:
-    """Who wrote each byte of a region last, and which warps read it since."""
+    """The last writer of each byte of a region, and the warps that have read it since."""
 
     def __init__(self, size: int) -> None:
         self.writer = np.full(size, NOBODY, np.int32)
@@ -56,12 +56,12 @@ class AccessLog:
         self.readers: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def start_block(self) -> None:
-        """Forget the threads of the previous block; the block that wrote a byte stays known."""
+        """Forget the threads of the previous block, but remember the block that wrote each byte."""
         self.writer.fill(NOBODY)
         self.readers.clear()
 
     def read(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> str:
-        """Record a read of ``places[n]`` by ``threads[n]``; return the race, if it is one."""
+        """Record a read of ``places[n]`` by ``threads[n]``; return the race if there is one."""
         fault = self._after_writes(places, threads, clock, block)
         if clock.warp not in self.readers:
             size = len(self.writer)
@@ -75,7 +75,7 @@ class AccessLog:
         return fault
 
     def write(self, places: np.ndarray, threads: np.ndarray, clock: Clock, block: int) -> str:
-        """Record a write of ``places[n]`` by ``threads[n]``; return the race, if it is one."""
+        """Record a write of ``places[n]`` by ``threads[n]``; return the race if there is one."""
         one = np.broadcast_to(threads[:, None], places.shape)
         fault = self._after_writes(places, threads, clock, block)
         for warp, (stamps, lanes) in self.readers.items():
@@ -186,7 +186,7 @@ class Region:
                 raise self.fault(f"byte {byte} is written while an asynchronous operation {doing} it")
 
     def begin_pending(self, places: np.ndarray, is_write: bool) -> None:
-        """Mark bytes as those of an asynchronous operation that is under way."""
+        """Mark bytes as belonging to an asynchronous operation under way."""
         np.add.at(self.pending_writes if is_write else self.pending_reads, places.ravel(), 1)
         self.is_pending += 1
 
@@ -217,14 +217,14 @@ class GlobalMemory:
         return region
 
     def find(self, address: int) -> Region:
-        """Return the region in which, or behind which, an address lies."""
+        """Return the region that contains or precedes an address."""
         n = bisect_right(self.bases, address) - 1
         if n < 0:
             raise PtxError(f"address {address:#x} is in no memory")
         return self.regions[n]
 
     def split(self, addresses: np.ndarray) -> Sequence[tuple[Region, np.ndarray]]:
-        """Return the regions that addresses lie in, each with the numbers of these addresses."""
+        """Return the regions that contain the addresses, each with the positions of its addresses."""
         first = self.find(int(addresses[0]))
         if ((addresses >= first.base) & (addresses < first.base + first.size)).all():
             return [(first, np.arange(len(addresses)))]

@@ -17,7 +17,7 @@ _WINDOWS = {"shared": SHARED, "local": LOCAL, "param": PARAM, "global": 0, "cons
 
 
 def space_of(ins: PtxInstruction) -> str:
-    """Return the state space that an opcode names; nothing for a generic address."""
+    """Return the state space that an opcode names; empty for a generic address."""
     return next((w.partition(":")[0] for w in ins.words if w.partition(":")[0] in SPACES), "")
 
 
@@ -113,7 +113,7 @@ def _atomic(ins: PtxInstruction, made: Operands) -> Execute:
 
 
 def fetch_atomic(warp: Warp, addresses: np.ndarray, type_: PtxType, lane: int) -> np.ndarray:
-    """Return what one lane of an atomic finds in memory."""
+    """Return the content of memory that one lane of an atomic reads."""
     ((region, _, places),) = warp.block.region(addresses[lane : lane + 1], warp)
     offset = int(region.offsets(places, type_.bytes)[0])
     if not region.ready[offset : offset + type_.bytes].all():
@@ -152,7 +152,7 @@ def _move(ins: PtxInstruction, made: Operands) -> Execute:
 
     def move(warp: Warp, mask: np.ndarray) -> None:
         held = warp.registers[of.name]
-        if isinstance(held, InFlight) and mask is ALL:  # a register by another name: the assembler removes the move
+        if isinstance(held, InFlight) and mask is ALL:  # the assembler removes this move
             warp.registers[to.name] = held
         else:
             put(warp, source(warp), mask)
@@ -199,7 +199,7 @@ def _shuffle(ins: PtxInstruction, made: Operands) -> Execute:
 
 
 def require_members(warp: Warp, mask: np.ndarray, members: int, what: str) -> None:
-    """Raise unless the lanes that execute an instruction of a warp are those that it names."""
+    """Raise PtxError unless the lanes that execute an instruction of a warp are the lanes that it names."""
     named = (members >> np.arange(LANES) & 1).astype(bool)
     if (named & warp.live != mask).any():
         raise PtxError(f"{what} is for lanes {members:#x}, and {int(mask.sum())} execute it")
@@ -273,4 +273,6 @@ MOVES: dict[str, Callable[[PtxInstruction, Operands], Execute]] = {
     "fence": _nothing, "membar": _nothing, "prefetch": _nothing, "prefetchu": _nothing, "nanosleep": _nothing,
     "setmaxnreg": _nothing, "griddepcontrol": _nothing, "trap": _trap, "discard": _nothing, "applypriority": _nothing,
 }  # fmt: skip
-"""Instructions of this file by the first word of their opcode; fences order nothing that the interpreter delays."""
+"""Instructions of this file by the first word of their opcode. Fences are no-ops, because the interpreter delays no
+access that they order.
+"""

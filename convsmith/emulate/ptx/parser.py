@@ -23,7 +23,7 @@ class Register(NamedTuple):
 
 
 class Immediate(NamedTuple):
-    """A number; of a float, its bits and their count."""
+    """A number; for a float, its bits and their count."""
 
     value: int
     float_bits: int = 0

@@ -175,7 +175,7 @@ _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def scalar(ins: PtxInstruction, made: Operands) -> Execute | None:
-    """Return the function of an instruction of this file; None for others."""
+    """Return the function of an instruction of this file; None for other instructions."""
     words = ins.words
     root = words[0]
     if root in ("mul", "mad", "fma", "mul24", "mad24"):

@@ -1,6 +1,6 @@
 """Copies of parts of tensors (TMA): tiles and im2col, swizzled in shared memory, completed at any time after the issue.
 
-A tensor map is opaque bytes to a kernel: here it is a `PtxTensorMap`, which stands for its parameter.
+A tensor map is opaque to a kernel; the interpreter passes a `PtxTensorMap` as the parameter.
 """
 
 from __future__ import annotations
@@ -77,14 +77,16 @@ class PtxTensorMap:
 
 
 def swizzled(addresses: np.ndarray, width: int) -> np.ndarray:
-    """Return addresses of shared memory after a swizzle of `width` bytes: bits from 7 on turn those from 4 on."""
+    """Return addresses of shared memory after a swizzle of `width` bytes: bits from 7 on are XORed into the bits from 4
+    on.
+    """
     bits = {0: 0, 32: 1, 64: 2, 128: 3}[width]
     return np.asarray(addresses ^ ((addresses >> 7 & (1 << bits) - 1) << 4))
 
 
 def _map_of(warp: Warp, address: int) -> PtxTensorMap:
     if address not in warp.block.maps:
-        raise PtxError(f"address {address:#x} is not that of a tensor map")
+        raise PtxError(f"address {address:#x} is not the address of a tensor map")
     return warp.block.maps[address]
 
 
@@ -195,7 +197,7 @@ def bulk_commit(ins: PtxInstruction, made: Operands) -> Execute:
 
 
 def bulk_wait(ins: PtxInstruction, made: Operands) -> Execute:
-    """Return ``cp.async.bulk.wait_group``: the stores of a group happen when it is waited for."""
+    """Return ``cp.async.bulk.wait_group``: the stores of a group take effect when the program waits for the group."""
     pending = made.read(ins.arguments[0], TYPES["u32"])
 
     def wait(warp: Warp, mask: np.ndarray) -> None:

@@ -24,7 +24,9 @@ Execute = Callable[["Warp", np.ndarray], None]
 
 
 class Operation(NamedTuple):
-    """An instruction as a function of a warp and a mask; of a branch, its target and the place where lanes meet."""
+    """An instruction as a function of a warp and a mask; a branch also has its target and the place where lanes
+    reconverge.
+    """
 
     execute: Execute | None
     guard: str
@@ -36,14 +38,14 @@ class Operation(NamedTuple):
 
 @dataclass(eq=False)
 class Accumulators:
-    """Sums of products that run asynchronously: `values` of all lanes, and the products that are under way."""
+    """Sums of asynchronous products: `values` of all lanes, and the products under way."""
 
     values: np.ndarray
     pending: int = 0
 
 
 class InFlight:
-    """The content of a register that asynchronous products write: it cannot be read before these are waited for."""
+    """The content of a register that asynchronous products write: reading it requires waiting for them."""
 
     def __init__(self, sums: Accumulators, number: int) -> None:
         self.sums, self.number = sums, number
@@ -64,7 +66,7 @@ class InFlight:
 
 
 class _Path(NamedTuple):
-    """Lanes that wait to run from an instruction up to the place where they meet others."""
+    """Lanes that wait to run from an instruction up to the place where they reconverge."""
 
     place: int
     meeting: int
@@ -73,7 +75,7 @@ class _Path(NamedTuple):
 
 @dataclass(eq=False)
 class Warp:
-    """One warp of a block. `waiting` is a condition under which it goes on; `why` says in words what it waits for."""
+    """One warp of a block. `waiting` is the condition under which it continues; `why` describes what it waits for."""
 
     number: int
     block: ThreadBlock
@@ -154,7 +156,7 @@ class Warp:
             self.place, self.meeting, self.mask = first.place, first.meeting, canonical(first.mask)
 
     def _resume(self) -> bool:
-        """Continue with the lanes that wait; return whether there are any."""
+        """Continue with waiting lanes; return whether there are any."""
         if not self.paths:
             self.is_done = True
             return False
@@ -170,7 +172,7 @@ class Warp:
             self.is_done = True
 
     def require_all(self, mask: np.ndarray, what: str) -> None:
-        """Raise unless all live lanes execute an instruction together."""
+        """Raise PtxError unless all live lanes execute an instruction together."""
         if (mask != self.live).any():
             lanes = np.flatnonzero(mask)
             raise PtxError(f"{what} is reached by {len(lanes)} of {self.live.sum()} lanes only")
@@ -190,7 +192,7 @@ class Warp:
 UNWRITTEN = {0: np.zeros(LANES, bool)} | {
     n: np.full(LANES, 0xBADC0FFEE0DDF00D % (1 << 8 * n), t) for n, t in UNSIGNED.items()
 }
-"""Contents of registers in lanes that never wrote them, by their bytes."""
+"""Contents, by their bytes, of registers in lanes that never wrote them."""
 
 
 def canonical(mask: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from convsmith.emulate.ptx.warp import LANES, Accumulators, Execute, InFlight, W
 
 
 class _WarpgroupProduct(NamedTuple):
-    """A product under way: the sums it adds to, its factors, and the bytes of shared memory that they lie in."""
+    """A product under way: the sums that it adds to, its factors, and the bytes of shared memory that hold them."""
 
     sums: Accumulators
     left: np.ndarray | None

@@ -1,4 +1,6 @@
-"""Levels of AArch64, highest first: each has what those below it have, as the versions of the architecture do."""
+"""Levels of AArch64, highest first; each level includes the rows of the levels below it, as versions of the
+architecture do.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from convsmith.machine.transpositions import transpositions
 TRIPLE = "aarch64-unknown-linux-gnu"
 _BASE = ("neon",)
 _EXTENSIONS = (("dotprod", "dotprod"), ("fp16", "fullfp16"), ("bf16", "bf16"), ("i8mm", "i8mm"))
-"""Extensions as levels are called after them, with LLVM's names of the features, lowest first."""
+"""Extensions after which levels are named, with LLVM's names of the features, lowest first."""
 _BITS = 128
 _SHUFFLES = ("zip", "tbl")
 _COSTS = Costs(
@@ -59,7 +61,7 @@ def _sve(scale: int) -> Machine:
 def _sme(scale: int) -> Machine:
     """Return SME with streaming vectors of ``scale`` times 128 bits, above all of NEON.
 
-    Kernels run in streaming mode, where all vectors are scalable ones and there are no vectors outside of it.
+    Kernels run in streaming mode, in which every vector register is scalable.
     """
     sve, neon = _sve(scale), _neon(len(_EXTENSIONS))
     needs = (*neon.needs, "sme", f"sme{_BITS * scale}")
@@ -82,5 +84,5 @@ def _any_sve() -> Machine:
 
 
 LEVELS = (_sme(4), _sve(4), _sve(2), _any_sve(), *(_neon(count) for count in range(len(_EXTENSIONS), -1, -1)))
-"""Levels of SVE whose vector length is known need it by a name of ours, ``sve256``, which no machine reports as a
-feature."""
+"""Levels of SVE whose vector length is known require a feature of the project's own, such as ``sve256``, which no
+machine reports."""

@@ -11,7 +11,7 @@ _SIDE = 2
 
 
 def _product(mnemonic: str, types: tuple[str, str, str], terms: int, needs: str) -> Instruction:
-    """Return the row of an instruction of ``terms`` products for each sum; both factors lie row by row."""
+    """Return the row of an instruction of ``terms`` products for each sum; both factors are row-major."""
     lanes = _SIDE * terms
     given, factors, sums = ["{a}", "{b}"], f"<{lanes} x i8>", f"<{_SIDE * _SIDE} x i32>"
     lines, intrinsic = [], f"@llvm.aarch64.neon.{mnemonic}.v4i32.v16i8"
@@ -28,7 +28,7 @@ def _product(mnemonic: str, types: tuple[str, str, str], terms: int, needs: str)
 
 
 def _layout(shape: tuple[int, ...]) -> FragmentLayout:
-    """Return the layout of a matrix whose rows follow each other in the lanes of one register."""
+    """Return the layout of a matrix whose rows are adjacent in the lanes of one register."""
     rows, columns = shape
     return FragmentLayout((f"l // {columns}", f"l % {columns}"), rows * columns)
 

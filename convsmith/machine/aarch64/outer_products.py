@@ -21,7 +21,7 @@ _KINDS = (
     ("umopa", ("u8", "u8", "s32"), 4, "umopa.wide"), ("usmopa", ("u8", "s8", "s32"), 4, "usmopa.wide"),
     ("sumopa", ("s8", "u8", "s32"), 4, "sumopa.wide"),
 )  # fmt: skip
-"""Mnemonics, types, terms of a lane and names of the intrinsics."""
+"""Mnemonics, types, terms per lane, and names of the intrinsics."""
 _EVERY = "<vscale x {lanes} x i1> splat (i1 true)"
 
 
@@ -59,18 +59,20 @@ def _product(scale: int, mnemonic: str, types: tuple[str, str, str], terms: int,
 
 
 def _suffix(type_: str) -> str:
-    """Return LLVM's suffix of intrinsics on numbers of a type."""
+    """Return LLVM's suffix of intrinsics for the given type."""
     return {"s8": "i8", "u8": "i8"}.get(type_, type_)
 
 
 def _layout(shape: tuple[int, ...]) -> FragmentLayout:
-    """Return the layout of a matrix whose rows follow each other in the lanes of one register."""
+    """Return the layout of a matrix whose rows are adjacent in the lanes of one register."""
     rows, columns = shape
     return FragmentLayout((f"l // {columns}", f"l % {columns}"), rows * columns)
 
 
 def tiles(scale: int) -> FragmentFile:
-    """Return the tiles of ZA that have lanes of 32 bits. The instruction that clears some has a bit for each part."""
+    """Return the tiles of ZA that have lanes of 32 bits. The instruction that clears tiles has a mask with one bit per
+    64-bit tile.
+    """
     every = _EVERY.format(lanes=_LANES)
     predicate = every.partition(" splat")[0]
     side, sme = _LANES * scale, "@llvm.aarch64.sme"

@@ -1,8 +1,8 @@
 """Instructions of SVE: lanes are a multiple of the vector length in units of 128 bits, which LLVM calls ``vscale``.
 
 The specifications are scalable, and LLVM's text works on whole scalable registers. A level of any vector length has the
-rows of NEON, each with the scalable row that does the same in every unit. A level whose vector length is known takes
-the scalable rows at its scale: LLVM's text then has vectors of numbered lanes, and functions with the attribute
+rows of NEON, each with the scalable row that applies it to every unit. A level whose vector length is known takes the
+scalable rows at its scale: LLVM's text then has vectors of numbered lanes, and functions with the attribute
 ``vscale_range`` keep these in whole scalable registers, and read and write parts of them under predicates.
 """
 
@@ -21,9 +21,9 @@ _DOTS = (
     ("usdot", ("s8", "u8", "s32"), "i8mm"), ("bfdot", ("bf16", "bf16", "f32"), "bf16"),
 )  # fmt: skip
 _SUMS = 4
-"""Sums of a unit of an instruction that adds up several products."""
+"""Sums per unit of an instruction that adds up several products."""
 _NUMBERED = 3
-"""Rows of such instructions that a level of known vector length has: those on bytes."""
+"""Number of leading entries of `_DOTS` that a level of known vector length has: the products of bytes."""
 
 
 def rows(scale: int, extension: str = "sve") -> tuple[Instruction, ...]:
@@ -34,7 +34,7 @@ def rows(scale: int, extension: str = "sve") -> tuple[Instruction, ...]:
 
 
 def unit_rows(needs: tuple[str, ...]) -> tuple[Instruction, ...]:
-    """Return the rows of NEON that need no more than ``needs``, with the scalable rows that do so in each unit."""
+    """Return the rows of NEON that ``needs`` suffices for, each with the scalable row that applies it to every unit."""
     scalable = {_widths(row): row for row in (*map(_fused, _LANES), *(_dot(*dot) for dot in _DOTS))}
     found = (row for row in INSTRUCTIONS if set(row.needs) <= set(needs))
     return tuple(replace(row, scaled=scalable.get(_widths(row))) for row in found)
@@ -63,14 +63,16 @@ def _fused(type_: str) -> Instruction:
 
 
 def _numbered_fused(type_: str, scale: int) -> Instruction:
-    """Return the row of ``fma`` on vectors of numbered lanes at ``scale``."""
+    """Return the row of ``fma`` on fixed-length vectors at ``scale``."""
     scalable = _fused(type_)
     row = fused_multiply_add(scalable.name, type_, _LANES[type_] * scale, scalable.needs, scalable.mnemonic)
     return replace(row, operands=scalable.operands, body=scalable.body).at(scale)
 
 
 def _dot(mnemonic: str, types: tuple[str, str, str], needs: str) -> Instruction:
-    """Return the scalable row of an instruction that adds up as many products as factors fit into the bits of a sum."""
+    """Return the scalable row of an instruction that adds up one product for each factor that fits into the bits of a
+    sum.
+    """
     a, b, c = types
     terms = 2 if a == "bf16" else 4
     body = (
@@ -97,7 +99,7 @@ def _dot(mnemonic: str, types: tuple[str, str, str], needs: str) -> Instruction:
 
 
 def _numbered_dot(row: Instruction, scale: int) -> Instruction:
-    """Return the row of bytes on vectors of numbered lanes at ``scale``, which it puts into scalable registers."""
+    """Return the row of bytes on fixed-length vectors at ``scale``, which its text inserts into scalable registers."""
     bytes_, sums = f"<{16 * scale} x i8>", f"<{4 * scale} x i32>"
     wide_bytes, wide_sums = "<vscale x 16 x i8>", "<vscale x 4 x i32>"
     put_bytes, put_sums = f"@llvm.vector.insert.nxv16i8.v{16 * scale}i8", f"@llvm.vector.insert.nxv4i32.v{4 * scale}i32"

@@ -23,7 +23,7 @@ PORTABLE_FMA = multiply_add(
 
 
 def level(triple: str | None = None) -> Machine:
-    """Return the portable level for a triple of LLVM's, by default that of this process."""
+    """Return the portable level for an LLVM triple, by default the triple of this process."""
     return Machine(
         name="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(),
         vectors=RegisterFile("vector", 16, 128), memories=core_caches(32768, 1 << 18, rates=(32, 32)),

@@ -1,7 +1,7 @@
 """Instructions of HVX on vectors of 128 bytes, and the multiply-add of scalars.
 
-All vectors of an intrinsic are words of 32 bits. Where the factor in vectors is unsigned, a row has a form that takes
-the other one, which is the same for all sums, from a register of scalars.
+All vectors of an intrinsic are words of 32 bits. If the factor in vectors is unsigned, a row also has a form that takes
+the other factor, which is the same for all sums, from a scalar register.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLOAT = (*_HVX, "hvx-ieee-fp")
 
 def _dot(name: str, types: tuple[str, str, str], terms: int, intrinsic: str, mnemonic: str, swapped: bool = False,
          needs: tuple[str, ...] = _HVX) -> Instruction:  # fmt: skip
-    """Return the row of an intrinsic that adds up ``terms`` products, the second factor first if ``swapped``."""
+    """Return the row of an intrinsic that adds up ``terms`` products; the second factor comes first if ``swapped``."""
     call, sums = f"@llvm.hexagon.V6.{intrinsic}.acc.128B", f"<{LANES} x {LLVM_TYPES[types[2]]}>"
     elements = {x: f"<{LANES * terms} x {_memory_type(t)}>" for x, t in zip("ab", types)}
     steps = [f"bitcast {elements[x]} {{{x}}} to {_WORDS}" for x in "ab"]
@@ -65,7 +65,7 @@ def _repeating(row: Instruction, intrinsic: str, name: str) -> Instruction:
 
 
 def _multiply_add() -> Instruction:
-    """Return the row of a product and a sum of f32, each of which is rounded."""
+    """Return the row of an f32 product and an f32 sum, each of which is rounded."""
     numbers = f"<{LANES} x float>"
     names = ("vmpy", "vadd")
     steps = [f"bitcast {numbers} {{{x}}} to {_WORDS}" for x in "abc"]

@@ -1,4 +1,4 @@
-"""Levels of Hexagon, highest first: a version of HVX has what those below it have."""
+"""Levels of Hexagon, highest first; a version of HVX includes the rows of the versions below it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _HEAD = HeadLoad(
     ),
     ("declare ptr @llvm.ptrmask.p0.i32(ptr, i32)", f"declare {_VALIGN}({_WORDS}, {_WORDS}, i32)"),
 )  # fmt: skip
-"""Two aligned loads, of the blocks of the first and of the last byte, which may be one; ``valign`` takes the bytes from
-the first one on.
+"""Two aligned loads, of the blocks that hold the first and the last byte, which may be the same block; ``valign``
+extracts the bytes from the first one on.
 """
 _LOOKUP = f"{_WORDS} @llvm.hexagon.V6.vlutvvb"
 _PARTS = range(4)
@@ -45,12 +45,12 @@ _BYTE_LOOKUP = ByteLookup(
     index=lambda byte: byte % 2 * _BYTES // 2 + byte // 2, absent=255,
 )  # fmt: skip
 """``vlut32`` picks bytes of one of four parts of a register: the even or the odd bytes of either half. An index counts
-all even bytes before all odd ones; those that a part does not have give zero.
+all even bytes before all odd ones; an index outside of the part gives zero.
 
-LLVM builds a register whose lanes repeat from its most frequent word, of which it splats the lowest byte to all bytes.
+LLVM builds a register whose lanes repeat from its most frequent word, and wrongly splats the lowest byte of that word.
 """
 _COSTS = Costs(multiply_add=1.0, broadcast=1.0, latency=2.0)
-"""Costs of a core that starts a product of vectors in each packet. Vectors come from the second-level cache."""
+"""Costs of a core that starts a product of vectors in each packet and loads vectors from the second-level cache."""
 _SCALARS = MemoryLevel("L1", 32768, 64, 8, 16, share=2)
 _MEBIBYTES = {68: 4, 73: 8}
 """Mebibytes of the memory of a processor that its vector units have beside the caches."""

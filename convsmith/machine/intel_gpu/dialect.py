@@ -30,7 +30,7 @@ _JOIN = DialectCall(
 def dialect(lanes: int = 0) -> Dialect:
     """Return the dialect of kernels whose sub-groups have `lanes`; 0 leaves their size to the device.
 
-    A split barrier stops where its second part stands: all threads that reach it have passed the first one.
+    A split barrier waits in its second part until all threads have passed the first part.
     """
     size = (("intel_reqd_sub_group_size", f"!{{{{i32 {lanes}}}}}"),) if lanes else ()
     return Dialect(

@@ -1,11 +1,11 @@
 """Products of fragments: matrices spread over the registers of the lanes of a sub-group.
 
-A register holds a row of sums or of the left factor, a column in each lane; lanes that are fewer than the terms hold
-neighbours. A register of the right factor holds as many rows of a column as fill 32 bits.
+A register holds a row of sums or of the left factor, a column in each lane; if there are fewer lanes than terms, a lane
+holds adjacent terms. A register of the right factor packs adjacent rows of a column into 32 bits.
 
-The products by dpas have the names and the layouts of the extension cl_intel_subgroup_matrix_multiply_accumulate.
-Others multiply and add in each lane: a lane gives its element of the left factor to all of them, which costs a GPU
-nothing, since an instruction may read one lane of a register.
+The products by dpas have the names and the layouts of the extension cl_intel_subgroup_matrix_multiply_accumulate. The
+other products multiply and add in each lane: one lane's element of the left factor is broadcast to all lanes, which is
+free because an instruction may read a single lane of a register.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKED_DOT = "cl_khr_integer_dot_product"
 """The extension of OpenCL that devices with products of packed bytes have."""
 _ROWS = 8
 _NAMES = {"s8": "i8"}
-"""Names of types of factors in those of functions, where they differ from those of the IR."""
+"""Names of factor types in function names, where they differ from the IR's names."""
 _LETTERS = {(16, True): "t", (16, False): "s", (32, True): "j", (32, False): "i"}
 """Letters of types in mangled names, by the bits of a register and by whether its elements are unsigned."""
 
@@ -93,10 +93,10 @@ def _product(lanes: int, terms: int, factors: tuple[str, str]) -> Instruction:
 
 
 def _multiply_adds(lanes: int, factors: tuple[str, str]) -> Instruction:
-    """Return the row of products in which a lane gives its elements of each row to all lanes: of bytes by dp4a, of
-    other numbers by mad.
+    """Return the row of products that broadcast each lane's elements of the left factor to all lanes: dp4a for bytes,
+    mad for other types.
 
-    A sum beyond the limits of s32 saturates. Products of unsigned bytes are added by an instruction of their own: in an
+    A sum beyond the limits of s32 saturates. Products of unsigned bytes are added by a separate instruction: in an
     unsigned sum, a negative value would saturate.
     """
     a, b = map(dtype, factors)

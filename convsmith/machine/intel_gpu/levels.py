@@ -1,4 +1,4 @@
-"""Levels of devices that take SPIR-V: facts that every device of OpenCL has, and those of Intel's Xe GPUs."""
+"""Levels of devices that take SPIR-V: facts that every OpenCL device has, and facts of Intel's Xe GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PORTABLE = Device(
     units=ComputeUnits(16, threads=1024, registers=1 << 16, shared=1 << 16),
     code="spirv",
 )  # fmt: skip
-"""The full profile of OpenCL guarantees the shared memory; small GPUs have the other facts."""
+"""The full profile of OpenCL guarantees the shared memory; the other facts are those of small GPUs."""
 _MULTIPLY_ADDS = tuple(scalar_multiply_add(f"mad_{t}", t, "OpExtInst") for t in ("f32", "f64"))
 _COSTS = Costs(multiply_add=1.0, broadcast=1.0, latency=8.0)
 """Costs of a unit that starts a multiply-add of all threads of a warp in each cycle."""
@@ -54,8 +54,8 @@ def _xe(
     """Return the facts of a GPU of Xe cores, whose sub-groups have ``lanes`` and whose groups have at most ``threads``;
     a core has room for ``resident`` threads.
 
-    The ``rate`` is that of dpas or dp4a beside multiply-adds of f32, from the peak rates of the data sheets; so are the
-    ``memory_bytes`` of all cores in a cycle.
+    ``rate`` is the ratio of dpas or dp4a to f32 multiply-adds, and ``memory_bytes`` the bytes of all cores per cycle;
+    both follow from the peak rates of the data sheets.
     """
     return Device(
         runtime="opencl", dialect=dialect(lanes), grid=(_GROUPS, 65535, 65535), group=(threads,) * 3, threads=threads,
@@ -78,6 +78,6 @@ LEVELS = (
     _level("xe_lp", _xe(8, 6, 64 << 10, rate=2, memory_bytes=50, resident=896, threads=512), _XE_REGISTERS,
            (64 << 10, 3840 << 10), (*DOTS, *MULTIPLY_ADDS[8])),
 )  # fmt: skip
-"""Devices of OpenCL; those of Xe are the smallest that are meant: a stack of a Data Center GPU Max, an Arc A770, and
-the GPU of a Core of the eleventh generation.
+"""Devices of OpenCL. Each Xe level describes its smallest supported device: a stack of a Data Center GPU Max, an Arc
+A770, and the GPU of an eleventh-generation Core.
 """

@@ -1,8 +1,8 @@
-"""Block messages: the lanes of a sub-group load or store elements that follow each other in memory.
+"""Block messages: the lanes of a sub-group load or store contiguous elements of memory.
 
 The names are those of the extensions cl_intel_subgroups and cl_intel_subgroup_local_block_io. A message has one
-address, a multiple of 16 bytes. Lane l of register r has the place ``r * lanes + l``, which holds one element, or
-several neighbours that fill the bits of the place.
+address, a multiple of 16 bytes. Lane l of register r accesses the place ``r * lanes + l``, which holds one element, or
+several adjacent elements that fill the bits of the place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from convsmith.ir.instruction import BLOCK, FragmentLayout, Instruction, Operand
 from convsmith.ir.types import dtype
 
 BLOCKS, SHARED = "cl_intel_subgroups", "cl_intel_subgroup_local_block_io"
-"""The extensions of OpenCL that devices with block messages have, and with those of shared memory."""
+"""The extensions of OpenCL for block messages to global memory and to shared memory."""
 EXTENSIONS = "+SPV_INTEL_subgroups,+SPV_KHR_integer_dot_product"
 """The extensions of SPIR-V that code with block messages and products of packed bytes uses."""
 _PLACES = {8: ("_uc", "h", f"{BLOCKS}_char"), 16: ("_us", "t", f"{BLOCKS}_short"), 32: ("", "j", BLOCKS)}
@@ -22,7 +22,7 @@ _UNITS = {"global": "ugm", "shared": "slm"}
 _REGISTERS = (8, 4, 2, 1)
 """Numbers of registers that a message loads."""
 HELD = ("element", "fragment")
-"""The file and the scope of the registers of a lane."""
+"""The register file and the scope of the operands in registers."""
 
 
 def _load(memory: str, type_: str, elements: int, registers: int) -> Instruction:
@@ -79,4 +79,4 @@ MESSAGES = (
     *(_load(memory, t, e, n) for memory in _SPACES for t, e in _LOADED for n in _REGISTERS),
     *(_store("global", t) for t in _STORED),
 )
-"""The messages of a device with sub-groups; among those of a type, the one of most registers comes first."""
+"""The messages of a device with sub-groups; rows with more registers precede rows of the same type with fewer."""

@@ -15,7 +15,9 @@ def _void(name: str, arguments: str = "", given: str = "") -> DialectCall:
 
 
 def _copy(nbytes: int) -> DialectCall:
-    """Return the asynchronous copy of `nbytes`, which fills with zeros; 16 bytes pass by the first-level cache."""
+    """Return the asynchronous copy of `nbytes`, which fills with zeros; copies of 16 bytes bypass the first-level
+    cache.
+    """
     name = f"llvm.nvvm.cp.async.{'cg' if nbytes == 16 else 'ca'}.shared.global.{nbytes}.s"
     pointers = "ptr addrspace(3) {dst}, ptr addrspace(1) {src}"
     return DialectCall(
@@ -26,7 +28,7 @@ def _copy(nbytes: int) -> DialectCall:
 
 
 ALIGNMENT = 16
-"""Bytes that divide the address of an array: those of the longest access of a thread."""
+"""Alignment, in bytes, of an array: the longest access of a thread."""
 _BARRIER = _void("llvm.nvvm.barrier.cta.sync.aligned.all", "i32", "i32 0")
 
 
@@ -74,8 +76,8 @@ PIPELINES = PipelineCalls(
 def dialect(copies: bool, pipelines: bool = False) -> Dialect:
     """Return the dialect of a level, with or without asynchronous copies, and pipelines of copies through tensor maps.
 
-    Without the least number of groups of a unit, ptxas may spill to make room for more of them. A split barrier stops
-    where its second part stands, because the barriers of the hardware count a thread once.
+    Without a minimum number of groups per unit, ptxas may spill to make room for more groups. A split barrier waits in
+    its second part, because the hardware's barriers count each thread once.
     """
     return Dialect(
         convention="ptx_kernel", spaces=(("global", 1), ("shared", 3)), group_number=_number("ctaid"),

@@ -13,10 +13,10 @@ _WARP = 32
 _ROW, _QUAD = "l // 4", "l % 4"
 
 SUMS = FragmentLayout((f"{_ROW} + r // 2 * 8", f"{_QUAD} * 2 + r % 2"), _WARP, registers=4)
-"""Sums of 16 rows and 8 columns: a row of a register's lanes has pairs of columns."""
+"""Layout of sums of 16 rows and 8 columns: the lanes of a register hold pairs of columns of a row."""
 _PAIR_ROW, _PAIR_COLUMN = "l % 2 + r // 2 % 2 * 2 + l // 16 * 4", "r % 2 + l // 2 % 2 * 2 + r // 4 * 4"
 _PAIR_SUMS = FragmentLayout((f"{_PAIR_ROW} + l // 4 % 4 * 8", _PAIR_COLUMN), _WARP, registers=8)
-"""Sums of the four products of m8n8k4, which lie below each other: 8 rows for each pair of quads of lanes."""
+"""Sums of the four products of m8n8k4, stacked along the rows: 8 rows for each pair of quads of lanes."""
 
 
 def _left(group: int, registers: int) -> FragmentLayout:
@@ -101,9 +101,9 @@ def _product(terms: int, factors: tuple[str, str], needs: str, mnemonic: str) ->
 
 
 def _four_products() -> Instruction:
-    """Return the row of ``mma.m8n8k4``: a quad of lanes and the one 16 lanes further compute 8 x 8 sums of 4 terms.
+    """Return the row of ``mma.m8n8k4``: two quads of lanes, 16 lanes apart, compute 8 x 8 sums of 4 terms.
 
-    The rows of the four products lie below each other. Each pair of quads has 8 columns of its own.
+    The rows of the four products are stacked. Each pair of quads has its own 8 columns.
     """
     quads = "l // 4 % 4"
     pair = f"l % 4 + l // 16 * 4 + {quads} * 8"
@@ -165,14 +165,14 @@ PRODUCTS = (
     _product(8, ("f32", "f32"), "sm_80", "HMMA.1688.F32.TF32"),
     _product(4, ("f32", "f32"), "sm_80", "HMMA.1684.F32.TF32"),
 )
-"""Products of sm_80 and later; among rows of the same types, the one of most terms comes first."""
+"""Products of sm_80 and later; rows with more terms precede rows of the same types with fewer."""
 SMALL_PRODUCTS = tuple(_product(32, (a, b), "sm_89", "HMMA.16816.F32") for a in SMALL for b in SMALL)
-"""Products of floats of 8 bits of sm_89 and later. Those of sm_90a are two products of f16, whose sums are f32."""
+"""Products of 8-bit floats of sm_89 and later. On sm_90a they are computed as two products of f16 with f32 sums."""
 MATRIX_LOADS = tuple(
     _matrix_load(type_, matrices, is_transposed)
     for type_ in ("f16", "bf16", "s8", "u8", *SMALL, "f32") for is_transposed in (False, True) for matrices in (4, 2, 1)
     if not (is_transposed and type_ not in ("f16", "bf16"))
 )  # fmt: skip
-"""Loads of fragments of sm_75 and later; among those of a type, the one of most matrices comes first."""
+"""Loads of fragments of sm_75 and later; rows with more matrices precede rows of the same type with fewer."""
 PAIRED = (_four_products(),)
 """Products of sm_70, which later chips emulate."""

@@ -1,4 +1,4 @@
-"""The level of the GPU of NVIDIA that this machine has, as its driver says."""
+"""The level of this machine's NVIDIA GPU, as its driver reports it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAJOR, _MINOR = 75, 76
 
 @cache
 def capability() -> tuple[int, int]:
-    """Return the compute capability of the first GPU. UnsupportedError where there is no driver, or no GPU."""
+    """Return the compute capability of the first GPU. UnsupportedError if there is no driver or no GPU."""
     driver = _driver()
     device, found = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
     failed = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0)
@@ -40,7 +40,7 @@ def _driver() -> ctypes.CDLL:
 
 
 def level_here() -> Machine:
-    """Return the newest level that the GPU of this machine runs. UnsupportedError where there is none."""
+    """Return the newest level that the GPU of this machine runs. UnsupportedError if there is no such level."""
     have = capability()
     for level in LEVELS:
         major, minor, alone = re.fullmatch(r"sm_(\d+)(\d)(a?)", level.name).groups()  # type: ignore[union-attr]

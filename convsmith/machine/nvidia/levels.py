@@ -44,7 +44,7 @@ _ENGINE = CopyEngine(
     corners=((-(1 << 15), (1 << 15) - 1), (-128, 127), (-16, 15)), offsets=((1 << 16) - 1, 255, 31),
     slots=4, addresses=32, reserved=2048, columns=256, balance=96.0, reads=32.0, around=8.0,
 )  # fmt: skip
-"""The tensor memory accelerator, whose limits are those of CUDA's tensor maps; its costs were chosen on an H100."""
+"""The tensor memory accelerator, with the limits of CUDA's tensor maps; its costs were chosen on an H100."""
 _GENERATIONS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a")
 
 
@@ -53,7 +53,7 @@ def _level(
 ) -> Machine:
     """Return the level `name`; a group has up to `shared` bytes of shared memory, the chip `l2` bytes of cache.
 
-    The ``rate`` is that of products of fragments by ``mma.sync``, from the peak rates of the data sheets.
+    ``rate`` is the ratio of ``mma.sync`` to f32 multiply-adds, from the peak rates of the data sheets.
     """
     needs = _GENERATIONS[: _GENERATIONS.index(name) + 1]
     device = Device(
@@ -71,8 +71,8 @@ def _level(
 
 
 def _units(count: int, shared: int, *rates: int) -> ComputeUnits:
-    """Return the facts of `count` multiprocessors. The ``rates`` are those of the data sheet in a cycle of the boost
-    clock: multiply-adds of a unit, those of its tensor cores, and bytes of memory.
+    """Return the facts of `count` multiprocessors. ``rates`` are per cycle of the boost clock, from the data sheet:
+    multiply-adds of a unit, multiply-adds of its tensor cores, and bytes of memory.
     """
     return ComputeUnits(count, 2048, 1 << 16, shared, *rates)
 

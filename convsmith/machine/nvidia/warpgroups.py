@@ -1,8 +1,8 @@
-"""Products of warp groups (wgmma): four warps multiply matrices that lie in shared memory.
+"""Products of warp groups (wgmma): four warps multiply matrices in shared memory.
 
-The sums are spread over the registers of the 128 lanes. A factor is named by a *descriptor*, a word that holds its
-address in shared memory and the form in which it lies there: rows of 128 bytes, whose pieces of 16 bytes are swizzled
-as the copy engine leaves them. A factor is *K-major* where the terms of a row are neighbours, else *MN-major*.
+The sums are spread over the registers of the 128 lanes. A factor is named by a *descriptor*, a word with its address in
+shared memory and its format: rows of 128 bytes, whose pieces of 16 bytes are swizzled by the copy engine. A factor is
+*K-major* if the terms of a row are contiguous, else *MN-major*.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROWS = 64
 COLUMNS = (256, 128, 64, 32, 16)
 """Columns of the products that are in the table."""
 _FACTOR = FragmentLayout(("l", "e"), 1)
-"""The layout of a factor: its elements are in no registers."""
+"""The layout of a factor, which is not held in registers."""
 BYTES = 32
 """Bytes of the terms of a row of a factor."""
 

@@ -9,7 +9,7 @@ from convsmith.machine.base import fragment_dot
 
 _ROWS, _LANES = 16, 16
 _GROUPS = (16, 12, 8, 4)
-"""Rows of B that an instruction takes: where channels do not fill 64 bytes, 48, 32 or 16 may do."""
+"""Rows of B per instruction: if the channels do not fill 64 bytes, 48, 32 or 16 bytes may suffice."""
 
 _KINDS = (
     ("tdpbusd", ("u8", "s8", "s32"), 4, "amx-int8"),
@@ -36,7 +36,8 @@ INSTRUCTIONS = tuple(
 
 
 def _configuration(shapes: Sequence[tuple[int, int]]) -> bytes:
-    """Return the 64 bytes of palette 1: from 16 on the bytes a row of each tile, in 16 bits each, from 48 on its rows.
+    """Return the 64 bytes of palette 1: the bytes per row of each tile from byte 16 on (16 bits each), and its rows
+    from byte 48 on.
     """
     out = bytearray(64)
     out[0] = 1
@@ -72,5 +73,6 @@ TILES = FragmentFile(
     ),
 )
 """The tiles. After 0.65 us without a floating-point operation on vectors, tilestored waits 0.25 us (Sapphire Rapids);
-an addition in each turn of a loop over products avoids that. LLVM keeps it for its exceptions; 0 + 0 raises none.
+an addition in each iteration of a loop over products avoids that. LLVM keeps the addition because it might raise an
+exception; 0 + 0 raises none.
 """

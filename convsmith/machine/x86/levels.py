@@ -18,13 +18,14 @@ _SHUFFLES = ("unpck", "shuf")
 _FENCE = "llvm.x86.sse.sfence"
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", *_AVX2)
 _PREFERENCES = ("fast-dpwssd",)
-"""LLVM's names of its preferences on every level: one instruction multiplies words and adds the products to sums, where
-the level has it. Register tiles have enough sums to hide its latency.
+"""LLVM's tuning preferences on every level: where the level has it, one instruction multiplies words and adds the
+products to sums. Register tiles have enough sums to hide its latency.
 """
 
 
 def _rows(features: tuple[str, ...], bits: int) -> tuple[Instruction, ...]:
-    """Return the instructions that the features allow on vectors of ``bits``, and on fragments with such rows."""
+    """Return the instructions that the features permit: on vectors of ``bits``, and on fragments with the given rows.
+    """
     rows = (*INSTRUCTIONS, *FRAGMENT_INSTRUCTIONS)
     return tuple(
         r for r in rows if set(r.needs) <= set(features) and r.lanes * dtype(r.types[2]).bits == bits
