@@ -192,9 +192,9 @@ class OnnxModel:
         )  # fmt: skip
 
     def stand_ins(self, node: ModelNode) -> dict[str, Array]:
-        """Return the inputs of ``node`` without a run: zeros of the known shape for all but constants.
+        """Return the inputs of ``node`` without a run: its constants, and zeros of the known shapes for other inputs.
 
-        UsageError if a shape is unknown, or none that an array can have.
+        UsageError if a shape is unknown, or not legal for an array.
         """
         found = {}
         for name in filter(None, node.inputs):
@@ -336,7 +336,7 @@ def node_constants(
 ) -> dict[str, tuple[Problem, dict[str, Array]]]:
     """Return the problem of each node of a model, with the arrays that the model holds for it, by the node's name.
 
-    There are none where another node computes some of them. UsageError as of `node_problems`.
+    The arrays are empty if another node computes some of them. UsageError as in `node_problems`.
     """
     model = read_model(source, shapes, with_data=True)
     found = {}

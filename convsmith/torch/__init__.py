@@ -25,7 +25,7 @@ except ImportError as error:
         code="torch",
     ) from None
 
-# Programs that are loaded have the operators of exported networks.
+# Loading a program requires the operators of exported networks.
 from convsmith.torch import segment_operator as _segment_operator  # noqa: F401
 
 if TYPE_CHECKING:

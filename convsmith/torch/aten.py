@@ -22,7 +22,7 @@ _SAME = {
     "adaptive_avg_pool1d": functional.adaptive_avg_pool1d, "adaptive_avg_pool2d": functional.adaptive_avg_pool2d,
     "adaptive_avg_pool3d": functional.adaptive_avg_pool3d,
 }  # fmt: skip
-"""Functions with the arguments of the operator of that name."""
+"""Functions with the same arguments as the operator of that name."""
 _IN_PLACE: dict[str, tuple[Any, dict[str, bool]]] = {
     **{
         name: (_SAME[name.rstrip("_")], {"inplace": True})
@@ -31,13 +31,13 @@ _IN_PLACE: dict[str, tuple[Any, dict[str, bool]]] = {
     "add_": (operator.iadd, {}),
     "mul_": (operator.imul, {}),
 }
-"""Functions and arguments that do what the operator of that name does to its first argument."""
+"""Functions, with arguments, that do what the operator of that name does to its first argument."""
 _OVERLOADS = ("default", "input", "padding", "Tensor", "using_ints")
 """Overloads whose arguments are those of the functions."""
 
 
 def with_functions(traced: fx.GraphModule) -> None:
-    """Let a graph call functions of torch in place of operators of aten that do the same."""
+    """Replace calls of aten operators in a graph by calls of equivalent functions of torch."""
     for node in traced.graph.nodes:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":

@@ -1,4 +1,4 @@
-"""Finds means and gates between the layers that run on our kernels, so that one segment holds them all."""
+"""Finds means and gates between the layers that run on our kernels, so that one segment contains them all."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
 
 @dataclass(eq=False)
 class LayerBetween:
-    """A mean or a gate in a graph: `layer` computes from `source`, and from the gate `residual`, what the last of
-    `nodes` gives.
+    """A mean or a gate in a graph: `layer` computes the result of the last of `nodes` from `source` and, for a gate,
+    `residual`.
     """
 
     layer: MeanLayer | GateLayer
@@ -47,7 +47,8 @@ Taken: TypeAlias = Folded | Chained | LayerBetween
 
 
 def with_layers_between(traced: fx.GraphModule, ours: Sequence[Folded | Chained]) -> list[Taken]:
-    """Return `ours` with the means of their results, and the products of their results and gates that they make."""
+    """Return `ours` extended by means of their results, and by products of their results with gates that they compute.
+    """
     found: list[Taken] = list(ours)
     by_last: dict[object, Taken] = {x.last: x for x in ours}
     inner = {node for x in ours for node in x.nodes}
@@ -62,7 +63,7 @@ def with_layers_between(traced: fx.GraphModule, ours: Sequence[Folded | Chained]
 
 
 def _mean(traced: fx.GraphModule, node: fx.Node, by_last: Mapping[object, Taken]) -> LayerBetween | None:
-    """Return the layer of a node that is the mean over all pixels of a result, with a flattening behind it."""
+    """Return the layer of a node that is the mean over all pixels of a result, followed by a flattening."""
     module: Any = module_of(traced, node)
     if class_of(module) in _POOLS:
         size = module.output_size

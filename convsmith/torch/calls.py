@@ -40,10 +40,11 @@ _BYTES = ("u8", "s8")
 
 
 class TensorKernel:
-    """The kernel of `problem` on tensors with exactly the shapes and strides of its arguments, which no call checks.
+    """The kernel of `problem` on tensors with exactly the shapes and strides of its arguments, which calls do not
+    check.
 
-    `inputs` and `outputs` name the tensors of a call in order; `shapes` and `strides` (in elements) are theirs by name.
-    Several threads may call it at once.
+    `inputs` and `outputs` name the tensors of a call in order; `shapes` and `strides` (in elements) describe them by
+    name. Several threads may call it at once.
     """
 
     def __init__(self, problem: Problem, threads: int) -> None:
@@ -85,7 +86,7 @@ class TensorKernel:
     def __call__(self, *inputs: Operand, out: Tensor | None = None) -> Tensor:
         """Return the first output for `inputs`, in `out` or a new tensor.
 
-        Packed weights in the place of "wei" include their bias: the call passes no bias, or another one.
+        Packed weights in place of "wei" include their bias; a bias in the call replaces it.
         """
         if out is None:
             shape, strides, dtype = self._new[0]
@@ -94,7 +95,9 @@ class TensorKernel:
         return out
 
     def call_packed(self, x: Tensor, packed: Packed, bias: Tensor | None) -> Tensor:
-        """Compute like a call with weights that `accepts` accepts and, if the kernel takes one, another bias."""
+        """Compute like a call, with packed weights that `accepts` accepts and, if the kernel takes a bias, another
+        bias.
+        """
         shape, strides, dtype = self._new[0]
         out = torch.empty_strided(shape, strides, dtype=dtype)
         addresses = [x.data_ptr(), packed.addresses[0], out.data_ptr()]
@@ -157,7 +160,7 @@ def result_type(dtype: torch.dtype) -> torch.dtype:
 def _is_within(tensor: Operand, limit: float) -> bool:
     """Return whether the elements of a tensor are numbers of at most the magnitude `limit`."""
     assert isinstance(tensor, Tensor)
-    return all(-limit <= bound.item() <= limit for bound in torch.aminmax(tensor.detach()))  # which pass NaN on
+    return all(-limit <= bound.item() <= limit for bound in torch.aminmax(tensor.detach()))  # NaN passes on
 
 
 class TensorForm(NamedTuple):
@@ -169,7 +172,7 @@ class TensorForm(NamedTuple):
 
     @property
     def last(self) -> bool:
-        """Whether channels are last in memory."""
+        """Whether the tensor is channels last in memory."""
         return prefers_last(self.shape, self.strides)
 
 
@@ -203,8 +206,8 @@ def gradient_problem(
 ) -> Conv:  # fmt: skip
     """Return the problem of the gradient of the weights (OC, IC / groups, *kernel), and of the bias if `with_bias`.
 
-    Its inputs are the source (N, IC, *) and the gradient of the result (N, OC, *) of the convolution; `orders` say
-    whether channels are last in source, weights' gradient and result's gradient.
+    Its inputs are the source (N, IC, *) and the gradient of the result (N, OC, *) of the convolution; `orders` state
+    whether source, weights' gradient and result's gradient are channels last.
     """
     name = type_name("input", fine.dtype, _SOURCES[:4])
     (n, ic, *i), (_, oc, *o) = fine.shape, coarse.shape
@@ -217,7 +220,7 @@ def gradient_problem(
 
 
 def kept_kernel(problem: Problem, threads: int) -> TensorKernel:
-    """Return the kernel of `problem` that earlier calls made, or a new one."""
+    """Return the kernel of `problem`, from an earlier call or new."""
     threads = min(threads, MOST_THREADS)
     return TensorKernel(problem, threads) if watched() else _made(problem, threads, settings.choice)
 

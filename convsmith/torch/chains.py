@@ -1,7 +1,7 @@
 """Layers that follow one another as one kernel: a depthwise convolution with the pointwise ones around it.
 
-A chain keeps rows of a large result in the cache, where the next layer reads them. It takes the place of its layers
-where it is measured to be faster.
+A chain keeps rows of a large result in the cache, where the next layer reads them. It replaces its layers if it is
+measured to be faster.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from convsmith.torch.layouts import in_order
 __all__ = ["ChainOfLayers", "ChainTimes", "Chained", "chained"]
 
 GAIN = 0.98
-"""Largest time of a chain, divided by that of its layers, for which it takes their place."""
+"""Maximum ratio of the time of a chain to the time of its layers for which the chain replaces the layers."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChainOfLayers:
-    """Layers each of which reads the result of the one before; the last may add the source of the first."""
+    """Consecutive layers, each of which reads the result of its predecessor; the last may add the source of the first.
+    """
 
     layers: tuple[ConvLayer, ...]
 
@@ -45,7 +46,7 @@ class ChainOfLayers:
         return " -> ".join(layer.name for layer in self.layers)
 
     def owned(self) -> ChainOfLayers:
-        """Return the chain with weights in memory of its own."""
+        """Return the chain with weights in its own memory."""
         return ChainOfLayers(tuple(layer.owned() for layer in self.layers))
 
     @property
@@ -74,7 +75,7 @@ class ChainOfLayers:
         return Chain(stages=tuple(stages))
 
     def packed_for(self, problem: Chain, kernel: CompiledKernel) -> dict[str, Given]:
-        """Return weights and biases as the kernel of the chain's `problem` takes them."""
+        """Return weights and biases in the form that the kernel of the chain's `problem` takes."""
         weights, others = {}, dict[str, Given]()
         for n, (layer, stage) in enumerate(zip(self.layers, problem.stages)):
             names = problem.names(n)
@@ -99,7 +100,7 @@ class ChainOfLayers:
 
 @dataclass(frozen=True)
 class ChainTimes:
-    """A chain's `name`, its seconds, and those of its layers one by one."""
+    """A chain's `name`, its seconds, and the seconds of its layers one by one."""
 
     name: str
     chain: float
@@ -122,7 +123,7 @@ class Chained:
 
 
 def chained(ours: Sequence[Folded], threads: int) -> tuple[list[Folded | Chained], list[ChainTimes]]:
-    """Return the layers with chains in the place of those that are faster so, and the times of the chains."""
+    """Return the layers, with faster chains in place of the layers that they contain, and the times of all chains."""
     by_last = {x.last: x for x in ours}
     taken: dict[Folded, Chained] = {}
     times: list[ChainTimes] = []
@@ -142,7 +143,9 @@ def chained(ours: Sequence[Folded], threads: int) -> tuple[list[Folded | Chained
 
 
 def _candidates(ours: Sequence[Folded], by_last: Mapping[fx.Node, Folded]) -> Iterator[tuple[Folded, ...]]:
-    """Yield depthwise layers with the pointwise layer behind each, and the one before it if there is one."""
+    """Yield depthwise layers with the pointwise layer that follows and, if there is one, the pointwise layer that
+    precedes.
+    """
     for x in ours:
         if not x.layer.is_depthwise or x.residual is not None or len(x.last.users) != 1:
             continue
@@ -158,7 +161,7 @@ def _candidates(ours: Sequence[Folded], by_last: Mapping[fx.Node, Folded]) -> It
 
 
 def _times_of(made: Chained, parts: Sequence[Folded], threads: int) -> ChainTimes | None:
-    """Return the times of a chain and of its layers; None where no result between them exceeds the cache."""
+    """Return the times of a chain and of its layers; None if no result between the layers exceeds the cache."""
     form = form_of(made.source)
     assert form is not None
     kernels, shape, largest = [], form.shape, 0

@@ -1,8 +1,8 @@
-"""Layers between convolutions that read every element once: means over the pixels of a channel, and gates, by which
-channels are multiplied.
+"""Layers between convolutions that read every element once: means over the pixels of a channel, and gates, which scale
+channels.
 
-They are problems like any other. A mean is a product of the pixels and equal weights, a gate the operand of a
-multiplication behind a depthwise convolution of one element, whose weights are ones.
+They are ordinary problems. A mean is a product of the pixels with equal weights. A gate is the operand of a
+multiplication after a 1x1 depthwise convolution whose weights are ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from convsmith.torch.layers import DTYPES
 __all__ = ["TYPES", "GateLayer", "MeanLayer"]
 
 TYPES = (torch.float32, torch.float64)
-"""Data types in which means and gates are exact enough: weights and products are rounded to them."""
+"""Data types in which means and gates are exact enough, since weights and products are rounded to them."""
 
 _GATE_MASK = 0b11
 """The axes along which a gate varies: samples and channels."""
@@ -46,7 +46,7 @@ class _ChannelLayer:
 
 @dataclass(frozen=True, eq=False)
 class MeanLayer(_ChannelLayer):
-    """The mean over all pixels of each channel; `keeps` says whether the result keeps their dims."""
+    """The mean over all pixels of each channel; `keeps` states whether the result keeps the spatial dims."""
 
     keeps: bool
 
@@ -64,7 +64,7 @@ class MeanLayer(_ChannelLayer):
         return Matmul(src=(*shape[:2], pixels), wei=(1, pixels, 1), dt=(type_,) * 3, stag="acb")
 
     def packed_for(self, problem: Matmul, kernel: CompiledKernel) -> dict[str, Given]:
-        """Return the weights as the kernel takes them."""
+        """Return the weights in the form that the kernel takes."""
         return {"wei": kernel.pack(view("weight", torch.full(problem.wei, 1 / problem.wei[1], dtype=self.dtype)))}
 
     def by_torch(self) -> Callable[[Tensor, Tensor | None], Tensor]:

@@ -1,6 +1,6 @@
 """The choice between our kernel and torch's for a layer: both are timed in alternation, and the cache keeps the times.
 
-Times that were taken while other processes had the CPUs are kept as such, and the next `optimize` measures them again.
+Times that were disturbed by other processes are marked in the cache, and the next `optimize` measures them again.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from convsmith.torch.layouts import in_order
 __all__ = ["LeastTimes", "Times", "kept_times", "least_seconds", "times_of"]
 
 ROUNDS, MOST_ROUNDS = 5, 20
-"""Rounds of a measurement, in each of which both run once: with a steady machine, and at most."""
+"""Minimum and maximum number of rounds of a measurement; each round runs both kernels once."""
 LONGEST = 0.5
 """Seconds after which no further round is run beyond the first `ROUNDS`."""
 SHORT_SECONDS = 2e-3
-"""Seconds that a sample takes at least: short calls are repeated."""
+"""Minimum duration of a sample in seconds; short calls are repeated."""
 ALIKE = 1.05
-"""Ratio of the two shortest samples below which these are the time of a call, and not what a load left of it."""
+"""Maximum ratio of the two shortest samples of a steady measurement; a larger ratio indicates load of other processes.
+"""
 LEFT = 0.95
-"""Torch's time, divided by ours, below which a layer stays torch's: it parts the run of kernels around it."""
+"""Ratio of torch's time to ours below which torch keeps the layer, although that splits the run of kernels around it.
+"""
 
 
 class LeastTimes(NamedTuple):
-    """Seconds of a call of two ways; `is_steady` is false if other processes had the CPUs all the time."""
+    """Seconds per call of two alternatives; `is_steady` is false if other processes used the CPUs all the time."""
 
     first: float
     second: float
@@ -49,7 +51,7 @@ class LeastTimes(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Seconds of a call of our kernel and of the other way; `measured` is false where they were kept."""
+    """Seconds per call of our kernel and of the alternative; `measured` is false if the times come from the cache."""
 
     ours: float
     other: float
@@ -57,7 +59,7 @@ class Times(NamedTuple):
 
     @property
     def stays(self) -> bool:
-        """Whether the other way is so much faster that the layer stays as it is."""
+        """Whether the alternative is so much faster that the layer stays as it is."""
         return self.other < LEFT * self.ours
 
 
@@ -69,8 +71,8 @@ def times_of(layer: ConvLayer, problem: Conv, shape: tuple[int, ...], threads: i
 
 
 def kept_times(what: str, target: Machine, measure: Callable[[int], LeastTimes]) -> Times:
-    """Return the times of `what` on a target that the cache keeps, if they are steady; else those that `measure`
-    returns for a number of rounds, or the kept ones where they are shorter.
+    """Return the times of `what` on a target: cached times if they are steady. Otherwise `measure` is called with a
+    number of rounds, and the shorter of the cached and the new times are returned.
     """
     cache, key = disk_cache(), cache_key("least times of", what, target.key)
     kept = None if cache is None else cache.decoded(key, _decoded)
@@ -85,7 +87,7 @@ def kept_times(what: str, target: Machine, measure: Callable[[int], LeastTimes])
 
 
 def _decoded(content: bytes) -> LeastTimes:
-    """Return the times of an entry of the cache; ValueError where it holds none."""
+    """Return the times of an entry of the cache; ValueError if the entry is malformed."""
     first, second, is_steady = json_list(content, 3)
     if not (is_positive(first) and is_positive(second) and type(is_steady) is bool):
         raise ValueError("no times of two calls")
@@ -95,8 +97,7 @@ def _decoded(content: bytes) -> LeastTimes:
 def _measured(
     layer: ConvLayer, problem: Conv, kernel: CompiledKernel, shape: tuple[int, ...], most: int
 ) -> LeastTimes:
-    """Return seconds of our kernel, and of torch's with the norm that would stay behind it, in at most `most` rounds.
-    """
+    """Return seconds of our kernel, and of torch's with the norm that would follow it, in at most `most` rounds."""
     dtype = layer.weight.dtype
     shapes = (shape, layer.result_shape(shape))
     x, y = (in_order(torch.randn(given).to(dtype), last) for given, last in zip(shapes, layer.orders))
@@ -118,9 +119,9 @@ def _measured(
 
 
 def least_seconds(*calls: Callable[[], object], most: int = MOST_ROUNDS) -> LeastTimes:
-    """Return the seconds of a call of two functions: the least of samples that alternate, in which each had the CPUs.
+    """Return the shortest undisturbed seconds per call of two functions, from alternating samples.
 
-    Where these samples are not alike, further rounds follow, of at most `most` in all.
+    If the shortest samples are not steady, further rounds follow, at most `most` in all.
     """
     counts, samples = [], list[list[_Sample]]()
     for call in calls:
@@ -139,7 +140,7 @@ def least_seconds(*calls: Callable[[], object], most: int = MOST_ROUNDS) -> Leas
 
 
 class _Sample(NamedTuple):
-    """Seconds of a call, and the CPUs that this process had during it."""
+    """Seconds of a call, and the number of CPUs that this process used during it."""
 
     seconds: float
     cpus: float
@@ -153,13 +154,15 @@ def _sample(call: Callable[[], object], count: int) -> _Sample:
 
 
 def _undisturbed(samples: Sequence[_Sample]) -> list[float]:
-    """Return the seconds of the samples that had all CPUs that they can use, least first; of all if none had."""
+    """Return, in ascending order, the seconds of the samples that had all CPUs that they can use, or of all samples if
+    none had.
+    """
     wanted = LEAST_SHARE * max(1.0, *(x.cpus for x in samples))
     return sorted([x.seconds for x in samples if x.cpus >= wanted] or [x.seconds for x in samples])
 
 
 def _are_steady(samples: Sequence[_Sample]) -> bool:
-    """Return whether the two shortest of the samples that had their CPUs are alike."""
+    """Return whether the two shortest undisturbed samples agree."""
     had = any(x.cpus >= LEAST_SHARE for x in samples)
     least = _undisturbed(samples)
     return had and len(least) > 1 and least[1] < ALIKE * least[0]

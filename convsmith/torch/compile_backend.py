@@ -1,4 +1,4 @@
-"""A backend of `torch.compile`: convolutions of a graph run on our operators, everything else is inductor's.
+"""A backend of `torch.compile`: convolutions of a graph run on our operators, everything else is left to inductor.
 
     torch.compile(model, backend="convsmith")
 
@@ -25,13 +25,14 @@ _OURS = {
     getattr(torch, name): getattr(functional, name)
     for name in ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 }
-"""Our functions by torch's; the functions of `torch.nn.functional` are the same objects as those of `torch`."""
+"""Our functions by torch's function; the functions of `torch.nn.functional` are the same objects as those of `torch`.
+"""
 
 
 def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """Return the compiled graph, whose convolutions of floats on the CPU run on our kernels.
 
-    `options` are inductor's.
+    `options` are passed to inductor.
     """
     from torch._inductor.compile_fx import compile_fx
 
@@ -44,7 +45,7 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) 
 
 
 def _suits(node: fx.Node) -> bool:
-    """Return whether the value of `node` is no tensor, or one of floats on the CPU."""
+    """Return whether the value of `node` is a floating-point tensor on the CPU, or not a tensor."""
     value = node.meta.get("example_value")
     return not isinstance(value, torch.Tensor) or (value.device.type == "cpu" and value.dtype in DTYPES)
 

@@ -23,11 +23,11 @@ from convsmith.torch.weights import KeptTensors
 __all__ = ["check_shapes", "convolve", "deconvolve", "front_of", "result_last", "weight_gradients"]
 
 _KEPT = KeptTensors(1 << 30)
-"""Packed weights of earlier calls, with copies of the plain ones: 1 GiB at most."""
+"""Packed weights of earlier calls, with copies of the plain weights: at most 1 GiB."""
 
 
 _Key: TypeAlias = tuple[Ints, Ints, torch.dtype]
-"""The fields of a `TensorForm`, which cost less as a key."""
+"""The fields of a `TensorForm` as a tuple, which is a cheaper key."""
 
 
 class _Prepared(NamedTuple):
@@ -60,7 +60,7 @@ def deconvolve(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Ints, window: C
     result = _run(prepared, x, w, bias)
     if result.shape[2:] == sizes:
         return result
-    # No element of the source reaches the end of the result, which holds the bias alone.
+    # No element of the source reaches the end of the result, which holds only the bias.
     whole = torch.zeros((*result.shape[:2], *sizes), dtype=result.dtype)
     if bias is not None:
         whole += bias.detach().reshape(-1, *[1] * len(sizes))
@@ -72,7 +72,7 @@ def weight_gradients(
     x: Tensor, grad: Tensor, kernel: Ints, window: ConvWindow, with_bias: bool, last: bool
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of the weights (OC, IC / groups, *kernel), with channels `last` in memory or not, and of the
-    bias: without elements if it is not asked for.
+    bias, which is empty if it is not requested.
     """
     check_memory((("input", x), ("gradient", grad)))
     made, reached, x_last, grad_last = _gradient(
@@ -103,7 +103,7 @@ def _gradient(
 
 
 def check_shapes(x: Any, w: Any, bias: Any, groups: int, transposed: bool) -> None:
-    """Raise UsageError if the shapes `x`, `w` and `bias` (or None) do not go together."""
+    """Raise UsageError if the shapes `x`, `w` and `bias` (or None) do not match."""
     if w[0] % groups:
         which = "source" if transposed else "output"
         raise UsageError(f"groups={groups} does not divide the {w[0]} {which} channels of weight", code="bad-groups")
@@ -126,7 +126,7 @@ def result_last(x_shape: Any, x_strides: Any, w_shape: Any, w_strides: Any) -> b
 
 
 def front_of(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the part of spatial shape `sizes` at the front of a tensor; the tensor itself if it has no more."""
+    """Return the leading part of a tensor with spatial shape `sizes`; the tensor itself if the shapes are equal."""
     for axis, size in enumerate(sizes, 2):
         if tensor.shape[axis] != size:
             tensor = tensor.narrow(axis, 0, size)
@@ -134,7 +134,9 @@ def front_of(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the result of a prepared kernel on tensors of its shapes and strides. UsageError: one has no memory."""
+    """Return the result of a prepared kernel on tensors of its shapes and strides. UsageError if a tensor has no
+    memory.
+    """
     kernel = prepared.kernel
     if not (x.data_ptr() and w.data_ptr() and (bias is None or bias.data_ptr())):
         check_memory((("input", x), ("weight", w), ("bias", bias)))
@@ -160,6 +162,6 @@ def _prepared(
     kernel = kept_kernel(conv_problem(x, w, None if bias is None else bias.dtype, window, sizes), threads)
     of_x, of_w = (None if is_dense(form.shape, form.strides, form.last) else form.last for form in (x, w))
     strided = bias is not None and bias.shape[0] > 1 and bias.strides != (1,)
-    # A copy of the weights is another tensor at each call.
+    # A copy of the weights would be a new tensor in each call.
     keeps = kernel.packs and of_w is None
     return _Prepared(kernel, of_x, of_w, strided or (of_x, of_w) != (None, None), keeps)

@@ -16,7 +16,8 @@ __all__ = ["GraphNetwork", "copied"]
 
 
 class GraphNetwork(nn.Module):
-    """A graph, such as that of an exported program, as a module that keeps its attributes in copies."""
+    """A module that runs a graph, such as the graph of an exported program, and keeps its attributes when it is copied.
+    """
 
     def __init__(self, program: fx.GraphModule) -> None:
         super().__init__()
@@ -30,8 +31,8 @@ class GraphNetwork(nn.Module):
 def copied(model: nn.Module, frozen: bool) -> nn.Module:
     """Return a copy of a model with the same hooks.
 
-    A graph becomes a `GraphNetwork`. Parameters of a `frozen` copy share memory with those of the model, and require no
-    gradients. An attribute that cannot be copied is the same object in the copy.
+    A graph becomes a `GraphNetwork`. Parameters of a `frozen` copy share memory with the model's parameters and require
+    no gradients. An attribute that cannot be copied is the same object in the copy.
     """
     memo: dict[int, Any] = {}
     for name, x in model.named_parameters():
@@ -47,11 +48,11 @@ def copied(model: nn.Module, frozen: bool) -> nn.Module:
         for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values()):
             if not isinstance(getattr(hook, "__self__", None), nn.Module):
                 memo[id(hook)] = hook
-        # Torch refuses to copy tensors that a function of others has made, such as weights with a norm.
+        # Torch refuses to copy tensors that are computed from other tensors, such as weights with a norm.
         memo |= {id(x): x.detach().clone() for x in tensors_of(vars(m)) if not x.is_leaf and id(x) not in memo}
     try:
         made = copy.deepcopy(model, dict(memo))
-    except Exception:  # whatever the objects' own code raises
+    except Exception:  # the objects' own code may raise any error
         made = _piecewise(model, memo)
     if isinstance(made, fx.GraphModule):
         made = GraphNetwork(made)
@@ -59,12 +60,12 @@ def copied(model: nn.Module, frozen: bool) -> nn.Module:
     for m in made.modules():
         for hook in m._forward_pre_hooks.values():
             if isinstance(hook, WEIGHT_HOOKS) and not m.training:
-                hook(m, ())  # until its first call, a module may have other weights than this hook computes
+                hook(m, ())  # before its first call, a module may have weights that this hook has not computed
     return made
 
 
 def _piecewise(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    """Return a copy that is made attribute by attribute; those that cannot be copied are shared."""
+    """Return a copy that is made attribute by attribute; attributes that cannot be copied are shared."""
     modules = list(model.modules())
     for m in modules:
         memo[id(m)] = type(m).__new__(type(m))
@@ -73,7 +74,7 @@ def _piecewise(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
             trial = dict(memo)
             try:
                 vars(memo[id(m)])[name] = copy.deepcopy(value, trial)
-            except Exception:  # whatever the object's own code raises
+            except Exception:  # the object's own code may raise any error
                 vars(memo[id(m)])[name] = value
             else:
                 memo = trial

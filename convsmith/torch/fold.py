@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Form(NamedTuple):
-    """The form of the tensor that a node gives."""
+    """The form of the tensor that a node returns."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -56,7 +56,7 @@ class Folded:
 
 
 def form_of(node: object) -> Form | None:
-    """Return the form of the tensor that `node` gave when the shapes were taken; None if it gave no tensor."""
+    """Return the form of the tensor that `node` returned when shapes were recorded; None if it returned no tensor."""
     form = node.meta.get("form") if isinstance(node, fx.Node) else None
     return form if isinstance(form, Form) else None
 
@@ -79,7 +79,7 @@ _MODULES: dict[type[nn.Module], _Reading] = {
     nn.LeakyReLU: lambda m: ("leaky_relu", float(m.negative_slope)),
     nn.ELU: lambda m: ("elu", float(m.alpha)),
 }
-"""Modules that can be folded behind a convolution."""
+"""Modules that can be folded into a preceding convolution."""
 
 
 class _Arguments(NamedTuple):
@@ -110,7 +110,9 @@ _FUNCTIONS: dict[Any, tuple[tuple[tuple[str, Any], ...], _Reading]] = {
     functional.leaky_relu: ((("negative_slope", 0.01), ("inplace", False)), _MODULES[nn.LeakyReLU]),
     functional.elu: ((("alpha", 1.0), ("inplace", False)), _MODULES[nn.ELU]),
 }
-"""Functions, and names of methods, that can be folded: their arguments behind the tensor, and how they are read."""
+"""Functions, and names of methods, that can be folded: their arguments after the tensor, and how the arguments are
+read.
+"""
 
 _ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _PRODUCTS = (operator.mul, torch.mul, "mul")
@@ -119,7 +121,7 @@ _DROPOUTS = (
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
 _DROPPING = {"dropout": 2, "stochastic_depth": 3}
-"""Functions that drop elements, and the place of their argument `training`."""
+"""Functions that drop elements, and the position of their argument `training`."""
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
 """Modules that are convolutions."""
@@ -132,11 +134,11 @@ _CALLS_OF_CONVS: dict[Any, tuple[str, ...]] = {
 }  # fmt: skip
 """Functions that are convolutions, with their arguments; `torch.conv2d` is `functional.conv2d`."""
 _MAKING = (*_CALLS_OF_CONVS, functional.batch_norm, operator.add, torch.add)
-"""Functions whose results are new memory."""
+"""Functions whose results are in new memory."""
 
 
 def without_identities(graph_module: fx.GraphModule) -> None:
-    """Remove the nodes that compute nothing in eval mode: dropout, stochastic depth and identities."""
+    """Remove the nodes that are identities in eval mode: dropout, stochastic depth and identities."""
     graph = graph_module.graph
     for node in list(graph.nodes):
         module: Any = module_of(graph_module, node)
@@ -151,7 +153,8 @@ def without_identities(graph_module: fx.GraphModule) -> None:
 
 
 def convolutions(graph_module: fx.GraphModule) -> Iterator[Folded | Refused]:
-    """Yield the convolutions of a graph whose forms are known, in order; a node is folded into one of them at most."""
+    """Yield the convolutions of a graph whose forms are known, in order; a node is folded into at most one convolution.
+    """
     taken: set[fx.Node] = set()
     place = {node: n for n, node in enumerate(graph_module.graph.nodes)}
     for node in graph_module.graph.nodes:
@@ -164,12 +167,12 @@ def convolutions(graph_module: fx.GraphModule) -> Iterator[Folded | Refused]:
 
 
 def module_of(graph_module: fx.GraphModule, node: fx.Node) -> nn.Module | None:
-    """Return the module that a node calls; None if it calls none."""
+    """Return the module that a node calls; None if it calls no module."""
     return graph_module.get_submodule(str(node.target)) if node.op == "call_module" else None
 
 
 def class_of(module: nn.Module | None) -> type[nn.Module] | None:
-    """Return the class of a module whose calls run its class's code and nothing else; None if they run other code."""
+    """Return the class of a module whose calls run only the code of the class; None if they run other code."""
     if module is None or has_hooks(module) or module._forward_pre_hooks or "forward" in vars(module):
         return None
     return type(module)
@@ -183,7 +186,7 @@ def is_product(graph_module: fx.GraphModule, node: fx.Node) -> bool:
 
 
 class _Given(NamedTuple):
-    """A convolution as its module or its call gives it."""
+    """The parameters of a convolution, as its module or its call gives them."""
 
     source: Any
     weight: Tensor
@@ -228,7 +231,7 @@ def _conv(graph_module: fx.GraphModule, node: fx.Node) -> Folded | Refused | Non
 
 
 def _linear(graph_module: fx.GraphModule, name: str, node: fx.Node, module: nn.Linear | None) -> Folded | None:
-    """Return the layer of a node that calls a linear layer; None if no kernel of ours serves it."""
+    """Return the layer of a node that calls a linear layer; None if no kernel of ours supports it."""
     source: Any = node.args[0] if node.args else node.kwargs["input"]
     given = {**dict(zip(_ARGUMENTS, node.args)), **node.kwargs}
     parameters: list[Tensor | None] = [_parameter(graph_module, given.get(x)) for x in ("weight", "bias")]
@@ -246,7 +249,7 @@ def _linear(graph_module: fx.GraphModule, name: str, node: fx.Node, module: nn.L
 
 
 def _of_module(node: fx.Node, module: Any) -> _Given | str:
-    """Return the convolution of a module, or why it stays torch's."""
+    """Return the convolution of a module, or the reason why torch keeps it."""
     if module.padding_mode != "zeros":
         return f"padding_mode={module.padding_mode!r} is not zeros"
     if len(node.args) + len(node.kwargs) != 1:
@@ -258,7 +261,7 @@ def _of_module(node: fx.Node, module: Any) -> _Given | str:
 
 
 def _of_call(graph_module: fx.GraphModule, node: fx.Node, names: tuple[str, ...]) -> _Given | str:
-    """Return the convolution of a call of a function with these arguments, or why it stays torch's."""
+    """Return the convolution of a call of a function with these arguments, or the reason why torch keeps it."""
     given: dict[str, Any] = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
     given |= {"output_padding": 0} if "output_padding" in names else {"output_padding": None}
     given |= {**dict(zip(names, node.args)), **node.kwargs}
@@ -275,7 +278,7 @@ def _cast(parameter: Tensor, result: Form) -> Tensor:
 
 
 def _obstacle(form: Form, weight: Tensor, bias: Tensor | None) -> str:
-    """Return why no kernel of ours serves these weights and a source of this form; empty if one does."""
+    """Return the reason why no kernel of ours supports these weights and a source of this form; empty if one does."""
     if len(form.shape) != weight.dim():
         return "its source has no batch"
     if form.device != "cpu":
@@ -288,7 +291,7 @@ def _obstacle(form: Form, weight: Tensor, bias: Tensor | None) -> str:
 
 
 def _is_finite(x: Tensor | None) -> bool:
-    """Return whether all elements are finite. A finite sum says so without a look at each."""
+    """Return whether all elements are finite. A finite sum implies it without a look at each element."""
     return x is None or bool(x.sum().isfinite()) or bool(torch.isfinite(x).all())
 
 
@@ -313,13 +316,13 @@ def _pairs(given: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tu
     return tuple((pad, pad) for pad in _per_axis(given, len(kernel)))
 
 
-# -- what follows a convolution ---------------------------------------------------------------------------------------
+# -- nodes that follow a convolution ----------------------------------------------------------------------------------
 
 
 def _extend(
     graph_module: fx.GraphModule, folded: Folded, taken: set[fx.Node], place: Mapping[fx.Node, int]
 ) -> None:
-    """Fold the nodes behind a convolution into it, as long as each is the only one that reads the one before."""
+    """Fold the nodes that follow a convolution into it, as long as each is the only reader of its predecessor."""
     while len(folded.last.users) == 1:
         (node,) = folded.last.users
         step = _next(graph_module, folded, node)
@@ -336,7 +339,7 @@ def _extend(
 
 
 def _next(graph_module: fx.GraphModule, folded: Folded, node: fx.Node) -> FoldedStep | ConvLayer | None:
-    """Return the step that `node` is behind the layer, or the layer with the node's norm; None if it is neither."""
+    """Return the step that `node` adds to the layer, or the layer with the node's norm; None if `node` is neither."""
     module = module_of(graph_module, node)
     kind = class_of(module)
     if kind in _NORMS:
@@ -380,7 +383,7 @@ def _norm_of_call(graph_module: fx.GraphModule, node: fx.Node, source: fx.Node) 
 
 
 def _moves(one: fx.Node, node: fx.Node) -> bool:
-    """Return whether a node moves the last dim of the value of `one` to the second place."""
+    """Return whether a node moves the last dim of the value of `one` to the second position."""
     form = form_of(one)
     if form is None or len(form.shape) < 3 or node.args[0] is not one or node.kwargs:
         return False
@@ -390,7 +393,7 @@ def _moves(one: fx.Node, node: fx.Node) -> bool:
 
 
 def _times(layer: ConvLayer, factor: Tensor, form: Form | None) -> ConvLayer | None:
-    """Return the layer with sums that are multiplied by a factor for each channel; None if `factor` is another one."""
+    """Return the layer with its sums multiplied by a factor per channel; None if `factor` is of another kind."""
     channels, last = layer.weight.shape[0], layer.orders[1]
     if form is None or layer.output_padding is not None or factor.dtype != layer.dtype or not _is_finite(factor):
         return None
@@ -408,7 +411,7 @@ def _times(layer: ConvLayer, factor: Tensor, form: Form | None) -> ConvLayer | N
 
 
 def _other(one: fx.Node, node: fx.Node) -> fx.Node | None:
-    """Return the other operand of an addition without factor; None if there is none."""
+    """Return the other operand of an addition without a factor; None if there is no other operand."""
     if node.kwargs or len(node.args) != 2:
         return None
     others = [x for x in node.args if isinstance(x, fx.Node) and x is not one]
@@ -416,7 +419,8 @@ def _other(one: fx.Node, node: fx.Node) -> fx.Node | None:
 
 
 def _with_norm(layer: ConvLayer, norm: Any) -> ConvLayer | None:
-    """Return the layer with a norm in eval mode folded into weights and bias; None if the norm takes means of the data.
+    """Return the layer with a norm in eval mode folded into weights and bias; None if the norm uses statistics of the
+    data.
     """
     if norm.training or norm.running_mean is None:
         return None
@@ -440,25 +444,25 @@ def _with_norm(layer: ConvLayer, norm: Any) -> ConvLayer | None:
 def _writes_between(
     graph_module: fx.GraphModule, folded: Folded, node: fx.Node, place: Mapping[fx.Node, int]
 ) -> bool:
-    """Return whether a node between the convolution and `node`, where the layer would run, writes to a tensor."""
+    """Return whether a node between the convolution and `node`, the place of the folded layer, writes to a tensor."""
     first, last = place[folded.nodes[0]], place[node]
     between = (n for n, at in place.items() if first < at < last and n not in folded.nodes)
     return any(_writes(graph_module, n) for n in between)
 
 
 def _writes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
-    """Return whether a node may write to a tensor that it is given, which others may read."""
+    """Return whether a node may write to one of its tensors, which other nodes may read."""
     module = module_of(graph_module, node)
     in_place = getattr(module, "inplace", False) or node.kwargs.get("inplace", False)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     by_name = module is None and node.op.startswith("call") and (name.endswith("_") or name in ("iadd", "setitem"))
     if not (in_place or by_name or node.kwargs.get("out") is not None):
         return False
-    # A tensor that a module or function has just made, and only this node reads, may be overwritten.
+    # A tensor that a module or function has just created, and only this node reads, may be overwritten.
     given = node.args[0] if node.args else None
     return not (isinstance(given, fx.Node) and len(given.users) == 1 and _makes(graph_module, given))
 
 
 def _makes(graph_module: fx.GraphModule, node: fx.Node) -> bool:
-    """Return whether the value of a node is new memory, no view of another's."""
+    """Return whether the value of a node is in new memory, not a view of another value."""
     return type(module_of(graph_module, node)) in (*CONVOLUTIONS, *_NORMS) or node.target in _MAKING

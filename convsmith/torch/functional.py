@@ -1,7 +1,8 @@
-"""`conv2d` and its like, with the arguments of `torch.nn.functional`, on convsmith's kernels for the CPU.
+"""`conv1d`, `conv2d`, `conv3d` and their transposes, with the arguments of `torch.nn.functional`, on convsmith's
+kernels for the CPU.
 
-A call is an operator of `torch.library`. Where torch need not see it, because no gradient is recorded and nothing
-traces or transforms the call, the kernel runs at once, which saves several microseconds.
+A call is an operator of `torch.library`. If torch need not see the call, because no gradient is recorded and nothing
+traces or transforms it, the kernel runs directly, which saves several microseconds.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _conv(rank: int, x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOpt
     if is_unseen(x, w, bias) and x.ndim == w.ndim == rank + 2 and not is_recorded(x, w, bias):
         try:
             return convolve(x, w, bias, options)
-        except TypeError:  # a list, which is no key
+        except TypeError:  # a list cannot be a key
             pass
     whole = _checked(rank, x, w, bias)
     window = _window(tuple(w.shape[2:]), _frozen(rank, options))
@@ -110,7 +111,7 @@ def _conv_transpose(rank: int, x: Tensor, w: Tensor, bias: Tensor | None, option
 
 
 def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
-    """Return the source with its batch dim. UsageError: a tensor is on another device, or of another rank."""
+    """Return the source with its batch dim. UsageError if a tensor is on another device or has another rank."""
     for name, tensor in (("input", x), ("weight", w), ("bias", bias)):
         if tensor is None and name == "bias":
             continue
@@ -147,14 +148,14 @@ def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
 
 
 def _frozen(rank: int, options: ConvOptions) -> ConvOptions:
-    """Return options with lists as tuples; one entry stands for all axes, as in torch."""
+    """Return options with lists as tuples; a single entry applies to all axes, as in torch."""
     return ConvOptions(*[
         x if not isinstance(x, (list, tuple)) else tuple(x) * rank if len(x) == 1 else tuple(x) for x in options
     ])  # fmt: skip
 
 
 def _window(kernel: tuple[int, ...], options: ConvOptions) -> ConvWindow:
-    """Return the window of a call; a compiler of torch traces the function, and would ignore the cache."""
+    """Return the window of a call; torch's compiler traces the function and would ignore the cache."""
     make = window_of if torch.compiler.is_compiling() else _known_window
     return make(kernel, options)
 

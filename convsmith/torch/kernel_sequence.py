@@ -1,7 +1,7 @@
 """`KernelSequence`: kernels that run one after the other on memory that is laid out once.
 
-A result that only later kernels of the sequence read lies in an arena, where results that are not alive at once share
-memory. Inputs and results have the addresses of each call.
+A result that only later kernels of the sequence read is placed in an arena, where results with disjoint lifetimes share
+memory. Each call passes the addresses of inputs and results.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Arena:
     __slots__ = ("frames", "memory", "moving", "runs", "writers")
 
     def __init__(self, steps: Sequence[SequenceStep], homes: Mapping[int, int], outside: Mapping[int, int]) -> None:
-        """`homes` are offsets of values in the arena, behind the scratch memory; `outside` the values that calls give,
-        with their places in a call.
+        """`homes` are offsets of values in the arena, after the scratch memory; `outside` are the values that calls
+        pass, with their positions in a call.
         """
         scratch = max(step.kernel.scratch_bytes for step in steps)
         start = -(-scratch // ALIGNMENT) * ALIGNMENT
@@ -93,7 +93,7 @@ class KernelSequence:
         self._arenas = [_Arena(self._steps, self._homes, self._outside)]
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """Run all steps; `addresses` are those of the values `outside`."""
+        """Run all steps; `addresses` are the addresses of the values `outside`."""
         try:
             arena = self._arenas.pop()
         except IndexError:
@@ -139,10 +139,10 @@ def _lives(
 
 
 def offsets_of(lives: Mapping[int, tuple[int, int, int]]) -> dict[int, int]:
-    """Return an offset in bytes for each value, given its bytes, first and last step: values that are alive in one step
-    lie apart.
+    """Return an offset in bytes for each value, given its bytes, first and last step; values that are alive in the same
+    step do not overlap.
 
-    The largest are placed first, each at the lowest offset where it fits.
+    The largest values are placed first, each at the lowest offset where it fits.
     """
     placed: list[tuple[int, int, int, int]] = []
     offsets: dict[int, int] = {}

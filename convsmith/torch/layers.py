@@ -25,11 +25,13 @@ from convsmith.torch.layouts import in_order
 __all__ = ["DTYPES", "RESIDUAL", "ConvLayer", "FoldedStep"]
 
 DTYPES = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", torch.float16: "f16"}
-"""Data types of problems by those of tensors."""
+"""Data types of problems by data type of tensors."""
 
 
 FoldedStep: TypeAlias = tuple[str | float, ...]
-"""A step behind the sums of a layer: an activation as `cs.conv2d` takes it, a name and its numbers, or `RESIDUAL`."""
+"""A step after the sums of a layer: an activation in the form that `cs.conv2d` takes, a name with numbers, or
+`RESIDUAL`.
+"""
 
 RESIDUAL: FoldedStep = ("add",)
 """The addition of a second tensor of the result's shape."""
@@ -56,7 +58,7 @@ Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, eq=False)
 class ConvLayer:
-    """A convolution: `weight` in torch's shape, with norms folded in, and the `steps` behind its sums.
+    """A convolution: `weight` in torch's shape, with norms folded in, and the `steps` after its sums.
 
     `padding` is a (front, back) pair per axis; a dilation of 1 is dense. `output_padding` is None for a convolution
     that is not transposed.
@@ -74,7 +76,7 @@ class ConvLayer:
     has_norm: bool = False
 
     def owned(self) -> ConvLayer:
-        """Return the layer with weights in memory of its own; those with a norm folded in have it already."""
+        """Return the layer with weights in its own memory, where weights with a folded norm already are."""
         if self.has_norm:
             return self
         return replace(self, weight=self.weight.clone(), bias=None if self.bias is None else self.bias.clone())
@@ -86,7 +88,7 @@ class ConvLayer:
 
     @property
     def folded(self) -> str:
-        """The names of what is folded into the layer."""
+        """The names of the operations that are folded into the layer."""
         return "+".join((*(["norm"] if self.has_norm else []), *(str(step[0]) for step in self.steps)))
 
     def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -102,7 +104,7 @@ class ConvLayer:
     def problem(self, shape: tuple[int, ...], in_place: bool) -> Conv:
         """Return the problem of the layer on a channels-last source of `shape`.
 
-        Where the layer adds a tensor, the result replaces that tensor `in_place`, or has memory of its own.
+        If the layer adds a tensor, the result replaces that tensor if `in_place`, and otherwise has its own memory.
         """
         return self.problem_to(shape, self.result_shape(shape)[2:], in_place)
 
@@ -121,22 +123,24 @@ class ConvLayer:
 
     @property
     def kind(self) -> str:
-        """The name of such layers in reports."""
+        """The name of this kind of layer in reports."""
         return "convolution"
 
     @property
     def orders(self) -> tuple[bool, bool]:
-        """Whether source and result have channels in their second dim, and last in memory; else they are contiguous."""
+        """Whether source and result have channels as their second dim and last in memory; otherwise they are
+        contiguous.
+        """
         return True, True
 
     @property
     def has_window(self) -> bool:
-        """Whether pixels of the result read windows of the source, which may lie beyond its end."""
+        """Whether pixels of the result read windows of the source, which may extend beyond its end."""
         return True
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each channel is convolved with a window of its own."""
+        """Whether each channel is convolved with its own window."""
         return self.output_padding is None and self.groups == self.weight.shape[0] > 1 == self.weight.shape[1]
 
     @property
@@ -147,7 +151,7 @@ class ConvLayer:
 
     @property
     def operand(self) -> str:
-        """The argument of the kernel that is added, where the result has memory of its own."""
+        """The argument of the kernel that is added, if the result has its own memory."""
         return f"post_op_{self.steps.index(RESIDUAL)}"
 
     def weights_of(self, problem: Conv) -> Array:
@@ -159,9 +163,9 @@ class ConvLayer:
         return view("weight", weight.reshape(problem.wei_shape).contiguous())
 
     def packed_for(self, problem: Conv, kernel: CompiledKernel) -> dict[str, Given]:
-        """Return the weights, with the bias, as the kernel of the layer's `problem` takes them.
+        """Return the weights, with the bias, in the form that the kernel of the layer's `problem` takes.
 
-        Denormal weights, which slow a CPU down, are zeros.
+        Denormal weights, which slow a CPU down, become zero.
         """
         bias = None if self.bias is None else view("bias", self.bias)
         return {"wei": kernel.pack(self.weights_of(problem), bias, denormals="flush")}
@@ -182,7 +186,7 @@ class ConvLayer:
         return lambda x, residual: self.finished(convolve(x), residual)
 
     def finished(self, y: Tensor, residual: Tensor | None) -> Tensor:
-        """Return the result of the steps behind the sums `y`, by torch."""
+        """Return the result of the steps after the sums `y`, computed by torch."""
         for step in self.steps:
             if step == RESIDUAL and residual is not None:
                 y = y.add_(residual)

@@ -1,4 +1,5 @@
-"""Memory of torch's tensors: whether there is any, channels first or last in it, and the layout tags of weights."""
+"""Memory of torch's tensors: whether it exists, whether it is channels first or last, and the layout tags of weights.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +26,15 @@ def dense_strides(shape: Sequence[int], last: bool) -> Ints:
 
 
 def is_dense(shape: Sequence[int], strides: Sequence[int], last: bool) -> bool:
-    """Return whether `strides` are those of a dense tensor; the strides of dims of one element are arbitrary."""
+    """Return whether `strides` belong to a dense tensor; the strides of dims of one element are arbitrary."""
     return all(n == 1 or a == b for n, a, b in zip(shape, strides, dense_strides(shape, last)))
 
 
 def prefers_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Return whether a tensor has its channels last in memory.
 
-    If both orders have the same elements at the same places (one channel, or one pixel), the strides of dims with one
-    element decide, as torch sets them.
+    If both orders have the same memory (one channel, or one pixel), the strides of dims with one element decide, as
+    torch sets them.
     """
     if not is_dense(shape, strides, True):
         return False
@@ -49,7 +50,7 @@ def has_one_order(shape: Sequence[int]) -> bool:
 
 
 def in_order(tensor: Tensor, last: bool) -> Tensor:
-    """Return `tensor` itself if it is dense in the memory order, otherwise a copy in it."""
+    """Return `tensor` itself if it is dense in the memory order, otherwise a copy that is."""
     if is_dense(tensor.shape, tensor.stride(), last):
         return tensor
     strides = dense_strides(tensor.shape, last)

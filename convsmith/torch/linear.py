@@ -19,29 +19,31 @@ __all__ = ["LinearLayer"]
 class LinearLayer(ConvLayer):
     """A linear layer of a source whose last dim has the channels, with weights (OC, IC, 1).
 
-    The result has its channels in the second dim if they are `moved` there, and in the same memory otherwise.
+    If `moved`, the channels of the result are its second dim; memory is the same in both cases.
     """
 
     moved: bool = False
 
     @property
     def kind(self) -> str:
-        """The name of such layers in reports."""
+        """The name of this kind of layer in reports."""
         return "linear"
 
     @property
     def orders(self) -> tuple[bool, bool]:
-        """Whether source and result have channels in their second dim, and last in memory; else they are contiguous."""
+        """Whether source and result have channels as their second dim and last in memory; otherwise they are
+        contiguous.
+        """
         return False, self.moved
 
     @property
     def has_window(self) -> bool:
-        """Whether pixels of the result read windows of the source, which may lie beyond its end."""
+        """Whether pixels of the result read windows of the source, which may extend beyond its end."""
         return False
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether chains of convolutions may have the layer."""
+        """Whether the layer may be part of a chain of convolutions."""
         return False
 
     def result_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -50,7 +52,7 @@ class LinearLayer(ConvLayer):
         return (shape[0], channels, *shape[1:-1]) if self.moved else (*shape[:-1], channels)
 
     def problem(self, shape: tuple[int, ...], in_place: bool) -> Conv:
-        """Return the problem of the layer on a contiguous source of `shape`, all of whose rows are pixels of one image.
+        """Return the problem of the layer on a contiguous source of `shape`, whose rows become the pixels of one image.
         """
         pixels = math.prod(shape[:-1])
         return self.problem_to((1, shape[-1], pixels), (pixels,), in_place)

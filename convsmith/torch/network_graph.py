@@ -56,7 +56,7 @@ class Work(NamedTuple):
 
 
 class _Shapes(fx.Interpreter):
-    """Runs a graph, and notes the form of each tensor, and each value that is a data type."""
+    """Runs a graph and records the form of each tensor, and each value that is a data type."""
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -94,7 +94,7 @@ def _chosen(layers: Sequence[Folded], work: Work) -> list[Folded]:
 
 def _faster(groups: Mapping[tuple[Conv, str], list[Folded]], work: Work, bar: _Bar
 ) -> list[Folded]:
-    """Return the layers of each problem that our kernels run, and report all."""
+    """Return the layers that run faster on our kernels, problem by problem, and report all layers."""
     ours: list[Folded] = []
     done = bar("optimize", len(groups))
     for (own, _), same in groups.items():
@@ -119,10 +119,10 @@ def _shape(x: Folded) -> tuple[int, ...]:
 
 
 def _problems(layers: Sequence[Folded]) -> Iterator[tuple[Folded, Conv]]:
-    """Yield the layers with their problems, of whose kernels segments will need those.
+    """Yield the layers with the problems that segments will compile kernels for.
 
-    A result takes the place of the tensor that its layer adds, where one of the layers makes that tensor and none reads
-    it later.
+    A result overwrites the tensor that its layer adds if one of the layers computes that tensor and no later node reads
+    it.
     """
     made = {x.last for x in layers}
     place = {node: n for x in layers[:1] for n, node in enumerate(x.last.graph.nodes)}
@@ -134,8 +134,8 @@ def _problems(layers: Sequence[Folded]) -> Iterator[tuple[Folded, Conv]]:
 
 @contextmanager
 def _bars(work: Work) -> Iterator[_Bar]:
-    """Yield a function from a verb and a number of kernels to a function that counts one more of them, on a bar on
-    stderr if that is wanted.
+    """Yield a function from a verb and a number of kernels to a function that counts one more of them, on a progress
+    bar on stderr if that is wanted.
     """
     if not work.bar:
         yield lambda *_: lambda: None
@@ -170,9 +170,9 @@ def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: Work) -> fx.Gr
     for n, run in enumerate(run for run in runs if run):
         _replace_run(traced, run, f"convsmith_{n}", work, made)
     for node in graph.nodes:
-        node.type = None  # annotations as texts, which torch cannot pickle
+        node.type = None  # torch cannot pickle annotations that are strings
         if node.op == "call_method" and node.target == "view" and not any(map(_is_dtype, node.args)):
-            node.target = "reshape"  # results of segments may have another order in memory
+            node.target = "reshape"  # results of segments may have another memory order
     for node in reversed(graph.nodes):
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
@@ -187,7 +187,8 @@ def _is_dtype(argument: object) -> bool:
 
 
 def _orders(x: Taken) -> dict[fx.Node, bool]:
-    """Return whether the values that a layer reads and makes have channels second, and last in memory, if that matters.
+    """Return whether the values that a layer reads and computes have channels second and last in memory, if that
+    matters.
     """
     source, result = x.layer.orders
     values = {x.source: source, x.last: result}
@@ -199,9 +200,7 @@ def _orders(x: Taken) -> dict[fx.Node, bool]:
 def _replace_run(
     traced: fx.GraphModule, run: Sequence[Taken], name: str, work: Work, made: dict[fx.Node, fx.Node]
 ) -> None:
-    """Put one segment in the place of layers that follow one another; `made` are the nodes of earlier segments by those
-    that they replace.
-    """
+    """Replace consecutive layers by one segment; `made` maps replaced nodes to nodes of earlier segments."""
     graph = traced.graph
     results = {x.last: x for x in run}
     inputs = list(dict.fromkeys(n for x in run for n in (x.source, x.residual) if n is not None and n not in results))

@@ -1,11 +1,11 @@
 """The operators `torch.ops.convsmith`: kernels for the CPU, shapes without data, autograd and autocast.
 
 The three operators are the three forms of one trilinear map of source, weights and gradient of the result, so the
-gradient of each is computed by the other two, to any order. In `padding`, front and back pad of each axis follow each
-other. A dilation of 1 is dense.
+gradient of each is computed by the other two, to any order. `padding` lists the front and the back pad of each axis. A
+dilation of 1 is dense.
 
-A call from Python goes through `conv`, `conv_transpose` or `weight_gradient` here, which pass by torch's dispatcher
-where torch need not see the call.
+A call from Python goes through `conv`, `conv_transpose` or `weight_gradient` here, which bypass torch's dispatcher if
+torch need not see the call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 class _Operator:
     """The operator of a `schema`, whose first arguments are `tensors` tensors.
 
-    `kernel` computes it on the CPU, `shape` gives tensors without data, and `recorded` is its function of autograd.
+    `kernel` computes it on the CPU, `shape` returns tensors without data, and `recorded` is its autograd function.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class _Operator:
         return self._recorded.apply(*arguments) if is_recorded(*tensors) else self._kernel(*arguments)
 
     def below_autograd(self, *arguments: Any) -> Any:
-        """Compute like the operator, and record nothing."""
+        """Compute like the operator, without recording for autograd."""
         if is_unseen(*arguments[: self._tensors]):
             return self._kernel(*arguments)
         with _C._AutoDispatchBelowAutograd():

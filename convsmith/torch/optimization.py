@@ -1,9 +1,9 @@
 """`optimize`: a network whose convolutions run on our kernels.
 
 The network is traced by torch.fx, because a trace shows the operations around a convolution: a norm, an activation and
-the addition of a residual become part of its kernel, and successive convolutions share one layout of memory.
-The result is a copy of the network whose forward runs the graph. A network that cannot be traced keeps its own code,
-and its largest parts that can be traced run as graphs.
+the addition of a residual become part of its kernel, and successive convolutions share one layout of memory. The result
+is a copy of the network whose forward runs the graph. A network that cannot be traced keeps its own code; the largest
+parts of it that can be traced run as graphs.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ def optimize(
 ) -> nn.Module:  # fmt: skip
     """Return `model` with its convolutions on our kernels, for inputs with the sizes and types of an example.
 
-    `example_inputs` is a tensor, or a tuple of the arguments; a mapping has arguments by name, as `example_kwargs` has.
-    The model must be in eval mode, and stays as it is. The result is a copy of it, with its class, attributes and
-    hooks, that computes no gradients: norms, activations and residuals are folded into convolutions, whose weights are
-    packed now, so later changes of parameters have no effect. Its attribute `convsmith_report` says which layers run on
-    which kernels and why, and `convsmith_graphs` has the graphs that run, by the name of the module.
+    `example_inputs` is a tensor, or a tuple of the arguments; a mapping passes arguments by name, like
+    `example_kwargs`. The model must be in eval mode, and is not changed. The result is a copy of it, with its class,
+    attributes and hooks, that computes no gradients: norms, activations and residuals are folded into convolutions,
+    whose weights are packed now, so later changes of parameters have no effect. Its attribute `convsmith_report` lists
+    which layers run on which kernels and why, and `convsmith_graphs` maps the name of each module to the graph that it
+    runs.
 
-    `threads` are those of our kernels, by default torch's. A layer that torch runs faster stays torch's, unless
-    `keep_faster` is false; both are measured once, and the times are kept in the cache. `progress` shows a bar on
-    stderr, by default if that is a terminal.
+    `threads` is the number of threads of our kernels, by default torch's. Torch keeps a layer that it runs faster,
+    unless `keep_faster` is false; both are measured once, and the times are kept in the cache. `progress` shows a bar
+    on stderr, by default if that is a terminal.
 
     UsageError for an illegal option, and for a model that does not run on the example; UnsupportedError for a target
-    that this machine lacks. What no kernel can serve stays torch's.
+    that this machine lacks. Torch keeps every layer that no kernel supports.
     """
     start = time.perf_counter()
     args, kwargs = _checked(model, example_inputs, example_kwargs)
@@ -119,7 +120,9 @@ def _checked(
 
 
 def _results(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the result of a call of a model, and the arguments after it; model and arguments stay as they are."""
+    """Return the result of a call of a model, and the arguments after it; the caller's model and arguments are
+    unchanged.
+    """
     given, named = fresh((args, kwargs))
     with undone(model):
         return fresh(model(*given, **named)), given, named
@@ -136,10 +139,11 @@ def _check_eager(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _installed(
     made: nn.Module, parts: Parts, report: OptimizeReport, example: tuple[Any, ...]
 ) -> dict[str, list[fx.GraphModule]]:
-    """Return the graphs of the parts of a network by name, once the whole gives the expected results of the example.
+    """Return the graphs of the parts of a network by name, after a check that the whole network gives the expected
+    results.
 
-    Where the network's code depends on the order of results in memory, they are made contiguous. If the results are
-    not the expected ones then, all parts are PyTorch's again.
+    If the network's code depends on the memory order of results, they are made contiguous. If the results still differ,
+    all parts are PyTorch's again.
     """
     args, kwargs, expected = example
     graphs = {name: part.graphs for name, part in parts.installed.items()}
@@ -151,7 +155,7 @@ def _installed(
         try:
             report.difference = difference(_results(made, args, kwargs), expected)
             why = "" if report.difference <= most else f"the network's results differ by {report.difference:.1g}"
-        except Exception as error:  # the network's own code, which meets our results
+        except Exception as error:  # the network's own code, which receives our results
             why = in_words(error)
         if not why:
             break
@@ -171,7 +175,7 @@ def _installed(
 
 
 def _report_others(made: nn.Module, report: OptimizeReport, why: str) -> None:
-    """Report why the convolutions of a network that no row names stay torch's."""
+    """Report why torch keeps the convolutions of a network that no row of the report names."""
     named = {name for row in report.rows for name in row.names}
     names = [name for name, m in made.named_modules() if isinstance(m, _ConvNd) and name not in named]
     if names:

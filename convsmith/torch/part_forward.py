@@ -19,14 +19,15 @@ __all__ = ["OtherCallsWarning", "PartForward", "torchscript_error"]
 
 
 class OtherCallsWarning(ConvsmithWarning):
-    """A module is called with other arguments than in the example, so that PyTorch computes."""
+    """A module is called with arguments that differ from the example, so PyTorch computes."""
 
 
 class PartForward:
-    """Calls of the module `own`: `parts` compute those of their signatures, and the module's own code all others.
+    """Calls of the module `own`: `parts` compute calls of their signatures, and the module's own code computes all
+    others.
 
     The module keeps its class, its attributes and its hooks. `name` is its name in the network. Results of convolutions
-    have their channels last in memory, or are contiguous tensors if `is_contiguous` is set.
+    are channels last in memory, or contiguous if `is_contiguous` is set.
     """
 
     def __init__(self, own: nn.Module, name: str, parts: Sequence[Traced]) -> None:
@@ -37,7 +38,7 @@ class PartForward:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Find the parts that take tensors only, which a call finds by their number."""
+        """Collect the parts that take only tensors, which a call finds by their number."""
         self._plain: dict[tuple[torch.dtype | type | None, ...], Traced] = {}
         for part in self._parts:
             count, cast = len(part.signature.types), part.signature.cast
@@ -45,7 +46,7 @@ class PartForward:
                 self._plain[(cast, *[Tensor] * count)] = part
 
     def install(self) -> None:
-        """Make this the forward of the module."""
+        """Make this object the forward of the module."""
         vars(self._own)["forward"] = self
         vars(self._own)["__prepare_scriptable__"] = _refuse_script
 
@@ -78,7 +79,7 @@ class PartForward:
         return self._by_own_code(how, args, kwargs)
 
     def _value(self, part: Traced, results: Any) -> Any:
-        """Return the result of a part that has these leaves."""
+        """Return the result of a part, built from these leaves."""
         if part.result.is_leaf:
             return _contiguous(results) if self.is_contiguous else results
         return part.result.value(map(_contiguous, results) if self.is_contiguous else results)
@@ -100,7 +101,7 @@ class PartForward:
 
     @property
     def __code__(self) -> CodeType:
-        return self._forward.__code__  # torch.export looks at the code of a forward
+        return self._forward.__code__  # torch.export inspects the code of a forward
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_plain"}
@@ -115,7 +116,7 @@ def _contiguous(leaf: Any) -> Any:
 
 
 def torchscript_error(function: str) -> UnsupportedError:
-    """Return the error for a graph of TorchScript, which would hold addresses of this process in place of weights."""
+    """Return the error for a graph of TorchScript, which would contain addresses of this process instead of weights."""
     return UnsupportedError(
         f"{function}: an optimized network runs on kernels of this process, which a graph of TorchScript cannot hold; "
         f"available are torch.compile of the optimized network, and {function} of the network that it was made of",

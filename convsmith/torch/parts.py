@@ -1,7 +1,7 @@
 """A network's largest parts that can run as graphs with our kernels.
 
 A module is a part if it can be traced for the arguments of each of its calls in the example, and its graph computes
-what the module computes. Otherwise the modules inside of it are tried.
+what the module computes. Otherwise the modules inside it are tried.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _Optimized = Callable[[fx.GraphModule, list[Any]], fx.GraphModule]
 
 
 class Parts:
-    """The parts of a network; `optimized` returns the graph of one with our kernels, for inputs.
+    """The parts of a network; `optimized` returns the graph of a part with our kernels, given inputs.
 
-    `installed` are those that run on our kernels, by the names of their modules.
+    `installed` maps the names of modules to the parts that run on our kernels.
     """
 
     def __init__(self, network: nn.Module, report: OptimizeReport, optimized: _Optimized) -> None:
@@ -50,7 +50,7 @@ class Parts:
         self._improved: set[int] = set()
 
     def improve(self, module: nn.Module, calls: list[ModuleCall]) -> None:
-        """Let a module, or parts of it, run on our kernels in the calls that it gets in the example, once."""
+        """Run a module, or parts of it, on our kernels in the calls that it receives in the example, once."""
         if id(module) in self._improved:
             return
         self._improved.add(id(module))
@@ -64,19 +64,20 @@ class Parts:
             return
         rows, chains = len(self._report.rows), len(self._report.chains)
         try:
-            # Hooks see the calls of their modules, so these stay modules, whatever becomes of the module around them.
+            # Hooks see the calls of their modules, so these modules are kept, whatever becomes of the module around
+            # them.
             for part, given in _calls_inside(module, calls, lambda m: has_hooks(m) and _has_weights(m)):
                 self.improve(part, given)
             rows, chains = len(self._report.rows), len(self._report.chains)
             self._as_one(module, name, calls)
             return
-        except Exception as error:  # what the module's own code raises on symbols, or a reason of ours
+        except Exception as error:  # the module's own code may raise anything on symbols; or a reason of ours
             del self._report.rows[rows:], self._report.chains[chains:]
             why = in_words(error)
         self._report.divided[name] = why
         try:
             inner = _calls_inside(module, calls, _has_weights)
-        except Exception as error:  # the module's code minds that its modules are watched
+        except Exception as error:  # the module's code depends on its modules being unwatched
             self._refuse(module, in_words(error))
             return
         if isinstance(module, _ConvNd):
@@ -85,13 +86,13 @@ class Parts:
             self.improve(part, given)
 
     def _refuse(self, module: nn.Module, why: str) -> None:
-        """Report that the convolutions of a module stay torch's."""
+        """Report that torch keeps the convolutions of a module."""
         names = [self._names[id(m)] for m in module.modules() if isinstance(m, _ConvNd)]
         if names:
             self._report.rows.append(LayerRow(tuple(names), "", "", 0, 0, "torch", why))
 
     def _as_one(self, module: nn.Module, name: str, calls: list[ModuleCall]) -> None:
-        """Let a module run as a graph for each signature of its calls. Raises the reason if that is not possible."""
+        """Run a module as a graph for each signature of its calls. Raises the reason if that is not possible."""
         if isinstance(module, fx.GraphModule):
             raise UnsupportedError("a torch.fx.GraphModule keeps no other forward in copies", code="trace")
         parts: list[Traced] = []
@@ -107,11 +108,13 @@ class Parts:
         self.installed[name] = made
 
     def _part(self, module: nn.Module, name: str, call: ModuleCall) -> Traced:
-        """Return the graph with our kernels of a module for a call; numbers are inputs of it if its code allows it."""
+        """Return a module's graph with our kernels for a call; numbers are inputs of the graph if the module's code
+        permits.
+        """
         with casting(call.cast):
             try:
                 part = traced(module, signature_of(call, True), name)
-            except Exception:  # what the module's own code raises on symbols
+            except Exception:  # the module's own code may raise anything on symbols; or a reason of ours
                 part = traced(module, signature_of(call, False), name)
         inputs = part.signature.inputs(*leaves_of(*fresh((call.args, call.kwargs))), call.cast)
         assert inputs is not None
@@ -120,7 +123,7 @@ class Parts:
 
 
 def in_words(error: Exception) -> str:
-    """Return the first line of an error, with its class if it is not one of ours."""
+    """Return the first line of an error, preceded by its class if the class is not convsmith's."""
     line = str(error).partition("\n")[0]
     return line if isinstance(error, ConvsmithError) else f"{type(error).__name__}: {line}"
 
@@ -133,9 +136,9 @@ def _has_weights(module: nn.Module) -> bool:
 def _calls_inside(
     module: nn.Module, calls: Iterable[ModuleCall], wanted: Callable[[nn.Module], bool]
 ) -> list[tuple[nn.Module, list[ModuleCall]]]:
-    """Return the wanted modules inside of a module, with the different calls that they get in calls of the module.
+    """Return the wanted modules inside a module, with the distinct calls that the module makes of them.
 
-    Calls out of calls of other wanted modules are left out.
+    Calls from within other wanted modules are left out.
     """
     inner = [m for m in module.modules() if m is not module and wanted(m) and not isinstance(m, torch.jit.ScriptModule)]
     if not inner:
@@ -151,7 +154,7 @@ def _calls_inside(
 
 
 def _watch(modules: list[nn.Module], found: dict[nn.Module, dict[object, ModuleCall]]) -> None:
-    """Give modules a forward that notes their calls, except those that they make of each other."""
+    """Give modules a forward that records their calls, except calls from one to another."""
     depth = 0
 
     def watched_forward(m: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,21 +176,21 @@ def _watch(modules: list[nn.Module], found: dict[nn.Module, dict[object, ModuleC
 
 
 def region_of(args: Any, kwargs: Any) -> str:
-    """Return the reason that a module which is called now stays torch's; empty if there is none."""
+    """Return the reason why torch keeps a module that is called now; empty if there is no reason."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors_of((args, kwargs))):
         return "its arguments require gradients"
     return ""
 
 
 def _form(call: ModuleCall) -> object:
-    """Return what distinguishes a call from others: types, sizes and plain values of its arguments."""
+    """Return the key of a call: types, sizes and plain values of its arguments."""
     leaves, tree = leaves_of(call.args, call.kwargs)
     forms = [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else (type(x), repr(x)) for x in leaves]
     return repr(tree), repr(forms), call.region, call.cast
 
 
 def _compare(module: nn.Module, made: PartForward, call: ModuleCall) -> None:
-    """Raise UnsupportedError if the graphs of a module do not compute what it computes, in two consecutive calls."""
+    """Raise UnsupportedError unless the graphs of a module compute the module's results in two consecutive calls."""
     results = []
     for forward in (own_forward(module), made):
         args, kwargs = fresh((call.args, call.kwargs))

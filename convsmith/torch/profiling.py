@@ -1,4 +1,4 @@
-"""The profile of a PyTorch model: each convolution that it calls beside PyTorch's own kernel.
+"""The profile of a PyTorch model: each convolution that it calls, next to PyTorch's own kernel.
 
 One run of the model records the convolutions that PyTorch dispatches, with their tensors, whether a module calls them
 or a function. PyTorch's kernel then runs on these tensors, in the layout that the model gives them or channels last,
@@ -40,10 +40,10 @@ def profile(
     model: Any, inputs: Any, *, threads: int | None = None, rounds: int = ROUNDS, target: str | None = None,
     layout: str = LAYOUT,
 ) -> ModelProfile:  # fmt: skip
-    """Return the times of the convolutions that `model(*inputs)` calls, beside those of PyTorch's kernels.
+    """Return the times of the convolutions that `model(*inputs)` calls, next to the times of PyTorch's kernels.
 
-    `inputs` is a tensor or a tuple of arguments. Print the result for a table with a summary. `threads` are those of
-    both sides; `layout` is that of our convolutions.
+    `inputs` is a tensor or a tuple of arguments. Print the result for a table with a summary. Both sides use `threads`
+    threads; `layout` applies to convolutions of this project.
     """
     profiler = torch_profiler(model, inputs, threads=threads, rounds=rounds, target=target, layout=layout)
     for _ in profiler.rows():
@@ -55,7 +55,7 @@ def torch_profiler(
     model: Any, inputs: Any, *, name: str = "", threads: int | None = None, rounds: int = ROUNDS,
     target: str | None = None, layout: str = LAYOUT,
 ) -> NodeProfiler:  # fmt: skip
-    """Return the profiler of a model, which messages call ``name``; other arguments are those of `profile`."""
+    """Return the profiler of a model, which messages call ``name``; the other arguments are as in `profile`."""
     if not callable(model):
         raise UsageError(f"model: expected a torch.nn.Module or a function, got {type(model).__name__}", code="model")
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -98,7 +98,9 @@ def torch_profiler(
 
 
 def with_function(source: str) -> tuple[Any, Any]:
-    """Return the model and the inputs that ``source``, "module:function", returns. UsageError if there is none."""
+    """Return the model and the inputs that ``source``, "module:function", returns. UsageError if there is no such
+    function.
+    """
     module, colon, function = source.partition(":")
     if not (colon and module and function):
         raise UsageError(f"--torch={source}: legal is module:function, such as models:resnet", code="torch")

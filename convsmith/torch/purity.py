@@ -1,4 +1,4 @@
-"""Runs of a module that leave no trace: what a run writes is found and undone, and inputs are copied for it.
+"""Runs of a module without side effects: its writes are detected and undone, and its inputs are copied.
 
 A run may write to attributes and buffers of the module, to its inputs, and to the states of random generators.
 """
@@ -25,7 +25,7 @@ _CONTAINERS = (dict, list, set, deque)
 
 
 def fresh(value: Any) -> Any:
-    """Return a copy of a value, whose tensors have memory of their own; a tensor that occurs twice is one tensor.
+    """Return a copy of a value, whose tensors have their own memory; a tensor that occurs twice is copied once.
 
     An object that cannot be copied is the same object in the copy.
     """
@@ -35,7 +35,7 @@ def fresh(value: Any) -> Any:
             memo[id(x)] = x.detach().clone().requires_grad_(x.requires_grad)
     try:
         return copy.deepcopy(value, dict(memo))
-    except Exception:  # whatever the objects' own code raises
+    except Exception:  # the objects' own code may raise any error
         return pytree.tree_map(lambda x: memo.get(id(x), x), value)
 
 
@@ -46,25 +46,25 @@ class _Generators:
         self._torch, self._numpy, self._python = torch.get_rng_state(), np.random.get_state(), random.getstate()
 
     def changed(self) -> bool:
-        """Return whether a number has been drawn since."""
+        """Return whether a random number has been drawn since."""
         other: Any = np.random.get_state()
         mine: Any = self._numpy
         same = mine[2:] == other[2:] and np.array_equal(mine[1], other[1]) and self._python == random.getstate()
         return not (same and torch.equal(self._torch, torch.get_rng_state()))
 
     def restore(self) -> None:
-        """Set the generators to the states again."""
+        """Restore the recorded states of the generators."""
         torch.set_rng_state(self._torch)
         np.random.set_state(self._numpy)
         random.setstate(self._python)
 
 
 class _ModuleState:
-    """The attributes of a module and of those inside of it, their tensors' elements, and the random generators."""
+    """The attributes of a module and of the modules inside it, their tensors' elements, and the random generators."""
 
     def __init__(self, module: nn.Module) -> None:
         self._names = {id(m): f"{name}." if name else "" for name, m in module.named_modules()}
-        # The attributes of modules that are compiled by torch.jit.script are no attributes in Python.
+        # Attributes of modules that torch.jit.script has compiled are not attributes in Python.
         self._attributes = [(m, dict(vars(m))) for m in module.modules() if not isinstance(m, torch.jit.ScriptModule)]
         self._containers: list[tuple[int, str, Any, Any]] = []
         written: dict[int, Tensor] = {}
@@ -75,14 +75,15 @@ class _ModuleState:
                     self._containers.append((id(m), name, value, copy.copy(value)))
                 parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else (value,)
                 written |= {id(x): x for x in parts if isinstance(x, Tensor)}
-        # The elements of parameters are not copied: a write to one is found, but not undone.
+        # The elements of parameters are not copied: a write to a parameter is detected, but not undone.
         self._tensors = [
             (x, None if id(x) in parameters else x.detach().clone(), _version(x)) for x in written.values()
         ]
         self._generators = _Generators()
 
     def change(self) -> str:
-        """Return what has changed since, as the end of a sentence; empty if nothing has."""
+        """Return what has changed since the state was recorded, as the end of a sentence; empty if nothing has changed.
+        """
         for m, before in self._attributes:
             now = vars(m)
             for name in before.keys() | now.keys():
@@ -138,9 +139,9 @@ def _same_parts(one: Any, other: Any) -> bool:
 
 @contextmanager
 def undone(module: nn.Module) -> Iterator[Callable[[], str]]:
-    """Undo at the end what the body does to a module and to the random generators.
+    """Undo, at the end, the changes that the body makes to a module and to the random generators.
 
-    The value is a function that returns what the body has changed, as the end of a sentence.
+    The value is a function that returns the changes that the body has made, as the end of a sentence.
     """
     state = _ModuleState(module)
     try:

@@ -1,4 +1,4 @@
-"""The report of `optimize`: which convolutions run on our kernels, and why the others do not."""
+"""The report of `optimize`: the convolutions that run on our kernels, and why the remaining ones do not."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["LayerRow", "OptimizeReport", "OtherSizes"]
 _GAP = 2
 """Characters between two columns."""
 _PROBLEM, _RUNNER = 9, 20
-"""Characters to which the columns of problems and of runners may be cut."""
+"""Maximum widths to which the columns of problems and of runners are cut."""
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """Layers with one problem: their `names`, what is folded into them, their times in seconds (0 if not measured), who
-    runs them, and why. Their `kind` is "convolution" or "linear".
+    """Layers with one problem: their `names`, the operations folded into them, their times in seconds (0 if not
+    measured), who runs them, and why. Their `kind` is "convolution" or "linear".
     """
 
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ class OptimizeReport:
     divided: dict[str, str] = field(default_factory=dict)
     """Modules that do not run as one graph, by name, and the reasons; parts inside of them may."""
     other_sizes: list[OtherSizes] = field(default_factory=list)
-    """Sizes of calls since then that differ from the example's, run by run of convolutions."""
+    """Sizes of later calls that differ from the example's, for each run of convolutions."""
 
     @property
     def ours(self) -> int:
@@ -84,14 +84,14 @@ class OptimizeReport:
     def table(self, width: int = 120) -> Table:
         """Return the rows as a table of at most `width` characters a line, the row that takes the most time first.
 
-        Where the width is short, problems are cut, and reasons go on in the next line.
+        If the width is small, problems are cut and reasons continue on the next line.
         """
         titles = {"layers": "right", "problem": "left", "folded": "left", "us": "right", "torch us": "right",
                   "ratio": "right", "runs on": "left"}  # fmt: skip
         longest_first = sorted(self.rows, key=lambda row: -len(row.names) * max(row.ours, row.torch))
         rows = [self._cells(row) for row in longest_first]
         widths = {t: max([len(t), *(len(cells[n]) for cells in rows)]) for n, t in enumerate(titles)}
-        room = width - sum(widths.values()) - _GAP * len(titles)  # rich before 14.3 counts one behind the last column
+        room = width - sum(widths.values()) - _GAP * len(titles)  # rich before 14.3 adds one at the end
         for title, least in (("runs on", _RUNNER), ("problem", _PROBLEM)):
             short = min(max(-room, 0), max(widths[title] - least, 0))
             widths[title], room = widths[title] - short, room + short
@@ -131,7 +131,7 @@ class OptimizeReport:
         return " ".join(part for part in (line, self.note, self._of_other_sizes()) if part)
 
     def _of_other_sizes(self) -> str:
-        """Return a sentence on calls with other sizes than the example's; empty if there was none."""
+        """Return a sentence on calls with other sizes than the example's; empty if there was no such call."""
         made, others = ([row for row in self.other_sizes if bool(row.why) is by_torch] for by_torch in (False, True))
         parts = []
         if made:

@@ -1,7 +1,7 @@
-"""`Segment`: a run of convolutions of a network as one module, whose kernels work on memory that is laid out once.
+"""`Segment`: a run of convolutions of a network as one module, whose kernels use memory that is laid out once.
 
-Each set of source shapes has kernels of its own. The kernels for the shapes of the example are compiled with the
-network, others at the first call with their sizes.
+Each set of source shapes has its own kernels. The kernels for the shapes of the example are compiled with the network,
+other kernels at the first call with their sizes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _making = RenewedLock()
 
 
 class OtherSizesWarning(ConvsmithWarning):
-    """A network is called with sizes that no kernel serves; PyTorch computes."""
+    """A network is called with sizes that no kernel supports, so PyTorch computes."""
 
 
 class _SizedKernels(NamedTuple):
     """The kernels of a segment for one set of source shapes.
 
-    `strides` are those of the sources, `results` shapes and strides of the outputs. `packed` are the signature and the
-    constants of each layer's kernel.
+    `strides` are the strides of the sources, `results` the shapes and strides of the outputs, `packed` the signature
+    and the constants of each layer's kernel.
     """
 
     strides: list[_Shape]
@@ -64,9 +64,9 @@ class _SizedKernels(NamedTuple):
 class Segment(nn.Module):
     """The layers at `places`, from the values `inputs` to the values `outputs`; values are numbered.
 
-    The input tensors have the data type `dtype`, and the shapes `forms` in the example. A call with other sizes runs on
-    kernels for these sizes, which its first call makes and notes in `others`. Torch computes sizes without kernels,
-    after one warning.
+    The input tensors have the data type `dtype`, and the shapes `forms` in the example. A call with other sizes uses
+    kernels for these sizes, which the first such call compiles and records in `others`. Torch computes sizes without
+    kernels, after one warning.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Segment(nn.Module):
             problems.append(problem)
         compile_ahead(problems, self._threads, lambda _: lambda: None)
         made = [(place, x, compile(x, threads=self._threads)) for place, x in zip(self._places, problems)]
-        # Native code packs, without the interpreter's lock.
+        # Packing runs in native code, without the interpreter's lock.
         with ThreadPoolExecutor(available_cpus()) as pool:
             packed = list(pool.map(self._packed, range(len(made)), *zip(*made)))
         steps = [
@@ -118,8 +118,8 @@ class Segment(nn.Module):
     def _packed(
         self, n: int, place: PlacedLayer, problem: Any, kernel: CompiledKernel
     ) -> tuple[str, Mapping[str, Given]]:
-        """Return the signature of the kernel of layer `n` and its packed weights, which the kernels for other sizes may
-        have already.
+        """Return the signature of the kernel of layer `n` and its packed weights, which kernels for other sizes may
+        share.
         """
         signature = kernel.signature if isinstance(place.layer, ConvLayer) else ""
         for known in getattr(self, "_by_sizes", {}).values():
@@ -131,7 +131,7 @@ class Segment(nn.Module):
     def _step(
         self, place: PlacedLayer, kernel: CompiledKernel, constants: Mapping[str, Given], shapes: Mapping[int, _Shape]
     ) -> SequenceStep:
-        """Return the kernel of a layer with its packed weights, and the values that it reads and makes."""
+        """Return the kernel of a layer with its packed weights, and the values that it reads and writes."""
         layer = place.layer
         values = {"src": place.source, "dst": place.result}
         if not isinstance(layer, ChainOfLayers) and place.residual is not None and not (layer.adds and place.in_place):
@@ -187,7 +187,7 @@ class Segment(nn.Module):
 
     @property
     def output_orders(self) -> Sequence[bool]:
-        """Whether outputs have channels in their second dim, and last in memory; else they are contiguous."""
+        """Whether outputs have channels as their second dim and last in memory; otherwise they are contiguous."""
         return self._plan.output_orders
 
     def output_shapes(self, forms: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
@@ -203,7 +203,7 @@ class Segment(nn.Module):
         return [values[v] for v in self._outputs]
 
     def _further(self, forms: tuple[_Shape, ...]) -> _SizedKernels | None:
-        """Return kernels for sources of shapes `forms`, made now and noted; None where PyTorch computes."""
+        """Return kernels for sources of shapes `forms`, compiled now and recorded; None if PyTorch computes."""
         with _making.lock:
             if forms in self._by_sizes:
                 return self._by_sizes[forms]
@@ -244,7 +244,7 @@ class Segment(nn.Module):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Memory and code of this process are made anew.
+        # Memory and code belong to this process and are created anew.
         return {name: value for name, value in self.__dict__.items() if name != "_by_sizes"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:

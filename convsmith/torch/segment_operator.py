@@ -1,8 +1,8 @@
-"""The operators by which torch's compilers and tracers see a run of convolutions.
+"""The operators through which torch's compilers and tracers see a run of convolutions.
 
-A segment is named by a text, because a graph of torch holds no Python objects. `torch.ops.convsmith.segment` has the
-name alone, which is one of this process. `torch.ops.convsmith.segment_with_weights`, for exported programs, has the
-layers and the weights too, so that another process can make the segment.
+A string names a segment, because a graph of torch holds no Python objects. `torch.ops.convsmith.segment` has only the
+name, which is valid in this process. `torch.ops.convsmith.segment_with_weights`, for exported programs, also has the
+layers and the weights, so that another process can create the segment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["is_traced", "named", "seen", "seen_with_weights"]
 
 
 class _Runnable(Protocol):
-    """A segment: it computes its outputs, and their shapes from those of its sources."""
+    """A segment: it computes its outputs from its sources, and their shapes from the shapes of its sources."""
 
     @property
     def output_orders(self) -> Sequence[bool]: ...
@@ -42,8 +42,8 @@ _modes = _C._len_torch_dispatch_stack
 
 
 def named(segment: _Runnable) -> str:
-    """Return a new name of `segment` for `seen`, which lasts as long as the segment."""
-    name = f"segment {next(_numbers)} of {uuid.uuid4()}"  # a graph saved by another process must not find this one
+    """Return a new name of `segment` for `seen`, which is valid as long as the segment exists."""
+    name = f"segment {next(_numbers)} of {uuid.uuid4()}"  # unique across processes, for saved graphs
     _segments[name] = segment
     return name
 
@@ -73,7 +73,7 @@ def _without_data(name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _made(text: str, weights: Sequence[Tensor]) -> _Runnable:
-    """Return the segment of a recipe: that of this process, or one that is made at its first call and kept."""
+    """Return the segment of a recipe: this process's own, or one that is created at its first call and kept."""
     with import_lock:
         from convsmith.torch.segment import Segment
         from convsmith.torch.segment_plan import Recipe
@@ -111,6 +111,6 @@ _library.define(
 _library.impl("segment_with_weights", _computed_with_weights, "CPU")
 torch.library.register_fake("convsmith::segment_with_weights", _without_data_with_weights, lib=_library)
 seen: Any = torch.ops.convsmith.segment.default
-"""The operator: the outputs of the segment of a name for its sources."""
+"""The operator that computes the outputs of the segment of a given name from its sources."""
 seen_with_weights: Any = torch.ops.convsmith.segment_with_weights.default
-"""The operator: the outputs of the segment of a recipe and its weights for its sources."""
+"""The operator that computes the outputs of the segment of a recipe and its weights from its sources."""

@@ -25,8 +25,8 @@ __all__ = ["PlacedLayer", "Recipe", "SegmentPlan", "recipe_of"]
 class PlacedLayer:
     """A layer of a segment: the numbers of the values that it reads (`residual` if it reads a second one) and makes.
 
-    The result takes the place of the residual, if it is added, else of the source, if it is made `in_place`; or it has
-    memory of its own.
+    If `in_place`, the result overwrites the residual if the layer adds one, and otherwise the source; if not, it has
+    its own memory.
     """
 
     layer: ConvLayer | ChainOfLayers | MeanLayer | GateLayer
@@ -37,7 +37,7 @@ class PlacedLayer:
 
     @property
     def orders(self) -> dict[int, bool]:
-        """Whether each of the values has channels in its second dim, and last in memory."""
+        """Whether each value that the layer accesses has channels as its second dim and last in memory."""
         source, result = self.layer.orders
         residual = {} if self.residual is None else {self.residual: result}
         return {**residual, self.result: result, self.source: source}
@@ -59,12 +59,12 @@ class SegmentPlan:
 
     @property
     def orders(self) -> dict[int, bool]:
-        """Whether each value has channels in its second dim, and last in memory."""
+        """Whether each value has channels as its second dim and last in memory."""
         return {v: order for place in reversed(self.places) for v, order in place.orders.items()}
 
     @property
     def output_orders(self) -> Sequence[bool]:
-        """Whether outputs have channels in their second dim, and last in memory; else they are contiguous."""
+        """Whether outputs have channels as their second dim and last in memory; otherwise they are contiguous."""
         orders = self.orders
         return [orders[v] for v in self.outputs]
 
@@ -84,7 +84,7 @@ class Recipe(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the segment in the process that made it."""
+        """The name of the segment in the process that created it."""
         return self.text.partition("\n")[0]
 
     def plan(self) -> SegmentPlan:
@@ -112,7 +112,7 @@ def recipe_of(plan: SegmentPlan, name: str) -> Recipe:
 
 
 def _encoded(value: Any, weights: list[Tensor]) -> Any:
-    """Return a value of a plan as JSON has it; its tensors are appended to `weights`."""
+    """Return a value of a plan in JSON form; its tensors are appended to `weights`."""
     if isinstance(value, Tensor):
         weights.append(value)
         return {"tensor": len(weights) - 1}

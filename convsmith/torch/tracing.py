@@ -1,6 +1,6 @@
 """Graphs of modules for the arguments of a call: tensors and numbers are inputs, all other arguments are constants.
 
-Weights that a module computes from its parameters alone are constants of the graph, as those of a parametrization are.
+Weights that a module computes only from its parameters, as a parametrization does, are constants of the graph.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ __all__ = [
 ]  # fmt: skip
 
 FREE = ...
-"""In place of a constant: a leaf that is an input of the graph."""
+"""Replaces a constant for a leaf that is an input of the graph."""
 _CONSTANTS = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, slice, type, FunctionType, BuiltinFunctionType,
     torch.dtype, torch.device, torch.memory_format, torch.layout,
 )  # fmt: skip
-"""Classes of arguments and results that may be constants: they do not change."""
+"""Classes of immutable arguments and results, which may be constants."""
 WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
-"""Hooks that do nothing but compute the weights of their module from its parameters."""
+"""Hooks that only compute the weights of their module from its parameters."""
 
 
 @dataclass(frozen=True)
 class ModuleCall:
     """The arguments of a call of a module, and the type to which autocast casts the factors of products in it, if any.
 
-    `region` is the reason that it stays torch's there, or empty.
+    `region` is the reason why torch keeps the module there, or empty.
     """
 
     args: tuple[Any, ...]
@@ -67,7 +67,7 @@ class Signature:
     cast: torch.dtype | None
 
     def inputs(self, leaves: Sequence[Any], tree: Tree, cast: torch.dtype | None) -> list[Any] | None:
-        """Return the inputs of the graph for a call with these leaves; None if it is a call of another signature."""
+        """Return the inputs of the graph for a call with these leaves; None if the call has another signature."""
         if cast is not self.cast or len(leaves) != len(self.types) or tree != self.tree:
             return None
         inputs = []
@@ -82,12 +82,14 @@ class Signature:
 
 
 def leaves_of(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Tree]:
-    """Return the leaves and the structure of arguments; the order in which names are given does not matter."""
+    """Return the leaves and the structure of arguments; the order of keyword arguments does not matter."""
     return flattened((tuple(args), dict(sorted(kwargs.items()))))
 
 
 def signature_of(call: ModuleCall, free_numbers: bool) -> Signature:
-    """Return the signature of a call; numbers are inputs or constants. UnsupportedError if an object changes."""
+    """Return the signature of a call; numbers are inputs or constants. UnsupportedError if an argument is a mutable
+    object.
+    """
     leaves, tree = leaves_of(call.args, call.kwargs)
     types, constants = list[type](), list[Any]()
     for leaf in leaves:
@@ -106,7 +108,7 @@ def own_forward(module: nn.Module) -> Callable[..., Any]:
 
 
 def has_hooks(module: nn.Module | None) -> bool:
-    """Return whether calls of a module run anything beside its `forward` and hooks that compute its weights."""
+    """Return whether calls of a module run code besides its `forward` and hooks that compute its weights."""
     if module is None:
         return False
     others = any(not isinstance(hook, WEIGHT_HOOKS) for hook in module._forward_pre_hooks.values())
@@ -143,7 +145,7 @@ class _Tracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
-        return attr_val  # parameters are tensors, so that what is computed from them is a constant
+        return attr_val  # parameters are tensors, so values computed from them are constants
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, nn.Parameter) and not any(a is x for x in self.root.parameters()):
@@ -199,7 +201,7 @@ class _Root(nn.Module):
 class Traced:
     """The graph of a module for the calls of a signature, and the structure of its result.
 
-    Its modules are those of the module, by the same names.
+    Its modules are the modules of the traced module, under the same names.
     """
 
     graph: fx.GraphModule
@@ -210,11 +212,12 @@ class Traced:
 def traced(own: nn.Module, signature: Signature, name: str) -> Traced:
     """Return the graph of a module, which has a name in the network.
 
-    Raises what the module's code raises on symbols; UnsupportedError if a run of it has effects that the graph has not.
+    Raises the errors that the module's code raises on symbols; UnsupportedError if a run of the module has effects that
+    the graph lacks.
     """
     count = sum(x is FREE for x in signature.constants)
     names = [f"input_{n}" for n in range(count)]
-    # fx gets the inputs from the code of the function.
+    # fx derives the inputs from the code of the function.
     forward = eval(f"lambda self, {', '.join(names)}: self.run({', '.join(names)})")
     root = type(f"{type(own).__name__}ModuleCall", (_Root,), {"forward": forward})(own, signature)
     with undone(own) as changes:

@@ -15,8 +15,8 @@ __all__ = ["Tree", "difference", "flattened", "tensors_of"]
 
 @dataclass(frozen=True)
 class Tree:
-    """The structure of a value: that of torch's trees, and for each of its leaves the class and the tree of the
-    attributes of an object of a dataclass, or None.
+    """The structure of a value: torch's tree and, for each leaf that is an object of a dataclass, its class and the
+    tree of its attributes, otherwise None.
     """
 
     spec: pytree.TreeSpec
@@ -24,7 +24,7 @@ class Tree:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether the value is its only leaf."""
+        """Whether the value consists of a single leaf."""
         return self.spec.is_leaf() and self.objects == (None,)
 
     @property
@@ -33,7 +33,7 @@ class Tree:
         return sum(1 if x is None else x[1].count for x in self.objects)
 
     def __reduce__(self) -> Any:
-        # A value of the structure, because torch warns where its own class is copied.
+        # A plain value that represents the structure, because torch warns when its own class is copied.
         return _tree_of, (self.value([0] * self.count),)
 
     def value(self, leaves: Iterable[Any]) -> Any:
@@ -45,7 +45,7 @@ class Tree:
 
 
 def _object(of: tuple[type, Tree] | None, leaves: Iterator[Any]) -> Any:
-    """Return the next leaf, or an object of a dataclass with attributes that are the next leaves."""
+    """Return the next leaf, or a dataclass object whose attributes are the next leaves."""
     if of is None:
         return next(leaves)
     made: Any = object.__new__(of[0])
@@ -95,7 +95,7 @@ def _tensors(value: object, seen: set[int]) -> Iterator[Tensor]:
 def difference(made: Any, expected: Any) -> float:
     """Return the largest difference of tensors of two results, relative to the largest finite element of the second's.
 
-    It is infinite where structures, types, shapes or places of infinities differ; NaN equals NaN.
+    The difference is infinite if structures, types, shapes or positions of infinities differ; NaN equals NaN.
     """
     (ours, one), (theirs, other) = flattened(made), flattened(expected)
     if one != other or len(ours) != len(theirs):

@@ -12,7 +12,7 @@ __all__ = ["has_tangent", "is_recorded", "is_unseen"]
 _PLAIN = (Tensor, Parameter)
 """Classes of tensors that torch dispatches on by their keys alone."""
 
-# Every call asks all of this, so modules are not searched for the functions each time.
+# Every call evaluates all of these, so functions are looked up in modules once.
 _is_compiling = torch.compiler.is_compiling
 _keys_of, _is_autocast = _C._dispatch_keys, _C._is_any_autocast_enabled
 _modes, _function_modes = _C._len_torch_dispatch_stack, _C._len_torch_function_stack
@@ -21,11 +21,11 @@ _tracer, _is_profiled = _C._get_tracing_state, _C._autograd._profiler_enabled
 _ORDINARY = {_keys_of(torch.empty(0)).raw_repr()}
 with torch.inference_mode():
     _ORDINARY.add(_keys_of(torch.empty(0)).raw_repr())
-"""Dispatch keys of dense tensors in memory of the CPU: none negated, conjugated, batched or without data."""
+"""Dispatch keys of dense tensors in CPU memory that are not negated, conjugated, batched or without data."""
 
 
 def is_unseen(x: Tensor, w: Tensor, bias: Tensor | None = None) -> bool:
-    """Return whether a call on these tensors concerns at most autograd.
+    """Return whether, besides autograd, no part of torch needs to see a call on these tensors.
 
     This holds for ordinary tensors of the CPU if no autocast, mode, tracer or profiler is active.
     """

@@ -23,7 +23,7 @@ _Key = tuple[int, str]
 
 
 class _Weights(NamedTuple):
-    """A tensor of weights as a call found it; after the second call, its packed form and a copy of its memory."""
+    """A tensor of weights at the time of a call; after the second call, its packed form and a copy of its memory."""
 
     tensor: weakref.ref[Tensor]
     version: int
@@ -34,14 +34,15 @@ class _Weights(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory that are kept."""
+        """Bytes of memory that the entry keeps."""
         return 0 if self.packed is None or self.copy is None else self.packed.buffer.nbytes + self.copy.nbytes
 
 
 class KeptTensors:
-    """Packed weights by tensor and packing, with copies of the plain ones: `most` bytes in all, the oldest go first.
+    """Packed weights by tensor and packing, with copies of the plain weights: at most `most` bytes, the oldest are
+    evicted first.
 
-    An entry is dropped with its tensor. Several threads may ask at once.
+    An entry is dropped with its tensor. Several threads may call at once.
     """
 
     def __init__(self, most: int) -> None:
@@ -50,11 +51,11 @@ class KeptTensors:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory that are kept."""
+        """Bytes of memory that all entries keep."""
         return sum(entry.bytes for entry in list(self._entries.values()))
 
     def packed(self, kernel: TensorKernel, weights: Tensor, bias: Tensor | None) -> Packed | None:
-        """Return dense `weights` packed for `kernel`; None if they come for the first time, or have changed since."""
+        """Return dense `weights` packed for `kernel`; None if `weights` is new or has changed since."""
         key = (id(weights), kernel.signature)
         known, address = self._entries.get(key), weights.data_ptr()
         version = -1 if weights.is_inference() else weights._version
@@ -63,7 +64,7 @@ class KeptTensors:
                 return self._pack(key, known, kernel, weights, bias)
             if same_bytes(address, known.copied_to, weights.nbytes):
                 return known.packed
-        self._entries.pop(key, None)  # the order of the entries is that of their age
+        self._entries.pop(key, None)  # entries are ordered by age
         tensor = weakref.ref(weights, lambda _: self._forget(key))
         self._entries[key] = _Weights(tensor, version, address, None, None, 0)
         return None
@@ -76,7 +77,7 @@ class KeptTensors:
         packed = kernel.pack(weights, bias)
         if not kernel.accepts(packed):
             return None
-        # Another thread may have written in between: the copy must be of what was packed.
+        # Another thread may have written in between; the copy must match the packed contents.
         if same_bytes(weights.data_ptr(), copy.data_ptr(), weights.nbytes):
             self._entries[key] = known._replace(packed=packed, copy=copy, copied_to=copy.data_ptr())
             while self.bytes > self._most:
