@@ -27,6 +27,10 @@ SMALL = Sizes(20, 6, 4, (5, 3, 2))
 """Four blocks of rows, of which the last one of a 3x3 convolution is short, as are two of eight in TVM's sizes."""
 
 
+TILED = Sizes(20, 6, 32, (5, 3, 8))
+"""Blocks of a vector of channels, four of them, so that two make a tile."""
+
+
 BYTES = ("--dt=s8:s8:s8", "--dt=s8:s8:s8")
 """Options of stages whose results saturate at those of bytes."""
 
@@ -71,3 +75,20 @@ def blocked_chain(
     chain = parse_problem(line(case, sizes, options))
     assert isinstance(chain, Chain)
     return BlockedChain(chain, machine, case["k_split_factor"], case["h_split_factor"], **choices)
+
+
+def config(case: dict[str, Any], target: str, blocks: tuple[int, int, int] = (8, 8, 32), words: str = "") -> str:
+    """The config of a case for blocks of rows, columns and channels: its splits are cache tiles of both stages.
+
+    Windows of the source are copied as they lie in memory, single pixels in the order in which they are read.
+    """
+    rows, columns, channels = blocks
+    oc, oh = f"oc:{channels * case['k_split_factor']}", f"oh:{rows * case['h_split_factor']}"
+    shared = f"--target={target} --lane=oc --register=ow:{min(columns, 4)},oc:{channels} --order=mb,oc,oh,ow {words}"
+    source, tiles = f"--pack= --near=src+{oh},wei+{oc}", f"{oh},{oc}"
+    if case["kernel_size1"] > 1 or case["kernel_size2"] > 1:
+        tiles = f"{oc},{oh}"
+    if case["kernel_size1"] > 1:
+        source = "--pack= --realise=pad_copy --near=wei+" + oc
+    first = f"{shared} --cache={tiles} {source} --at={oh} --halo=recompute"
+    return f"{first} / {shared} --cache={oc},{oh} --pack= --near=wei+{oh}"

@@ -33,8 +33,7 @@ PYTHON = "names of Python's modules and interpreters"
 ONNX = "an attribute of ONNX, which has words as values"
 LOGS = "the log of an assembler"
 LEGAL = {
-    ("schedule/config.py", "self.at.partition(':')"): CONFIG,
-    ("schedule/config.py", "self.at.partition(':')[2].isdecimal()"): CONFIG,
+    ("schedule/config.py", "text.partition(':')"): CONFIG,
     ("schedule/config.py", "text.split(THEN)"): CONFIG,
     ("schedule/config.py", "text.split()"): CONFIG,
     ("schedule/config.py", "x.partition('+')"): CONFIG,

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import as_index
-from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, block
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, block
+from convsmith.ir.value import Load
+from convsmith.ir.walk import walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.derive_packing import Packing
@@ -51,7 +54,28 @@ class _PackNear(ScopedRewriter):
             return loop
         if not packing.alone:
             raise ConfigError("bounds", f"pack_near: several places in {loop.var} read {self.operand}; legal is one")
-        return For(loop.var, loop.lo, loop.hi, Alloc(packing.packed, block(writes, body)), loop.kind, loop.carried)
+        return For(loop.var, loop.lo, loop.hi, _filled(packing.packed, writes, body), loop.kind, loop.carried)
+
+
+def _filled(new: Buffer, writes: Stmt, s: Stmt) -> Stmt:
+    """Return ``s``, which reads ``new``, behind the nest that ``writes`` it: where the last of several statements alone
+    reads it, right before that one, so that the memory is free until then.
+    """
+    allocated, inner = [], s
+    while isinstance(inner, Alloc):
+        allocated.append(inner.buffer)
+        inner = inner.body
+    if not isinstance(inner, Block) or any(_reads(x, new) for x in inner.stmts[:-1]):
+        return Alloc(new, block(writes, s))
+    made = block(*inner.stmts[:-1], _filled(new, writes, inner.stmts[-1]))
+    for buffer in reversed(allocated):
+        made = Alloc(buffer, made)
+    return made
+
+
+def _reads(s: Stmt, buffer: Buffer) -> bool:
+    """Return whether ``s`` reads an element of ``buffer``."""
+    return any(isinstance(x, Load) and x.buffer is buffer for x in walk(s))
 
 
 @stages(*LOOPS)

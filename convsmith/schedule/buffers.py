@@ -8,7 +8,7 @@ from typing import NamedTuple
 from convsmith.ir.index import Var, is_false
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
-from convsmith.schedule.config import Config
+from convsmith.schedule.config import Config, place_of
 from convsmith.schedule.copies import copied_type, has_windows, is_copied, shared_taps
 from convsmith.schedule.loops import Loop, names
 from convsmith.schedule.order import Nest
@@ -52,7 +52,8 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
     for operand, of in config.near:
-        place = max(n for n, x in enumerate(nest.around) if x.of == of)
+        place = nest.place(*place_of(of))
+        assert place is not None
         view = next(v for v in st.factors if v.name == operand)
         outside = nest.around[: place + 1]
         inner = [x for x in nest.loops if x not in outside and _indexes(st, view, x)]

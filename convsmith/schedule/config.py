@@ -69,7 +69,8 @@ class Config:
                   stored once), or in ``sections`` (one row for all outputs without padding above and below)
     ``pack``      operands packed in reading order
     ``near``      an operand and a loop around the register tile, each of whose iterations first packs the elements of
-                  the operand that it reads, into memory that stays in a cache
+                  the operand that it reads, into memory that stays in a cache. It is the innermost loop of that name,
+                  or that over cache tiles of a size behind a colon (``src+oh:4``)
     ``stream``    operands whose elements pass through the first-level cache once: the lines of fragments are replaced
                   first, and loads of vectors of packed weights, of pixels or of a result that is added to prefetch
                   lines; or another result, whose vectors are stored past the caches
@@ -208,8 +209,13 @@ class Config:
             raise ConfigError("pieces", f"--pieces={self.pieces}: a loop has at least one piece")
         if self.halo != "keep" and not self.at:
             raise ConfigError("halo", f"--halo={self.halo} needs --at=")
-        if ":" in self.at and not self.at.partition(":")[2].isdecimal():
-            raise ConfigError("at", f"--at={self.at}: legal behind the colon are the iterations of a cache tile")
+        near = _pairs_text(self.near)
+        for field, text, place in (("at", self.at, self.at), *(("near", near, of) for _, of in self.near)):
+            try:
+                place_of(place)
+            except ValueError:
+                message = f"--{field}={text}: legal behind the colon are the iterations of a cache tile"
+                raise ConfigError(field, message) from None
         if self.at and self.then is None:
             raise ConfigError("then", f"--at={self.at}: the config of the next statement stands behind ' / '")
         if self.then is not None and (self.then.target, self.then.threads) != (self.target, self.threads):
@@ -218,8 +224,7 @@ class Config:
     @property
     def place(self) -> tuple[str, int]:
         """The loop at which rows are computed, and the iterations of its cache tile; 0 for the innermost one."""
-        loop, _, tile = self.at.partition(":")
-        return loop, int(tile or 0)
+        return place_of(self.at)
 
     def size(self, loop: str) -> int:
         """Return the register tile of a loop; 1 if none is given."""
@@ -265,12 +270,17 @@ class Config:
         def sizes(old: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
             return tuple((loops.get(n, n), size) for n, size in old)
 
+
+        def place(old: str) -> str:
+            loop, tile = place_of(old)
+            return f"{loops.get(loop, loop)}:{tile}" if tile else loops.get(loop, loop)
+
         return replace(
             self, lane=loops.get(self.lane, self.lane), fuse=tuple(fuse), register=sizes(self.register),
             order=names(self.order), reduce=names(self.reduce), terms=sizes(self.terms), cache=sizes(self.cache),
             ends=sizes(self.ends), remainder=sizes(self.remainder),
             split=sizes(self.split), phases=names(self.phases), pack=names(self.pack, arrays),
-            near=tuple((arrays.get(a, a), loops.get(n, n)) for a, n in self.near),
+            near=tuple((arrays.get(a, a), place(n)) for a, n in self.near),
             stream=names(self.stream, arrays), hold=names(self.hold, arrays), flip=names(self.flip, arrays),
             group=sizes(self.group), shared=names(self.shared, arrays),
             pad=tuple((arrays.get(a, a), n) for a, n in self.pad),
@@ -322,6 +332,14 @@ def read_fields(text: str) -> dict[str, Any]:
             message = f"config: {shown(word)} does not read as {key}; for example {_EXAMPLE[key]}"
             raise ConfigError("syntax", message) from None
     return values
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """Return the loop that ``text`` names, and the iterations of its cache tile; 0 for the innermost one. ValueError
+    where these are no number.
+    """
+    loop, colon, tile = text.partition(":")
+    return loop, int(tile) if colon else 0
 
 
 def field_text(name: str, value: Any) -> str:
@@ -405,7 +423,7 @@ _EXAMPLE = {
     "instruction": "--instruction=vpdpbusd_512",
     "ends": "--ends=kw:6,kw:7", "remainder": "--remainder=oc:8",
     "terms": "--terms=ic:4", "split": "--split=mb:2", "reduce": "--reduce=kh,kw,ic", "pack": "--pack=wei",
-    "near": "--near=src+oh_ow", "stream": "--stream=wei",
+    "near": "--near=src+oh_ow,wei+oc:64", "stream": "--stream=wei",
     "join": "--join=atomic", "group": "--group=oc:32,ow:16,ic:8", "shared": "--shared=src,wei", "pad": "--pad=wei:1",
     "swizzle": "--swizzle=wei:4", "vectors": "--vectors=oc:4,ic:4",
     "buffers": "--buffers=2", "copies": "--copies=async", "barriers": "--barriers=split",

@@ -12,7 +12,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.kernel_plan import KernelPlan
-from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing
+from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing, places
 from convsmith.schedule.order import Nest, order_nest
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.pointers import indirect, indirect_step
@@ -81,9 +81,10 @@ def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:
     """
     candidates = [x for x in nest.outside if x.of == of and size in (0, x.tile)]
     if not candidates:
-        legal = ", ".join(dict.fromkeys(x.of if x.tile == 1 else f"{x.of}:{x.tile}" for x in nest.outside))
         name = f"{of}:{size}" if size else of
-        raise ConfigError("at", f"--at={name}: no loop of that name is around the register tile; legal are {legal}")
+        raise ConfigError(
+            "at", f"--at={name}: no loop of that name is around the register tile; legal are {places(nest.outside)}"
+        )
     return candidates[-1]
 
 

@@ -51,6 +51,11 @@ def names(loops: Iterable[Loop]) -> tuple[str, ...]:
     return tuple(loop.name for loop in loops)
 
 
+def places(loops: Iterable[Loop]) -> str:
+    """Return the words by which a config names ``loops``: each is the innermost one of its name, or has a tile."""
+    return ", ".join(dict.fromkeys(x.of if x.tile == 1 else f"{x.of}:{x.tile}" for x in loops))
+
+
 def loops_in(nest: Stmt) -> tuple[Loop, ...]:
     """Return the loops of a naive ``nest``, outermost first."""
     return tuple(

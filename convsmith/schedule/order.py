@@ -125,6 +125,12 @@ class Nest:
         inner = (self.lane, *self.terms) if self.unit.dot else (*self.terms, self.lane)
         return (*self.pixels, *self.vectors, *inner)
 
+    def place(self, of: str, size: int = 0) -> int | None:
+        """Return the position of the innermost loop around the register tile that steps through the loop ``of``, in
+        tiles of ``size`` unless that is 0; None if there is none.
+        """
+        return max((n for n, x in enumerate(self.around) if x.of == of and size in (0, x.tile)), default=None)
+
     @property
     def loops(self) -> tuple[Loop, ...]:
         """All loops, outermost first: around the register tile, the reduction, and within the register tile."""

@@ -21,7 +21,7 @@ from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
 from convsmith.passes.share_taps import share_taps
 from convsmith.schedule.buffers import packed_type
-from convsmith.schedule.config import Config
+from convsmith.schedule.config import Config, place_of
 from convsmith.schedule.copies import (
     copied_type,
     has_windows,
@@ -34,7 +34,7 @@ from convsmith.schedule.copies import (
     window_place,
 )
 from convsmith.schedule.kernel_plan import KernelPlan
-from convsmith.schedule.loops import Loop, Loops, names
+from convsmith.schedule.loops import Loop, Loops, names, places
 from convsmith.schedule.order import Nest
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.epilogue import top_bit
@@ -229,19 +229,20 @@ def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool |
 
 def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> int:
     """Return the position of the loop whose iterations pack what they read; ConfigError where none can."""
-    legal = [v.name for v in st.factors if v.name not in config.pack and is_true(v.mask)]
-    if operand not in legal or is_copied(st, config):
+    copied = {*config.pack, *((st.a.name,) if is_copied(st, config) else ())}
+    legal = [v.name for v in st.factors if v.name not in copied and is_true(v.mask)]
+    if operand not in legal:
         raise ConfigError(
             "near", f"--near={operand}+{of}: legal are operands that are neither packed nor copied before, and of "
             f"which no element is absent: {', '.join(legal) or 'none here'}",
         )  # fmt: skip
-    places = [n for n, x in enumerate(nest.around) if x.of == of]
-    if not places:
+    place = nest.place(*place_of(of))
+    if place is None:
         raise ConfigError(
             "near", f"--near={operand}+{of}: no loop {of} is around the register tile; legal are "
-            f"{', '.join(dict.fromkeys(x.of for x in nest.around))}",
+            f"{places(nest.around)}",
         )  # fmt: skip
-    return places[-1]
+    return place
 
 
 def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:

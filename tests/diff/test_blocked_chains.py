@@ -10,9 +10,10 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from blocked_chains import BYTES, SMALL, Sizes, blocked_chain, cases, line, name
+from blocked_chains import BYTES, SMALL, TILED, Sizes, blocked_chain, cases, config, line, name
 from guarded import Compiled, check_result, expected, memories
 
+import convsmith as cs
 from convsmith.compiler.blocked_chain import blocked_chain_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
@@ -32,6 +33,26 @@ IN_TYPES = [
     pytest.param(case, options, id=f"{name(case)}-{kind}")
     for kind, options in (("f32", ("", "")), ("bytes", BYTES)) for case in cases()
 ]  # fmt: skip
+IN_TILES = [
+    pytest.param(case, options, words, target, id=f"{name(case)}-{kind}")
+    for kind, options, words, target in (
+        ("f32", ("", ""), "", "avx2"), ("bytes", BYTES, "", "avx2"),
+        ("dot products", ("--dt=u8:s8:u8", "--dt=u8:s8:s32"), "--terms=ic:4 --instruction=vpmaddubsw_256", "avx2"),
+    )
+    for case in cases()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case, options, words, target", IN_TILES)
+def test_splits_are_cache_tiles_of_both_stages(
+    case: dict[str, Any], options: tuple[str, str], words: str, target: str
+) -> None:
+    """A config like any other makes the nest: both stages run under common loops, and read their operands in copies."""
+    text = config(case, target, TILED.blocks, words)
+    kernel = cs.compile(line(case, TILED, options), target=target, config=text, threads=1)
+    assert kernel.verify().ok
+
+
 EPILOGUES = (
     "--dt=u8:s8:u8 --attr-scales=wei:per_oc+dst:common:0.5 --attr-post-ops=relu",
     "--dt=u8:s8:u8 --attr-zero-points=src:common:3+dst:common:2",

@@ -29,6 +29,15 @@ CASES = [
     ("--dir=BWD_D mb1ic9ih8oc11oh8kh1ph0", "--lane=iw --register=ic:2,iw:8 --order=mb,ih,iw,ic --near=diff_dst+iw"),
     ("mb1ic5ih6iw19oc6oh4ow17kh3kw3ph0pw0", "--lane=ow --register=oc:2,ow:8 --order=mb,oh,ow,oc --near=src+ow"),
     ("--dt=f64 mb1ic9ih10oc10oh10kh1ph0", f"{FUSED} --register=oc:2,oh_ow:8"),
+    ("mb1ic9ih5oc10oh5kh1ph0", "--lane=oc --register=oc:8,ow:3 --order=mb,oc,oh,ow --near=src+ow"),
+    (
+        "mb2ic9ih11oc32oh9kh3ph0",
+        "--lane=oc --register=oc:8,ow:3 --cache=oh:4,oc:16 --pack= --near=src+oh:4,wei+oc:16",
+    ),
+    (
+        "mb2ic9ih11oc32oh9kh3ph0",
+        "--lane=oc --register=oc:8,ow:3 --cache=oh:4,oc:16 --pack= --realise=pad_copy --near=wei+oc:16",
+    ),
 ]
 LARGE = ["mb1ic512ih32oc64oh32kh1ph0", "mb1ic256ih32oc128oh16kh1sh2ph0"]
 
@@ -64,7 +73,9 @@ def test_channels_that_are_far_apart_are_copied(line: str, threads: int) -> None
     [
         ("mb1ic4ih5oc4oh5kh3ph1", "--near=src+oh", "of which no element is absent: none here"),
         ("mb1ic4ih5oc4oh5kh1ph0", "--near=wei+oh", "neither packed nor copied before, .*: src"),
-        ("mb1ic4ih5oc4oh5kh1ph0", "--near=src+ic", "no loop ic is around the register tile; legal are oc, mb, oh, ow"),
+        ("mb1ic4ih5oc4oh5kh1ph0", "--near=src+oc:8", "no loop oc:8 is around the register tile; legal are oc:4, mb"),
+        ("mb1ic4ih5oc4oh5kh1", "--realise=pad_copy --pack= --near=src+oh", "neither packed nor copied before, .*: wei"),
+        ("mb1ic4ih5oc4oh5kh1ph0", "--near=src+ic", "no loop ic is around the register tile; legal are oc:4, mb, oh, o"),
     ],
 )
 def test_what_cannot_be_copied_is_refused(line: str, words: str, message: str) -> None:

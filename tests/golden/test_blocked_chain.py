@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
-from blocked_chains import BYTES, DATA, blocked_chain, cases
+from blocked_chains import BYTES, DATA, Sizes, blocked_chain, cases, config, line
 
+from convsmith.arith.ranges import Range
 from convsmith.diag.errors import ConfigError
 from convsmith.frontend.annotated_nest import annotated_nest
+from convsmith.ir.index import Var
+from convsmith.ir.intern import interning
+from convsmith.ir.stmt import Alloc, For, Stmt
+from convsmith.ir.walk import children, statements_of
 from convsmith.machine.generic.level import level
+from convsmith.machine.registry import target
+from convsmith.passes.flatten import flatten
+from convsmith.passes.manager import run_steps
+from convsmith.passes.partition import partition
+from convsmith.passes.scope import loop_range
+from convsmith.passes.share_storage import plan_storage
+from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.plan import plan
 
 SCHEDULES = ((1, 1, 1), (1, 2, 2), (3, 2, 2))
 """Kernel sizes, and splits of channels and rows: the baseline, the splits, the 3x3 convolutions without padding."""
+WHOLE = Sizes(64, 64, 128, (8, 8, 32))
 ALLOCATIONS = ((65536, 65536, 4096), (131072, 131072, 8192), (196608, 196608, 73728))
 
 
 def printed(kernel: int, k_split: int, h_split: int, options: tuple[str, str] = ("", ""), **choices: bool) -> str:
     """The nest of a case of TVM's test whose stages have ``options``."""
+    return annotated_nest(blocked_chain(case_of(kernel, k_split, h_split), level(), None, options, **choices))
+
+
+def case_of(kernel: int, k_split: int, h_split: int) -> dict[str, Any]:
+    """A case of TVM's test."""
     wanted = (kernel, kernel, k_split, h_split)
     names = ("kernel_size1", "kernel_size2", "k_split_factor", "h_split_factor")
-    case = next(c for c in cases() if tuple(c[n] for n in names) == wanted)
-    return annotated_nest(blocked_chain(case, level(), None, options, **choices))
+    return next(c for c in cases() if tuple(c[n] for n in names) == wanted)
 
 
 def lines(text: str) -> list[str]:
@@ -80,3 +100,54 @@ def test_epilogues_are_not_printed() -> None:
     with pytest.raises(ConfigError) as caught:
         printed(1, 1, 1, ("--attr-post-ops=relu", ""))
     assert "legal are sums of f32, s32, s8, u8, f16, bf16 that are converted at most" in str(caught.value)
+
+
+TILES_OF_CONFIGS = (
+    "oc2.o 4, oh2.b 8, oh.b 1, oc.o 4, oh 8 | oc2.o 4, oh2.b 8, oh2 8",
+    "oc2.b 2, oh2.b 4, oh.b 1, oc.b 2, oc.o 2, oh 16 | oc2.b 2, oh2.b 4, oc2.o 2, oh2 16",
+    "oc2.b 2, oh2.b 4, oc.b 2, oh.b 2, oc.o 2, oh 16 | oc2.b 2, oh2.b 4, oc2.o 2, oh2 16",
+)
+"""The loops around both convolutions over channels and rows: ko.outer, ho.outer, ho.outer_1 and ko.outer_1, in another
+order in the last nest, and those over the blocks and the rows of a tile. The document has none that runs once.
+"""
+CACHES_OF_CONFIGS = (
+    {"mid": 65536, "src_n": 65536, "wei_1_n": 4096, "wei_2_n": 4096},
+    {"mid": 131072, "src_n": 131072, "wei_1_n": 8192, "wei_2_n": 8192},
+    {"mid": 18 * 62 * 128, "src_s": 18 * 66 * 128, "wei_1_n": 73728, "wei_2_n": 73728},
+)
+"""The temporary output and the caches of the input and of both filters. Where taps reach beyond a tile, two rows of the
+next one are read, and not all of its rows.
+"""
+
+
+@pytest.mark.parametrize("n", range(3), ids=["baseline", "splits", "3x3"])
+def test_a_config_makes_the_loops_and_caches_of_the_document(n: int) -> None:
+    """The filter caches share memory, because the second filter is read when the first convolution is done."""
+    case = case_of(*SCHEDULES[n])
+    with interning():
+        made = plan(parse_problem(line(case, WHOLE)), Config.parse(config(case, "avx512")), target("avx512"))
+        rewrites = [step.run for step in made.pipeline]
+        kernel = run_steps(made.naive(), made.pipeline[: rewrites.index(partition)])
+        allocations = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc)]
+        caches = {b.name: b.size for b in allocations if b.scope == "cache"}
+        nests = " | ".join(around(kernel.body, sums) for sums in ("acc", "acc2"))
+        groups = plan_storage(flatten(kernel)).groups
+    assert caches == CACHES_OF_CONFIGS[n]
+    assert nests == TILES_OF_CONFIGS[n]
+    assert ["wei_1_n", "wei_2_n"] in [[x.buffer.name for x in group] for group in groups]
+
+
+def around(s: Stmt, buffer: str) -> str:
+    """The loops over channels and rows around the allocation of ``buffer``, with the iterations of a whole tile."""
+    found: list[str] = []
+    ranges: dict[Var, Range] = {}
+    while not (isinstance(s, Alloc) and s.buffer.name == buffer):
+        if isinstance(s, For):
+            ranges[s.var] = loop_range(s, ranges)
+            if s.var.name[:2] in ("oc", "oh"):
+                found.append(f"{s.var} {ranges[s.var][1] + 1}")
+        (s,) = (
+            x for x in children(s)
+            if isinstance(x, Stmt) and any(isinstance(y, Alloc) and y.buffer.name == buffer for y in statements_of(x))
+        )  # fmt: skip
+    return ", ".join(found)

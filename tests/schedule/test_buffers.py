@@ -40,6 +40,10 @@ CASES = {
         "--matmul 8x8:8x32", "--target=avx512 --lane=n --register=m:4,n:16 --order=n,m --near=src+m",
         ("until the operand changes", FILL),
     ),
+    "packed at a cache tile": (
+        "--matmul 8x8:8x32", "--target=avx512 --lane=n --register=n:16 --order=n,m --cache=m:4 --pack= --near=src+m:4",
+        (FILL,),
+    ),
 }  # fmt: skip
 
 
