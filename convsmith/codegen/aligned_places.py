@@ -1,8 +1,7 @@
-"""Alignment of accesses to the memory that belongs to a kernel: packed operands, results between entries, private
-buffers.
+"""Alignment of accesses to memory that belongs to a kernel: packed operands, results between entries, private buffers.
 
-All of it begins at a multiple of the machine's alignment, so an index that has a divisor proves where an access lies.
-Arrays of the caller begin anywhere.
+This memory begins at a multiple of the machine's alignment, so a divisor of an index proves the alignment of the
+access. Arrays of the caller begin anywhere.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class AlignedPlaces:
         self._divisors = _divisors(kernel)
 
     def bytes_of(self, v: Load) -> int:
-        """Return bytes that divide the address of the first lane of ``v``, at most those of its vector."""
+        """Return bytes that divide the address of the first lane of ``v``, at most the bytes of its vector."""
         size = v.buffer.dtype.bytes
         if v.buffer not in self._buffers:
             return size
@@ -37,9 +36,11 @@ class AlignedPlaces:
 
 
 def _divisors(kernel: Kernel) -> dict[Var, int]:
-    """Return a divisor of each variable of ``kernel`` and of its functions; one that may be any number is absent.
+    """Return a divisor of each variable of ``kernel`` and of its functions; variables without a known divisor are
+    absent.
 
-    Several loops and calls bind one name. The divisor of each divides all values, so it shrinks until none changes.
+    Several loops and calls may bind one name. A divisor divides all values, so divisors shrink until a fixed point is
+    reached.
     """
     bindings = list(_bindings(kernel))
     known = dict.fromkeys((var for var, _, _ in bindings), 0)
@@ -52,7 +53,7 @@ def _divisors(kernel: Kernel) -> dict[Var, int]:
 
 
 def _bindings(kernel: Kernel) -> Iterator[tuple[Var, Index, int]]:
-    """Yield each variable with a value that it takes, and the step by which it leaves that value."""
+    """Yield each variable with a value that it takes, and the step by which it advances from that value."""
     parameters = {f.name: (*(var for var, _ in f.pointers), *f.indices) for f in kernel.functions}
     for body in (kernel.body, *(f.body for f in kernel.functions)):
         for s in statements_of(body):

@@ -77,12 +77,12 @@ class Argument:
     """One word of the argument block: the address of a tensor `name`, of memory of the kernel's own, or a size.
 
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
-    an order of the kernel's own, or sums of it: written by a packing entry, read by others), "scratch" (memory private
-    to one call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry
-    to the next), "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the
-    entry's "zero" argument of the same tensor), "zero" (memory of zeros, or of the tensor's zero points: those of the
-    argument that `recipe` names, one for all or one for each channel) or "size" (an integer in place of an
-    address: `value`, or what the call gives where that is None).
+    the kernel's own order, or sums of it: written by a packing entry, read by others), "scratch" (memory private to one
+    call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry to the
+    next), "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the entry's
+    "zero" argument of the same tensor), "zero" (memory of zeros, or of the tensor's zero points: those of the argument
+    that `recipe` names, one for all or one for each channel) or "size" (an integer in place of an address: `value`, or
+    what the call gives where that is None).
 
     `holds` says what a tensor of the problem holds, in the words of `problem/tensor.py`: "src", "wei", "bia" and "dst"
     (also for their gradients), "scales", "zero_points", "operand" or "rounding". It is empty for other memory.
@@ -90,8 +90,8 @@ class Argument:
     `memory` says where the address points: into memory of the host, of a device, or constant memory of a device.
     `shape` is logical, `dims` are its dims' names, `layout` is a tag or block text of that shape, `size` the elements
     of memory (padding included). Elements of a tensor have a byte each at least; others may share bytes. `default`
-    holds the values that stand where a call gives none: one for all elements, or one for each; None where a call must
-    give the array.
+    holds the values that are used if a call omits the array: one for all elements, or one for each; None if a call must
+    pass the array.
     """
 
     name: str
@@ -128,7 +128,8 @@ class Argument:
             raise UsageError(f"argument {self.name}: {self.size} elements of shape {self.shape}; no size is negative")
 
     def bytes_of(self, elements: int) -> int:
-        """Return the bytes of so many elements of an argument in memory: those of a tensor have whole bytes each."""
+        """Return the bytes of ``elements`` elements of an argument in memory; each element of a tensor has whole bytes.
+        """
         t = _MEMORY[self.dtype]
         return elements * t.bytes_of(1) if self.role in ("in", "out", "inout") else t.bytes_of(elements)
 
@@ -145,7 +146,7 @@ def size_argument(name: str, bits: int = 64) -> Argument:
 
 @dataclass(frozen=True)
 class MapArgument:
-    """A parameter behind those of an entry's arguments: the map of the tensor that the argument ``of`` points to.
+    """A parameter after an entry's arguments: the map of the tensor that the argument ``of`` points to.
 
     Its elements are of type ``dtype``. ``swizzle`` are the bytes within which copies permute pieces of 16 bytes.
     """
@@ -201,8 +202,8 @@ def host_launch(threads: int) -> Launch:
 class Entry:
     """One callable of the object code: its symbol, its arguments in order (sizes last), and how it is started.
 
-    An entry that packs a tensor has the identity of its `packing`: two entries of one identity write the same. Every
-    call runs the entries without one.
+    An entry that packs a tensor has the identity of its `packing`: two entries of one identity write the same contents.
+    Every call runs the entries without a `packing`.
     """
 
     symbol: str
@@ -248,14 +249,14 @@ class _Manifest:
 class Artifact:
     """Object code (of a CPU: ELF, relocatable) with its manifest.
 
-    `entries` are in the order in which a call runs them; those that pack a tensor ("pack", or "pack:wei_p" where there
-    are several) are run when there is something to pack. `needs`: CPU features (LLVM's names) without which the
-    code must not run. `permissions`: what a process must ask the system for before the code runs ("amx": the state of
+    `entries` are in the order in which a call runs them; the entries that pack a tensor ("pack", or "pack:wei_p" if
+    there are several) run when an operand is packed. `needs`: CPU features (LLVM's names) without which the code must
+    not run. `permissions`: requests to the system that a process must make before the code runs ("amx": the state of
     tile registers). `limits`: by tensor, the largest magnitude of its elements with which the results are right; with
     larger ones or NaN, another kernel must run. A tensor that is multiplied by stored zeros has the limit `FINITE`.
-    `requirements` say which sizes a call may have, where these are arguments of the code. `notes` are texts for people.
-    An address, a word of the argument block and an entry of a table have `address_bits`. `plan` is the plan with its
-    nodes (`schedule/planned.py`) where this process compiled the kernel, and None where it was loaded.
+    `requirements` are the legal sizes of a call, if sizes are arguments of the code. `notes` are texts for people. An
+    address, a word of the argument block and an entry of a table have `address_bits`. `plan` is the plan with its nodes
+    (`schedule/planned.py`) where this process compiled the kernel, and None where it was loaded.
     """
 
     code: bytes = field(repr=False)

@@ -1,11 +1,11 @@
 """The binder: from the arguments of an entry, and memory by name, to the words of the entry's argument block.
 
 One binder serves every way of running an entry: in this process, in an emulated machine, in the interpreter, and in
-measurements. Each brings an `ArgumentMemory`. A *place* is what stands for memory there: an address, or an array of the
+measurements. Each brings an `ArgumentMemory`. A *place* identifies memory there: an address, or an array of the
 interpreter.
 
 An entry's words come from two sides. A call gives places of tensors, of packed and shared memory, and values of sizes.
-The binder adds what belongs to the entry alone: scratch memory, tables of pointers, and the memory that stands for
+The binder adds what belongs to the entry alone: scratch memory, tables of pointers, and the memory that represents
 absent pixels. The contents of the last two depend on the places of the call, so `BoundEntry.follow` writes them again
 when these have changed.
 """
@@ -66,10 +66,10 @@ class AddressMemory(ArgumentMemory[int]):
 
 
 class BoundEntry(Generic[Place]):
-    """The words of an entry, with memory of its own behind those of scratch, table and zero arguments.
+    """The words of an entry, with the entry's own memory for scratch, table and zero arguments.
 
-    `words` is the sequence to fill, one word for each argument; `positions` are those of the arguments that a call
-    gives, by name; `followers` write what depends on their places.
+    `words` is the sequence to fill, one word for each argument; `positions` are the positions of the arguments that a
+    call gives, by name; `followers` write the contents that depend on their places.
     """
 
     __slots__ = ("entry", "followers", "positions", "words")
@@ -186,7 +186,7 @@ class Binder(Generic[Place]):
 def absent_pixel(argument: Argument, name: str, points: Array) -> Array:
     """Return the memory of a "zero" argument that holds the zero points `name`: one for all channels, or one for each.
 
-    UsageError where the argument's type has no room for one of them.
+    UsageError if one of them does not fit the argument's type.
     """
     low, high = dtype(argument.dtype).limits
     for n, point in enumerate(points):

@@ -1,4 +1,4 @@
-"""Bounds of values: the least and greatest number that they may be, from the types of the integers in them."""
+"""Bounds of values: the least and the greatest number that a value may be, from the types of the integers in it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from convsmith.ir.types import F32, F64, DType
 from convsmith.ir.value import Binary, Cast, Const, Fma, Value, Where, dtype_of
 
 Bounds = tuple[float, float]
-"""The least and greatest number of a value that is finite and no NaN."""
+"""The least and the greatest number of a value that is finite and not NaN."""
 
 _ROUNDING = 2.0**-22
-"""Relative distance of a rounded f32 or f64 from the number, at most."""
+"""Maximum relative distance of a rounded f32 or f64 from the number."""
 _GREATEST = {F32: 3.4e38, F64: 1e300}
 """Numbers below which no finite value of a type becomes infinite by rounding."""
 
 
 def bounds_of(v: Value, known: dict[Value, Bounds | None] | None = None) -> Bounds | None:
-    """Return the bounds of a number; None where ``v`` may be infinite, NaN or anything of its type.
+    """Return the bounds of a number; None if ``v`` may be infinite, NaN or anything of its type.
 
-    Each bound moves outwards by an f32's rounding, and zero stays zero: rounding changes no sign. ``known`` holds the
-    bounds of the values that ``v`` shares.
+    Each bound moves outwards by an f32's rounding. Zero stays zero, because rounding changes no sign. ``known`` caches
+    the bounds of shared values.
     """
     known = {} if known is None else known
     if v not in known:
@@ -48,7 +48,7 @@ def _found(v: Value, known: dict[Value, Bounds | None]) -> Bounds | None:
 
 
 def _rounded(found: Bounds | None, type_: DType) -> Bounds | None:
-    """Return bounds that a rounding keeps; None where a number may become infinite, and for integers, which wrap."""
+    """Return bounds that hold after rounding; None if a number may become infinite, and for integers, which wrap."""
     if found is None or type_ not in _GREATEST:
         return None
     low, high = found[0] - abs(found[0]) * _ROUNDING, found[1] + abs(found[1]) * _ROUNDING
@@ -56,7 +56,7 @@ def _rounded(found: Bounds | None, type_: DType) -> Bounds | None:
 
 
 def _product(a: Bounds, b: Bounds) -> Bounds:
-    """Return the bounds of a product, which lie at ends of its factors."""
+    """Return the bounds of a product, which are products of bounds of its factors."""
     found = [x * y for x in a for y in b]
     return min(found), max(found)
 

@@ -1,8 +1,8 @@
 """Conversions between data types as LLVM text.
 
-LLVM's own conversions are used if they compile to instructions.  The others are spelled out, because LLVM splits vector
-conversions to integers with saturation into scalars, and turns conversions to bf16, and to f16 without hardware, into
-library calls.
+LLVM's own conversions are used if they compile to instructions. Other conversions are spelled out, because LLVM splits
+vector conversions to integers with saturation into scalars, and turns conversions to bf16, and to f16 without hardware,
+into library calls.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ class CastEmitter(ScalarEmitter):
         self.half = half
         self.intrinsics: dict[tuple[str, DType, int, bool], str] = {}
         self.scalable = False
-        """Whether vectors are scalable: ``vscale`` units of lanes, which the machine defines; lane counts are those of
-        a unit.
+        """Whether vectors are scalable: ``vscale`` units of lanes, which the machine defines; lane counts are per unit.
         """
 
     def vector(self, element: str, lanes: int) -> str:
@@ -72,7 +71,7 @@ class CastEmitter(ScalarEmitter):
         return self.vector("i1", lanes)
 
     def letters(self, lanes: int) -> str:
-        """Return the part of an intrinsic's name that says how many lanes its type has."""
+        """Return the part of an intrinsic's name that encodes the lanes of its type."""
         return f"{'nx' if self.scalable else ''}v{lanes}" if lanes else ""
 
     def suffix(self, t: DType, lanes: int) -> str:
@@ -89,7 +88,7 @@ class CastEmitter(ScalarEmitter):
         return self.put(f"bitcast {self.type(t, lanes)} {x} to {self.number_type(t, lanes)}")
 
     def kept(self, x: str, t: DType, lanes: int) -> str:
-        """Return the operand ``x`` in the type in which values are kept. Inverse of `number`."""
+        """Return the operand ``x`` in the type in which values are kept; the inverse of `number`."""
         return self.put(f"bitcast {self.number_type(t, lanes)} {x} to {self.type(t, lanes)}") if is_word(t) else x
 
     def number_type(self, t: DType, lanes: int) -> str:
@@ -132,7 +131,7 @@ class CastEmitter(ScalarEmitter):
         return self.put(f"select {self.type_i1(lanes)} {c}, {ty} {yes}, {ty} {no}")
 
     def cast(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None = None) -> str:
-        """Return the operand ``x`` of type ``a`` converted to ``b``; ``bounds`` are those of ``x`` where it has any."""
+        """Return the operand ``x`` of type ``a`` converted to ``b``; ``bounds`` are the bounds of ``x``, if known."""
         if a is b:
             return x
         if a.kind == "float" and b.kind != "float":
@@ -161,7 +160,7 @@ class CastEmitter(ScalarEmitter):
         return self.cast(self.convert("sitofp", wide, S32, exact, lanes), exact, b, lanes)
 
     def _float_to_int(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None) -> str:
-        """Return a float as an integer; NaN becomes 0, which a lower limit of 0 makes of it too."""
+        """Return a float as an integer; NaN becomes 0, for unsigned types by the lower limit."""
         if is_word(a):
             x, a = self.cast(x, a, F32, lanes), F32
         ty = self.type(a, lanes)
@@ -175,7 +174,7 @@ class CastEmitter(ScalarEmitter):
             big = self.put(f"fcmp oge {ty} {x}, {self.const(a, 2**31, lanes)}")
             converted = self.convert("fptosi", inside, a, b, lanes)
             return self.choose(big, b, lanes, self.const(b, high, lanes), converted)
-        # A sum in which units are the last place: rounding it rounds x, and its low bits are the integer.
+        # In this sum the last place has the value 1: rounding the sum rounds x, and its low bits are the integer.
         magic = 1.5 * 2.0 ** (23 if a is F32 else 52)
         clamped = self._clamp(x, a, lanes, low, high, bounds)
         rounded = self.put(f"fadd {ty} {clamped}, {self.const(a, magic, lanes)}")
@@ -186,7 +185,9 @@ class CastEmitter(ScalarEmitter):
         return self.put(f"trunc {word} {whole} to {self.type(b, lanes)}")
 
     def _clamp(self, x: str, t: DType, lanes: int, low: float, high: float, bounds: Bounds | None = None) -> str:
-        """Return ``x`` within limits; one that its ``bounds`` keep needs no comparison, and a NaN becomes ``low``."""
+        """Return ``x`` within limits; a limit that its ``bounds`` respect needs no comparison, and a NaN becomes
+        ``low``.
+        """
         ty = self.type(t, lanes)
         least, greatest = (-inf, inf) if bounds is None else bounds
         for op, bound in [("ogt", low)] * (least < low) + [("olt", high)] * (greatest > high):

@@ -1,4 +1,5 @@
-"""Work in forked children: for code generators that keep state of a module or end the process, and on several CPUs."""
+"""Work in forked children: for code generators that keep state of a module or end the process, and to use several CPUs.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ _DONE, _REFUSED = b"\0", b"\1"
 _NUMBER = 4
 """Bytes of a number in a pipe."""
 MOST_NUMBERS = 8192
-"""Maximum number of pieces of work for children: a pipe that nobody reads has memory for twice as many."""
+"""Maximum number of pieces of work for children: an unread pipe has space for twice as many."""
 
 
 def in_child(work: Callable[[], bytes], what: str) -> bytes:
-    """Return what ``work`` returns in a forked child; without forks, in this process.
+    """Return the result of ``work`` in a forked child; without forks, run it in this process.
 
-    ToolchainError, with the text of the child's, where ``work`` raises one, or where the child dies, which names
-    ``what`` the child did.
+    ToolchainError if ``work`` raises one (with its text) or if the child dies; the message names ``what`` the child
+    did.
     """
     if not hasattr(os, "fork"):
         return work()
@@ -45,11 +46,11 @@ def in_child(work: Callable[[], bytes], what: str) -> bytes:
 
 
 def in_children(work: Callable[[int], object], count: int, processes: int, done: Callable[[], object]) -> None:
-    """Call ``work`` with each number below ``count`` in one of several forked ``processes``, and ``done`` in this one
-    after each of these calls.
+    """Call ``work`` with each number below ``count`` in one of several forked ``processes``, and ``done`` in this
+    process after each call.
 
-    A call that raises, or whose process dies, is left out, as are all without forks and those beyond `MOST_NUMBERS`:
-    ``work`` leaves results where the caller looks for them, and makes those that are missing.
+    A call that raises or whose process dies is skipped, as are numbers beyond `MOST_NUMBERS` and, without forks, all
+    numbers: ``work`` stores its results where the caller looks for them, and the caller computes missing results.
     """
     if not hasattr(os, "fork"):
         return
@@ -84,7 +85,7 @@ def _fork() -> int:
 
 
 def _run(work: Callable[[], bytes], pipe: int) -> NoReturn:
-    """Write the outcome of ``work`` to the pipe, and end the process, whose parent goes on with everything else."""
+    """Write the outcome of ``work`` to the pipe, and end the process; the parent continues with everything else."""
     try:
         try:
             answer = _DONE + work()
@@ -97,10 +98,10 @@ def _run(work: Callable[[], bytes], pipe: int) -> NoReturn:
 
 
 def _work(work: Callable[[int], object], numbers: int, pipe: int) -> NoReturn:
-    """Call ``work`` with numbers from a pipe that other children read too, until none is left, and end the process."""
+    """Call ``work`` with numbers from a pipe that all children read, until it is empty, and end the process."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
-        warnings.simplefilter("ignore")  # the caller warns of what it finds
+        warnings.simplefilter("ignore")  # the caller warns about missing results
         while number := os.read(numbers, _NUMBER):
             answer = _REFUSED
             with suppress(Exception):

@@ -1,6 +1,6 @@
 """Debug information of a module: the line of a listing of the IR that each LLVM instruction comes from.
 
-Assembly then has a `.loc` directive before the instructions of each line. The instructions are the same as without.
+Assembly then has a `.loc` directive before the instructions of each line. The instructions do not change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from convsmith.ir.stmt import Stmt
 __all__ = ["DebugLines"]
 
 _VERSION, _FILE, _UNIT, _TYPE, _FIRST = range(1000, 1005)
-"""Numbers of nodes of metadata; those of functions follow."""
+"""Numbers of metadata nodes; the nodes of functions follow."""
 
 
 class DebugLines:

@@ -1,7 +1,7 @@
-"""Decodes JSON values into the types that a dataclass declares, and refuses anything else.
+"""Decodes JSON values into the types that a dataclass declares, and rejects all other values.
 
 A decoder is created once per type. It takes the output of `json.loads` and raises ValueError for a value that is not of
-the type. Lists become tuples; nothing else is converted.
+the type. Lists become tuples; no other value is converted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Values that are never denormal, because instructions that flush denormal sums to zero have made them.
 
-The conversion of such values to bf16 is one instruction, which takes denormal numbers for zero.
+Such values are converted to bf16 by one instruction, which treats denormal numbers as zero.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from convsmith.ir.walk import statements_of
 
 
 def flushed_buffers(kernel: Kernel, rows: Mapping[str, Instruction]) -> frozenset[Buffer]:
-    """Return the buffers to which the functions of ``kernel`` write flushed sums and copies of them, and nothing else.
+    """Return the buffers to which the functions of ``kernel`` write only flushed sums, copies of them and zeros.
 
-    A zero, with which sums begin, is no denormal number.
+    Sums start at zero, which is not denormal.
     """
     written: dict[Buffer, list[Value | bool]] = {}
     for body in (kernel.body, *(f.body for f in kernel.functions)):

@@ -1,7 +1,7 @@
 """Kernels of threads as LLVM text, in the dialect of a device.
 
-The code of a thread is scalar code like that of a CPU: accumulators are SSA values, and the IR determines order,
-addresses and reuse. Loops over groups and threads have one iteration here, whose number the device gives.
+The code of a thread is scalar code, as for a CPU: accumulators are SSA values, and the IR determines order, addresses
+and reuse. Loops over groups and threads have a single iteration here, whose number the device provides.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["ThreadEmitter"]
 
 
 class ThreadEmitter(FunctionEmitter):
-    """Emits the statements of one thread; `definitions` are those of the arrays that a group shares."""
+    """Emits the statements of one thread; `definitions` declare the arrays that a group shares."""
 
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
         written, flushed = written_buffers(kernel.body), flushed_buffers(kernel, facts.rows)
@@ -57,7 +57,7 @@ class ThreadEmitter(FunctionEmitter):
         self.divisors: dict[Var, int] = {}
         self.definitions: list[str] = []
         self.taken = 0
-        """Bytes of the dynamic array that arrays of the kernel take."""
+        """Bytes of the dynamic array that the kernel's arrays use."""
         self.alignment_of_shared = ALIGNMENT
         self.lane_fragments, self.joins = LaneFragments(kernel.body, facts.rows), joins(kernel.body)
         self.named: dict[Var, Index] = {}
@@ -191,7 +191,7 @@ class ThreadEmitter(FunctionEmitter):
             self.slots[slot] = self.put(f"bitcast i32 {x} to {self.slot_type(slot)}")
 
     def _lane_registers(self, v: object) -> list[str]:
-        """Return the registers of a fragment: integers of their bits where they hold several elements."""
+        """Return the registers of a fragment: as integers if a register holds several elements."""
         assert isinstance(v, Load)
         fragment = self.lane_fragments.fragment(v.buffer, v.index)
         found = []
@@ -239,7 +239,7 @@ class ThreadEmitter(FunctionEmitter):
         if s.kind == "warp" and 0 not in self.geometry.axes.values():
             raise InternalError(f"{self.symbol}: warps have no loop over lanes")
         if s.kind == "warp" and 0 not in self.numbers:
-            self.numbers[0] = self._number(s, 0)  # lanes have one number: it stands before all branches
+            self.numbers[0] = self._number(s, 0)  # lane numbers are emitted once, before all branches
         number = self.numbers[0] if s.kind == "lane" and 0 in self.numbers else self._number(s, n)
         if not (s.lo.is_const and s.lo.const == 0):
             number = self.put(f"add {self.it} {number}, {self.index(s.lo)}")
@@ -338,8 +338,8 @@ class ThreadEmitter(FunctionEmitter):
 
     def cond(self, c: Cond) -> str:
         """Compare the sum of the added terms with the sum of the subtracted ones, which takes fewer registers than a
-        comparison of their difference with 0. In such a difference, Intel's driver for CPUs mistakes a negated number
-        of a thread for a bound of its loop over the threads, and runs too few of them.
+        comparison of their difference with 0. In a difference, Intel's driver for CPUs mistakes a negated thread number
+        for a bound of its loop over threads, and runs too few threads.
         """
         if not isinstance(c, Ge0):
             return super().cond(c)
@@ -349,8 +349,8 @@ class ThreadEmitter(FunctionEmitter):
         return self.put(f"icmp sge {self.it} {self.index(sides[0])}, {self.index(sides[1])}")
 
     def alignment(self, v: Load) -> int:
-        """Return the bytes that divide the place of the first lane, as far as the place of the buffer is aligned and
-        the vector is long: a device accesses aligned vectors at once.
+        """Return the bytes that divide the address of the first lane, up to the alignment of the buffer and the size of
+        the vector: a device accesses aligned vectors at once.
         """
         t, whole = v.buffer.dtype, v.buffer.dtype.bytes * max(lanes_of(v), 1)
         start = ALIGNMENT if v.buffer.scope == "shared" else self.dialect.alignment

@@ -47,7 +47,9 @@ class FragmentEmitter(Protocol):
 
 
 class Assignment:
-    """The register of each fragment during the lifetime of a fragment buffer; ``shapes`` are those of all registers."""
+    """The register of each fragment during the lifetime of a fragment buffer; ``shapes`` are the shapes of all
+    registers.
+    """
 
     def __init__(self, body: Stmt, rows: Mapping[str, Instruction], file: FragmentFile) -> None:
         self.number: dict[Place, int] = {}
@@ -88,7 +90,9 @@ class Configurations:
 
     @staticmethod
     def of(kernel: Kernel, rows: Mapping[str, Instruction], file: FragmentFile | None) -> Configurations | None:
-        """Return the configurations of a kernel; None if it does not use fragments, or their registers need none."""
+        """Return the configurations of a kernel; None if it does not use fragments, or their registers need no
+        configuration.
+        """
         bodies = (kernel.body, *(f.body for f in kernel.functions))
         every = (s for body in bodies for s in statements_of(body) if isinstance(s, Invoke))
         if not any(s.dst.buffer.scope == "fragment" and rows[s.instruction].result.file != VECTORS for s in every):
@@ -120,7 +124,7 @@ class Configurations:
 class Fragments:
     """The registers during the lifetime of a fragment buffer.
 
-    ``streamed`` are the names of streamed buffers, ``emitter`` emits the function around.
+    ``streamed`` are the names of streamed buffers, ``emitter`` emits the enclosing function.
     """
 
     def __init__(
@@ -134,7 +138,7 @@ class Fragments:
         self.is_awake = False
 
     def enter(self) -> None:
-        """Begin a block: it may follow any number of products, and other operands may be in registers."""
+        """Begin a block: any number of products may precede it, and the operands in registers are unknown."""
         self.forget()
         self.is_awake = False
 
@@ -143,7 +147,7 @@ class Fragments:
         self.read.clear()
 
     def emit(self, line: str) -> str:
-        """Emit an expression, and return the name of its result; nothing for a call without one."""
+        """Emit an expression, and return the name of its result; the empty string for a call without a result."""
         if "call void @" not in line:
             return self.emitter.put(line)
         self.emitter.lines.append(f"  {line}")

@@ -21,7 +21,7 @@ Spans = dict[tuple[Gathered, Extent], Extent]
 
 
 def is_gather(v: Load) -> bool:
-    """Return whether a load is a gather, of one active lane at least."""
+    """Return whether a load is a gather with at least one active lane."""
     lanes = v.lanes
     return lanes is not None and v.buffer.scope != "register" and lanes.stride not in (0, 1) and bool(lanes.touched)
 
@@ -39,9 +39,9 @@ def extent_of(v: Load) -> Extent:
 
 
 def room_of(v: Load) -> int:
-    """Return the elements of the longest range that serves a gather: one vector, or two if its lanes need two.
+    """Return the elements of the longest range that covers a gather: one vector, or two if its lanes need two.
 
-    The last element of two vectors stands for the lanes of a gather that are not active.
+    The last element of two vectors is read by inactive lanes.
     """
     assert v.lanes is not None
     lo, hi = extent_of(v)
@@ -49,8 +49,8 @@ def room_of(v: Load) -> int:
 
 
 def spans_of(stmts: Sequence[Stmt]) -> Spans:
-    """Return, for each gather in statements that all run, the range that it shares with its neighbours, if the vectors
-    of each gather hold it.
+    """Return, for each gather in statements that all run, the range that it shares with its neighbours, provided that
+    the vectors of each gather cover the range.
     """
     found: dict[Gathered, dict[Extent, int]] = {}
     for s in stmts:

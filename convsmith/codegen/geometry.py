@@ -35,9 +35,9 @@ class Geometry:
 def geometry(kernel: Kernel) -> Geometry:
     """Return the geometry of ``kernel``.
 
-    InternalError where its loops over groups, over threads or warps, and over lanes are not a nest of at most three
-    loops each around all that has an effect. There may be several loops over the lanes of a warp, which executes the
-    statements between them.
+    InternalError unless its loops over groups, over threads or warps, and over lanes form nests of at most three loops
+    each around all statements with an effect. Several loops over the lanes of a warp are permitted; the warp executes
+    the statements between them.
     """
     if is_pipelined(kernel):
         return _pipeline_geometry(kernel)
@@ -71,10 +71,10 @@ def tensor_maps(kernel: Kernel) -> list[tuple[Buffer, TensorMap]]:
 
 
 def _pipeline_geometry(kernel: Kernel) -> Geometry:
-    """Return the geometry of a kernel with a pipelined loop: lanes along the first axis, warps along the second, of
-    which the last one produces.
+    """Return the geometry of a kernel with a pipelined loop: lanes along the first axis, warps along the second; the
+    last warp is the producer.
 
-    InternalError where its loops over warps or lanes differ.
+    InternalError if its loops over warps or lanes differ.
     """
     groups = _nest(kernel, ("grid",))
     loops = {k: [s for s in statements_of(kernel.body) if isinstance(s, For) and s.kind == k] for k in THREAD_LOOPS}
@@ -92,7 +92,7 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
 
 
 def slots_of(copies: Sequence[TensorCopy]) -> int:
-    """Return the slots of the buffers that ``copies`` fill: one of them is filled by all copies to its buffer."""
+    """Return the slots of the buffers that ``copies`` fill; all copies to one buffer fill the same slot."""
     buffer = copies[0].dst.buffer
     return buffer.size // sum(s.map.size for s in copies if s.dst.buffer is buffer)
 

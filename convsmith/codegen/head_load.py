@@ -10,7 +10,8 @@ __all__ = ["load_head"]
 
 
 def load_head(emit: ShuffleEmitter, head: HeadLoad, t: DType, where: str, lanes: int, active: int) -> str:
-    """Return the vector of ``lanes`` whose first ``active`` elements are loaded from ``where``; the others are zero.
+    """Return the vector of ``lanes`` whose first ``active`` elements are loaded from ``where``; the remaining elements
+    are zero.
 
     A vector that is longer than a register is loaded register by register.
     """

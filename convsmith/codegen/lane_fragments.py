@@ -30,7 +30,7 @@ __all__ = ["LaneFragments", "Place"]
 
 Numbers = npt.NDArray[np.int64]
 Place = tuple[int, int]
-"""A register of a lane, and the element of it."""
+"""A register of a lane, and an element of the register."""
 
 
 class LaneFragments:
@@ -49,7 +49,7 @@ class LaneFragments:
         self._known: dict[tuple[Operand, tuple[Index, ...], Lanes | None], tuple[Place, ...]] = {}
 
     def fragment(self, buffer: Buffer, index: Sequence[Index]) -> tuple[int, ...]:
-        """Return the number of the fragment that ``index`` lies in."""
+        """Return the number of the fragment that contains ``index``."""
         lead = index[: len(index) - len(self.operands[buffer].shape)]
         if any(not i.is_const for i in lead):
             raise InternalError(f"fragment {buffer.name}[{', '.join(map(str, index))}] has no constant number")
@@ -60,7 +60,7 @@ class LaneFragments:
     ) -> tuple[Place, ...]:
         """Return the registers and elements of an access by each lane; ``named`` are the indices that have names.
 
-        InternalError where lanes would access elements of others.
+        InternalError if a lane would access elements of another lane.
         """
         operand = self.operands[buffer]
         tail = tuple(index[len(index) - len(operand.shape) :])
@@ -90,8 +90,10 @@ class LaneFragments:
         return tuple(found)
 
     def received(self, dst: Load, row: Instruction, named: Mapping[Var, Index]) -> list[tuple[int, ...]]:
-        """Return the number of the register that each register of a lane's result is, where lanes give each other
-        elements: lane by lane, ``dst`` is where the elements of the lane's address go.
+        """Return, lane by lane, the register that supplies each register of the lane's result, if lanes exchange
+        elements.
+
+        ``dst`` is the destination of the elements at a lane's own address.
         """
         operand, layout = self.operands[dst.buffer], row.exchange
         assert layout is not None and dst.lanes is not None

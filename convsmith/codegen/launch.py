@@ -25,7 +25,9 @@ class TaskStart(NamedTuple):
 
 
 def _gomp_part(word: str) -> str:
-    """Return the lines that ask GOMP for a thread's number and their count, which it gives as 32-bit integers."""
+    """Return the lines that ask GOMP for a thread's number and the number of threads, which GOMP returns as 32-bit
+    integers.
+    """
     names = (("who", "thread_num"), ("all", "num_threads"))
     if word == "i32":
         names = (("tid", "thread_num"), ("n", "num_threads"))
@@ -47,7 +49,7 @@ _STARTS = {
 def entry_text(symbol: str, launch: Launch, word: str, declared: dict[str, None]) -> str:
     """Return the function `symbol`, which runs all parts of an entry, numbered by values of the type `word`.
 
-    `declared` gets what it calls.
+    The declarations of called functions are added to `declared`.
     """
     if launch.kind == "call":
         call = f"  call void @{symbol}_chunk(ptr %args, {word} 0, {word} 1)\n"

@@ -24,9 +24,9 @@ from convsmith.diag.settings import settings
 _OPTIONS = ("-hexagon-vector-combine=false",)
 """Options of LLVM's code generators.
 
-The pass that combines vectors for Hexagon joins neighbouring stores to stores of aligned blocks. The last block it
-reads and writes whole: also bytes behind the stores, which another thread may write, and a page in which no byte is
-stored. On products of vectors that were splatted and then extended, the pass ends the process.
+The pass that combines vectors for Hexagon joins neighbouring stores to stores of aligned blocks. It reads and writes
+the last block as a whole, including bytes after the stores, which another thread may write, and possibly a page to
+which no byte is stored. The pass also crashes on products of vectors that were splatted and then extended.
 """
 
 
@@ -39,17 +39,17 @@ def _initialised() -> None:
 
 
 _OPTIMISATION = {"spirv32": 0, "spirv64": 0}
-"""Optimisation levels of LLVM's code generators by architecture; every other one has level 2.
+"""Optimisation levels of LLVM's code generators by architecture; the default is level 2.
 
-The optimiser for SPIR-V mistakes the types of pointers that strength reduction makes, and a driver optimises the code
-anyway. Its code generator also keeps state of each module as long as the process lives, and may number the blocks of
-the next module by it: code generators of level 0 are not kept, and run in a process of their own.
+The optimiser for SPIR-V infers wrong types for pointers that strength reduction creates, and a driver optimises the
+code anyway. Its code generator also keeps state of each module for the lifetime of the process, which may affect the
+numbering of blocks in the next module: code generators of level 0 are not reused, and run in their own process.
 """
 
 
 @cache
 def _architecture(triple: str) -> str:
-    """Return LLVM's name of the code generator for a target. ToolchainError: LLVM has none."""
+    """Return LLVM's name of the code generator for a target. ToolchainError if LLVM has none."""
     _initialised()
     try:
         return str(llvm.Target.from_triple(triple).name)
@@ -69,7 +69,7 @@ def machine(triple: str, cpu: str, features: str) -> Any:
 
 
 def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
-    """Return a new code generator that optimises as ``opt`` says; 0 is not at all."""
+    """Return a new code generator with optimisation level ``opt``; 0 disables optimisation."""
     found = llvm.Target.from_triple(triple)
     return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
 
@@ -110,7 +110,7 @@ os.register_at_fork(after_in_child=_resume_in_child)
 
 
 def parse(text: str, triple: str, cpu: str, features: str) -> Any:
-    """Return the LLVM module of a text. ToolchainError keeps LLVM's message."""
+    """Return the LLVM module of a text. ToolchainError carries LLVM's message."""
     return _parsed(text, machine(triple, cpu, features))
 
 
@@ -136,7 +136,7 @@ def assembly(text: str, triple: str, cpu: str, features: str) -> str:
 
 
 def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[Any, Any], bytes]) -> bytes:
-    """Return what `emit(code generator, module)` returns, in a process of its own where the generator keeps state.
+    """Return the result of `emit(code generator, module)`, in a separate process if the code generator keeps state.
 
     The features of SPIR-V are its extensions, which are an option of the process.
     """
@@ -157,7 +157,7 @@ def joined_code(
     texts: Sequence[str], public: Collection[str], triple: str, cpu: str, features: str, is_text: bool = False
 ) -> bytes:
     """Return the object code, or with ``is_text`` the assembly, of modules joined to one whose only visible symbols are
-    ``public``; functions and constants that these do not need are left out.
+    ``public``; functions and constants that ``public`` does not need are dropped.
     """
     tm = machine(triple, cpu, features)
     first, *others = (_parsed(text, tm) for text in texts)

@@ -42,7 +42,7 @@ from convsmith.ir.walk import statements_of, walk
 
 
 def written_buffers(body: Stmt) -> set[Buffer]:
-    """Return the buffers that a function writes; the contents of all others are constant while it runs."""
+    """Return the buffers that a function writes; the contents of other buffers are constant while it runs."""
     stored = {s.buffer for s in statements_of(body) if isinstance(s, (Store, AtomicAdd))}
     return stored | {s.dst.buffer for s in statements_of(body) if isinstance(s, (AsyncCopy, Invoke))}
 
@@ -54,13 +54,14 @@ def accesses(body: Stmt) -> Iterator[Load | Store]:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a target that code generation needs: LLVM's name for it, the attributes of every function, its
-    instructions by name, what some do with f16, its registers for fragments, the bits of an address, the way in which
-    it loads leading lanes, its lookup of bytes, a device's dialect of kernels of threads, and the function that orders
-    stores past the caches; besides, the debug information that a module is to have. Where vectors in aligned memory
-    have instructions of their own, the arrays ``own`` of kernels begin at multiples of ``alignment`` bytes, and so do
-    private buffers; ``places`` are those of the kernel in hand. Functions that run a part of an entry have the
-    ``part_attributes`` as well, and outlined ones the ``called_attributes``.
+    """The facts about a target that code generation needs.
+
+    They are LLVM's name of the target, the attributes of every function, the instructions by name, the use of f16
+    instructions, the registers for fragments, the bits of an address, the ways to load leading lanes and to look up
+    bytes, a device's dialect, and the function that orders non-temporal stores. ``debug`` is the debug information of
+    the module. If vectors in aligned memory have their own instructions, the arrays ``own`` of kernels and private
+    buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the kernel that is emitted. Functions that
+    run a part of an entry also have the ``part_attributes``, outlined functions the ``called_attributes``.
     """
 
     triple: str
@@ -102,7 +103,7 @@ class FunctionEmitter(ValueEmitter):
         self.task_range: tuple[str, str] | None = None
 
     def alignment(self, v: Load) -> int:
-        """Return the bytes to which the lanes of an access are aligned for certain."""
+        """Return the bytes to which the lanes of an access are certainly aligned."""
         return super().alignment(v) if self.facts.places is None else self.facts.places.bytes_of(v)
 
     def prepare(self, body: Stmt) -> None:
@@ -158,7 +159,7 @@ class FunctionEmitter(ValueEmitter):
     def _fragments(self, s: Alloc) -> None:
         """Emit the statements during the lifetime of a fragment buffer."""
         assert self.facts.fragments is not None
-        if self.configurations is None:  # else what configures the registers declares all of their intrinsics
+        if self.configurations is None:  # otherwise, configuring the registers declares all of their intrinsics
             self.declared |= dict.fromkeys(self.facts.fragments.declare)
         made = Fragments(s.body, self.rows, self.facts.fragments, self.streamed, self)
         self.fragments[s.buffer] = made
@@ -171,7 +172,7 @@ class FunctionEmitter(ValueEmitter):
         super().start(label)
 
     def _PointerLoad(self, s: PointerLoad) -> None:
-        """Emit the loaded pointer, and those of the nested statements of its kind: hundreds may be nested."""
+        """Emit the loaded pointer, and iteratively the directly nested PointerLoads, of which there may be hundreds."""
         around = [(len(self.lines), s)]
         self._pointer(s)
         while isinstance(s.body, PointerLoad):
@@ -226,7 +227,7 @@ class FunctionEmitter(ValueEmitter):
         self.store(s.buffer, s.index, s.lanes, x)
 
     def _load_rows(self, v: Load) -> str:
-        """Return the vector of rows of adjacent lanes in memory. The last lanes may be absent: they are zero."""
+        """Return the vector of rows of adjacent lanes in memory. The last lanes may be absent, and are zero."""
         assert v.lanes is not None
         _, width, _ = v.lanes.rows or (1, v.lanes.count, 0)
         return self.value(v, v.lanes.count) if width == v.lanes.count else self.load_rows(v, v.lanes, width)
@@ -252,7 +253,7 @@ class FunctionEmitter(ValueEmitter):
         registers = {x.name: self.registers_of(x, a) for x, a in zip(read, args)}
         count = row.result.layout.registers
         if count == 1:
-            held = self.is_held(s.dst.buffer)  # its lanes that the instruction leaves out keep what they hold
+            held = self.is_held(s.dst.buffer)  # lanes that the instruction leaves out keep their values
             registers[row.result.name] = [self.read_slot(s.dst) if held else self.load(s.dst)]
         self.declared |= row.declarations
         if row.predicate and s.dst.lanes is not None:
@@ -264,7 +265,7 @@ class FunctionEmitter(ValueEmitter):
             self.slots[s.dst.buffer, (n,)] = x
 
     def _form(self, row: Instruction, args: tuple[Value, ...]) -> tuple[Instruction, tuple[Value, ...]]:
-        """Return the form of a row that serves its factors, and these as the form takes them."""
+        """Return the form of a row that suits its factors, and the factors in that form."""
         if row.repeated is None:
             return row, args
         factors = zip(row.operands[1:], row.repeated.operands[1:])
@@ -377,7 +378,9 @@ class FunctionEmitter(ValueEmitter):
         return found if self.bits == 64 else self.put(f"trunc i64 {found} to {self.it}")
 
     def _scalable(self, s: For, var: str, hi: str) -> None:
-        """Emit the iterations of a scalable loop from ``var`` on that run at once, as far as there are any."""
+        """Emit the iterations of a scalable loop from ``var`` on that run at once, up to the number of remaining
+        iterations.
+        """
         self.scalable = True
         rest = self.put(f"sub nsw {self.it} {hi}, {var}")
         if self.bits < 64:
@@ -393,8 +396,8 @@ class FunctionEmitter(ValueEmitter):
     def advance(self, c: Carried, pointer: str) -> str:
         """Return the pointer of the next iteration.
 
-        The freeze costs no instruction. It hides the pointer from LLVM's loop strength reduction, which would find
-        nothing and take a third of the compile time.
+        The freeze costs no instruction. It hides the pointer from LLVM's loop strength reduction, which would take a
+        third of the compile time without effect.
         """
         type_ = self.pointer(c.buffer)
         step = c.buffer.dtype.bytes_of(c.step) // c.buffer.dtype.bytes_of(1)

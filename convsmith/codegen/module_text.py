@@ -1,4 +1,4 @@
-"""Modules as LLVM text: the functions of each kernel, the one that runs a part of its tasks, and its entry."""
+"""Modules as LLVM text: the functions of each kernel, the function that runs a part of its tasks, and its entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from convsmith.ir.stmt import Block, For, Function, Kernel, Let, Stmt
 
 def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, flushed: frozenset[Buffer],
                   configurations: Configurations | None, declared: dict[str, None]) -> str:  # fmt: skip
-    """Return an outlined function; it is not inlined, so that equal tiles share it and LLVM compiles it alone."""
+    """Return an outlined function; it is not inlined, so that equal tiles share it and LLVM compiles it separately."""
     written = written_buffers(f.body)
     e = FunctionEmitter(kernel, facts, symbol, written, flushed, configurations)
     e.configured = configurations is not None and bool(configurations.left_to_callers[f.name])
@@ -75,12 +75,12 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
 
 
 def _quoted(attributes: tuple[str, ...]) -> str:
-    """Return attributes of a function as they follow its group."""
+    """Return the attributes of a function that follow its attribute group."""
     return "".join(f' "{name}"' for name in attributes)
 
 
 def _share(e: FunctionEmitter, s: Stmt) -> None:
-    """Emit this thread's part of a statement: a range of a parallel loop's tasks; anything else runs on the first
+    """Emit this thread's part of a statement: a range of a parallel loop's tasks; any other statement runs on the first
     thread.
     """
     if isinstance(s, Let):
@@ -118,7 +118,7 @@ def _share(e: FunctionEmitter, s: Stmt) -> None:
 def module_text(
     kernels: Mapping[str, tuple[Kernel, Launch]], facts: Facts, scratch: Mapping[Buffer, tuple[int, int]]
 ) -> str:
-    """Return a module with an entry for each symbol: its kernel, and how the entry is started."""
+    """Return a module with an entry for each symbol, given its kernel and its launch."""
     declared: dict[str, None] = {}
     parts = []
     for symbol, (kernel, launch) in kernels.items():
@@ -136,7 +136,7 @@ def kernel_text(
 ) -> list[str]:
     """Return the functions of a kernel. The last one runs a part of its tasks.
 
-    Stores past the caches need aligned vectors. A kernel that has some runs another form of it on results elsewhere.
+    Non-temporal stores need aligned vectors. A kernel that has them also has a form for unaligned results.
     """
     results = streamed_results(kernel)
     if results:
@@ -151,7 +151,7 @@ def kernel_text(
 def form_text(
     kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
 ) -> list[str]:
-    """Return the outlined functions of a kernel, and the one that runs a part of its tasks."""
+    """Return the outlined functions of a kernel, and the function that runs a part of its tasks."""
     if facts.alignment:
         own = (*scratch, *(b for b in kernel.params if b.name in facts.own))
         facts = replace(facts, places=AlignedPlaces(kernel, own, facts.alignment))

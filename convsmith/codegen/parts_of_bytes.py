@@ -1,7 +1,7 @@
-"""Elements that share a byte: memory gives whole bytes, of which vectors and scalars are unpacked.
+"""Elements that share a byte: loads read whole bytes and unpack them into vectors or scalars.
 
 The first element of a byte is in its lower half. A vector that starts at a whole byte is unpacked by shifts within
-words of two bytes; any other access goes element by element.
+words of two bytes; any other access proceeds element by element.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["load_part", "starts_at_byte", "store_part", "store_parts", "unpacked
 
 
 def starts_at_byte(emit: ScalarEmitter, buffer: Buffer, e: Index) -> bool:
-    """Return whether the element at ``e`` is the first of a byte for certain, as all that pointers point at are."""
+    """Return whether the element at ``e`` is certainly the first of a byte; pointers always point to whole bytes."""
     rest = emit.split_address(buffer, e)[1]
     return not (e.const % buffer.dtype.per_byte or any(c % buffer.dtype.per_byte for _, c in rest))
 
 
 def unpacked(emit: ScalarEmitter, t: DType, held: str, lanes: int) -> str:
-    """Return the ``lanes`` elements of 4 bits in a vector ``held`` of bytes, a byte each."""
+    """Return the ``lanes`` elements of 4 bits from a vector ``held`` of bytes, one byte per element."""
     half, words, all_ = lanes // 2, f"<{lanes // 2} x i16>", f"<{lanes} x i8>"
     wide = emit.put(f"zext <{half} x i8> {held} to {words}")
     upper = emit.put(f"shl {words} {wide}, splat (i16 4)")
@@ -32,7 +32,7 @@ def unpacked(emit: ScalarEmitter, t: DType, held: str, lanes: int) -> str:
 
 
 def store_parts(emit: ScalarEmitter, where: str, lanes: int, x: str) -> None:
-    """Store a vector of ``lanes`` elements of 4 bits, a byte each, at ``where``."""
+    """Store a vector of ``lanes`` 4-bit elements, held in one byte each, at ``where``."""
     half, words = lanes // 2, f"<{lanes // 2} x i16>"
     pairs = emit.put(f"bitcast <{lanes} x i8> {x} to {words}")
     low = emit.put(f"and {words} {pairs}, splat (i16 15)")
@@ -53,7 +53,7 @@ def load_part(emit: ScalarEmitter, buffer: Buffer, e: Index) -> str:
 
 
 def store_part(emit: ScalarEmitter, buffer: Buffer, e: Index, x: str) -> None:
-    """Store one element of 4 bits, and leave the other one of its byte as it is."""
+    """Store one element of 4 bits, and preserve the other element of its byte."""
     where, shift = _place(emit, buffer, e)
     held = emit.put(f"load i8, ptr {where}, align 1")
     own = emit.put(f"shl i8 15, {shift}")
@@ -66,7 +66,7 @@ def store_part(emit: ScalarEmitter, buffer: Buffer, e: Index, x: str) -> None:
 
 
 def _signed(emit: ScalarEmitter, x: str, ty: str, eight: str) -> str:
-    """Return numbers from 0 to 15 as those from -8 to 7 of the same four bits."""
+    """Return numbers from 0 to 15 as the signed numbers, -8 to 7, with the same four bits."""
     raised = emit.put(f"xor {ty} {x}, {eight}")
     return emit.put(f"sub {ty} {raised}, {eight}")
 

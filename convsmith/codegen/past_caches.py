@@ -1,6 +1,6 @@
-"""Stores past the caches: vectors of a result that nothing reads again before they would leave the caches.
+"""Non-temporal stores of vectors of a result that is not read again before it would be evicted from the caches.
 
-A store past the caches fetches no cache line. It needs the alignment of its vector, which a caller's array may lack: a
+A non-temporal store fetches no cache line. It needs the alignment of its vector, which a caller's array may lack, so a
 kernel with such stores has two forms, and the address of the result decides between them.
 """
 
@@ -17,11 +17,11 @@ STORE = "!nontemporal !0"
 METADATA = "!0 = !{i32 1}\n"
 """The node of metadata to which the mark refers."""
 ALIGNED = 64
-"""Bytes that divide the place of a result in the form with such stores: those of the widest vector."""
+"""Alignment, in bytes, of a result in the form with non-temporal stores: the widest vector."""
 
 
 def streamed_results(kernel: Kernel) -> list[Buffer]:
-    """Return the results of ``kernel`` that are stored past the caches."""
+    """Return the results of ``kernel`` that are stored non-temporally."""
     if not kernel.streamed:
         return []
     bodies = (kernel.body, *(f.body for f in kernel.functions))
@@ -30,7 +30,7 @@ def streamed_results(kernel: Kernel) -> list[Buffer]:
 
 
 def dispatch_text(kernel: Kernel, results: Sequence[Buffer], symbol: str, word: str) -> str:
-    """Return the function that runs a part of the tasks in the form for aligned ``results``, or in the other one.
+    """Return the function that runs a part of the tasks, in the form for aligned ``results`` or in the other form.
 
     Words of the argument block have the type ``word``.
     """

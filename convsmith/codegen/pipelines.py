@@ -1,7 +1,7 @@
-"""Kernels with a pipelined loop as LLVM text: one warp produces, the others consume.
+"""Kernels with a pipelined loop as LLVM text: one warp produces, the other warps consume.
 
 A slot of shared memory has two barriers. A *full* barrier ends a phase once the copies of a step have brought their
-bytes; a *free* one, once every warp that consumes has multiplied them. The step ``s`` uses the slot ``s % slots`` for
+bytes; a *free* barrier, once every consumer warp has multiplied them. The step ``s`` uses the slot ``s % slots`` for
 the ``s // slots``-th time; the parity of that number names the phase that it waits for.
 """
 
@@ -26,17 +26,17 @@ from convsmith.ir.walk import statements_of
 __all__ = ["PipelineEmitter"]
 
 UNDER_WAY = 1
-"""Steps whose products may be under way when a consumer starts those of the next step."""
+"""Number of earlier steps whose products may still be pending when a consumer starts the products of the next step."""
 _WARP = 32
-"""Threads that arrive at a barrier as one."""
+"""Number of threads that arrive at a barrier together."""
 SWIZZLES = {128: 1, 64: 2, 32: 3}
-"""Number of a swizzle in a descriptor, by the bytes of a row, which it permutes."""
+"""Number of a swizzle in a descriptor, by the bytes of a row."""
 ROWS = 8
 """Rows of the pattern that a swizzle repeats."""
 
 
 class _WarpFragments(LaneFragments):
-    """Fragments whose first coordinate is the number of the warp that owns them: each warp has registers of its own."""
+    """Fragments whose first coordinate is the number of the warp that owns them: each warp has its own registers."""
 
     def fragment(self, buffer: Buffer, index: Sequence[Index]) -> tuple[int, ...]:
         return super().fragment(buffer, (as_index(0), *index[1:]))
@@ -69,7 +69,7 @@ class PipelineEmitter(ThreadEmitter):
         self.is_split = self.is_producing = False
 
     def parameters(self) -> list[str]:
-        """Return the parameters of the tensor maps, which follow those of the arrays."""
+        """Return the parameters for the tensor maps, which follow the parameters for the arrays."""
         return [f"{self.calls.map} {name}" for name in self.maps.values()]
 
     # -- roles
@@ -92,7 +92,7 @@ class PipelineEmitter(ThreadEmitter):
             super().stmt(s)
 
     def _roles(self, body: Stmt) -> None:
-        """Emit the barriers, and then the statements of the producer and of the consumers."""
+        """Emit the barriers, followed by the statements of the producer and of the consumers."""
         for s in statements_of(body):
             if isinstance(s, Alloc) and s.buffer.scope == "shared":
                 self.bases[s.buffer] = self._shared(s.buffer)
@@ -156,7 +156,7 @@ class PipelineEmitter(ThreadEmitter):
         return self._narrowed(self.index(step))
 
     def _slot_and_turn(self) -> tuple[str, str]:
-        """Return the slot of a step, and how often the slot was used before."""
+        """Return the slot of a step, and how many times the slot has been used before."""
         step = self._step(self.loop.var)
         return self.put(f"urem i32 {step}, {self.slots_of_loop}"), self.put(f"udiv i32 {step}, {self.slots_of_loop}")
 
@@ -206,15 +206,17 @@ class PipelineEmitter(ThreadEmitter):
 
     @property
     def _under_way(self) -> int:
-        """The steps whose products are under way when a consumer starts those of the next one."""
+        """Number of earlier steps whose products may still be pending when a consumer starts the products of the next
+        step.
+        """
         return min(UNDER_WAY, self.slots_of_loop - 1)
 
     def _is_first_lane(self) -> str:
-        """Return whether a thread is the first one of its warp of the hardware."""
+        """Return whether a thread is the first of its hardware warp."""
         return self.put(f"icmp eq {self.it} {self.put(f'and {self.it} {self.numbers[0]}, {_WARP - 1}')}, 0")
 
     def _release(self, slot: str) -> None:
-        """Free the slot whose products have ended: that of the step, or of one before it in the same round."""
+        """Free the slot whose products have ended: the slot of this step, or of an earlier step in the same round."""
         first = self._is_first_lane()
         if not self._under_way:
             self._arrive(slot, first)
@@ -225,11 +227,11 @@ class PipelineEmitter(ThreadEmitter):
         self._free(away, first)
 
     def _free(self, step: str, is_asked: str) -> None:
-        """Free the slot of a ``step``, in the threads that are asked to."""
+        """Free the slot of a ``step``, in the selected threads."""
         self._arrive(self.put(f"urem i32 {step}, {self.slots_of_loop}"), is_asked)
 
     def _arrive(self, slot: str, is_asked: str) -> None:
-        """Let the threads that are asked to say that a slot is free."""
+        """Let the selected threads signal that a slot is free."""
         free, on = self.label("free"), self.label("on")
         self.lines.append(f"  br i1 {is_asked}, label %{free}, label %{on}")
         self.start(free)
@@ -238,8 +240,8 @@ class PipelineEmitter(ThreadEmitter):
         self.start(on)
 
     def _settle(self) -> None:
-        """Pass the sums through an empty instruction behind the wait for their products, because LLVM does not know
-        that they change there.
+        """Pass the sums through an empty instruction after the wait for their products, because LLVM does not know that
+        the sums change there.
         """
         slots = [x for use in self.parts.uses for x in self.written_slots(use) if x in self.slots]
         if not slots:
@@ -258,7 +260,7 @@ class PipelineEmitter(ThreadEmitter):
         return super()._lane_registers(v)
 
     def _descriptor(self, v: Load) -> str:
-        """Return the word that says where a factor lies, in rows that are swizzled."""
+        """Return the descriptor of a factor whose rows are swizzled."""
         nbytes = v.buffer.dtype.bytes
         row = next(x.map.box[0] for x in self.copies if x.dst.buffer is v.buffer)
         form = _form(v, row) << 16
@@ -275,7 +277,7 @@ class PipelineEmitter(ThreadEmitter):
 
 
 def _path_to(loop: For, body: Stmt, instead: For) -> Stmt:
-    """Return the loops and the names of ``body`` around ``loop``, with another loop ``instead`` of it."""
+    """Return the loops and the names of ``body`` around ``loop``, with the loop ``instead`` in its place."""
     if body is loop:
         return instead
     if isinstance(body, Block):
@@ -288,9 +290,9 @@ def _path_to(loop: For, body: Stmt, instead: For) -> Stmt:
 
 
 def _form(v: Load, row: int) -> int:
-    """Return the bits of a descriptor behind the address of a factor ``v``, of rows of ``row`` elements.
+    """Return the bits of a descriptor above the address of a factor ``v`` with rows of ``row`` elements.
 
-    InternalError where the factor does not lie in such rows, which follow each other.
+    InternalError unless the factor consists of contiguous rows of that length.
     """
     assert v.lanes is not None
     offsets, nbytes = v.lanes.offsets, v.buffer.dtype.bytes
@@ -307,5 +309,5 @@ def _form(v: Load, row: int) -> int:
 
 
 def _signed(word: int) -> int:
-    """Return the signed number of the same 64 bits."""
+    """Return the signed number with the same 64 bits."""
     return word - (word >> 63 << 64)

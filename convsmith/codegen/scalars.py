@@ -52,7 +52,7 @@ class Scopes:
 
 
 class ScalarEmitter:
-    """The text of one function so far: lines, names, and computed indices and addresses."""
+    """The text of one function under construction: lines, names, and computed indices and addresses."""
 
     def __init__(self, bits: int) -> None:
         self.it = f"i{bits}"
@@ -129,7 +129,7 @@ class ScalarEmitter:
         return total
 
     def _divide(self, e: FloorDiv | Mod | Quot) -> str:
-        """Emit a floor division; LLVM's rounds to zero, so a negative remainder decrements the quotient."""
+        """Emit a floor division; LLVM's division rounds to zero, so a negative remainder decrements the quotient."""
         it, x = self.it, self.index(e.num)
         d = self.index(e.den) if isinstance(e, Quot) else e.den
         if isinstance(d, int) and d & (d - 1) == 0:
@@ -161,7 +161,7 @@ class ScalarEmitter:
 
     def address(self, buffer: Buffer, e: Index) -> str:
         """Return the operand that points at an element: a carried or passed pointer or the buffer's start, plus an
-        offset. Of elements that share a byte, it is the first one in its byte.
+        offset. If elements share a byte, the element must be the first of its byte.
         """
         key = (buffer, e)
         found = self.known.get(key)

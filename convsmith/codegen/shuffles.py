@@ -1,4 +1,4 @@
-"""Shuffles as LLVM text: the lanes of a vector in other places."""
+"""Shuffles of the lanes of vectors as LLVM text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ShuffleEmitter"]
 
 
 class ShuffleEmitter(CastEmitter):
-    """Emits shuffles; ``lookup`` serves those that repeat a lane, where a target has it."""
+    """Emits shuffles; ``lookup`` is used for shuffles that repeat a lane, on targets that have it."""
 
     def __init__(self, bits: int, half: Half, lookup: ByteLookup | None = None) -> None:
         super().__init__(bits, half)
@@ -34,8 +34,8 @@ class ShuffleEmitter(CastEmitter):
     def pick(self, t: DType, x: str, count: int, places: list[int]) -> str:
         """Return the lanes at ``places`` of a vector of ``count`` lanes.
 
-        If the order within each block of 128 bits is the same, blocks are moved first: such shuffles need no index
-        register, and the moved blocks serve several of them.
+        If the order within each block of 128 bits is the same, blocks are moved first: shuffles within blocks need no
+        index register, and several shuffles share the moved blocks.
         """
         size = 128 // t.value_bits
         if size and count == len(places) and not count % size:
@@ -91,7 +91,7 @@ class ShuffleEmitter(CastEmitter):
         return self._shuffle(self.type(t, width), parts[0], "poison", range(len(places)))
 
     def _register(self, lookup: ByteLookup, t: DType, count: int, x: str, start: int) -> str:
-        """Return the register of the lanes of a vector from ``start`` on; lanes behind the vector are undefined."""
+        """Return the register that holds the lanes of a vector from ``start`` on; lanes past the end are undefined."""
         most = lookup.bytes // t.bytes
         if count != most:
             places = [min(start + n, count) for n in range(most)]
@@ -99,7 +99,7 @@ class ShuffleEmitter(CastEmitter):
         return self.put(f"bitcast {self.type(t, most)} {x} to {lookup.type}")
 
     def _of_one_register(self, lookup: ByteLookup, table: str, places: Sequence[int | None]) -> str:
-        """Return the bytes at ``places`` of the register ``table``; a byte is zero where there is no place."""
+        """Return the bytes at ``places`` of the register ``table``; zero for a byte without a place."""
         indices = [lookup.absent if place is None else lookup.index(place) for place in places]
         indices += [lookup.absent] * (lookup.bytes - len(indices))
         listed = ", ".join(f"i8 {n}" for n in indices)

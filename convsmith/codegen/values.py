@@ -42,7 +42,7 @@ Slot = tuple[Buffer, tuple[int, ...]]
 """An accumulator: a register buffer and the constant index of its vector (or scalar)."""
 
 LEAST_ROW = 32
-"""Bits of adjacent lanes from which they are accessed as a vector of their own rather than one by one."""
+"""Minimum bits of adjacent lanes that are accessed as one vector instead of lane by lane."""
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {op: op for op in ("add", "sub", "mul", "and", "or", "xor", "shl")}
@@ -50,7 +50,7 @@ _UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
 
 
 def row_width(t: DType, lanes: Lanes) -> int:
-    """Return the adjacent lanes that one access reaches, where ``lanes`` form a power of two of such rows; else 0."""
+    """Return the adjacent lanes per access if ``lanes`` form a power of two of rows; otherwise 0."""
     rows, width, _ = lanes.rows or (0, 0, 0)
     return width if rows & (rows - 1) == 0 and width * t.bits >= LEAST_ROW else 0
 
@@ -78,9 +78,9 @@ class ValueEmitter(ShuffleEmitter):
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.current = "entry"
         self.past_caches: frozenset[Buffer] = frozenset()
-        """The buffers whose full vectors are stored past the caches, at multiples of a vector's bytes."""
+        """The buffers whose full vectors are stored non-temporally, at multiples of a vector's bytes."""
         self.predicates: dict[int, str] = {}
-        """Within a scalable loop, the predicates of vectors, by the lanes of a unit."""
+        """Within a scalable loop, the predicates of vectors, by the lanes per unit."""
         self.spans: Spans = {}
 
     def start(self, label: str) -> None:
@@ -100,7 +100,7 @@ class ValueEmitter(ShuffleEmitter):
         return vector
 
     def mask(self, lanes: Lanes) -> str:
-        """Return the type and the operand that say which lanes are active."""
+        """Return the type and the operand of the mask of active lanes."""
         if self.scalable:
             return f"{self.type_i1(lanes.count)} {self.predicates[lanes.count]}"
         bits = ", ".join(f"i1 {'true' if lanes.first <= n < lanes.active else 'false'}" for n in range(lanes.count))
@@ -167,7 +167,7 @@ class ValueEmitter(ShuffleEmitter):
         return f"{self.pointer(buffer)} {self.address(buffer, index[0])}"
 
     def alignment(self, v: Load) -> int:
-        """Return the bytes to which the lanes of an access are aligned for certain: those of an element."""
+        """Return the bytes to which the lanes of an access are certainly aligned: the bytes of an element."""
         return v.buffer.dtype.bytes
 
     def load(self, v: Load) -> str:
@@ -224,7 +224,7 @@ class ValueEmitter(ShuffleEmitter):
         return self._load_lanes(v, lanes)
 
     def _load_parts(self, v: Load) -> str:
-        """Load elements that share bytes: a whole vector from whole bytes, else one after the other."""
+        """Load elements that share bytes: a whole vector from whole bytes, otherwise element by element."""
         t, lanes = v.buffer.dtype, v.lanes
         if lanes is None:
             return load_part(self, v.buffer, v.index[0])
@@ -255,7 +255,7 @@ class ValueEmitter(ShuffleEmitter):
             store_part(self, buffer, index[0] + lanes.offsets[lane], one)
 
     def _prefetch(self, pointer: str, where: str, away: int) -> None:
-        """Prefetch the line ``away`` bytes behind an address; a line outside of all memory is not fetched."""
+        """Prefetch the line ``away`` bytes after an address; prefetching outside of mapped memory has no effect."""
         self.declared["declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"] = None
         ahead = self.put(f"getelementptr i8, {pointer} {where}, i64 {away}")
         self.lines.append(f"  call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
@@ -269,7 +269,7 @@ class ValueEmitter(ShuffleEmitter):
         return out
 
     def load_rows(self, v: Load, lanes: Lanes, width: int) -> str:
-        """Return a vector of rows of ``width`` adjacent lanes, as many as a power of two; inactive lanes are zero."""
+        """Return a vector of a power of two of rows of ``width`` adjacent lanes; inactive lanes are zero."""
         t, parts = v.buffer.dtype, []
         for start in range(0, lanes.count, width):
             active = min(width, lanes.active - start)
@@ -285,7 +285,7 @@ class ValueEmitter(ShuffleEmitter):
         return parts[0]
 
     def _gather(self, v: Load, lanes: Lanes, away: int, span: int) -> str:
-        """Return lanes from the one or two vectors that hold the ``span`` elements from ``away`` on; zero if none is
+        """Return lanes from the one or two vectors that hold the ``span`` elements from ``away`` on; zero if no lane is
         active.
 
         Elements beyond the span are zero.
@@ -306,8 +306,8 @@ class ValueEmitter(ShuffleEmitter):
         return self.put(f"select {self.mask(lanes)}, {ty} {x}, {ty} zeroinitializer")
 
     def _narrow(self, t: DType, lanes: Lanes, x: str) -> tuple[Lanes, str]:
-        """Return the half of the vector that contains all active lanes, repeatedly; narrow accesses cross fewer cache
-        lines.
+        """Return the half of the vector that contains all active lanes, repeatedly, because narrow accesses cross fewer
+        cache lines.
         """
         n = lanes.count
         while n % 2 == 0 and n // 2 >= lanes.active and n // 2 * t.bits >= 128:
@@ -417,7 +417,7 @@ class ValueEmitter(ShuffleEmitter):
     def _repeat(self, v: Repeat, t: DType) -> str:
         """Emit a splat of one integer if the lanes fit in one, so that a broadcast from memory is one instruction."""
         n = lanes_of(v.a)
-        scalable, self.scalable = self.scalable, False  # what is repeated is in every unit
+        scalable, self.scalable = self.scalable, False  # the repeated lanes are in every unit
         a, lanes = self.value(v.a, n), lanes_of(v)
         bits = n * t.value_bits
         word = self.put(f"bitcast {self.type(t, n)} {a} to i{bits}") if bits in (16, 32, 64) else ""
@@ -443,7 +443,7 @@ class ValueEmitter(ShuffleEmitter):
             return self.operation(_INT_OPS.get(v.op) or ("ashr" if sign == "s" else "lshr"), t, lanes, a, b)
         if v.op in _FLOAT_OPS:
             return self.operation(_FLOAT_OPS[v.op], t, lanes, a, b)
-        # `b beats a ? b : a` gives a where a is NaN; b must be a number, or be asked as well.
+        # `b beats a ? b : a` gives a if a is NaN; b must be a number, or be tested as well.
         best = self.choose(self.compare(f"fcmp {'ogt' if v.op == 'max' else 'olt'}", t, lanes, b, a), t, lanes, b, a)
         if isinstance(v.b, Const):
             return best
@@ -465,7 +465,8 @@ class ValueEmitter(ShuffleEmitter):
     def _sum(self, t: DType, x: str, lanes: int, group: int) -> str:
         groups = lanes // group
         if groups == 1 and t.kind != "float" and lanes > 1:
-            # LLVM finds byte products in shuffles that add up their lanes, and then drops the sums of some.
+            # LLVM recognises byte products in shuffles that add up their lanes, and then drops the sums of some of
+            # them.
             name = f"@llvm.vector.reduce.add.{self.suffix(t, lanes)}"
             self.declared[f"declare {t.llvm} {name}({self.type(t, lanes)})"] = None
             return self.put(f"call {t.llvm} {name}({self.type(t, lanes)} {x})")
@@ -495,7 +496,7 @@ class ValueEmitter(ShuffleEmitter):
         return parts[0] if width == len(v.args) else self.shuffle(t, width, parts[0], "poison", range(len(v.args)))
 
     def _select(self, v: Select, ty: str, lanes: int) -> str:
-        """Emit a branch, because the operand that is not selected may not be readable."""
+        """Emit a branch, because reading the operand that is not selected may be illegal."""
         yes, no, end = self.label("yes"), self.label("no"), self.label("end")
         self.lines.append(f"  br i1 {self.cond(v.cond)}, label %{yes}, label %{no}")
         arms = []

@@ -1,8 +1,8 @@
-"""Places at which the lanes of a warp wait for each other: where one reads shared memory that another has written.
+"""Places at which the lanes of a warp wait for each other: where a lane reads shared memory that another has written.
 
-A loop over lanes ends in a join. The lanes of a warp need not run in step, so a join is an instruction where a later
-statement of the warp touches shared memory that lanes wrote, or writes memory that they read, with no barrier of the
-group between.
+A loop over lanes ends in a join. The lanes of a warp need not run in lock step, so a join instruction is placed where a
+later statement of the warp accesses shared memory that lanes wrote, or writes memory that they read, without a barrier
+of the group in between.
 """
 
 from __future__ import annotations

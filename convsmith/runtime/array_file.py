@@ -1,4 +1,5 @@
-"""Arrays in files of numpy, which may be damaged: `numpy.load` parses their headers as Python, and raises anything.
+"""Arrays in numpy files, which may be damaged: `numpy.load` parses their headers as Python, and may raise any
+exception.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ UNREADABLE = (
 
 
 def read_array(path: str | os.PathLike[str]) -> Array:
-    """Return the array in a file of `numpy.save`. ValueError says why there is none; UsageError if `path` is no regular
-    file.
+    """Return the array in a file of `numpy.save`. ValueError with the reason if there is none; UsageError if `path` is
+    no regular file.
     """
     try:
         with open_regular(path) as file:

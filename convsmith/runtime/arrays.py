@@ -74,7 +74,7 @@ def as_array(name: str, given: object) -> Array:
 
 
 def without_mask(name: str, array: Array) -> Array:
-    """Return an array that has no masked elements. UsageError if it has some, whose values mean nothing."""
+    """Return an array without a mask. UsageError if elements are masked, because their values are meaningless."""
     if isinstance(array, np.ma.MaskedArray) and array.dtype.names is None and np.ma.is_masked(array):
         count = int(np.count_nonzero(np.ma.getmaskarray(array)))
         raise UsageError(
@@ -111,7 +111,7 @@ def takes_arrays(function: _Function) -> _Function:
 
 
 def _read(name: str, given: object) -> object:
-    """Return an array as a numpy array, and anything else as it is."""
+    """Return an array as a numpy array, and any other value unchanged."""
     return as_array(name, given) if isinstance(given, np.ndarray) or speaks(given) else given
 
 
@@ -153,7 +153,7 @@ def aligned_empty(nbytes: int) -> NDArray[np.uint8]:
 
 
 def aligned_copy(array: Array) -> Array:
-    """Return a copy of `array` with the same strides (none negative), aligned to `ALIGNMENT`."""
+    """Return a copy of `array` with the same (non-negative) strides, aligned to `ALIGNMENT`."""
     span = sum((n - 1) * stride for n, stride in zip(array.shape, array.strides)) + array.itemsize if array.size else 0
     copy: Array = np.ndarray(array.shape, array.dtype, aligned_empty(span), 0, array.strides)
     copy[...] = array
@@ -192,12 +192,12 @@ def is_within(array: Array, limit: float) -> bool:
 
 
 def beyond_text(limit: float) -> str:
-    """Return the words of a message for elements that are beyond `limit`."""
+    """Return the part of a message that describes elements beyond `limit`."""
     return "infinities or NaN" if limit >= FINITE else f"elements beyond {limit:g}"
 
 
 def within_text(limit: float) -> str:
-    """Return the words of a message for elements that are within `limit`."""
+    """Return the part of a message that describes elements within `limit`."""
     return "finite numbers" if limit >= FINITE else f"numbers from {-limit:g} to {limit:g}"
 
 
@@ -223,7 +223,7 @@ class ArraySpec:
         if self._dims[:2] == ("g", "oc") and argument.role == "in":
             self.without_groups = (self.shape[0] * self.shape[1], *self.shape[2:])
         self.stride_forms: set[tuple[int, ...]] = {self.strides}
-        """Strides of earlier arrays that mean the same: those of dims with one element are arbitrary."""
+        """Strides of earlier arrays that are equivalent: the strides of dims with one element are arbitrary."""
 
     def fits(self, array: Array) -> bool:
         """Return whether the kernel can use the array's own memory."""

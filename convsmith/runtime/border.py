@@ -1,6 +1,6 @@
 """`Border`: the tensors that a call takes and returns by name, and the checks before a kernel runs.
 
-If a check fails, nothing has been written.
+A failed check leaves all arrays unchanged.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Border:
     def take(
         self, arrays: Mapping[str, Given], names: Names = BY_NAME
     ) -> tuple[dict[str, Array | Packed], dict[str, Array]]:
-        """Return the checked inputs (those passed, without "inout" ones) and the outputs (new ones if not passed)."""
+        """Return the checked inputs that are passed (without "inout" arrays) and the outputs (new arrays unless
+        passed).
+        """
         self.check_names(arrays)
         packed = arrays.get(self.operand)
         inputs: dict[str, Array | Packed] = {}
@@ -119,7 +121,7 @@ class Border:
             elif role == "out":
                 results[name] = spec.empty()
             elif is_bias and self.takes_bias and isinstance(packed, Packed):
-                if packed.bias is not None:  # else it is packed for another kernel
+                if packed.bias is not None:  # otherwise it is packed for another kernel
                     inputs[name] = packed.bias
             elif name not in self.defaults:
                 old = " with the values that the kernel reads" if role == "inout" else ""
@@ -134,7 +136,7 @@ class Border:
                 raise self._unknown(name)
 
     def give(self, arrays: Mapping[str, Given], results: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the results of a call: outputs as passed, and new ones in the library of the first activations."""
+        """Return the results of a call: outputs as passed, and new outputs in the library of the first activations."""
         first: Given | None = None
         for name in self.inputs:
             given = arrays.get(name)
@@ -193,7 +195,7 @@ class Border:
     def packed_elsewhere(
         self, packed: Packed, signature: str, names: Names = BY_NAME, operand: str = ""
     ) -> UsageError:
-        """Return the error for an `operand`, by default the one by position, whose packing is not `signature`."""
+        """Return the error for an `operand`, by default the positional one, whose packing is not `signature`."""
         return UsageError(
             f"{names[operand or self.operand]}: packed for another kernel: {packed.signature}; legal is {signature} "
             "(what `pack` of this kernel returns)",
@@ -228,7 +230,7 @@ class Border:
                     )
 
     def _apart(self, name: str, array: Array, other: str, second: Array) -> bool:
-        """Return whether two arrays certainly lie in different memory; False if that needs the full check."""
+        """Return whether two arrays are certainly disjoint in memory; False if that needs the full check."""
         a, b = self.specs[name], self.specs[other]
         if array.strides not in a.stride_forms or second.strides not in b.stride_forms:
             return False
@@ -252,15 +254,15 @@ def border_of(artifact: Artifact) -> Border:
 
 
 def _packed_alone(artifact: Artifact) -> list[str]:
-    """Return the operands that are packed for every entry: another entry may read one as it is given."""
+    """Return the operands that are packed for every entry: another entry may read an operand unpacked."""
     arguments = [argument for entry in artifact.steps.values() for argument in entry.arguments]
     both = {a.of for a in arguments if a.role == "packed"} & {a.name for a in arguments}
     return [name for name in artifact.packs if name not in both]
 
 
 def _operand(artifact: Artifact, tensors: Mapping[str, Argument], alone: list[str]) -> str:
-    """Return the name of the input that may be packed beforehand, the weights if there are any; empty if there is none,
-    or several stages have weights.
+    """Return the input that may be packed beforehand, usually the weights; empty if there is none or several stages
+    have weights.
     """
     weights = [t.name for t in tensors.values() if t.holds == "wei" and t.role == "in"]
     if len(weights) > 1:

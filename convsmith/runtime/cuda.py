@@ -1,7 +1,7 @@
-"""Runs artifacts of PTX on a GPU of NVIDIA, through the package cuda.bindings.
+"""Runs PTX artifacts on an NVIDIA GPU, through the package cuda.bindings.
 
-A call's arrays lie in the memory of the host or of the device. Arrays of the host are copied to the device before a
-launch, and back after it if the entry writes them.
+The arrays of a call are in host memory or in device memory. Host arrays are copied to the device before a launch, and
+copied back after it if the entry writes them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _DEVICE = 0
 _CAPTURING = 1
 """CUDA's number of the status of a stream whose work is captured."""
 _GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
-"""By target: the compute capability that runs its code, and whether no later one does."""
+"""By target: the compute capability that runs its code, and whether only that capability does."""
 
 
 def _driver() -> Any:
-    """Return the binding of the driver. UnsupportedError where it, or the driver, is not installed."""
+    """Return the binding of the driver. UnsupportedError if the binding or the driver is not installed."""
     try:
         with import_lock:
             from cuda.bindings import driver
@@ -66,7 +66,9 @@ class _OpenedGpu:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Make the context that of the calling thread within the block; behind it the caller's is current again."""
+        """Make the context current in the calling thread within the block; afterwards the caller's context is current
+        again.
+        """
         self.check(self.driver.cuCtxPushCurrent(self.context), "the context is lost")
         try:
             yield
@@ -92,7 +94,7 @@ class _OpenedGpu:
         return str(getattr(status, "name", status))
 
     def check(self, answer: Any, what: str) -> Any:
-        """Return what a function of the driver answers beside its status. UnsupportedError: memory is exhausted.
+        """Return the results of a driver function without its status. UnsupportedError: memory is exhausted.
         ToolchainError for other failures.
         """
         status, *values = answer
@@ -108,9 +110,10 @@ _opened = OpenedOnce(_OpenedGpu, "CUDA", "cuda")
 
 
 class _LaunchStream(threading.local):
-    """The stream on which the calling thread launches kernels: the default one, which waits for all others.
+    """The stream on which the calling thread launches kernels: by default the default stream, which waits for all
+    streams.
 
-    Launches of a ``queued`` call are awaited by its caller, others by the run time.
+    The caller waits for ``queued`` launches, the runtime for all other launches.
     """
 
     number = 0
@@ -145,14 +148,14 @@ class CudaMemory:
         return reserved.address, reserved
 
     def write(self, address: int, array: Array) -> None:
-        """Copy an array of the host, which has no gaps, to memory of the device."""
+        """Copy a host array without gaps to memory of the device."""
         gpu = _opened()
         with gpu.entered():
             gpu.check(gpu.driver.cuMemcpyHtoD(address, address_of(array), array.nbytes), f"{array.nbytes} bytes")
 
     @contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
-        """Launch the kernels of this thread on a stream of the caller's within the context, and wait for none."""
+        """Within the context, launch the kernels of this thread on the caller's stream, without waiting for them."""
         before = _stream.number, _stream.queued
         _stream.number, _stream.queued = stream, True
         try:
@@ -161,7 +164,7 @@ class CudaMemory:
             _stream.number, _stream.queued = before
 
     def stream_number(self) -> int | None:
-        """Return a number above 0 that no other stream has had, of the stream on which this thread launches; None if
+        """Return a positive number of the stream on which this thread launches, which no other stream has had; None if
         its work is captured.
         """
         if self.is_capturing(_stream.number):
@@ -177,7 +180,7 @@ class CudaMemory:
             gpu.check(gpu.driver.cuStreamSynchronize(stream), "the kernels of a stream")
 
     def is_capturing(self, stream: int) -> bool:
-        """Return whether the work on a stream is captured in a graph, so that nothing can wait for it."""
+        """Return whether the work on a stream is captured in a graph, which makes waiting impossible."""
         gpu = _opened()
         with gpu.entered():
             status, *found = gpu.driver.cuStreamIsCapturing(stream)
@@ -185,13 +188,14 @@ class CudaMemory:
 
 
 def device_name() -> str:
-    """Return the name of the GPU that runs kernels. UnsupportedError where there is none."""
+    """Return the name of the GPU that runs kernels. UnsupportedError if there is none."""
     return str(_opened().name)
 
 
 def code_for(artifact: Artifact, capability: tuple[int, int]) -> bytes:
     """Return the code of an artifact that a GPU of a compute capability takes: the machine code, or PTX that the driver
-    assembles for a later generation. UnsupportedError: the GPU is too old, or lacks features of one generation alone.
+    assembles for a later generation. UnsupportedError if the GPU is too old, or lacks the features of a specific
+    generation.
     """
     _check_generation(artifact.target, capability)
     is_own = capability[0] == _GENERATIONS[artifact.target][0][0]
@@ -208,7 +212,7 @@ def _check_generation(target: str, capability: tuple[int, int]) -> None:
 
 
 def check_device(target: str, needs: Collection[str]) -> None:
-    """UnsupportedError where no GPU of this machine runs code for a target."""
+    """Raise UnsupportedError if no GPU of this machine runs code for a target."""
     _check_generation(target, _opened().capability)
 
 
@@ -269,7 +273,7 @@ class CudaFunction(DeviceFunction):
                     gpu.check(driver.cuMemcpyDtoH(words[n], values[n], nbytes), f"results of {name}")
 
     def _reserve(self, gpu: _OpenedGpu, n: int, argument: Argument, nbytes: int) -> int:
-        """Return memory of the device for an argument, which later calls use again."""
+        """Return device memory for an argument, which later calls reuse."""
         if n not in self._memory:
             what = f"argument {argument.name} of {nbytes} bytes"
             self._memory[n] = gpu.check(gpu.driver.cuMemAlloc(max(nbytes, 1)), what)
@@ -277,7 +281,7 @@ class CudaFunction(DeviceFunction):
 
 
 def _is_on_device(gpu: _OpenedGpu, address: int) -> bool:
-    """Return whether memory is that of the device: the driver knows nothing of memory of the host."""
+    """Return whether memory is device memory; the driver does not know host memory."""
     driver = gpu.driver
     kind = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
     status, *found = driver.cuPointerGetAttribute(kind, address)

@@ -24,8 +24,8 @@ Function = TypeVar("Function", bound="DeviceFunction")
 class OpenedOnce(Generic[Gpu]):
     """The device of this process, which `make` opens at the first call.
 
-    A forked child has none of the threads of a run time, so it cannot use what its parent has opened: there a call
-    raises UnsupportedError, which names the run time as ``name``.
+    A forked child lacks the runtime's threads, so it cannot use the device that its parent has opened: a call in the
+    child raises UnsupportedError, which names the runtime as ``name``.
     """
 
     def __init__(self, make: Callable[[], Gpu], name: str, code: str) -> None:
@@ -56,7 +56,7 @@ class DeviceFunction(ABC):
     """One entry, ready to run: `function(block)` with the address of an argument block."""
 
     whole = None
-    """An entry of a device is no native function of the host."""
+    """False: the entry of a device is not a native function of the host."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -64,12 +64,12 @@ class DeviceFunction(ABC):
         """The arguments in memory, which precede the sizes, with their bytes."""
         written = ("out", "inout", "shared", "scratch", *(["packed"] if entry.packing else []))
         self.written = [n for n, (a, _) in enumerate(self.arrays) if a.role in written]
-        """Places of the arrays that the entry writes."""
+        """Positions of the arrays that the entry writes."""
         self.launching = threading.Lock()
 
     @abstractmethod
     def __call__(self, block: int, keep: object = None) -> None:
-        """Run the entry and wait. UnsupportedError: there is no device that runs it, or the device lacks memory."""
+        """Run the entry and wait. UnsupportedError if no device runs it, or the device lacks memory."""
 
 
 class DeviceLibrary(ABC, Generic[Gpu, Code, Function]):
@@ -83,7 +83,7 @@ class DeviceLibrary(ABC, Generic[Gpu, Code, Function]):
 
     @abstractmethod
     def opened(self) -> Gpu:
-        """Return the device of this process, opened. UnsupportedError where there is none that it can use."""
+        """Return the opened device of this process. UnsupportedError if there is no usable device."""
 
     @abstractmethod
     def function(self, entry: Entry) -> Function:
@@ -94,9 +94,11 @@ class DeviceLibrary(ABC, Generic[Gpu, Code, Function]):
         """Return the code of the artifact, loaded on a device."""
 
     def loaded(self) -> tuple[Gpu, Code]:
-        """Return the device and the code on it. UnsupportedError where there is no device, one that the code does not
-        run on, or a fork of the process that opened it; ConfigError where its groups or its shared memory are smaller
-        than those of an entry, ToolchainError if the driver refuses the code.
+        """Return the device and the code on it.
+
+        UnsupportedError if there is no device, the code does not run on it, or this process is a fork of the process
+        that opened it; ConfigError if the groups or the shared memory of an entry exceed the device's, ToolchainError
+        if the driver rejects the code.
         """
         gpu = self.opened()
         with self._loading:

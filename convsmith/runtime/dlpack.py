@@ -76,12 +76,12 @@ _keys = itertools.count(1)
 
 
 def _forget(pointer: int) -> None:
-    """Forget an export: its consumer needs the memory no longer."""
+    """Forget an export, because its consumer no longer needs the memory."""
     _exports.pop(_DLManaged.from_address(pointer).context, None)
 
 
 def _forget_untaken(capsule: int) -> None:
-    """Forget the export of a capsule that nobody has taken."""
+    """Forget the export of a capsule that no consumer has taken."""
     if _IS_DYING(capsule, _NAME):
         _forget(_POINTER_OF_DYING(capsule, _NAME))
 
@@ -93,7 +93,7 @@ _drop = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_forget_untaken)
 class ExportedMemory:
     """Memory at `address` as an array, which `owner` keeps, for `from_dlpack` of any library. Strides are in bytes.
 
-    Work on the memory has ended: a consumer waits for no stream.
+    Work on the memory has ended, so a consumer need not wait for a stream.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ def _process() -> ctypes.CDLL:
 
 @cache
 def function_address(name: str) -> int | None:
-    """Return the address of a function in the libraries of this process; None where none has it."""
+    """Return the address of a function in the libraries of this process; None if no library has it."""
     try:
         return ctypes.cast(getattr(_process(), name), ctypes.c_void_p).value
     except AttributeError:
@@ -29,7 +29,7 @@ def function_address(name: str) -> int | None:
 
 class ExecutableMemory:
     """`nbytes` bytes at `address`, whole pages of their own, while this object lives. UnsupportedError if the system
-    lets no process run code that it wrote.
+    forbids processes to run code that they have written.
     """
 
     __slots__ = ("_memory", "_view", "address")
@@ -40,7 +40,7 @@ class ExecutableMemory:
         self.address = ctypes.addressof(self._view)
 
     def hold(self, code: bytes) -> None:
-        """Store code, which can run from now on, and can be written no more."""
+        """Store code, which can run from now on, and can no longer be written."""
         self._memory[: len(code)] = code
         is_refused = _process().mprotect(
             ctypes.c_void_p(self.address), ctypes.c_size_t(len(self._memory)), mmap.PROT_READ | mmap.PROT_EXEC

@@ -31,7 +31,7 @@ _ON_CPU = (1, 3)
 _READ_ONLY = 1
 _KINDS = {0: "int", 1: "uint", 2: "float", 5: "complex", 6: "bool"}
 _SMALL = {code: dtype for dtype, code in SMALL.items()}
-"""DLPack's codes of the types that numpy has, whose names end with their bits, and of those of ml_dtypes."""
+"""DLPack's codes of numpy's types, whose names end in their bits, and of the types of ml_dtypes."""
 
 
 class _BorrowedMemory:
@@ -70,7 +70,7 @@ def view(name: str, given: Any) -> Array:
 
 
 def is_negated(given: Any) -> bool:
-    """Return whether an array's library negates what the memory holds when it reads it, as torch does for some views.
+    """Return whether an array's library negates the memory's contents when it reads them, as torch does for some views.
     """
     asked = getattr(given, "is_neg", None)
     return callable(asked) and asked() is True
@@ -83,7 +83,7 @@ def check_address(name: str, given: object, address: int, elements: int) -> None
 
 
 def without_gradient(name: str, given: Any) -> Any:
-    """Return an array of another library that no gradient is to be recorded of. UsageError: its library records one."""
+    """Return an array of another library without its gradient. UsageError if the library records one."""
     if getattr(given, "requires_grad", False) is not True:
         return given
     is_recording = getattr(module_of(given), "is_grad_enabled", None)
@@ -154,9 +154,9 @@ def _from_dlpack(name: str, given: Any) -> Array:
 
 
 def tensor_of(name: str, given: Any, **options: Any) -> tuple[DLTensor, bool, object]:
-    """Return what DLPack tells of an array, whether it must not be written, and the capsule that keeps this alive.
+    """Return the DLPack description of an array, whether it is read-only, and the capsule that keeps it alive.
 
-    `options` are those of the library's `__dlpack__`. UsageError if the library gives no capsule.
+    `options` are passed to the library's `__dlpack__`. UsageError if the library gives no capsule.
     """
     try:
         try:
@@ -176,7 +176,7 @@ def tensor_of(name: str, given: Any, **options: Any) -> tuple[DLTensor, bool, ob
 
 
 def dtype_of(name: str, given: object, tensor: DLTensor) -> np.dtype[Any]:
-    """Return the type of the elements that DLPack tells of. UsageError if numpy and ml_dtypes lack it."""
+    """Return the element type in a DLPack description. UsageError if numpy and ml_dtypes lack it."""
     kind = _KINDS.get(tensor.code, "")
     try:
         found = _SMALL.get(tensor.code) or np.dtype("bool" if kind == "bool" else f"{kind}{tensor.bits}")
@@ -189,7 +189,7 @@ def dtype_of(name: str, given: object, tensor: DLTensor) -> np.dtype[Any]:
 
 
 def _elsewhere(name: str, given: object, unnamed: str = "another device than the CPU") -> UsageError:
-    """Return the error for an array on the device that it names, or else on the one that is called `unnamed`."""
+    """Return the error for an array on the device that it names, or on a device called `unnamed` if it names none."""
     try:
         device = str(getattr(given, "device", unnamed))
     except Exception:  # a tracer's attributes raise errors of its library

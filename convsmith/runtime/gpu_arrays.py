@@ -1,8 +1,8 @@
-"""Calls of a kernel for a GPU on arrays that lie in the GPU's memory: nothing is copied, and results stay there.
+"""Calls of a kernel for a GPU on arrays in the GPU's memory, without copies; results stay there.
 
 The host never reads such an array. CUDA's array interface or DLPack gives its address, type, shape, strides, and the
-stream on which its library works; the kernel is launched on the stream of the first one. Arrays of the host may stand
-beside them, and are copied as in other calls.
+stream on which its library works; the kernel is launched on the stream of the first array. Host arrays in the same call
+are copied as in other calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from convsmith.runtime.packed import Packed
 __all__ = ["FiniteArrays", "GpuArguments", "is_on_gpu", "stream_of"]
 
 _LEGACY_STREAM = 1
-"""CUDA's number of the default stream, which waits for all others."""
+"""CUDA's number of the default stream, which waits for all other streams."""
 
 
 class _Located(NamedTuple):
@@ -48,7 +48,7 @@ class _Located(NamedTuple):
 
 
 def is_on_gpu(given: object) -> bool:
-    """Return whether an array of another library lies in the memory of a GPU of CUDA."""
+    """Return whether an array of another library is in the memory of a CUDA GPU."""
     if isinstance(given, (np.ndarray, np.generic, Packed, int, float)):
         return False
     if hasattr(given, "__cuda_array_interface__"):
@@ -132,7 +132,7 @@ class GpuArguments:
             self.results[name] = given
 
     def _checked(self, spec: ArraySpec, located: _Located, called: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return shape and strides of an argument on a GPU. UsageError if it has others."""
+        """Return shape and strides of an argument on a GPU. UsageError if they do not fit."""
         if located.dtype != spec.dtype:
             message = f"{called}: dtype is {located.dtype}; legal is {spec.dtype} (arrays are never cast)"
             raise UsageError(message, code="dtype")
@@ -168,14 +168,14 @@ class GpuArguments:
 
 
 def _check_device(name: str, given: Any, number: int) -> None:
-    """Raise UsageError if an array lies on another GPU than that of this number."""
+    """Raise UsageError if an array is on another GPU than number `device`."""
     if hasattr(given, "__dlpack_device__") and int(given.__dlpack_device__()[1]) != number:
         device = getattr(given, "device", f"GPU {given.__dlpack_device__()[1]}")
         raise UsageError(f"{name}: is on {device}; legal is GPU {number} (arrays are never moved)", code="device")
 
 
 def _located(name: str, given: Any, stream: int) -> _Located:
-    """Return where an array of a GPU lies. Work on it that was put on other streams than `stream` has ended then."""
+    """Return the location of a GPU array, after work on it that was put on streams other than `stream` has ended."""
     given = without_gradient(name, given)
     if is_negated(given):  # no result written to a copy would reach it
         return _located(name, given.resolve_neg(), stream)._replace(read_only=True)
@@ -204,17 +204,18 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class FiniteArrays:
-    """Whether arrays of a GPU hold neither infinities nor NaN, as their library says, which waits for the GPU.
+    """Tells whether arrays of a GPU hold neither infinities nor NaN; their library computes it, which waits for the
+    GPU.
 
-    The answer is kept for an array whose library counts the writes to it, as PyTorch does in `_version`, until the
-    count or the array's address differs. Several threads may ask at once.
+    The answer is cached for an array whose library counts the writes to it, as PyTorch does in `_version`, until the
+    count or the array's address changes. Several threads may ask at once.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[Any], tuple[int, int], bool]] = {}
 
     def all_finite(self, name: str, given: Any, stream: int) -> bool:
-        """Return whether an array is finite; `stream` is the one on which it is read."""
+        """Return whether an array is finite; `stream` is the stream on which it is read."""
         count = _count_of_writes(given)
         if count is None:
             return _all_finite(name, given)
@@ -229,7 +230,7 @@ class FiniteArrays:
 
 
 def _count_of_writes(given: Any) -> int | None:
-    """Return the number of writes to an array so far; None if its library does not count them."""
+    """Return the number of writes to an array so far; None if its library does not count writes."""
     try:
         weakref.ref(given)
         count = given._version

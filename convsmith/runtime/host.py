@@ -24,7 +24,7 @@ from convsmith.runtime.permissions import obtain_permissions
 
 __all__ = ["HostFunction", "HostLibrary"]
 
-# ctypes releases the GIL around functions of such types.
+# ctypes releases the GIL while functions of these types run.
 _WHOLE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CHUNK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
@@ -46,7 +46,7 @@ class HostFunction:
     __slots__ = ("_chunk", "_library", "_symbol", "entry", "whole")
 
     def __init__(self, library: HostLibrary, entry: Entry, symbol: int, chunk: int) -> None:
-        self._library = library  # what the addresses point into
+        self._library = library  # keeps the memory behind the addresses alive
         self.entry = entry
         self._symbol = _WHOLE(symbol)
         self._chunk = _CHUNK(chunk)
@@ -107,7 +107,7 @@ _STARTED_HERE = ("call", "tasks")
 
 
 def _obstacle(artifact: Artifact) -> str:
-    """Return why the CPU cannot run the code; empty where it can."""
+    """Return the reason why the CPU cannot run the code; empty if it can."""
     missing = [name for name in artifact.needs if name not in cpu_features()]
     if not missing:
         return ""
@@ -118,7 +118,7 @@ def _obstacle(artifact: Artifact) -> str:
 
 
 def _check_starts_here(artifact: Artifact, entry: Entry) -> None:
-    """UnsupportedError where host threads cannot run an entry, or its arguments do not lie in host memory."""
+    """Raise UnsupportedError if host threads cannot run an entry, or its arguments are not in host memory."""
     launch, where = entry.launch, f"entry {entry.symbol} of kernel {artifact.problem!r}"
     if launch.kind not in _STARTED_HERE:
         raise UnsupportedError(

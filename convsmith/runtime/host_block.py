@@ -43,7 +43,7 @@ class HostMemory(AddressMemory):
 
 
 class LentScratch(HostMemory):
-    """Memory whose scratch is the caller's, at the address `scratch`: calls that follow one another share it."""
+    """Memory whose scratch belongs to the caller, at the address `scratch`: consecutive calls share it."""
 
     def __init__(self, scratch: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class LentScratch(HostMemory):
 
 
 class HostBlock(BoundEntry[int]):
-    """The words of an entry at `address`, and the memory of the entry's own that they point to."""
+    """The words of an entry at `address`, and the entry's own memory that they point to."""
 
     __slots__ = ("_memory", "address")
 

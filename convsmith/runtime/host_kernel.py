@@ -47,7 +47,7 @@ _BY_POSITION = ("src", "dst", "wei", "bia")
 class HostKernel:
     """A compiled problem: `pack` weights once, then call with activations; or `run` on arrays by name.
 
-    Elements beyond `artifact.limits` would spoil the results; `fallback` creates the kernel for operands with such
+    Elements beyond `artifact.limits` would make the results wrong; `fallback` creates the kernel for operands with such
     elements, at most once, at their first use. Kernels of the same code can share a `library`.
     """
 
@@ -84,7 +84,7 @@ class HostKernel:
 
     @property
     def packing(self) -> str:
-        """The packing's name. A packed operand serves every kernel where it is the same."""
+        """The name of the packing. A packed operand is legal for every kernel with the same packing."""
         return self._packing.name
 
     @property
@@ -129,8 +129,7 @@ class HostKernel:
     def __call__(
         self, src: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
     ) -> Array:
-        """Return the destination, computed with packed weights, or with plain weights (and then the bias, if there is
-        one).
+        """Return the destination, computed with packed weights, or with plain weights (and the bias, if there is one).
 
         The result is a new array of the destination's shape and strides, or `out`, which must not share memory with an
         input. UsageError names an array that does not fit, before anything is written.
@@ -209,8 +208,8 @@ class HostKernel:
     def _bound(
         self, given: Iterable[Given], inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]
     ) -> Callable[[], object] | None:
-        """Return a function that computes on the checked arrays of a call; None if an array of those `given` is copied,
-        or each call has to look at its contents.
+        """Return a function that computes on the checked arrays of a call; None if one of the `given` arrays must be
+        copied, or each call has to examine its contents.
         """
         arrays: dict[str, Array | Packed] = {**inputs, **results}
         fit = all(isinstance(x, Packed) or self._border.specs[name].fits(x) for name, x in arrays.items())
@@ -227,7 +226,7 @@ class HostKernel:
 
     def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame:
         """Return blocks for calls on memory at addresses of the arrays `names`, which the caller writes; the arrays and
-        packed operands `constants` are those of every call.
+        packed operands `constants` are the same in every call.
 
         The call also uses `scratch_bytes` of memory from the address `scratch`, a multiple of `ALIGNMENT`.
         """
@@ -264,8 +263,8 @@ class HostKernel:
     def addressed(self, names: Sequence[str], packed: Collection[str] = (), *, fresh: bool = False) -> PreparedCall:
         """Return the call on the addresses of the arrays `names`, which fit as `ArraySpec.fits` says.
 
-        Operands in `packed` are given packed, others as plain arrays, which each call packs. Memory from one entry to
-        the next is kept between calls, unless it is `fresh`. The caller checks that operands in `artifact.limits` are
+        Operands in `packed` are passed packed, all others as plain arrays, which each call packs. Memory between
+        entries is reused by later calls unless it is `fresh`. The caller checks that operands in `artifact.limits` are
         within their limits.
         """
         packing, specs = self._packing, self._border.specs
@@ -279,21 +278,19 @@ class HostKernel:
         )
 
     def _call_on(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
-        """Return the call on these arrays in memory of the host, which earlier calls may have made."""
+        """Return the call on these arrays in host memory, from a cache."""
         call = self._prepared.get((names, packed))
         if call is None:
             call = self._prepared[names, packed] = self.addressed(names, packed, fresh=True)
         return call
 
     def _call_on_packed(self) -> PreparedCall:
-        """Return the call with packed weights; its addresses are those of `_BY_POSITION`."""
+        """Return the call with packed weights; its addresses are those of the arrays `_BY_POSITION`."""
         self._on_packed = call = self._call_on(_BY_POSITION, ("wei",))
         return call
 
     def resident(self, arrays: Mapping[str, Array]) -> ResidentCall | None:
-        """Return a call on copies of `arrays`, which fit, in memory of the device; None where calls run on memory of
-        the host.
-        """
+        """Return a call on copies of `arrays`, which fit, in device memory; None if calls run on host memory."""
         if self._gpu is None:
             return None
         return ResidentCall(self.addressed(tuple(arrays)), self._gpu, arrays, self._border.specs)
@@ -337,7 +334,7 @@ class HostKernel:
                 raise UsageError(text, code="finite")
 
     def _run_on_gpu(self, gpu: DeviceMemory, arrays: Mapping[str, Given], names: Names) -> dict[str, Array]:
-        """Compute on arrays, some of which lie in the memory of a GPU; new results lie there too."""
+        """Compute on arrays some of which are in GPU memory; new results are allocated there."""
         for name, limit in self.artifact.limits.items():
             given = arrays.get(name)
             if isinstance(given, Packed):
@@ -362,7 +359,7 @@ class HostKernel:
         return arguments.results
 
     def _compute(self, inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
-        """Run all entries on checked arrays, through copies of those that do not fit."""
+        """Run all entries on checked arrays; arrays that do not fit are copied."""
         specs, packed = self._border.specs, list[str]()
         addresses, keep = list[int](), list[Array | Packed]()
         copies: list[tuple[Array, Array]] = []
@@ -387,8 +384,7 @@ class HostKernel:
 
     @property
     def _is_direct(self) -> bool:
-        """Whether a call with packed weights needs no more than the addresses of source, destination, weights and bias.
-        """
+        """Whether a call with packed weights needs only the addresses of source, destination, weights and bias."""
         border = self._border
         return (
             border.forward
@@ -412,7 +408,7 @@ class HostKernel:
         return Packed(self.packing, buffer, own_bias, largest)
 
     def _look_for_denormals(self, weights: Array | Packed | None, names: Names) -> None:
-        """Warn of denormal weights, once per kernel."""
+        """Warn of denormal weights, at most once per kernel."""
         if self._looks_for_denormals and isinstance(weights, _ndarray) and (count := count_denormals(weights)):
             self._looks_for_denormals = False
             warn_of_denormals(names["wei"], count, weights.size)

@@ -1,8 +1,8 @@
 """Packed weights that are kept from call to call, for functions that take plain weights.
 
-An array of weights that comes a second time is packed into memory that is kept, beside a copy of its bytes. A later
+An array of weights that is passed a second time is packed into memory that is kept, with a copy of its bytes. A later
 call compares all bytes of the array with the copy, which takes a third to a tenth of the time of packing, and packs
-anew if one differs: writers need not notify the cache.
+again if one differs: writers need not notify the cache.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class _Kept(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory that are kept."""
+        """Bytes of memory that the entry keeps."""
         return self.packed.buffer.nbytes + sum(x.nbytes for x in self.plain)
 
 
 class KeptWeights:
-    """Packed weights by packing and by place of the plain arrays, ``most`` bytes in all: the last ones used.
+    """Packed weights by packing and by address of the plain arrays: ``most`` bytes in all, the most recently used.
 
     Several threads may ask at once.
     """
@@ -48,13 +48,13 @@ class KeptWeights:
 
     @property
     def bytes(self) -> int:
-        """Bytes of memory that are kept."""
+        """Bytes of memory that all entries keep."""
         return self._bytes
 
     def packed(self, signature: str, w: Array, bias: Array | None, pack: Callable[[], Packed]) -> Packed | None:
         """Return ``w`` and ``bias`` as ``pack`` packs them for kernels of ``signature``, from memory if that is kept.
 
-        None if the arrays come for the first time, or cannot be compared: the caller packs them for one call.
+        None if the arrays are new, or cannot be compared: the caller then packs them for one call.
         """
         arrays = tuple(_bytes_of(x) for x in (w, bias) if x is not None)
         plain = tuple(x for x in arrays if x is not None)
@@ -76,14 +76,14 @@ class KeptWeights:
         elif seen:
             copies = tuple(x.copy() for x in plain)
             packed = pack()
-            # Another thread may have written in between: the copies must be of what was packed.
+            # Another thread may have written in between; the copies must match the packed contents.
             if all(map(_equal, copies, plain)):
                 self._replace(key, _Kept(packed, copies))
             return packed
         return None
 
     def _replace(self, key: _Key, kept: _Kept | None) -> None:
-        """Keep something else for ``key``, and forget what was used longest ago beyond the limit."""
+        """Replace the entry of ``key``, and evict the least recently used entries beyond the limit."""
         with self._guard.lock:
             old = self._entries.pop(key, None)
             self._entries[key] = kept
@@ -94,7 +94,7 @@ class KeptWeights:
 
 
 MOST_ARRAYS = 1024
-"""Maximum number of arrays that are known at once."""
+"""Maximum number of arrays that are remembered at once."""
 
 
 def _bytes_of(x: Array) -> Array | None:

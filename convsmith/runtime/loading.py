@@ -1,4 +1,4 @@
-"""The library that runs an artifact: of the host, or of a run time that launches kernels on a device."""
+"""The library that runs an artifact: on the host, or through a runtime that launches kernels on a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 class LoadedFunction(Protocol):
     """One entry, ready to run: `function(block)` with the address of an argument block, as `HostFunction` is.
 
-    `whole` is the native function behind it, where one runs all of the entry on the thread that calls.
+    `whole` is the native function that runs all of the entry on the calling thread, if there is one.
     """
 
     @property
@@ -51,17 +51,17 @@ class DeviceMemory(Protocol):
         ...
 
     def write(self, address: int, array: Array) -> None:
-        """Copy an array of the host, which has no gaps, to memory of the device."""
+        """Copy a host array without gaps to memory of the device."""
         ...
 
     def on_stream(self, stream: int) -> AbstractContextManager[None]:
-        """Launch the kernels of this thread on a stream of the caller's within the context, and wait for none that
-        reads and writes memory of the device alone.
+        """Within the context, launch the kernels of this thread on the caller's stream, without waiting for kernels
+        that access only device memory.
         """
         ...
 
     def stream_number(self) -> int | None:
-        """Return a number above 0 that no other stream has had, of the stream on which this thread launches; None if
+        """Return a positive number of the stream on which this thread launches, which no other stream has had; None if
         its work is captured.
         """
         ...
@@ -71,18 +71,18 @@ class DeviceMemory(Protocol):
         ...
 
     def is_capturing(self, stream: int) -> bool:
-        """Return whether the work on a stream is captured in a graph, so that nothing can wait for it."""
+        """Return whether the work on a stream is captured in a graph, which makes waiting impossible."""
         ...
 
 
 def memory_of(code: LoadedCode) -> DeviceMemory | None:
-    """Return the memory of the device that code runs on; None if arrays of a call lie in memory of the host."""
+    """Return the memory of the device that code runs on; None if arrays of a call are in host memory."""
     memory: DeviceMemory | None = getattr(code, "memory", None)
     return memory
 
 
 class _RunTime(NamedTuple):
-    """A run time that launches grids: its library of an artifact, the name of its device, and the check whether the
+    """A runtime that launches grids: its library of an artifact, the name of its device, and the check whether the
     device runs code for a target with certain needs.
     """
 
@@ -106,22 +106,21 @@ def _cuda() -> _RunTime:
 
 
 _DEVICES: dict[str, Callable[[], _RunTime]] = {"cuda": _cuda, "opencl": _opencl}
-"""Run times by their names."""
+"""Runtimes by name."""
 
 
 def device_name(runtime: str) -> str:
-    """Return the name of the device that runs the kernels of a run time. UnsupportedError where there is none."""
+    """Return the name of the device that runs the kernels of a runtime. UnsupportedError if there is none."""
     return _DEVICES[runtime]().device_name()
 
 
 def check_device(runtime: str, target: str, needs: Collection[str]) -> None:
-    """UnsupportedError where the run time has no device, or none that runs code for a target that `needs` extensions.
-    """
+    """Raise UnsupportedError if the runtime has no device that runs code for a target, which `needs` extensions."""
     _DEVICES[runtime]().check_device(target, needs)
 
 
 def library_of(artifact: Artifact) -> LoadedCode:
-    """Return the loaded code of an artifact. UnsupportedError where no run time launches it."""
+    """Return the loaded code of an artifact. UnsupportedError if no runtime launches it."""
     launch = artifact.entries["main"].launch
     if launch.kind != "grid":
         return HostLibrary(artifact)

@@ -1,6 +1,4 @@
-"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64 or Hexagon) as bytes that run at an address of one's
-choice.
-"""
+"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64 or Hexagon) as bytes that run at any chosen address."""
 
 from __future__ import annotations
 
@@ -22,9 +20,9 @@ class _Forms(NamedTuple):
     symbol: struct.Struct
     relocation: struct.Struct
     places: tuple[int, int, int, int]
-    """Places of name, section, value and information in the record of a symbol."""
+    """Offsets of name, section, value and information in the record of a symbol."""
     kind_bits: int
-    """Bits of a relocation's information that are its kind; the others are the number of its symbol."""
+    """Bits of a relocation's information that hold its kind; the remaining bits hold the number of its symbol."""
 
 
 _FORMS = {
@@ -33,19 +31,19 @@ _FORMS = {
     2: _Forms(struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"),
               struct.Struct("<QQq"), (0, 3, 4, 1), 32),
 }  # fmt: skip
-"""By the byte of the header that names the class."""
+"""Record formats by the byte of the header that names the class."""
 _ELF, _CLASS, _MACHINE = b"\x7fELF", 4, 18
-"""The first bytes of the header, and places of others: those of the class, and of the machine."""
+"""The first bytes of the header, and the offsets of the bytes for the class and for the machine."""
 
 _RELOCATABLE, _X86 = 1, 62
 _SYMBOLS, _ADDENDS, _NO_BITS = 2, 4, 8
-"""Kinds of sections: the symbol table, relocations with addends, zeros that take no room in the file."""
+"""Kinds of sections: the symbol table, relocations with addends, and zeros that take no space in the file."""
 _LOADED = 2
-"""Flag of sections that are there when code runs."""
+"""Flag of sections that are loaded into memory."""
 _GLOBAL = 1
-"""Binding of symbols that other code may name."""
+"""Binding of symbols that are visible to other code."""
 _Patch = Callable[[int, int, int], int]
-"""The new word from the target's address, the place's own, and the old word."""
+"""A function that returns the new word, given the target's address, the address of the place, and the old word."""
 _PAGE = 0xFFF
 
 
@@ -67,12 +65,12 @@ def _page(target: int, place: int, old: int) -> int:
 
 
 def _within_page(size: int) -> _Patch:
-    """Place in a page, in units of an access of ``size`` bytes."""
+    """Return the patch that inserts an offset in a page, in units of an access of ``size`` bytes."""
     return lambda target, place, old: old | (target & _PAGE) // size << 10
 
 
 def _scattered(old: int, mask: int, value: int) -> int:
-    """The word with the lowest bits of a value where the mask has bits."""
+    """Return the word with the low bits of a value scattered to the bits that are set in the mask."""
     for bit in range(32):
         if mask >> bit & 1:
             old = old & ~(1 << bit) | (value & 1) << bit
@@ -89,7 +87,8 @@ def _extended(target: int, place: int, old: int) -> int:
 
 
 def _rest(target: int, place: int, old: int) -> int:
-    """Add to the address of the packet, whose first word is the extender with the other bits."""
+    """Return the word with the low bits of the distance; the first word of the packet, the extender, holds the others.
+    """
     return _scattered(old, 0x1F80, target - place & 63)
 
 
@@ -110,11 +109,11 @@ _PATCHES: dict[int, dict[int, tuple[struct.Struct, _Patch]]] = {
         31: (_i, _distance), 65: (_I, _rest),
     },
 }  # fmt: skip
-"""By machine, x86-64, AArch64 and Hexagon: kinds of relocations, each with its word's form."""
+"""By machine (x86-64, AArch64 and Hexagon): kinds of relocations, each with the function that patches a word."""
 _NEAR_CALLS, _ADDRESSES = {2, 4}, {9, 41, 42}
-"""Kinds of relocations of x86-64: distances of code that is called, and of a place with the symbol's address."""
+"""Kinds of relocations of x86-64: the distance to called code, and a place that holds the symbol's address."""
 _STUB = struct.Struct("<6sQ")
-"""A jump to the address that follows it: code may lie farther from what it calls than a near call reaches."""
+"""A jump to the address that follows it, because a called function may be out of the reach of a near call."""
 _JUMP = b"\xff\x25" + bytes(4)
 
 
@@ -136,7 +135,7 @@ class _Section(NamedTuple):
 
 class _Symbol(NamedTuple):
     name: int
-    """Place of its name among the names."""
+    """Offset of its name in the table of names."""
     section: int
     value: int
     binding: int
@@ -145,15 +144,16 @@ class _Symbol(NamedTuple):
 def is_linked_here(code: bytes) -> bool:
     """Return whether bytes are object code that `ObjectCode` links for this process: ELF of x86-64.
 
-    Other processors must be told that memory holds new instructions.
+    Other processors require a flush of the instruction cache.
     """
     return code[:4] == _ELF and code[_MACHINE : _MACHINE + 2] == _X86.to_bytes(2, "little")
 
 
 class ObjectCode:
-    """The loaded sections of an object, one after the other: `size` bytes.
+    """The loaded sections of an object, concatenated: `size` bytes.
 
-    `calls` are the names of what the object calls but does not hold. ToolchainError when the bytes are no such object.
+    `calls` are the names of functions that the object calls but does not define. ToolchainError if the bytes are not
+    relocatable object code.
     """
 
     def __init__(self, code: bytes) -> None:
@@ -174,7 +174,7 @@ class ObjectCode:
 
     @cached_property
     def functions(self) -> dict[str, int]:
-        """The offsets of the symbols that other code may name."""
+        """The offsets of the symbols that are visible to other code."""
         return self._offsets([symbol for symbol in self._table if symbol.binding == _GLOBAL])
 
     def _offsets(self, symbols: Sequence[_Symbol]) -> dict[str, int]:
@@ -182,7 +182,7 @@ class ObjectCode:
         return {self._name(s): starts[s.section] + s.value for s in symbols if s.name and s.section in starts}
 
     def require(self, outside: Collection[str]) -> None:
-        """Raise ToolchainError unless everything that the object calls is one of the names `outside`."""
+        """Raise ToolchainError unless every function that the object calls is one of the names `outside`."""
         lacking = [name for name in self.calls if name not in outside]
         if lacking:
             raise ToolchainError(
@@ -191,7 +191,7 @@ class ObjectCode:
             )
 
     def at(self, address: int, outside: Mapping[str, int] = _NOTHING) -> bytes:
-        """The bytes that run at an address, where what the object calls has the addresses `outside`."""
+        """Return the bytes that run at an address; called functions have the addresses `outside`."""
         memory = bytearray(self.size)
         starts, table, stubs = self._starts, self._table, self._stubs
         for n, start in starts.items():
@@ -263,7 +263,8 @@ class ObjectCode:
         return self._code[start : self._code.index(b"\0", start)].decode()  # UnicodeDecodeError is a ValueError
 
     def _relocations(self, table: _Section) -> list[tuple[int, int, int, int]]:
-        """Place in the loaded sections, kind, number of the symbol, and what is added to it."""
+        """Return the offset in the loaded sections, the kind, the symbol's number, and the addend of each relocation.
+        """
         if table.info not in self._starts:
             return []
         found: list[tuple[int, int, int, int]] = []

@@ -1,8 +1,8 @@
-"""Runs artifacts of SPIR-V on a device of OpenCL, through the package pyopencl.
+"""Runs SPIR-V artifacts on an OpenCL device, through the package pyopencl.
 
-A call's arrays lie in the memory of the host. A buffer of OpenCL stands over each of them during a launch: a device
-that shares the host's memory reads and writes it in place, for another one the driver copies. A buffer stands over a
-copy of an array whose address kernels may not rely on.
+The arrays of a call are in host memory. During a launch, each array is wrapped in an OpenCL buffer: a device that
+shares the host's memory accesses it in place, for other devices the driver copies. An array at an address that is not
+sufficiently aligned is copied first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PACKAGE = "pyopencl"
 
 
 def _package() -> Any:
-    """Return pyopencl. UnsupportedError where it is not installed, or cannot load the system's OpenCL."""
+    """Return pyopencl. UnsupportedError if it is not installed, or cannot load the system's OpenCL."""
     try:
         import pyopencl
     except ImportError as error:
@@ -75,7 +75,7 @@ _opened = OpenedOnce(OpenedDevice, "OpenCL", "opencl")
 
 
 def device_name() -> str:
-    """Return the name of the device that runs kernels. UnsupportedError where there is none."""
+    """Return the name of the device that runs kernels. UnsupportedError if there is none."""
     return str(_opened().device.name).strip()
 
 
@@ -97,11 +97,11 @@ class OpenClFunction(DeviceFunction):
             aligned = [*map(_aligned, given)]
             buffers = [cl.Buffer(opened.context, flags, hostbuf=x) for x in aligned]
             sizes = [np.uint64(words[n]) for n in range(len(buffers), len(words))]
-            with self.launching:  # a kernel of OpenCL holds the arguments of one launch
+            with self.launching:  # an OpenCL kernel object holds the arguments of one launch
                 kernel = kernels[self.entry.symbol]
                 kernel.set_args(*buffers, *sizes)
                 cl.enqueue_nd_range_kernel(opened.queue, kernel, self._threads, self.entry.launch.group)
-            for n in self.written:  # the driver copies what is not in place
+            for n in self.written:  # the driver copies buffers that are not used in place
                 nbytes = self.arrays[n][1]
                 seen, event = cl.enqueue_map_buffer(
                     opened.queue, buffers[n], cl.map_flags.READ, 0, (nbytes,), np.uint8, is_blocking=False
@@ -145,7 +145,7 @@ class OpenClLibrary(DeviceLibrary[OpenedDevice, "dict[str, Any]", OpenClFunction
         return OpenClFunction(self, entry)
 
     def needed(self, needs: Collection[str]) -> Collection[str]:
-        """Return the extensions that the device must have, of those that the code needs."""
+        """Return the extensions that the device must have, among the extensions that the code needs."""
         return needs
 
     def build(self, gpu: OpenedDevice) -> Any:
@@ -158,8 +158,8 @@ class OpenClLibrary(DeviceLibrary[OpenedDevice, "dict[str, Any]", OpenClFunction
         for entry in artifact.entries.values():
             _check_limits(entry, gpu.device)
         try:
-            with _opened.guard.lock, warnings.catch_warnings():  # the filter of warnings is the process's
-                warnings.simplefilter("ignore", cl.CompilerWarning)  # drivers report successful builds
+            with _opened.guard.lock, warnings.catch_warnings():  # the filter of warnings is global to the process
+                warnings.simplefilter("ignore", cl.CompilerWarning)  # drivers also report successful builds
                 program = self.build(gpu)
             return {e.symbol: cl.Kernel(program, e.symbol) for e in artifact.entries.values()}
         except cl.Error as error:
@@ -171,12 +171,12 @@ class OpenClLibrary(DeviceLibrary[OpenedDevice, "dict[str, Any]", OpenClFunction
 
 
 def check_device(target: str, needs: Collection[str]) -> None:
-    """UnsupportedError where no device of OpenCL runs code for a target, which `needs` extensions."""
+    """Raise UnsupportedError if no OpenCL device runs code for a target, which `needs` extensions."""
     _check_extensions(target, needs, _opened().device)
 
 
 def _check_extensions(target: str, needs: Collection[str], device: Any) -> None:
-    """UnsupportedError where the device lacks instructions that code for the target may have."""
+    """Raise UnsupportedError if the device lacks instructions that code for the target may contain."""
     missing = [name for name in needs if name not in device.extensions.split()]
     if missing:
         raise UnsupportedError(
@@ -187,7 +187,7 @@ def _check_extensions(target: str, needs: Collection[str], device: Any) -> None:
 
 
 def _check_limits(entry: Entry, device: Any) -> None:
-    """ConfigError where an entry needs more threads in a group, or more shared memory, than the device has."""
+    """Raise ConfigError if an entry needs more threads per group, or more shared memory, than the device has."""
     launch, name = entry.launch, device.name.strip()
     threads = int(np.prod(launch.group))
     most = tuple(device.max_work_item_sizes)

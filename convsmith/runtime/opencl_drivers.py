@@ -1,7 +1,7 @@
-"""The drivers of OpenCL that a process finds: the system's, and that for CPUs of the package intel-opencl-rt.
+"""The OpenCL drivers that a process finds: the system's, and the driver for CPUs in the package intel-opencl-rt.
 
-OpenCL's loader reads the names of drivers in a folder, once in a process. Packages of Python cannot add to the system's
-folder, so a process whose environment names no other gets one with the names of both.
+OpenCL's loader reads the names of drivers in a folder, once per process. Python packages cannot add to the system's
+folder, so unless the environment names a folder, the process gets a folder with the names of both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_SYSTEM = Path("/etc/OpenCL/vendors")
 
 @cache
 def cpu_driver() -> Path | None:
-    """Return the library of the package's driver for CPUs; None where the package is not installed."""
+    """Return the library of the package's driver for CPUs; None if the package is not installed."""
     try:
         files = metadata.files(_PACKAGE) or []
     except metadata.PackageNotFoundError:
@@ -37,7 +37,8 @@ def cpu_driver() -> Path | None:
 
 
 def platforms(cl: Any) -> list[Any]:
-    """Return the platforms that pyopencl, the module `cl`, finds. An error of pyopencl if there is none."""
+    """Return the platforms that pyopencl, the module `cl`, finds. Raises an error of pyopencl if there is no platform.
+    """
     driver = cpu_driver()
     if driver is None or _FOLDER in os.environ:
         return list(cl.get_platforms())

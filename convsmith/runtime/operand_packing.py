@@ -21,12 +21,12 @@ __all__ = ["OperandPacking", "PackedParts"]
 
 
 def _held_type(part: Argument) -> np.dtype[np.generic]:
-    """Return numpy's type of the elements of a part, or of bytes."""
+    """Return numpy's type of the elements of a part, or of bytes if elements share bytes."""
     return numpy_dtype(part.dtype) if part.bytes_of(2) > part.bytes_of(1) else np.dtype(np.uint8)
 
 
 class PackedParts:
-    """The parts of a packed operand in one piece of memory, as elements of the first part's type, or as bytes where
+    """The parts of a packed operand in one block of memory, as elements of the first part's type, or as bytes if
     elements share bytes.
     """
 
@@ -40,13 +40,13 @@ class PackedParts:
 
     @staticmethod
     def of(artifact: Artifact, operand: str) -> PackedParts:
-        """Return the parts that the kernel reads, followed by those that are only needed to compute them."""
+        """Return the parts that the kernel reads, followed by the parts that are only needed to compute them."""
         entries = [*artifact.steps.values(), *(artifact.entries[name] for name in artifact.packs[operand])]
         parts = {a.name: a for entry in entries for a in entry.arguments if a.of == operand}
         return PackedParts(tuple(parts.values()))
 
     def elements(self, buffer: Array) -> Array:
-        """Return the elements of the operand in a packed buffer: the largest part, beside which others hold sums."""
+        """Return the elements of the operand in a packed buffer: the largest part; the other parts hold sums."""
         part = max(self.arguments, key=lambda argument: argument.size)
         start = self.offsets[part.name]
         return buffer.view(np.uint8)[start : start + part.nbytes].view(_held_type(part))
@@ -77,7 +77,9 @@ class OperandPacking:
         plain = PackedParts((border.specs[operand].argument,)) if operand else None
         self.memory = self.parts.get(operand, plain)
         self.name = ""
-        """The name of the packing of `border.operand`. A packed operand serves every kernel where it is the same."""
+        """The name of the packing of `border.operand`. A packed operand is legal for every kernel with the same
+        packing.
+        """
         self.signature = ""
         """The signature of packed operands that calls by position accept."""
         if self.memory is not None:
@@ -103,8 +105,8 @@ class OperandPacking:
     def examine(self, operand: str, packed: Packed) -> float:
         """Return the largest magnitude of an operand in memory of this packing; infinity if one element is a NaN.
 
-        A transform packs other numbers than the operand's, of operands within its limit. If they are finite, 0 stands
-        for the magnitude of an operand that comes from a file.
+        A transform stores transformed numbers of an operand within its limit. If they are finite, the magnitude of an
+        operand from a file is reported as 0.
         """
         if isnan(packed.magnitude):
             elements = self.parts_of(operand).elements(packed.buffer)
@@ -121,7 +123,7 @@ class OperandPacking:
                 raise self._border.packed_elsewhere(given, self.name_of(name), names, name)
 
     def pack(self, operand: str, arrays: Mapping[str, Array]) -> Array:
-        """Return new packed memory of `operand`, one of the `arrays` that its packing entries read."""
+        """Return new packed memory of `operand`, given the `arrays` that its packing entries read."""
         specs, parts = self._border.specs, self.parts[operand]
         buffer, names = parts.new(), tuple(arrays)
         if specs[operand].empty_tensor:

@@ -1,6 +1,6 @@
 """`Packed`: weights, and the bias if there is one, in the order in which kernels with one packing read them.
 
-A problem without weights among its inputs may pack another operand, which then takes the place of the weights.
+A problem whose inputs include no weights may pack another operand, which then replaces the weights.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Packed:
         return self._bias
 
     def addresses_on(self, memory: DeviceMemory) -> tuple[int, int]:
-        """Return the addresses of the packed weights and of the bias (0 if there is none) in the memory of a device, to
-        which they are copied once.
+        """Return the addresses of the packed weights and of the bias (0 if there is none) in device memory, to which
+        they are copied once.
         """
         if memory.number not in self._copies:
             copies = []
@@ -89,13 +89,13 @@ class Packed:
         return f"Packed({self.signature})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Addresses are of this process, and of this memory.
+        # Addresses are valid only in this process and for this memory.
         parts = (_raw(self._buffer), None if self._bias is None else _raw(self._bias))
         return _restored, (self.key, *parts, self.magnitude)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a numpy `.npz` file at exactly `path`, for `load`. UsageError (code `bad-path`) if it is no name of a
-        file, OSError if it cannot be written.
+        """Write a numpy `.npz` file at exactly `path`, for `load`. UsageError (code `bad-path`) if it is not a file
+        name, OSError if it cannot be written.
         """
         # Raw bytes beside the type's name, because numpy's file format knows only numpy's own types.
         parts = {"buffer": self._buffer} if self._bias is None else {"buffer": self._buffer, "bias": self._bias}
@@ -108,7 +108,7 @@ class Packed:
     def load(path: str | os.PathLike[str]) -> Packed:
         """Return the packed weights in a file that `save` wrote.
 
-        UsageError (code `bad-packed`) if the file is something else; OSError if there is no file.
+        UsageError (code `bad-packed`) if the file has other contents; OSError if there is no file.
         """
         name = _path(path)
         try:

@@ -1,4 +1,4 @@
-"""Permissions: what the system grants a process only when it asks, and how a process asks.
+"""Permissions that the system grants a process only on request, and the requests.
 
 An artifact names the permissions that its code needs. A new permission is a row of `_REQUESTS`.
 """
@@ -25,11 +25,11 @@ def _request_amx() -> bool:
 
 
 _REQUESTS: dict[str, Callable[[], bool]] = {"amx": _request_amx}
-"""The function that asks for each permission; it returns whether the process has it from then on."""
+"""The function that requests each permission; it returns whether the process has it from then on."""
 
 
 def obtain_permissions(artifact: Artifact) -> None:
-    """Ask for the permissions of an artifact. UnsupportedError: one is unknown, or the system refuses it."""
+    """Request the permissions of an artifact. UnsupportedError if one is unknown, or the system refuses it."""
     for name in artifact.permissions:
         if name not in _REQUESTS:
             raise UnsupportedError(

@@ -1,8 +1,8 @@
-"""`PreparedCall`: entries of a kernel, bound to memory, for calls that pass addresses alone.
+"""`PreparedCall`: entries of a kernel, bound to memory, for calls that pass only addresses.
 
-Every way to call a kernel ends here: with checked arrays, with tensors of a library that knows their shapes, with
-arrays that are bound once, with memory that a network lays out once. A call writes one word for each address into the
-argument blocks of a frame, and runs the entries. A frame belongs to one call at a time; free ones wait in a pool.
+Every way to call a kernel ends here: with checked arrays, with tensors whose shapes a library knows, with arrays that
+are bound once, with memory that a network lays out once. A call writes one word for each address into the argument
+blocks of a frame, and runs the entries. A frame belongs to one call at a time; free ones wait in a pool.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Frame", "LoadedEntry", "PreparedCall", "Word", "Writer", "places_of"
 
 
 def places_of(arguments: Iterable[Argument], start: int = 0) -> tuple[dict[str, int], int]:
-    """Return the offset in bytes of each argument in memory that they share, from `start` on, and the bytes in all."""
+    """Return the offset in bytes of each argument in shared memory, starting at `start`, and the end of the last."""
     offsets: dict[str, int] = {}
     for argument in arguments:
         offsets[argument.name] = start = -(-start // ALIGNMENT) * ALIGNMENT
@@ -43,18 +43,18 @@ class LoadedEntry:
         self._defaults = {name: address_of(array) for name, array in self._kept.items()}
 
     def block(self, memory: HostMemory) -> HostBlock:
-        """Return a new argument block, whose own memory is from `memory`."""
+        """Return a new argument block, with its own memory from `memory`."""
         return HostBlock(self.entry, self._defaults, memory)
 
     def run(self, block: HostBlock, kept: object) -> Callable[[], object]:
-        """Return the function that runs the entry on its block; `kept` lives while workers may use the memory."""
+        """Return the function that runs the entry on its block; `kept` stays alive while workers may use the memory."""
         whole = self.function.whole
         return partial(self.function, block.address, kept) if whole is None else partial(whole, block.address)
 
     @property
     def is_plain(self) -> bool:
-        """Whether a call needs no more than words: a native function runs all of it on the thread that calls, and none
-        of its memory depends on the addresses.
+        """Whether a call only needs to write words: a native function runs all of the entry on the calling thread, and
+        none of its memory depends on the addresses.
         """
         follows = any(argument.role in ("table", "zero") for argument in self.entry.arguments)
         return self.function.whole is not None and not follows
@@ -67,7 +67,7 @@ class LoadedEntry:
 
     @property
     def required(self) -> list[str]:
-        """The arguments that a call must give: those without a default, a value, or memory of a block."""
+        """The arguments that a call must give: those without a default, a fixed value, or memory in the block."""
         return [
             a.name for a in self.entry.arguments
             if a.role not in ("scratch", "table", "zero") and a.value is None and a.name not in self._defaults
@@ -75,7 +75,7 @@ class LoadedEntry:
 
 
 class Word(NamedTuple):
-    """A word that a call writes: the block and the position in it, the number of an address, and bytes beyond it."""
+    """A word that a call writes: the block and the position in it, the number of an address, and an offset in bytes."""
 
     block: HostBlock
     position: int
@@ -84,11 +84,13 @@ class Word(NamedTuple):
 
 
 Writer: TypeAlias = tuple[Any, int | slice, Callable[[Sequence[int]], Any]]
-"""Words, a position or neighbouring ones, and the function that takes their contents from the addresses of a call."""
+"""A sequence of words, a position or a range in it, and the function from the addresses of a call to the contents."""
 
 
 def writers(words: Iterable[Word]) -> tuple[Writer, ...]:
-    """Return what writes `words`, `block[position] = take(addresses)`: neighbours that hold addresses in one step."""
+    """Return the writers of `words`, `block[position] = take(addresses)`; adjacent words that hold addresses share a
+    writer.
+    """
     made: list[Writer] = []
     for _, group in groupby(sorted(words, key=_place), key=lambda word: (id(word.block), word.offset != 0)):
         several = [*group]
@@ -114,25 +116,25 @@ class Frame(NamedTuple):
     """Argument blocks for one call at a time."""
 
     runs: tuple[Callable[[], object], ...]
-    """A function that runs each entry, in their order."""
+    """For each entry, in order, a function that runs it."""
     followers: tuple[HostBlock, ...]
     """Blocks with memory that depends on the addresses: `follow` updates it."""
     words: tuple[Word, ...]
     """The words that a call writes."""
     kept: list[object]
-    """The blocks, and what they point to."""
+    """The blocks, and the memory that they point to."""
 
 
 _Pooled: TypeAlias = tuple[tuple[Callable[[], object], ...], tuple[Writer, ...], Frame]
-"""A frame of the pool, with its functions and what writes its words."""
+"""A frame of the pool, with its functions and its writers."""
 
 
 class PreparedCall:
-    """The `entries` of a kernel in their order, run with addresses: `given` are the arguments at each address, with
-    their offsets from it.
+    """The `entries` of a kernel in order, run with addresses: `given` are the arguments at each address, with their
+    offsets.
 
     `own` are the arguments of entries that a call does not give: each frame keeps memory for them, on `device` if there
-    is one; if it is `fresh`, each call has new memory. Several threads may run it at once.
+    is one; if `fresh`, each call allocates new memory. Several threads may run the call at once.
     """
 
     __slots__ = ("_device", "_entries", "_frames", "_fresh", "_interrupted", "_is_plain", "_links", "_own")
@@ -181,8 +183,8 @@ class PreparedCall:
         self._frames.append(pooled)  # after an interrupt the frame is dropped
 
     def _run_on(self, pooled: _Pooled, addresses: Sequence[int], keep: object) -> None:
-        """Run entries that need new memory, or tables that follow the addresses, or whose workers may outlive a call
-        that is interrupted.
+        """Run entries that need new memory or tables that depend on the addresses, or whose workers may outlive an
+        interrupted call.
         """
         runs, written, frame = pooled
         if self._fresh:
@@ -205,7 +207,7 @@ class PreparedCall:
 
     def bind(self, addresses: Sequence[int], keep: object) -> Callable[[], object]:
         """Return a function that runs the entries on memory at `addresses`, which `keep` holds alive as long as the
-        function lives. One thread at a time may call it.
+        function lives. Only one thread at a time may call the function.
         """
         frame = self.frame(known=addresses, keep=keep)
 
@@ -221,9 +223,9 @@ class PreparedCall:
         return call if len(frame.runs) == 1 and not frame.followers else call_each
 
     def frame(self, scratch: int | None = None, known: Sequence[int] = (), keep: object = None) -> Frame:
-        """Return new blocks that hold the `known` addresses; `words` are those of further ones.
+        """Return new blocks that hold the `known` addresses; `words` are the words for further addresses.
 
-        The memory of the blocks is new, or lies from the address `scratch` on.
+        The memory of the blocks is new, or starts at the address `scratch`.
         """
         memory = HostMemory() if scratch is None else LentScratch(scratch)
         kept: list[object] = [self._entries, memory, keep]

@@ -1,6 +1,6 @@
-"""`ResidentCall`: a call of a kernel on arrays that were copied to the memory of its device once.
+"""`ResidentCall`: a call of a kernel on arrays that were copied to device memory once.
 
-Calls are queued, one after the other, so that the time of many of them is that of the device.
+Calls are queued, so that the time of many calls is the time of the device.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _DEFAULT_STREAM = 0
 
 
 class ResidentCall:
-    """Runs `kernel` on copies of `arrays` by name, whose forms are `specs`. A call only queues it; `finish` waits."""
+    """Runs `kernel` on device copies of `arrays` by name, with the forms `specs`. A call only queues the work; `finish`
+    waits.
+    """
 
     def __init__(
         self, kernel: PreparedCall, memory: DeviceMemory, arrays: Mapping[str, Array],

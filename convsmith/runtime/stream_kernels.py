@@ -1,8 +1,9 @@
-"""`StreamKernels`: a kernel with memory of its own for each stream of a GPU, so that no call waits for another.
+"""`StreamKernels`: a kernel with separate memory for each stream of a GPU, so that calls on different streams do not
+wait.
 
-A kernel whose entries pass data to each other, or which packs an operand in each call, uses memory of its own. Calls on
-one stream follow each other and use it in turn. Calls on several streams overlap, so each stream has its own memory. A
-call that is captured in a graph has memory that no other call uses, because a replay may overlap any of them.
+A kernel whose entries pass data to each other, or which packs an operand in each call, has its own memory. Calls on one
+stream run in order and share it; calls on several streams overlap, so each stream has separate memory. A call that is
+captured in a graph has memory that no other call uses, because a replay may overlap any of them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from convsmith.runtime.prepared_call import PreparedCall
 __all__ = ["StreamKernels"]
 
 _MOST_STREAMS = 16
-"""Streams for which a kernel keeps memory: the last ones used."""
+"""Maximum number of streams for which a kernel keeps memory; the most recently used are kept."""
 _making = RenewedLock()
-"""Held while the kernel of a stream is looked up or made."""
+"""Held while the kernel of a stream is looked up or created."""
 
 
 class StreamKernels:
-    """The kernels of each stream, by the names of arrays and of those that are packed."""
+    """The kernels of each stream, by the names of all arrays and of the packed arrays."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[object, dict[object, PreparedCall]] = OrderedDict()
@@ -37,8 +38,10 @@ class StreamKernels:
         packed: tuple[str, ...],
         has_memory: bool,
     ) -> PreparedCall:
-        """Return the kernel for a call on the stream of this thread, which `make` returns for these names the first
-        time; `has_memory` is whether it has its own memory.
+        """Return the kernel for a call on the stream of this thread; `make` creates it at the first call with these
+        names.
+
+        `has_memory` states whether the kernel has its own memory.
         """
         stream = gpu.stream_number() if has_memory else 0
         if stream is None:

@@ -1,7 +1,7 @@
-"""Tensor maps of the copy engine, which the driver encodes into memory of ours.
+"""Tensor maps of the copy engine, which the driver encodes into memory of this process.
 
-The driver documents an alignment of 64 bytes for a map; the objects of cuda.bindings are aligned to 16. So the encoding
-functions are called by ctypes, at the addresses that the driver gives for their names.
+The driver documents an alignment of 64 bytes for a map, but objects of cuda.bindings are aligned to 16. The encoding
+functions are therefore called through ctypes, at the addresses that the driver returns for their names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convsmith.runtime.arrays import address_of, aligned_empty
 __all__ = ["encoded_maps"]
 
 _MAP_BYTES = 128
-"""Bytes of a tensor map of the driver. The memory of `aligned_empty` is aligned to as many."""
+"""Bytes of a tensor map, which is also the alignment of memory from `aligned_empty`."""
 _INTERFACE = 12000
 """The version of CUDA that has the functions with the parameters below."""
 
@@ -29,7 +29,8 @@ _LONGS, _WORDS, _INTS = (ctypes.POINTER(x) for x in (ctypes.c_uint64, ctypes.c_u
 _TENSOR: tuple[Any, ...] = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, _LONGS, _LONGS)
 """The first parameters: the map, and the tensor's type, rank, address, sizes, and steps in bytes."""
 _FORM: tuple[Any, ...] = (_WORDS, *[ctypes.c_int] * 4)
-"""The last parameters: the steps of elements, interleave, swizzle, promotion, and what fills elements beyond."""
+"""The last parameters: the steps of elements, interleave, swizzle, promotion, and the fill value of elements outside.
+"""
 _PROTOTYPES = {
     "cuTensorMapEncodeTiled": ctypes.CFUNCTYPE(ctypes.c_int, *_TENSOR, _WORDS, *_FORM),
     "cuTensorMapEncodeIm2col": ctypes.CFUNCTYPE(
@@ -43,7 +44,7 @@ _ELEMENTS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "s32": "INT
 
 
 class _Gpu(Protocol):
-    """The driver's binding, and the check of what its functions answer."""
+    """The driver's binding, and the check of the status of its functions."""
 
     driver: Any
 
@@ -83,7 +84,7 @@ def _encode(gpu: _Gpu, place: int, made: MapArgument, address: int) -> None:
 
 
 def _function(gpu: _Gpu, name: str) -> Callable[..., int]:
-    """Return a function of the driver. ToolchainError: the driver lacks it."""
+    """Return a function of the driver. ToolchainError if the driver lacks it."""
     address = gpu.check(gpu.driver.cuGetProcAddress(name.encode(), _INTERFACE, 0), f"the driver's function {name}")
     if not address:
         raise ToolchainError(f"the driver has no function {name}", text=name)

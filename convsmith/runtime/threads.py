@@ -36,8 +36,7 @@ __all__ = [
 _SYMBOLS = RUNTIME_SYMBOLS[GOMP]
 
 _SPARE_THREADS = 8
-"""Threads that must be available beyond those of a new team, because other processes of the user start some meanwhile.
-"""
+"""Number of threads that must be available beyond a new team, because other processes may start some meanwhile."""
 
 _LONGEST_TRIAL = 10.0
 """Seconds to wait for threads that were started on trial to end."""
@@ -57,7 +56,7 @@ class OpenMP:
 
 
 class ThreadsWarning(ConvsmithWarning):
-    """The system has fewer threads than the kernel was compiled for; the kernel runs on the available ones."""
+    """The system has fewer threads than the kernel was compiled for; the kernel runs on the available threads."""
 
 
 class _Team(threading.local):
@@ -78,7 +77,7 @@ class _State:
         self.team = _Team()
         self.growing = threading.Lock()
         self.refused = MOST_THREADS + 1
-        """Threads of the smallest team that the system had no threads for."""
+        """Size of the smallest team for which the system had too few threads."""
         self.warned = False
 
 
@@ -127,7 +126,7 @@ def run_region(region: Callable[[int], None], block: int, threads: int) -> bool:
         return True
     if openmp() is None or threads >= state.refused:
         return False
-    with state.growing:  # no other team takes the threads that were found
+    with state.growing:  # so that no other team takes the threads that were found
         if threads > team.size and not _can_start(threads - team.size + _SPARE_THREADS):
             state.refused = min(state.refused, threads)
             _warn_of_few(threads)
@@ -138,9 +137,10 @@ def run_region(region: Callable[[int], None], block: int, threads: int) -> bool:
 
 
 def _can_start(count: int) -> bool:
-    """Return whether the system can start `count` more threads; they are started on trial and have ended at return.
+    """Return whether the system can start `count` more threads; the threads are started on trial and have ended at
+    return.
 
-    The threads wait, in native code, for a lock that the caller holds; Python threads take several times as long to
+    The threads wait, in native code, for a lock that the caller holds; Python threads take several times longer to
     start.
     """
     system = ctypes.PyDLL(None)
@@ -169,7 +169,7 @@ def _can_start(count: int) -> bool:
 
 
 def _tasks() -> set[str]:
-    """Return the threads of this process as the system lists them; none outside Linux."""
+    """Return the threads of this process that the system lists; empty outside Linux."""
     try:
         return set(os.listdir("/proc/self/task"))
     except OSError:
@@ -177,7 +177,7 @@ def _tasks() -> set[str]:
 
 
 def _warn_of_few(threads: int) -> None:
-    """Warn, once in a process, that a kernel of `threads` threads gets fewer."""
+    """Warn, once per process, that a kernel for `threads` threads runs on fewer."""
     state = _state
     if not state.warned and not sys.is_finalizing():
         state.warned = True
@@ -256,7 +256,7 @@ class _Workers:
                 thread = threading.Thread(target=self._work, name="convsmith", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # a limit, or the interpreter is shutting down: the caller does what is left
+                except RuntimeError:  # a limit, or the interpreter is shutting down: the caller does the remaining work
                     self._most = len(self._threads)
                     _warn_of_few(count + 1)
                     return
@@ -265,7 +265,7 @@ class _Workers:
     def _work(self) -> None:
         while (region := self._regions.get()) is not None:
             region.work()
-            del region  # what it holds may be large
+            del region  # its objects may be large
 
 
 _state = _State(inherited=False)
@@ -299,7 +299,7 @@ def _find() -> OpenMP | None:
             addresses = {name: ctypes.cast(library[name], ctypes.c_void_p).value or 0 for name in _SYMBOLS}
         except (OSError, AttributeError):  # not there, or a runtime without the GNU entry points
             continue
-        files = [file for file in _loaded() if path in file]  # the full name of what "libgomp.so.1" stands for
+        files = [file for file in _loaded() if path in file]  # the full name of "libgomp.so.1"
         return OpenMP(files[0] if files else path, addresses)
     return None
 
@@ -308,7 +308,7 @@ def _loaded() -> list[str]:
     """Return the files of the OpenMP runtimes mapped into this process, PyTorch's first, whose pool is shared."""
     try:
         lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:  # no such file outside Linux
+    except OSError:  # the file does not exist outside Linux
         return []
     files = dict.fromkeys(line[line.index("/") :] for line in lines if "/" in line)
     runtimes = [file for file in files if _RUNTIME.fullmatch(file.rpartition("/")[2])]
