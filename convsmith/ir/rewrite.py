@@ -284,6 +284,8 @@ class Rewriter:
 
     def _Store(self, s: Store) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)
+        if type(value) is Repeat and type(s.value) is Select and not lanes_of(value.a):
+            value = value.a  # the arm that is left of a choice; a store of a scalar writes it to every lane
         return s if index == s.index and value is s.value else Store(s.buffer, index, value, s.lanes)
 
     def _Invoke(self, s: Invoke) -> Stmt:

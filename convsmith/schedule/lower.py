@@ -21,7 +21,7 @@ from convsmith.passes.scale import scale
 from convsmith.passes.simplify import simplify
 from convsmith.passes.stream import stream
 from convsmith.passes.sum_together import sum_together
-from convsmith.passes.transpose import COLUMN, READ, ROW, WRITTEN
+from convsmith.passes.transpose import READ, WRITTEN
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
@@ -193,8 +193,6 @@ def _transpose_results(s: Schedule, k: KernelPlan) -> None:
 
 def pick_transpositions(s: Schedule, lanes: int, machine: Machine) -> None:
     """Make instructions of tiles that are transposed in registers."""
-    s.run(unroll, (ROW, COLUMN))
-    s.run(simplify)
     s.run(vectorise, READ, lanes, False)
     s.run(vectorise, WRITTEN, lanes, False)
     s.run(rows_of, machine.transpositions)

@@ -97,8 +97,7 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]
         s.run(collapse)
     s.run(strength_reduce)
     s.run(unused_let)
-    if sums.side:
-        s.run(unroll)
+    s.run(unroll)
     return s.steps
 
 
@@ -449,9 +448,14 @@ def _order_transposed(
 
 
 def _lower_transposed(s: Schedule, tiles: _TransposedTiles, target: Machine) -> None:
-    """Make vectors of tiles, which instructions transpose."""
-    s.run(unroll)
-    s.run(simplify)
+    """Make vectors of tiles, which instructions transpose.
+
+    Rows and columns are unrolled last, so that rewrites meet each once; but first where vectors are longer than the
+    pieces that they write, because the last vector of a tile ends where the tile does.
+    """
+    if is_joined(tiles.row):
+        s.run(unroll)
+        s.run(simplify)
     s.run(vectorise, READ, tiles.read, False)
     s.run(vectorise, WRITTEN, tiles.written, False)
     s.run(vectorise, tiles.last, tiles.height, False)
