@@ -22,7 +22,8 @@ def argument_of(tensor: Tensor) -> Argument:
 
 
 def buffer_argument(b: Buffer, role: Role, of: str = "") -> Argument:
-    """Return the argument for the buffer `b` of a kernel that is no array of its problem: memory without shape."""
+    """Return the argument for the buffer `b` of a kernel if it is not an array of the problem: memory without a shape.
+    """
     return Argument(b.name, role, b.dtype.name, (b.size,), "a", b.size, of=of)
 
 
@@ -33,5 +34,5 @@ def zero_argument(zero: Buffer, of: str, points: str) -> Argument:
 
 
 def packing_identity(pack: Kernel) -> str:
-    """Return a hash of a packing kernel; equal hashes mean equal packed weights."""
+    """Return a hash of a packing kernel; equal hashes imply equal packed weights."""
     return hashlib.sha256(str(pack).encode()).hexdigest()[:16]

@@ -1,11 +1,11 @@
 """The cache of compiled kernels on disk.
 
-An entry is code that will be executed, so the directory must belong to the user, and nobody else may write to it or
-replace it. A directory that violates this, or cannot be written, is not used; the program continues after one warning.
-An entry is a regular file: a magic word, the SHA-256 of key and content, the content. A writer renames a complete
-temporary file, so no reader ever sees half an entry. A damaged entry (a crash can leave it empty), or one stored under
-another key, is removed with a warning and counts as absent. If the directory exceeds its limit, the least recently used
-entries are removed; reading an entry updates its time.
+An entry is code that will be executed, so the directory must belong to the user, and no other user may be able to write
+to it or replace it. A directory that violates this, or cannot be written, is not used; the program continues after one
+warning. An entry is a regular file: a magic word, the SHA-256 of key and content, the content. A writer renames a
+complete temporary file, so no reader ever sees half an entry. A damaged entry (a crash can leave it empty), or one
+stored under another key, is removed with a warning and counts as absent. If the directory exceeds its limit, the least
+recently used entries are removed; reading an entry updates its time.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class DiskCache:
         return data[_HEAD:]
 
     def decoded(self, key: str, decode: Callable[[bytes], T]) -> T | None:
-        """Return what ``decode`` makes of the content stored under `key`, or None.
+        """Return the result of ``decode`` for the content stored under `key`, or None.
 
         An entry for which it raises ValueError is removed with a warning.
         """
@@ -142,7 +142,8 @@ class DiskCache:
             self._shrink()
 
     def opened(self, name: str) -> int | None:
-        """Return a descriptor of the file ``name`` of the directory, which is made; None if there can be none."""
+        """Return a descriptor of the file ``name`` of the directory, which is created if necessary; None if that fails.
+        """
         if self._refused(create=True):
             return None
         try:
@@ -186,8 +187,8 @@ class DiskCache:
             raise
 
     def _look(self) -> tuple[str, str]:
-        """Return the mode of the directory, and why it must not be used (`_MISSING`: it does not exist yet; empty:
-        usable).
+        """Return the mode of the directory, and the reason why it must not be used (`_MISSING`: it does not exist yet;
+        empty: it may be used).
         """
         try:
             problem = replaceable(self._above)
@@ -333,7 +334,7 @@ def _tree_hash(root: Path, memory: DiskCache | None) -> str:
 
 
 def _hash_text(known: bytes) -> str:
-    """Return a SHA-256 as text; ValueError for other contents."""
+    """Return a SHA-256 as text; ValueError if the bytes are not a SHA-256."""
     if re.fullmatch(rb"[0-9a-f]{64}", known) is None:
         raise ValueError("no SHA-256")
     return known.decode()
@@ -374,7 +375,7 @@ def _read_entry(path: Path) -> bytes:
 
 
 def _new_file(path: Path) -> int:
-    """Return a descriptor of a newly created file that only the user may read."""
+    """Return a descriptor of a new file that only the user may read."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 

@@ -21,8 +21,14 @@ from convsmith.diag.forking import import_lock
 from convsmith.machine.base import Machine
 
 __all__ = [
-    "AssembledKernels", "Assembler", "KernelUse", "assemble_ptx", "assembler_of", "disassemble", "find_tool",
-    "machine_code",
+    "AssembledKernels",
+    "Assembler",
+    "KernelUse",
+    "assemble_module",
+    "assemble_ptx",
+    "assembler_of",
+    "disassemble",
+    "find_tool",
 ]  # fmt: skip
 
 _LEVEL = "-O3"
@@ -33,8 +39,8 @@ _SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)
 
 @dataclass(frozen=True)
 class KernelUse:
-    """The resources of a kernel: registers of a thread, bytes of shared memory that the code states, bytes of a
-    thread's stack, and bytes that a thread spills to memory and fills from it.
+    """The resources of a kernel: registers per thread, bytes of statically declared shared memory, bytes of stack per
+    thread, and bytes that a thread spills to and fills from memory.
     """
 
     registers: int
@@ -58,10 +64,10 @@ class AssembledKernels:
     warnings: tuple[str, ...] = ()
 
 
-def machine_code(text: str, machine: Machine) -> tuple[bytes, dict[str, str]]:
+def assemble_module(text: str, machine: Machine) -> tuple[bytes, dict[str, str]]:
     """Return the code of a module's LLVM text for `machine`, and notes for people.
 
-    Code for an assembler is a cubin with the PTX among the notes, or PTX where no assembler is installed.
+    Code for an assembler is a cubin with the PTX among the notes, or PTX if no assembler is installed.
     """
     made = llvm_bind.object_code if machine.device is None or machine.device.code != "ptx" else llvm_bind.assembly
     code = made(text, machine.triple, machine.cpu, machine.features)
@@ -78,8 +84,8 @@ def machine_code(text: str, machine: Machine) -> tuple[bytes, dict[str, str]]:
 
 @lru_cache(maxsize=64)
 def assemble_ptx(ptx: str, architecture: str) -> AssembledKernels:
-    """Return the machine code of `ptx` for `architecture` (sm_80). UnsupportedError where no assembler for it is
-    installed, ToolchainError where the assembler refuses the text.
+    """Return the machine code of `ptx` for `architecture` (sm_80). UnsupportedError if no assembler for it is
+    installed, ToolchainError if the assembler rejects the text.
     """
     assembler = assembler_of(architecture)
     cubin, log = assembler.run(ptx, architecture)
@@ -88,7 +94,7 @@ def assemble_ptx(ptx: str, architecture: str) -> AssembledKernels:
 
 
 def _uses(log: str) -> dict[str, KernelUse]:
-    """Return the use of each kernel, as the assembler's log states it."""
+    """Return the use of each kernel that the assembler's log reports."""
     found = {}
     parts = _ENTRY.split(log)
     for name, text in zip(parts[1::2], parts[2::2]):
@@ -101,21 +107,21 @@ def _uses(log: str) -> dict[str, KernelUse]:
 
 
 def _nvjitlink() -> Any:
-    """Return the binding of nvJitLink, or None where it is not installed."""
+    """Return the binding of nvJitLink, or None if it is not installed."""
     try:
         _keep_names_local()
         with import_lock:
             from cuda.bindings import nvjitlink
         nvjitlink.version()
-    except Exception:  # the binding is missing, or the library that it loads
+    except Exception:  # the binding is missing, or the library that it loads is
         return None
     return nvjitlink
 
 
 @cache
 def _keep_names_local() -> None:
-    """Load nvJitLink before its binding does, which would offer its symbols to all libraries: OpenCL's drivers have
-    functions of the same names.
+    """Load nvJitLink before its binding does, which would make its symbols visible to all libraries: OpenCL drivers
+    define functions of the same names.
     """
     for root in _packages():
         for path in Path(root, "cu13", "lib").glob("libnvJitLink.so.*"):
@@ -133,7 +139,7 @@ class Assembler(NamedTuple):
 
 @cache
 def assembler_of(architecture: str) -> Assembler:
-    """Return an installed assembler that knows `architecture`. UnsupportedError where there is none."""
+    """Return an installed assembler that knows `architecture`. UnsupportedError if there is none."""
     for assembler in _assemblers():
         try:
             assembler.run(_SAMPLE.format(architecture), architecture)
@@ -160,12 +166,12 @@ def _assemblers() -> Iterator[Assembler]:
 
 
 def _link(ptx: str, architecture: str) -> tuple[bytes, str]:
-    """Return the cubin that nvJitLink makes, and its log."""
+    """Return the cubin that nvJitLink creates, and its log."""
     tool = _nvjitlink()
     options = [f"-arch={architecture}", _LEVEL, "-verbose"]
     try:
         handle = tool.create(len(options), options)
-    except tool.nvJitLinkError as error:  # an architecture that it does not know
+    except tool.nvJitLinkError as error:  # an unknown architecture
         raise ToolchainError(f"nvJitLink has no code for {architecture}: {error}") from None
     try:
         data = ptx.encode()
@@ -189,7 +195,7 @@ def _link(ptx: str, architecture: str) -> tuple[bytes, str]:
 
 
 def _run(assembler: str, ptx: str, architecture: str) -> tuple[bytes, str]:
-    """Return the cubin that ptxas makes, and its log."""
+    """Return the cubin that ptxas creates, and its log."""
     with tempfile.TemporaryDirectory(prefix="convsmith-") as folder:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
@@ -202,7 +208,7 @@ def _run(assembler: str, ptx: str, architecture: str) -> tuple[bytes, str]:
 
 
 def disassemble(cubin: bytes) -> str:
-    """Return the instructions of a cubin as text. UnsupportedError where no disassembler for it is installed."""
+    """Return the instructions of a cubin as text. UnsupportedError if no disassembler for it is installed."""
     tool = find_tool("nvdisasm")
     if tool is None:
         raise UnsupportedError(
@@ -218,12 +224,12 @@ def disassemble(cubin: bytes) -> str:
 
 
 def find_tool(name: str) -> Path | None:
-    """Return the path of a tool of NVIDIA's toolkit, or None where it is not installed."""
+    """Return the path of a tool of NVIDIA's toolkit, or None if it is not installed."""
     return next(_tools(name), None)
 
 
 def _packages() -> tuple[str, ...]:
-    """Return the folders in which the index's packages of NVIDIA lie."""
+    """Return the folders of NVIDIA's packages from the Python package index."""
     spec = importlib.util.find_spec("nvidia")
     return tuple(spec.submodule_search_locations or ()) if spec is not None else ()
 

@@ -13,7 +13,7 @@ from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.device_module import device_text
 from convsmith.codegen.module_text import module_text
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
-from convsmith.compiler.cubin import machine_code
+from convsmith.compiler.cubin import assemble_module
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
 from convsmith.diag.errors import UnsupportedError
@@ -41,16 +41,16 @@ from convsmith.schedule.planned import AnyPlan, KeptPlan, plan_for
 from convsmith.schedule.pointers import Pointers, indirect, pointers
 
 _LINE = 64
-"""Bytes of a cache line, at which private buffers begin."""
+"""Bytes of a cache line, to which private buffers are aligned."""
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """The kernels of a plan after all rewrites, and LLVM's text of them.
+    """The kernels of a plan after all rewrites, and their LLVM text.
 
-    The kernels ``before`` and ``after`` run in each call, around ``kernel``; ``packs``, packing kernels and those that
-    add up packed entries, run when an operand is packed. A thread needs ``scratch`` bytes of its own. ``launches`` are
-    those of all kernels, by symbol.
+    The kernels ``before`` and ``after`` run in each call, around ``kernel``; ``packs``, which pack operands and sum
+    packed entries, run when an operand is packed. Each thread needs ``scratch`` bytes. ``launches`` maps the symbols of
+    all kernels to their launches.
     """
 
     kernel: Kernel
@@ -62,7 +62,8 @@ class Lowered:
     launches: Mapping[str, Launch]
 
     def __str__(self) -> str:
-        """Return the kernels of each call in the order in which they run, each with those that prepare its arguments.
+        """Return the kernels of each call in the order in which they run, each with the kernels that prepare its
+        arguments.
         """
         names = {k.name for k in self.before}
         main = replace(self.kernel, before=tuple(k for k in self.kernel.before if k.name not in names))
@@ -81,14 +82,14 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: boo
         launched[plan.symbol(k.name)] = (k, launch_of(k, _threads(plan, k), plan.machine))
     offsets: dict[Buffer, int] = {}
     size, apart = 0, max(_LINE, plan.machine.alignment)
-    for k in (*prepared.values(), kernel):  # one runs after the other, in the same memory
+    for k in (*prepared.values(), kernel):  # kernels run one after the other, in the same memory
         private = private_buffers(k)
         *starts, end = accumulate((-(-b.nbytes // apart) * apart for b in private), initial=0)
         offsets |= dict(zip(private, starts))
         size = max(size, end)
     scratch = {b: (offset, size) for b, offset in offsets.items()}
     if plan.machine.device is None:
-        # Kernels that run before the main one write arrays that no caller gives.
+        # Kernels that run before the main one write arrays that no caller passes.
         own = frozenset(b.name for k in prepared.values() for b in k.written)
         known = replace(facts(plan.machine), own=own)
         if debug:
@@ -105,19 +106,21 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: boo
 
 
 def _threads(plan: Pipelines, kernel: Kernel) -> int:
-    """Return the number of threads that share ``kernel``, one around the main one; 1 where it has nothing to share."""
+    """Return the number of threads that share ``kernel``, which runs before or after the main one; 1 if it has no
+    parallel loop.
+    """
     is_shared = any(x.kind == "parallel" for x in loops_of(kernel.body))
     return plan.threads(kernel.name) if is_shared else 1
 
 
 def private_buffers(kernel: Kernel) -> list[Buffer]:
-    """Return the buffers of ``kernel`` that each thread has in memory of its own."""
+    """Return the buffers of ``kernel`` that each thread allocates for itself."""
     inside = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
     return list(dict.fromkeys(b for b in inside if b.scope == "cache"))
 
 
 def _prepared(plan: Pipelines, kernel: Kernel) -> dict[str, Kernel]:
-    """Return the kernels that run before ``kernel``, the rewritten main one, rewritten, by name, in their order."""
+    """Return the rewritten kernels that run before ``kernel``, the rewritten main one, by name, in order."""
     found: dict[str, Kernel] = {}
     for k, steps in preparing(plan, kernel):
         made = run_steps(k, steps)
@@ -126,7 +129,7 @@ def _prepared(plan: Pipelines, kernel: Kernel) -> dict[str, Kernel]:
 
 
 def in_order(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
-    """Return ``kernels``, each after those that write an array that it reads."""
+    """Return ``kernels``, each after the kernels that write an array that it reads."""
     writer = {b.name: k for k in kernels for b in k.written}
     ordered: dict[str, Kernel] = {}
 
@@ -164,7 +167,7 @@ def build_artifact(
 
 
 def _check_addresses(problem: Problem, target: Machine) -> None:
-    """Raise UnsupportedError where a tensor has more bytes than half of the target's addresses reach."""
+    """Raise UnsupportedError if a tensor has more bytes than half of the target's address space."""
     most = 1 << target.address_bits - 1
     for tensor in problem.tensors:
         if tensor.nbytes >= most:
@@ -185,7 +188,7 @@ def emit(plan: AnyPlan, low: Lowered) -> Artifact:
 
 
 def _limits(plan: AnyPlan) -> dict[str, float]:
-    """Return the largest magnitude of the elements of each argument with which the kernels of `plan` are right."""
+    """Return the largest magnitude of the elements of each argument for which the kernels of `plan` are correct."""
     limits: dict[str, float] = {}
     for name, limit in _limits_of_kernels(plan):
         limits[name] = min(limits.get(name, FINITE), limit)
@@ -195,8 +198,8 @@ def _limits(plan: AnyPlan) -> dict[str, float]:
 def _limits_of_kernels(plan: AnyPlan) -> Iterator[tuple[str, float]]:
     """Yield the name of the weights of each kernel of `plan` with each limit of their magnitude.
 
-    Stored zeros that stand for absent activations are multiplied by weights, which must be finite. Sums of a transform
-    overflow sooner than those of products.
+    Stored zeros that represent absent activations are multiplied by weights, which must be finite. The sums of a
+    transform overflow sooner than direct sums.
     """
     if isinstance(plan, GivenPlan):
         for name in plan.weights:
@@ -207,7 +210,7 @@ def _limits_of_kernels(plan: AnyPlan) -> Iterator[tuple[str, float]]:
     copies = ("pad_copy", "window_copy", "indirection", "hardware")
     if isinstance(plan, DevicePlan):
         for group in plan.kernels:
-            for weights in group.statement.whole.factors[1:]:  # sums of one operand multiply nothing
+            for weights in group.statement.whole.factors[1:]:  # sums of one operand multiply no weights
                 if group.config.realise in copies:
                     yield weights.name, FINITE
         return
@@ -225,9 +228,11 @@ def _limits_of_kernels(plan: AnyPlan) -> Iterator[tuple[str, float]]:
 
 
 def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:
-    """Return the object code of ``low`` with its entries; ``argument`` returns that for a parameter of a kernel."""
+    """Return the object code of ``low`` with its entries; ``argument`` returns the argument for a parameter of a
+    kernel.
+    """
     machine = plan.machine
-    code, notes = machine_code(low.text, machine)
+    code, notes = assemble_module(low.text, machine)
 
     length = low.scratch // 4
     scratch = Argument("scratch", "scratch", "f32", (length,), "a", length)
@@ -273,7 +278,7 @@ def problem_arguments(plan: AnyPlan, low: Lowered) -> Callable[[Kernel, Buffer],
 
 
 def _pointer_arguments(plan: AnyPlan) -> dict[str, Argument]:
-    """Return the tables of pointers and the zero buffers, where A is read through them."""
+    """Return the tables of pointers and the zero buffers, if A is read through tables."""
     found: dict[str, Argument] = {}
     for form, st in plan.tables.items() if isinstance(plan, GivenPlan) else ():
         p, bits = pointers(st, form), plan.machine.address_bits
@@ -302,7 +307,7 @@ def absent_points(problem: Problem, source: str) -> str:
 
 
 def pointer_arguments(p: Pointers, name: str, of: str, points: str, bits: int = 64) -> dict[str, Argument]:
-    """Return a table of pointers of ``bits`` into a tensor, called ``name``, and what stands for absent pixels: zeros,
+    """Return a table of pointers of ``bits`` into a tensor, called ``name``, and the argument for absent pixels: zeros,
     or the zero ``points`` of a call.
     """
     made, size = recipe(p.window, p.form), math.prod(shape_of(p.window, p.form))

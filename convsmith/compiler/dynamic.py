@@ -22,7 +22,7 @@ __all__ = ["at_call", "given_tensor", "requirements"]
 
 
 def given_tensor(p: Problem) -> Tensor:
-    """Return the tensor whose shape requirements are about: the source, or what there is instead in BWD_D."""
+    """Return the tensor whose shape requirements describe: the source, or in BWD_D the gradient of the destination."""
     return p.tensor("diff_dst" if p.dir == "BWD_D" else "src")
 
 

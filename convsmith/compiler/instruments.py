@@ -1,7 +1,7 @@
 """Instruments of the pass manager: record, dump, verify, and interpret-and-compare.
 
-Each instrument sees the kernel after every pass, from the naive nest on, and changes none. `CONVSMITH_DUMP` and
-`CONVSMITH_CHECK` select the instruments of a compilation (`convsmith.compiler.service`).
+Each instrument sees the kernel after every pass, starting with the naive nest, and does not change it. `CONVSMITH_DUMP`
+and `CONVSMITH_CHECK` select the instruments of a compilation (`convsmith.compiler.service`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 INTERPRETED_FLOPS = 100_000
-"""Floating-point operations above which a problem is not interpreted: each takes microseconds, after every pass."""
+"""Floating-point operations above which a problem is not interpreted: each operation takes microseconds, after every
+pass.
+"""
 
 _TOLERANCE = 1e-5
 """Relative difference allowed, besides one unit in the last place, between correct transcendental functions."""
@@ -114,7 +116,7 @@ class Dump:
 
 
 class Verify:
-    """Verifies after every pass that the kernel is what the pass ensures. InternalError names the pass."""
+    """Verifies after every pass that the kernel satisfies what the pass ensures. InternalError names the pass."""
 
     def __init__(self) -> None:
         self._stage = NAIVE

@@ -51,7 +51,7 @@ class ArrayMemory(ArgumentMemory[Array]):
 
 
 _PARTS = tuple(np.dtype(t.numpy) for t in DTYPES.values() if t.per_byte > 1)
-"""Types of arrays whose elements have a byte each, though they have fewer bits."""
+"""Types with fewer than 8 bits, whose elements take a byte each in arrays."""
 
 
 def _unwritten(elements: int, dtype: np.dtype[Any]) -> Array:
@@ -61,7 +61,7 @@ def _unwritten(elements: int, dtype: np.dtype[Any]) -> Array:
 class InterpretedCall:
     """One call of a problem's kernels, in the interpreter.
 
-    `arrays` holds memory by name, and sizes; memory that a kernel writes for another one is added to it. `known` are
+    `arrays` holds memory by name, and sizes; memory that a kernel writes for a later kernel is added to it. `known` are
     the arguments of the problem, `instructions` the specifications of the target's rows, `scale` the units of a vector.
     """
 

@@ -15,8 +15,8 @@ __all__ = ["launch_of"]
 
 
 def launch_of(kernel: Kernel, threads: int, machine: Machine) -> Launch:
-    """Return the launch of ``kernel`` on ``machine``, by ``threads`` of the host unless it is a device. ConfigError
-    where the kernel exceeds a limit of the device.
+    """Return the launch of ``kernel`` on ``machine``, with ``threads`` host threads unless the machine is a device.
+    ConfigError if the kernel exceeds a limit of the device.
     """
     if machine.device is None:
         return host_launch(threads)

@@ -47,10 +47,10 @@ def compile_or_load(
 ) -> Artifact:  # fmt: skip
     """Return the artifact of a problem for a target, from the cache, or compiled and stored there.
 
-    `config` makes every decision, including the number of threads; a function runs here, and the cache knows its
-    artifact by the rewrites that it makes. Without `config`, `choose` returns the default for `threads`, and the
-    artifact's `config` records it. With `requirements` on the sizes of calls, the kernel serves all sizes that satisfy
-    them. ConfigError if the config makes no kernel; ToolchainError if LLVM refuses the code.
+    `config` makes every decision, including the number of threads; a schedule function runs here, and its rewrites
+    identify the artifact in the cache. Without `config`, `choose` returns the default for `threads`, and the artifact's
+    `config` records it. With `requirements` on the sizes of calls, the kernel serves all sizes that satisfy them.
+    ConfigError if the config makes no kernel; ToolchainError if LLVM refuses the code.
     """
     if config is not None and config.target != target.name:
         raise UsageError(f"config is for target {config.target}; the machine's is {target.name}", code="target")
@@ -63,7 +63,8 @@ def compile_or_load(
 def _scheduled(
     problem: Problem, config: Config | GivenSchedule | None, target: Machine, requirements: Requirements
 ) -> Iterator[GivenPlan | None]:
-    """Run the `with` block in a table of its own with the plan that a given schedule makes; None for other configs."""
+    """Run the `with` block in its own intern table, with the plan that a given schedule builds; None for other configs.
+    """
     if not isinstance(config, GivenSchedule):
         yield None
         return
@@ -82,7 +83,8 @@ def _compile_or_load(
     problem: Problem, plain: Problem, target: Machine, choose: Chooser, config: Config | GivenSchedule | None,
     threads: int, requirements: Requirements, plan: GivenPlan | None,
 ) -> Artifact:  # fmt: skip
-    """Return the artifact of a problem, which is `plain` without what changes no kernel; `plan` is a given schedule's.
+    """Return the artifact of a problem; `plain` is the problem without details that affect no kernel, `plan` a
+    schedule's plan.
     """
     start = perf_counter()
     cache = disk_cache()
@@ -118,14 +120,14 @@ def _compile_or_load(
 
 
 def is_stored(problem: Problem, *, target: Machine, config: Config | None = None, threads: int = 1) -> bool:
-    """Return whether the cache on disk has the artifact that `compile_or_load` returns for fixed sizes."""
+    """Return whether the cache on disk has the artifact that `compile_or_load` would return for fixed sizes."""
     cache = disk_cache()
     key = _key(str(problem.canonical()), None if config is None else str(config), threads, target, FIXED)
     return cache is not None and cache.get(key) is not None
 
 
 def _with_plan(stored: Artifact, plan: GivenPlan) -> Artifact:
-    """Return an artifact that the cache has under the rewrites of `plan`, which may be those of another function."""
+    """Return an artifact that the cache stores under the rewrites of `plan`, which another function may have made."""
     with import_lock:
         from convsmith.schedule.planned import KeptPlan
 
@@ -133,8 +135,10 @@ def _with_plan(stored: Artifact, plan: GivenPlan) -> Artifact:
 
 
 def _key(line: str, decided: str | None, threads: int, target: Machine, requirements: Requirements) -> str:
-    """Return the key of an artifact in the cache, of which a text has `decided` everything, or else the default config:
-    that is a function of what is in the key, and takes longer to find than an artifact to load.
+    """Return the key of an artifact in the cache.
+
+    `decided` is the text of a complete config, or None for the default config, which the rest of the key determines,
+    and which takes longer to find than an artifact takes to load.
     """
     source = "model" if settings.database == "off" else f"{preferred().name} table"
     wanted = decided if decided is not None else f"default of {source} --threads={threads}"
@@ -155,7 +159,7 @@ def _stored(
     except (UsageError, ConfigError) as error:
         cache.discard(key, f"is damaged: {error}")
         return None
-    is_given = isinstance(config, GivenSchedule)  # its rewrites are part of the key
+    is_given = isinstance(config, GivenSchedule)  # the rewrites of the plan are part of the key
     wanted = {
         "problem": (artifact.problem, problem),
         "config": (artifact.config, artifact.config if config is None or is_given else str(config)),
@@ -191,7 +195,8 @@ def repro(verb: str, problem: Problem, config: str, requirements: Requirements =
 
 
 def line_words(problem: Problem) -> tuple[str, ...]:
-    """Return the words of a command line that state the problem, with layouts that commands would otherwise choose."""
+    """Return the words of a command line that describe the problem, with layouts that commands would otherwise choose.
+    """
     leaves_open = isinstance(problem, Conv | Chain) and ANY in (problem.stag, problem.dtag)
     layout = (f"--layout={ANY}",) if leaves_open else ()
     return (*layout, *problem.options(), replace(problem, name=None).descriptor())

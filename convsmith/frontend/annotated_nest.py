@@ -1,4 +1,4 @@
-"""The nest of two convolutions as TVM prints one: annotated TIR.
+"""The nest of two convolutions in the form that TVM prints, as annotated TIR.
 
 The printer reads loops, extents, guards, indices and allocations from the kernel. It prints TVM's names, and a
 comment on each nest: a copy of an argument to a cache, an initialisation, a convolution, a copy back.
@@ -27,8 +27,8 @@ _CACHES = {
     "src_s": "packed_input.global", "mid": "temp_output", "wei_1_s": "packed_filter.global",
     "wei_2_s": "packed_filter_2.global", "acc2": "output.global", "acc": "temp_output.global",
 }  # fmt: skip
-"""TVM's names of arrays; filter #2 and the output have caches of their own where caches share no memory. ``acc`` holds
-the sums of a temporary output of another type.
+"""TVM's names of arrays; filter #2 and the output have their own caches if caches share no memory. ``acc`` holds the
+sums of a temporary output of another type.
 """
 _TYPES = {"f32": "float32", "s32": "int32", "s8": "int8", "u8": "uint8", "f16": "float16", "bf16": "bfloat16"}
 """TVM's names of data types."""
@@ -42,7 +42,7 @@ _COPIES = {
 }  # fmt: skip
 """Arguments that are read through a cache: TVM's names of the cache, and of the loops that copy, one for each dim."""
 _SUMS = {1: "temp output", 2: "output cache"}
-"""Words for the buffer that holds the sums of a convolution, by the number of the convolution."""
+"""Names of the buffers that hold the sums of a convolution, by the number of the convolution."""
 _REUSES = {
     ("wei_1_s", "wei_2_s"): "// NOTE: reusing same filter cache",
     ("src_s", "acc2"): "// NOTE: reusing the input cache as the output cache",
@@ -62,9 +62,10 @@ _LOOP_NOTES = {
 
 
 def annotated_nest(plan: BlockedChain) -> str:
-    """Return the nest of ``plan`` over whole blocks, its storage plan, and where it reads past the end of a cache.
+    """Return the nest of ``plan`` over whole blocks, its storage plan, and the places at which it reads past the end of
+    a cache.
 
-    ConfigError where a stage does more to its sums than convert them.
+    ConfigError if a stage does more with its sums than convert them.
     """
     for n, conv in enumerate(plan.convs, start=1):
         if conv.post_ops or conv.bia_dt or conv.scales or conv.zero_points or not set(conv.dt) <= _TYPES.keys():
@@ -126,9 +127,9 @@ class _Printer:
         self.notes = {x.buffer.name: _REUSES.get((first.buffer.name, x.buffer.name)) for first, x in pairs}
         self.lines: list[str] = []
         self.names: Mapping[str, str] = {}
-        """TVM's names of the loops of the nest in hand."""
+        """TVM's names of the loops around the current statement."""
         self.depth: dict[Var, int] = {}
-        """Places of the loops around the statement in hand."""
+        """Depths of the loops around the current statement."""
 
     def text(self, header: Sequence[str]) -> str:
         """Return the text of the kernel."""
@@ -175,7 +176,7 @@ class _Printer:
         del self.depth[s.var]
 
     def part(self, s: Stmt, indent: int) -> None:
-        """Print a statement of a block under a comment that says what it does."""
+        """Print a statement of a block under a comment that describes it."""
         while isinstance(s, Alloc):
             s = s.body
         if isinstance(s, Block):

@@ -25,7 +25,7 @@ Pads = Sequence[int | Sequence[int]] | int
 Pairs = tuple[tuple[int, int], ...]
 """The front and back pad of each axis."""
 Shapes = Mapping[str, tuple[int, ...] | None]
-"""The shapes of the arrays that determine the sizes of a call; None for a result that the call leaves to the kernel."""
+"""The shapes of the arrays that determine the sizes of a call; None for a result that the kernel allocates."""
 
 
 def deciding(p: Problem) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def problem_of_call(p: Problem, fixed: Mapping[str, int], shapes: Shapes, pads: 
 
 
 def _chain_at(p: Chain, sizes: Mapping[str, int]) -> Chain:
-    """Return the chain whose source has these ``sizes``; those of each stage follow from the stage before."""
+    """Return the chain whose source has these ``sizes``; each stage derives its sizes from the stage before it."""
     stages: list[Problem] = []
     for stage in p.stages:
         if stages:
@@ -102,7 +102,9 @@ def _sizes(t: Tensor, shape: tuple[int, ...], fixed: Mapping[str, int], p: Probl
 
 
 def _coarse(p: Conv, n: int, letter: str, fine: int, pads: tuple[int, int]) -> int:
-    """Return the extent of the strided side along axis ``n`` from that of the padded side, by the floor formula."""
+    """Return the extent of the strided side along axis ``n``, given the extent of the padded side, by the floor
+    formula.
+    """
     (front, back), a = pads, p.axes[n]
     size = output_size(fine, p.k[n], p.s[n], p.d[n], front, back)
     if size < 0:
@@ -130,7 +132,7 @@ def _fine(p: Conv, n: int, letter: str, given: str, coarse: int, pads: tuple[int
 
 
 def _check_pads(p: Conv, n: int, fine: tuple[str, int], coarse: tuple[str, int], pads: tuple[int, int]) -> None:
-    """Raise UsageError where the extents of two arrays along axis ``n`` do not follow from each other with ``pads``."""
+    """Raise UsageError if the extents of two arrays along axis ``n`` do not follow from each other with ``pads``."""
     wanted = _coarse(p, n, *fine, pads)
     if wanted != coarse[1]:
         a = p.axes[n]
@@ -142,7 +144,7 @@ def _check_pads(p: Conv, n: int, fine: tuple[str, int], coarse: tuple[str, int],
 
 
 def pad_pairs(p: Problem, pads: Pads) -> Pairs:
-    """Return the front and back pad of each axis; UsageError where they are not legal."""
+    """Return the front and back pad of each axis; UsageError if they are not legal."""
     if not isinstance(p, Conv):
         why = "stages of a chain have those of its line" if isinstance(p, Chain) else "a matrix product has none"
         raise UsageError(f"pads={shown(pads)}: {why}", code="bad-pads")
@@ -159,5 +161,5 @@ def pad_pairs(p: Problem, pads: Pads) -> Pairs:
 
 
 def _items(given: Any) -> list[Any] | None:
-    """Return the items of a list, a tuple or an array; None for anything else."""
+    """Return the items of a list, a tuple or an array; None for any other value."""
     return list(given) if isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim) else None

@@ -1,6 +1,6 @@
 """One-call convolutions with the options of PyTorch: `conv1d`, `conv2d`, `conv3d` and their transposed counterparts.
 
-Arrays may come from any library. Data types and layouts are those of the arguments; a second call with the same types,
+Arrays may come from any library. Data types and layouts follow from the arguments; a second call with the same types,
 sizes and strides finds its kernel within microseconds.
 """
 
@@ -38,10 +38,10 @@ Padding: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int]]
 _NAMES = Names({"src": "x", "wei": "w", "bia": "bias", "dst": "out"})
 _FLOATS = ("f32", "f64", "f16", "bf16")
 _KEPT = KeptWeights(1 << 27)
-"""Packed weights of earlier calls, with copies of the plain ones: 128 MiB at most."""
+"""Packed weights of earlier calls, with copies of the plain weights: at most 128 MiB."""
 _BYTES = ("u8", "s8")
 _PLAIN = frozenset((int, str, type(None)))
-"""Types of options that are cache keys as they are."""
+"""Types of options that can be cache keys unchanged."""
 
 
 class _Function(NamedTuple):
@@ -86,8 +86,8 @@ def conv2d(
     "relu", "gelu" or "silu", or a name with parameters: ("leaky_relu", 0.2), ("clip", low, high).
 
     The result is `out`, or a new array (N, OC, OH, OW) of x's library, channels-last in memory if x is, otherwise
-    C-contiguous. An array with other strides is copied. Weights that come again are packed once, and kept: a call
-    compares all their bytes with a copy, and packs anew if one has changed. `denormals="flush"` replaces denormal
+    C-contiguous. An array with other strides is copied. Weights that are passed again are packed once and kept: a call
+    compares all their bytes with a copy, and packs again if one has changed. `denormals="flush"` replaces denormal
     weights, which slow a CPU down, by zero.
     """
     options = ConvOptions(stride, padding, dilation, groups, activation)
@@ -126,7 +126,7 @@ def conv_transpose2d(
     """Return the transposed convolution of x (N, C, H, W) with w (C, OC / groups, KH, KW), with the options of PyTorch.
 
     Each axis of the result has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding` elements, minus the
-    padding at front and back. `output_padding` must be below the stride or the dilation. Other options are those of
+    padding at front and back. `output_padding` must be below the stride or the dilation. Other options are as in
     `conv2d`, except that `padding` must be numbers.
     """
     options = ConvOptions(stride, padding, dilation, groups, activation, output_padding)
@@ -155,11 +155,11 @@ class _Form(NamedTuple):
 
 
 _Key: TypeAlias = tuple[tuple[int, ...], np.dtype[Any], str]
-"""The fields of a `_Form`, which cost less as a key."""
+"""The fields of a `_Form` as a tuple, which is a cheaper key."""
 
 
 class _Case(NamedTuple):
-    """All that the problem of a call depends on."""
+    """All inputs that the problem of a call depends on."""
 
     x: _Form
     w: _Form
@@ -232,7 +232,7 @@ def _direct(case: _Case, window: ConvWindow, fields: dict[str, Any]) -> tuple[Co
             f"{case.w.shape}); legal are {icg * g} channels of x, or {ic // g} in dim 1 of w",
             code="shape",
         )
-    # Weights are packed in each call: transforming them takes longer than it saves.
+    # Weights are packed in each call, so transforming them would take longer than it saves.
     problem = Conv(
         accuracy="strict", mb=n, ic=ic, oc=oc, i=tuple(i), o=coarse_sizes(i, k, window), k=tuple(k), s=window.stride,
         d=tuple(hole - 1 for hole in window.dilation), p=tuple(front for front, _ in window.padding), g=g,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["DynamicKernel", "dynamic_dims"]
 
 _SIDES = {"src": "source", "diff_dst": "result's gradient"}
-"""Arrays that determine the sizes of a call, and the words for them."""
+"""Arrays that determine the sizes of a call, and their descriptions."""
 
 
 def dynamic_dims(problem: Problem, names: str) -> frozenset[str]:
@@ -62,7 +62,7 @@ def dynamic_dims(problem: Problem, names: str) -> frozenset[str]:
 
 
 def _require_within(name: str, weights: Array, limit: float) -> None:
-    """Raise UnsupportedError where `weights` hold elements beyond `limit`."""
+    """Raise UnsupportedError if `weights` hold elements beyond `limit`."""
     if not is_within(weights, limit):
         raise UnsupportedError(
             f"{name} hold {beyond_text(limit)}, with which this kernel would compute wrong results; legal are plain "
@@ -74,7 +74,7 @@ def _require_within(name: str, weights: Array, limit: float) -> None:
 class DynamicKernel(Inspected):
     """The kernel of `problem` for any sizes of the dims in `dynamic`, and any pads: `k(x, k.pack(w))` or `k(x, w)`.
 
-    Gradients, and chains, whose pads are those of the line, are computed by `run`.
+    Gradients and chains are computed by `run`; a chain uses the pads of its line.
 
     `requirements` lists what a call must satisfy. Several threads may call the kernel at once.
     """
@@ -125,8 +125,8 @@ class DynamicKernel(Inspected):
         return self._packing.pack(weights, bias)
 
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
-        """Return packed operands by name, for any number of calls of `run` of any shape: the weights of the stages of a
-        chain.
+        """Return packed operands by name, for any number of calls of `run` of any shape, such as the weights of the
+        stages of a chain.
         """
         for name, limit in self.artifact.limits.items():
             if name in operands:
@@ -140,7 +140,7 @@ class DynamicKernel(Inspected):
         """Return the convolution of `x` (N, C, *spatial), in `out` or a new array in the result's layout.
 
         `pads`: a number for all axes, or per axis a number or (front, back); by default the front pads of the line, at
-        both ends. Other arguments are those of `CompiledKernel`.
+        both ends. Other arguments are as in `CompiledKernel`.
         """
         return self._at({self._deciding[0]: x, "dst": out}, pads).call(x, weights, bias, out)
 
@@ -170,12 +170,12 @@ class DynamicKernel(Inspected):
     def _at(self, arrays: Mapping[str, Given | None], pads: Pads | None) -> HostKernel | EmptyKernel:
         """Return the kernel bound to the sizes of a call."""
         shapes = tuple([self._shape(name, arrays) for name in self._deciding])
-        # Numbers that are equal have one hash, so only what is legal may become a key.
+        # Equal numbers have equal hashes, so only legal values may become keys.
         known = pads is None or (type(pads) is int and isinstance(self.problem, Conv))
         return self._bound(shapes, pads if known else pad_pairs(self.problem, pads))  # type: ignore[arg-type]
 
     def _shape(self, name: str, arrays: Mapping[str, Given | None]) -> tuple[int, ...] | None:
-        """Return the shape of an array that determines the sizes of a call; None for a result that is not given."""
+        """Return the shape of an array that determines the sizes of a call; None for a result that is not passed."""
         array = arrays.get(name)
         if array is None and self.problem.tensor(name).role == "out":
             return None
@@ -198,7 +198,7 @@ class DynamicKernel(Inspected):
         return HostKernel(at_call(self.artifact, q), lambda: self._of_these_sizes(q), self._library)
 
     def _of_these_sizes(self, q: Problem) -> HostKernel:
-        """Return a kernel for these sizes only, which multiplies no stored zeros."""
+        """Return a kernel for exactly these sizes, which multiplies no stored zeros."""
         q = q.without_transforms()
         artifact = compile_problem(q, target=self.target, threads=self.config.threads)
         config = Config.parse(artifact.config).of_each(realise="peel")

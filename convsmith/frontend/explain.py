@@ -129,7 +129,7 @@ def _problem(problem: Problem) -> list[Line]:
 
 
 def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
-    """Yield the requirements and the sizes of a call; nothing for a kernel of fixed sizes."""
+    """Yield the requirements and the sizes of a call; no lines for a kernel of fixed sizes."""
     assert kernel.artifact is not None
     if kernel.sizes:
         yield "sizes", f"those of a call: {kernel.sizes}; each has a kernel, and this page is about that of the line"
@@ -215,8 +215,8 @@ def _tables(problem: Problem) -> Iterator[Line]:
 
 
 def _storage(kernel: Inspected, records: Sequence[PassRecord]) -> Iterator[Line]:
-    """Yield the storage plan of a kernel with several private buffers: lifetimes, shared memory, the peak, and where
-    they lie on a machine that has memory for them.
+    """Yield the storage plan of a kernel with several private buffers: lifetimes, shared memory, the peak, and their
+    place on a machine with special memory for them.
     """
     for before, record in pairwise(records):
         if record.run is share_storage and len((plan := plan_storage(before.kernel)).buffers) > 1:
@@ -251,7 +251,7 @@ def _work(problem: Problem, target: Machine) -> Iterator[Line]:
 
 
 def _model(kernel: Inspected, low: Lowered) -> Iterator[Line]:
-    """Yield the cycles that the cost model expects, by cause, and the measurement; nothing for sizes of a call."""
+    """Yield the cycles that the cost model expects, by cause, and the measurement; no lines for sizes of a call."""
     if low.kernel.sizes:
         return
     problem, config = kernel.problem.canonical(), kernel.config
@@ -276,7 +276,7 @@ def _roof(kernel: Inspected) -> Roofline | None:
 
 
 def _verdict(kernel: Inspected, low: Lowered, roof: Roofline | None) -> str:
-    """Return what bounds a compiled kernel, what to do, and what it gains."""
+    """Return the bound of a compiled kernel, a recommendation, and its gain."""
     bound = f"bound by {roof.side} as a whole, by the roofline" if roof is not None else "the bound is not known"
     if not isinstance(kernel.config, Config):
         return f"{bound}: no gain is known, as no model estimates a given schedule; `convsmith bench` measures"
@@ -316,7 +316,9 @@ def _roofline(kernel: Inspected, roof: Roofline | None) -> Iterator[Line]:
 
 
 def reason(plan: Plan, of_bound: float, side: str) -> str:
-    """Return the bottleneck that the plan of a kernel shows, which reaches ``of_bound`` of the bound by ``side``."""
+    """Return the bottleneck that a kernel's plan shows; the kernel reaches the fraction ``of_bound`` of the bound by
+    ``side``.
+    """
     main = plan.main
     nest, unit = main.nest, main.nest.unit
     facts = [f"{of_bound:.0%} of what {side} allow"]
@@ -334,7 +336,7 @@ def reason(plan: Plan, of_bound: float, side: str) -> str:
 
 
 def _machine_code(artifact: Artifact) -> Iterator[Line]:
-    """Yield the resources of each entry that an assembler of a device reports; nothing for a CPU."""
+    """Yield the resources of each entry that a device's assembler reports; no lines for a CPU."""
     title = "machine code"
     for name, entry in artifact.entries.items():
         use = artifact.notes.get(f"use of {entry.symbol}")

@@ -36,8 +36,8 @@ def device_lines(plan: DevicePlan, low: Lowered, artifact: Artifact) -> Iterator
 
 
 def resident(launch: Launch, device: Device, registers: int = 0) -> str:
-    """Return how many groups of a launch reside on a unit of the device at a time, and what limits them. ``registers``
-    are those of a thread; 0 if no assembler has reported them.
+    """Return the number of groups of a launch that reside on a unit of the device at a time, and the limiting resource.
+    ``registers`` counts the registers of a thread; 0 if no assembler has reported it.
     """
     units, threads = device.units, prod(launch.group)
     limits = {"threads": units.threads // threads, "groups": units.groups}
@@ -55,8 +55,8 @@ def resident(launch: Launch, device: Device, registers: int = 0) -> str:
 
 
 def device_roofline(problem: Problem, config: Config, units: ComputeUnits) -> Iterator[tuple[str, str]]:
-    """Yield the bounds of the device by its data sheet, in cycles: that of the multiply-adds of the config's kind, and
-    that of all arrays, moved once.
+    """Yield the bounds of the device by its data sheet, in cycles: by the multiply-adds of the config's kind, and by
+    moving all arrays once.
     """
     if not units.multiply_adds:
         yield "roofline", f"not known: {config.target} is code for devices of any rate"
@@ -71,7 +71,7 @@ def device_roofline(problem: Problem, config: Config, units: ComputeUnits) -> It
 
 
 def device_verdict(problem: Problem, config: Config, launch: Launch, units: ComputeUnits) -> str:
-    """Return what bounds the main kernel of a device by its data sheet, what to do, and what it gains."""
+    """Return the bound of a device's main kernel by the data sheet, a recommendation, and its gain."""
     if not units.multiply_adds:
         return f"the bound is not known, as {config.target} is code for devices of any rate: --target names a level"
     _, _, products, moved = _cycles(problem, config, units)
@@ -90,7 +90,7 @@ def device_verdict(problem: Problem, config: Config, launch: Launch, units: Comp
 
 
 def _cycles(problem: Problem, config: Config, units: ComputeUnits) -> tuple[int, str, float, float]:
-    """Return the multiply-adds of a unit in a cycle, their kind, and the least cycles for products and for bytes."""
+    """Return the multiply-adds of a unit per cycle, their kind, and the minimum cycles for products and for bytes."""
     rate, kind = units.multiply_adds, "f32"
     if config.instruction:
         bits = TYPES[problem.types[0]].bits

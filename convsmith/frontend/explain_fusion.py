@@ -23,7 +23,7 @@ __all__ = ["fusion_lines"]
 
 
 def fusion_lines(plan: Plan, low: Lowered, machine: Machine) -> Iterator[str]:
-    """Yield the bytes that move with and without fusion, then a line for each joint of two stages; nothing for a
+    """Yield the bytes that move with and without fusion, then a line for each joint of two stages; no lines for a
     problem of one stage.
     """
     stages = stages_of(plan.problem)
@@ -71,7 +71,7 @@ def _computed_again(plan: Plan, kernel: FusedStatements, at: dict[int, ComputedA
     around = [x for x in nest.outside[: nest.outside.index(loop)] if x.of == loop.of]
 
     def rows(lo: int, hi: int) -> int:
-        """Return the number of rows that rows ``lo`` to ``hi`` of the last of these stages need."""
+        """Return the number of rows that are needed to compute rows ``lo`` to ``hi`` of the last of these stages."""
         for later in reversed(problems[n + 1 : place.of + 1]):
             assert isinstance(later, Conv)
             lo, hi = lo * later.s[-2] - later.p[-2], (hi - 1) * later.s[-2] + later.keff[-2] - later.p[-2]
@@ -87,7 +87,7 @@ def _computed_again(plan: Plan, kernel: FusedStatements, at: dict[int, ComputedA
 
 
 def _held(nbytes: int, threads: int, machine: Machine) -> str:
-    """Return how many bytes each of ``threads`` keeps, and where they lie if the machine has memory for them."""
+    """Describe the bytes that each of ``threads`` keeps, and their place on a machine with special memory for them."""
     place = machine.place(threads * nbytes)
     return f" in {_kib(nbytes)} for each thread{place and f' {place}'}"
 

@@ -38,10 +38,11 @@ class Inspected(ABC):
     target: Machine
     artifact: Artifact | None
     sizes: Requirements = FIXED
-    """Requirements on the sizes of calls, each of which has a kernel of its own; none where one kernel serves all."""
+    """Requirements on the sizes of calls, each of which has its own kernel; empty if one kernel serves all sizes."""
 
     def plan(self) -> AnyPlan:
-        """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It prints.
+        """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It can be
+        printed.
         """
         return self._kept_plan.plan
 
@@ -53,7 +54,7 @@ class Inspected(ABC):
 
     @cached_property
     def _kept_plan(self) -> KeptPlan:
-        """The plan with its nodes: the artifact's, or one worked out once, where the kernel was loaded."""
+        """The plan with its nodes: the artifact's, or, for a loaded kernel, a plan that is worked out once."""
         with import_lock:
             from convsmith.ir.intern import interning
             from convsmith.schedule.planned import KeptPlan
@@ -66,7 +67,7 @@ class Inspected(ABC):
 
     @abstractmethod
     def _new_plan(self) -> AnyPlan:
-        """Return the plan, worked out in the present table."""
+        """Return the plan, worked out in the current intern table."""
 
     def explain(self, html: str | Path | None = None) -> str:
         """Return a page on the kernel: problem, config, plan, packing, work, and the machine's limits.
@@ -80,11 +81,11 @@ class Inspected(ABC):
         return explain(self) if html is None else explain_in(self, html)
 
     def ir(self, stage: str | None = None) -> str:
-        """Return the IR, by default of all kernels of a call as they go to LLVM. "naive" is the first IR of the main
-        one; a pass on it is given by name or number.
+        """Return the IR, by default of all kernels of a call as they go to LLVM.
 
-        A name denotes the last run of a pass, "simplify:2" the second run of `simplify`, and a number the run of that
-        number among those of all passes. UsageError lists the passes.
+        "naive" selects the initial IR of the main kernel, the name or the number of a pass the IR after that pass. A
+        name denotes the last run of a pass, "simplify:2" the second run of `simplify`, and a number the run with that
+        number among the runs of all passes. UsageError lists the passes.
         """
         if stage is not None:
             expect_text("stage", stage, "bad-pass")
@@ -117,16 +118,16 @@ class Inspected(ABC):
         return llvm_bind.assembly(self.llvm(), target.triple, target.cpu, target.features)
 
     def ptx(self) -> str:
-        """Return the PTX, which an assembler or the driver of NVIDIA's GPUs takes. UsageError for other targets."""
+        """Return the PTX, the input of an assembler or of NVIDIA's driver. UsageError for other targets."""
         return self._device_text("ptx", "PTX")
 
     def spirv(self) -> str:
-        """Return the SPIR-V as text. UsageError for targets that take none."""
+        """Return the SPIR-V as text. UsageError for targets that do not use it."""
         return self._device_text("spirv", "SPIR-V")
 
     def sass(self) -> str:
-        """Return the disassembled machine code of a device. UsageError for other targets,
-        UnsupportedError where the assembler or a disassembler is not installed.
+        """Return the disassembled machine code of a device. UsageError for other targets, UnsupportedError if the
+        assembler or a disassembler is not installed.
         """
         with import_lock:
             from convsmith.compiler.cubin import assemble_ptx, disassemble

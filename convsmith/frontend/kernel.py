@@ -53,8 +53,8 @@ class CompiledKernel(Inspected):
     """The kernel of `problem` for `target`: `k(x, k.pack(w))` or `k(x, w)`, or `k.run(src=x, wei=w)` by name.
 
     `config` holds every decision, `artifact` the object code with its manifest. A problem with an empty tensor compiles
-    nothing: `artifact` is None, `config` has no effect, and the result is that of bias and post-ops on zero. Several
-    threads may call a kernel at once.
+    nothing: `artifact` is None, `config` has no effect, and bias and post-ops are applied to zero. Several threads may
+    call a kernel at once.
 
     Arrays are numpy's, or come from any library with DLPack or the array interface, on the CPU. They are not copied,
     and a new result belongs to the library of the activations. Grouped weights may lack the group dim, as in PyTorch's
@@ -79,7 +79,7 @@ class CompiledKernel(Inspected):
         self._load_with(load)
 
     def _load_with(self, load: Callable[[Artifact], LoadedCode]) -> None:
-        """Have calls run the functions that `load` returns."""
+        """Make calls run the functions that `load` returns."""
         self._load = load
         host: HostKernel | EmptyKernel
         if self.artifact is None:
@@ -105,8 +105,8 @@ class CompiledKernel(Inspected):
 
         Shapes are logical, (N, C, *spatial); a blocked layout has its physical shape. The result is `out`, or a new
         array in the destination's layout; a `sum` post-op reads the content of `out`. Other arrays have their defaults.
-        UsageError names an array that does not fit, before anything is written, or the names for `run` if the problem
-        is not a forward one or has further arrays without defaults.
+        UsageError, before any result is written, names an array that does not fit, or the names for `run` if the
+        problem is not forward or has further arrays without defaults.
         """
         return self._call(x, weights, bias, out, _CALL)
 
@@ -121,14 +121,14 @@ class CompiledKernel(Inspected):
     def run(self, **arrays: Given) -> dict[str, Array]:
         """Compute on arrays by name, as `arguments` lists them; return the outputs by name.
 
-        Outputs that are passed are written in place; "inout" ones must be passed. Inputs with a default may be omitted.
-        The result of `pack` may replace the operand that it packs, and a number may replace a scale or zero point of
-        one element.
+        Outputs that are passed are written in place; "inout" arrays must be passed. Inputs with a default may be
+        omitted. The result of `pack` may replace the operand that it packs, and a number may replace a scale or zero
+        point of one element.
         """
         return self._run(arrays)
 
     def run_as(self, names: Names, arrays: dict[str, Given]) -> dict[str, Array]:
-        """Compute like `run`, with other names of arrays, which messages use."""
+        """Compute like `run`, but with different names for the arrays, also in messages."""
         return self._run(arrays, names)
 
     def kept(self, weights: KeptWeights, names: Names, w: Array, bias: Array | None) -> Packed | None:
@@ -137,13 +137,13 @@ class CompiledKernel(Inspected):
         return weights.packed(host.signature, w, bias, lambda: host.pack(w, bias, names)) if host.signature else None
 
     def call_as(self, names: Names, x: Array, packed: Packed, out: Array | None) -> Array:
-        """Compute like a call with packed weights, with other names of arrays, which messages use."""
+        """Compute like a call with packed weights, but with different names for the arrays in messages."""
         return self._call(x, packed, None, out, names)
 
     def pack(self, operand: Array, bias: Array | None = None, *, denormals: str = "keep") -> Packed:
         """Return packed weights, with the bias if the problem has one, for any number of calls. They can be saved.
 
-        A problem without weights among its inputs packs another operand, or none (UsageError). Denormal weights slow
+        If the inputs include no weights, another operand is packed; UsageError if there is none. Denormal weights slow
         every multiplication and cause a DenormalWarning; `denormals="flush"` replaces them by zero.
         """
         kept = with_denormals(denormals, "weights", operand)
@@ -158,18 +158,20 @@ class CompiledKernel(Inspected):
         return self._host.bind_each(arrays)
 
     def resident(self, arrays: Mapping[str, Array]) -> ResidentCall | None:
-        """Return a call on copies of these arrays, which fit, in memory of the device that the kernel runs on; None
-        where it runs on memory of the host.
+        """Return a call on copies of these arrays, which fit, in memory of the device that the kernel runs on; None if
+        it runs on host memory.
         """
         return self._host.resident(arrays)
 
     @property
     def packable(self) -> Collection[str]:
-        """The names of the operands that `pack_each` packs: those of the stages of a chain."""
+        """The names of the operands that `pack_each` packs, such as the weights of the stages of a chain."""
         return self._host.packable
 
     def pack_each(self, **operands: Array) -> dict[str, Packed | Array]:
-        """Return packed operands by name, for any number of calls of `run`: the weights of the stages of a chain."""
+        """Return packed operands by name, such as the weights of the stages of a chain, for any number of calls of
+        `run`.
+        """
         return self._host.pack_each(operands)
 
     def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame:
@@ -194,7 +196,7 @@ class CompiledKernel(Inspected):
         return self._host.signature
 
     def export(self, directory: str | os.PathLike[str], **options: Any) -> Any:
-        """Write the kernel for programs without Python, and return the `ExportedLibrary`; the options are those of
+        """Write the kernel for programs without Python, and return the `ExportedLibrary`; the options are as in
         `convsmith.export`.
         """
         return public("export")(self, directory, **options)
@@ -219,8 +221,8 @@ class CompiledKernel(Inspected):
     def emulated(self) -> CompiledKernel:
         """Return this kernel with calls that run in an emulator of its target, which need not be this machine.
 
-        UnsupportedError if no emulator runs code for the target, or it is not installed: then the message says what to
-        install. A call raises ToolchainError if the emulated code has a fault.
+        UnsupportedError if no emulator runs code for the target, or it is not installed (the message names the package
+        to install). A call raises ToolchainError if the emulated code has a fault.
         """
         with import_lock:
             from convsmith.emulate.emulators import emulator_for
@@ -261,7 +263,7 @@ class CompiledKernel(Inspected):
 
 
 def _decides(config: Decisions | None) -> TypeGuard[Config | GivenSchedule]:
-    """Return whether decisions leave none open."""
+    """Return whether `decisions` leave no decision open."""
     return isinstance(config, Config | GivenSchedule)
 
 
@@ -275,7 +277,7 @@ def _restored(
 def _without_limits(
     problem: Problem, target: Machine, config: Config | GivenSchedule, load: Callable[[Artifact], LoadedCode]
 ) -> CompiledKernel:
-    """Return the kernel of the same problem for weights beyond the limits of a kernel with this config."""
+    """Return the kernel of the same problem, without limits on weights, for a kernel with this config."""
     problem = problem.without_transforms()
     if config.has_transform or not isinstance(config, Config):
         config = Config.parse(compile_problem(problem, target=target, threads=config.threads).config)
@@ -286,9 +288,9 @@ def _without_limits(
 
 
 def _host_without_limits(*kernel: Any) -> HostKernel:
-    """Return the run time's kernel of `_without_limits`.
+    """Return the runtime's kernel of `_without_limits`.
 
-    A method would keep its kernel, which holds the run time's, until the garbage collector finds the cycle.
+    A method would keep its kernel alive, which holds the runtime's kernel, until the garbage collector finds the cycle.
     """
     host = _without_limits(*kernel)._host
     assert isinstance(host, HostKernel)

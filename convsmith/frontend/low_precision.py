@@ -159,13 +159,14 @@ class LowPrecisionProduct:
 
 
 _PLANS: dict[Hashable, _Plan] = {}
-"""Plans of earlier calls, keyed by everything except the entries of lhs and rhs."""
+"""Plans of earlier calls, keyed by all inputs except the entries of lhs and rhs."""
 
 
 def _key(
     lhs: Any, rhs: Any, lhs_offset: Any, rhs_offset: Any, stages: Any, bits: Any, words: tuple[Any, ...], out: Any
 ) -> Hashable:  # fmt: skip
-    """Return everything that a plan depends on; None if an argument cannot be a key, which prevents caching."""
+    """Return all inputs that a plan depends on as a key; None if an argument is not hashable, which prevents caching.
+    """
     rounding, seed, *_ = words
     drawn_anew = isinstance(rounding, str) and rounding == "probabilistic" and seed is None
     if type(lhs) is not np.ndarray or type(rhs) is not np.ndarray or watched() or drawn_anew:

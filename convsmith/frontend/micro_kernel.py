@@ -36,7 +36,9 @@ from convsmith.statement.micro_kernel import MEMORY, POINTS, WEIGHTS, sums_type
 __all__ = ["HostMicroKernel", "PointerTable", "Weights", "micro_kernel"]
 
 ARGUMENTS = {"weights": (f"{WEIGHTS}_p",), "input": ("input", "source")}
-"""Arguments of the entries by the caller's names. No code uses the address of the source, only that of its pixels."""
+"""Arguments of the entries by the caller's names. No code uses the address of the source, only the addresses of its
+pixels.
+"""
 POINTER = 8
 """Bytes of a pointer."""
 _LARGEST = 1 << 62
@@ -120,7 +122,7 @@ class HostMicroKernel:
     ) -> PointerTable:
         """Return the table of a window over a source whose first element is the array's; absent taps point to `zero`.
 
-        UsageError where a pixel of the window lies outside the source.
+        UsageError if a pixel of the window is outside the source.
         """
         m = self.kernel
         if not isinstance(window, Window):
@@ -131,7 +133,7 @@ class HostMicroKernel:
         self._input("zero", zero, self._memory, 1)
         tile = m.pointers(window.taps) if kernel_tile is None else self._size("kernel_tile", kernel_tile, 1)
         t = table(window, form, tile)
-        # Rows of a middle section move with a call's offset: the last of them is farther than any entry.
+        # Rows of a middle section move with a call's offset, so the last of them is farther than any entry.
         strides = zip(window.axes, window.strides)
         ends = [sorted((0, (axis.i - 1) * stride)) for axis, stride in strides if axis.i]
         if len(ends) == len(window.axes) and (t.entries != ABSENT).any():
@@ -201,7 +203,7 @@ class HostMicroKernel:
             self._run("main", arrays, sizes)
 
     def _row(self, given: PointerTable, row: int, zero: Array, weights: Weights, width: int) -> Array:
-        """Return the addresses of one row of a table; UsageError where the table does not go with the call."""
+        """Return the addresses of one row of a table; UsageError if the table does not fit the call."""
         m, t = self.kernel, given.table
         self._typed("zero", zero, self._memory)
         if address_of(zero) != address_of(given.zero):
@@ -242,7 +244,7 @@ class HostMicroKernel:
         return -(-channels // m.channel_tile) * m.channel_tile * (channel_bytes + (4 if m.quantised else 0))
 
     def _check_reach(self, addresses: Array, sizes: dict[str, int], source: Array, zero: Array, nbytes: int) -> None:
-        """UsageError where a pixel of `nbytes` bytes, other than `zero`, does not lie in the source."""
+        """Raise UsageError unless each pixel of `nbytes` bytes, other than `zero`, is in the source."""
         read = addresses[addresses != np.uint64(address_of(zero))]
         if not read.size:
             return
@@ -257,7 +259,7 @@ class HostMicroKernel:
             )
 
     def _check_overlaps(self, arrays: dict[str, Array], source: Array | None) -> None:
-        """UsageError where what a call writes shares memory with anything else that it uses."""
+        """Raise UsageError if an array that a call writes shares memory with another array of the call."""
         used = {name: _bounds(array) for name, array in arrays.items() if array.size}
         if source is not None and source.size:
             used["source"] = _bounds(source)
@@ -291,7 +293,7 @@ class HostMicroKernel:
         return np.array(values, np.int32 if m.quantised else np.float32)
 
     def _size(self, name: str, size: object, least: int, unit: int = 1) -> int:
-        """Return a size as an int; UsageError where it is no whole number, too small, or no multiple of `unit`."""
+        """Return a size as an int; UsageError if it is not an integer, too small, or not a multiple of `unit`."""
         legal = f"a multiple of {unit}" if least < 0 else f"at least {least}" + f", a multiple of {unit}" * (unit > 1)
         try:
             found = operator.index(size)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ def taps_first(kernel: Array, order: str) -> Array:
 
 
 def check_order(name: str, kernel: tuple[int, ...], order: str, table: Table) -> None:
-    """UsageError where weights of this window and order do not go with the pointers of a table."""
+    """Raise UsageError if weights of this window and order do not match the pointers of a table."""
     extents = tuple(axis.k for axis in table.window.axes)
     wanted = _order(table.form)
     if kernel and kernel != extents:

@@ -27,9 +27,9 @@ def has_empty_tensor(problem: Problem) -> bool:
 
 
 class EmptyKernel:
-    """Checks its arguments like `HostKernel`, and compiles nothing.
+    """Checks its arguments like `HostKernel`, but has no code.
 
-    It has no code that could run on addresses, so it has no prepared calls, and no memory on a device. `signature`
+    Without code that could run on addresses, it has no prepared calls, and no memory on a device. `signature`
     identifies the packed operands that it accepts; by default it is the kernel's own.
     """
 
@@ -41,7 +41,7 @@ class EmptyKernel:
         self._problem = problem
         weights_of = [t.name for t in problem.inputs if t.holds == "wei"]
         operand = weights_of[0] if len(weights_of) == 1 else ""
-        # Weights that are packed alone are unknown here; nothing reads them where the result is empty.
+        # Weights that are packed separately are unknown here; they are not read, because the result is empty.
         is_empty = all(0 in t.shape for t in problem.outputs)
         packable = weights_of if is_empty and not operand else ()
         self._border = border = Border([argument_of(tensor) for tensor in problem.tensors], operand, packable)
@@ -76,17 +76,17 @@ class EmptyKernel:
         return partial(self.call, src, packed, None, out, names)
 
     def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> None:
-        """Return None: nothing computes on addresses."""
+        """Return None, because there is no code that runs on addresses."""
 
     def resident(self, arrays: Mapping[str, Array]) -> None:
-        """Return None: calls run on memory of the host."""
+        """Return None, because calls run on host memory."""
 
     def bind_each(self, arrays: Mapping[str, Given]) -> Callable[[], object]:
         """Return a function that computes on these arrays at each call."""
         return partial(self.run, arrays)
 
     def pack_each(self, operands: Mapping[str, Array], names: Names = BY_NAME) -> dict[str, Packed | Array]:
-        """Return the checked operands, which nothing reads."""
+        """Return the checked operands, which no call reads."""
         return {name: self._border.specs[name].check(array, names[name]) for name, array in operands.items()}
 
     def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:

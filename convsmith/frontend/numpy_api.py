@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "thread_count", "watched"]
 
 _IN_LINES = {"wei_tag": "--wtag", "bias": "--dir=FWD_B", "activation": "--attr-post-ops"}
-"""Options of a stage's line by the keywords of `compile` that mean a single stage."""
+"""Options of a stage's line, by the keywords of `compile` that apply only to a single stage."""
 KEPT_KERNELS = 1024
 """Maximum number of kernels that the process keeps per cache."""
 
@@ -83,15 +83,16 @@ def compile(
 
     `threads` defaults to CONVSMITH_THREADS, else to the CPUs of this process. `target` defaults to CONVSMITH_TARGET,
     else to the lowest level that is as fast for the problem's types as the machine's highest one; a level of another
-    machine gives a kernel that answers every question, and raises UnsupportedError when it is called. `config` makes
-    every decision; a text without a target or a lane, such as "--realise=indirection", decides only what it names, and
-    the best expected config that can have these values is used. `target` must not contradict it, and `threads`
-    overrides its thread count. `dynamic` names dims whose sizes are those of each call: "mb,ih,iw" or a list for a
-    convolution, which then takes pads too, "m" for a product. A device has a kernel for each size, which the first call
-    with the size compiles.
+    machine gives a kernel that can be inspected but raises UnsupportedError when it is called. `config` makes every
+    decision; a text without a target or a lane, such as "--realise=indirection", fixes only the decisions that it
+    names, and the best config under the model with these decisions is used. `target` must not contradict it, and
+    `threads` overrides its thread count. `dynamic` names dims whose sizes each call determines: "mb,ih,iw" or a list
+    for a convolution, which then takes pads too, "m" for a product. A device has a kernel for each size, which the
+    first call with the size compiles.
 
-    `schedule` is a function that decides everything in place of a config: it is given the schedule of the naive nest
-    (:class:`convsmith.schedule.custom.KernelSchedule`), and calls its primitives. What it leaves open is finished.
+    `schedule` is a function that replaces a config: it receives the schedule of the naive nest
+    (:class:`convsmith.schedule.custom.KernelSchedule`) and calls its primitives. Decisions that it leaves open have
+    defaults.
 
     UsageError for an illegal problem, UnsupportedError for an unsuitable machine, ConfigError for an illegal config.
     """
@@ -121,7 +122,7 @@ def compile(
         if isinstance(chosen, GivenSchedule):
             raise UsageError("dynamic= and a schedule: legal are schedules of kernels of fixed sizes", code="schedule")
         return _dynamic(conv, _dynamic_names(dynamic), level.name, chosen, count, settings.micro_architecture)
-    if watched() or isinstance(chosen, GivenSchedule):  # a function may do another thing than before
+    if watched() or isinstance(chosen, GivenSchedule):  # a function may behave differently at each call
         return CompiledKernel(conv, level, chosen, count)
     return _kernel(conv, level.name, chosen, count, settings.micro_architecture)
 
@@ -153,7 +154,7 @@ def _kernel(problem: Problem, target: str, config: Decisions | None, threads: in
 def _dynamic(
     problem: Problem, dims: str, target: str, config: Decisions | None, threads: int, _: object
 ) -> DynamicKernel:
-    with import_lock:  # they import the planner, which a kernel from the cache does not need
+    with import_lock:  # they import the planner, which a cached kernel does not need
         from convsmith.frontend.dynamic import DynamicKernel
         from convsmith.frontend.sized_kernels import SizedKernels
 
@@ -163,7 +164,7 @@ def _dynamic(
 
 
 def _dynamic_names(given: object) -> str:
-    """Return dims as one text, "ih,iw,mb", from such a text or from a collection of names."""
+    """Return dims as one text, "ih,iw,mb", given such a text or a collection of names."""
     listed = [given] if isinstance(given, str) else list(given) if isinstance(given, Collection) else [given]
     names = [name for name in listed if isinstance(name, str)]
     if len(names) < len(listed):
@@ -178,7 +179,7 @@ def watched() -> bool:
 
 
 def thread_count(count: int | None) -> int:
-    """Return the threads of a kernel for which a call asks for ``count``, by default for those of this process."""
+    """Return the threads of a kernel if a call requests ``count``; the default is the setting of this process."""
     if count is None:
         return default_threads()
     number = integer("threads", count)

@@ -1,4 +1,4 @@
-"""Names of the package whose rooms stand above this one, for methods of kernels."""
+"""Names of the package that are defined in modules above this one, for methods of kernels."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Kernels of several problems, compiled side by side by forked processes, one for each CPU.
+"""Parallel compilation of the kernels of several problems in forked processes, one per CPU.
 
-A child has all modules and LLVM's targets loaded, and leaves what it compiles in the cache on disk. On two CPUs, two
-processes take 0.56 of the time of one, and two threads 0.84: the interpreter's lock is free only while LLVM works, and
-llvmlite lets one thread at a time into LLVM.
+A child inherits all modules and LLVM's targets, and stores the kernels that it compiles in the cache on disk. On two
+CPUs, two processes take 0.56 of the time of one, and two threads 0.84: the interpreter's lock is free only while LLVM
+works, and llvmlite lets one thread at a time into LLVM.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["compile_ahead"]
 
 
 def compile_ahead(problems: Iterable[Problem], threads: int, started: Callable[[int], Callable[[], object]]) -> None:
-    """Compile those of `problems` that the cache on disk lacks, so that `compile` with as many `threads` finds them.
+    """Compile the `problems` that the cache on disk lacks, so that `compile` with the same `threads` finds them.
 
-    `started` gets the number of kernels to compile, and returns what is called after each. A problem of which no kernel
-    can be made is left to `compile`, which says why; so are all problems where there is no cache.
+    `started` receives the number of kernels to compile, and returns a function to call after each. A problem without a
+    legal kernel is left to `compile`, which reports the reason; without a cache, all problems are.
     """
     if disk_cache() is None or watched():
         return

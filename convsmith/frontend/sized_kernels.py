@@ -1,4 +1,4 @@
-"""`SizedKernels`: what `dynamic=` gives for a device, whose kernels have fixed sizes: one for each size of a call."""
+"""`SizedKernels`: a dynamic kernel for a device, whose code has fixed sizes: one kernel for each size of a call."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["SizedKernels"]
 
 
 class SizedKernels(DynamicKernel):
-    """Kernels of `problem` on a device, called as a `DynamicKernel` is, one for each size: the first call with a size
-    compiles it, or loads it from the cache.
+    """Kernels of `problem` on a device, one for each size, called like a `DynamicKernel`: the first call with a size
+    compiles the kernel, or loads it from the cache.
 
-    Plan, IR and code are those of the kernel at the sizes of the line.
+    Plan, IR and code belong to the kernel at the sizes of the line.
     """
 
     KEPT = 64
@@ -39,7 +39,7 @@ class SizedKernels(DynamicKernel):
         return compile_problem(self.problem, target=self.target, config=self._config(self.problem), threads=threads)
 
     def _config(self, problem: Problem) -> Config:
-        """Return the config for a size. The default one packs nothing, so that packed weights serve all sizes."""
+        """Return the config for a size. The default config does not pack, so that packed weights serve all sizes."""
         return self._given or device_config(problem.canonical(), self.target, packs=False)
 
     def _new_plan(self) -> AnyPlan:

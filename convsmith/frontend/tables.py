@@ -58,7 +58,7 @@ def _coordinates(outputs: Sequence[int]) -> str:
 
 
 def _pictures(window: Window) -> Iterator[str]:
-    """Yield source, kernel and output side by side; sizes only, for three axes or more pixels than letters."""
+    """Yield source, kernel and output next to each other; only sizes for three axes or more pixels than letters."""
     pixels, taps, outputs = (math.prod(getattr(a, f) for a in window.axes) for f in "iko")
     axes = window.axes if len(window.axes) > 1 else (Axis(1, 1, 1), *window.axes)
     if len(axes) > 2 or pixels > len(ascii_uppercase) or taps > len(ascii_lowercase):
@@ -72,7 +72,7 @@ def _pictures(window: Window) -> Iterator[str]:
     image = next(iter(heads))
     widths = [max(len(name), *map(len, lines), 0) for name, lines in heads.items()]
     height = max(map(len, heads.values()))
-    blank = rows.p and not rows.transposed  # the kernel stands beside the image, below its padding
+    blank = rows.p and not rows.transposed  # the kernel is drawn next to the image, below its padding
     yield "  ".join(name.ljust(w) for name, w in zip(heads, widths)).rstrip()
     yield ""
     for y in range(height + (1 if blank else 0)):
@@ -137,7 +137,7 @@ def _sum(t: Table, outputs: Sequence[int]) -> str:
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    """Return `lines` without the middle ones if there are many, and with long lines truncated."""
+    """Return `lines` without the middle lines if there are many, and with long lines truncated."""
     cut = [line if len(line) <= 400 else f"{line[:200]} ... {line[-60:]}" for line in lines]
     if len(cut) <= _MOST_LINES:
         return cut

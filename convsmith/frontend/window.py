@@ -1,4 +1,4 @@
-"""`ConvOptions` are the options of a convolution as PyTorch takes them, `ConvWindow` what they mean for each axis."""
+"""`ConvOptions` holds the options of a convolution as PyTorch takes them, `ConvWindow` their values for each axis."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Pairs = tuple[tuple[int, int], ...]
 
 
 class ConvOptions(NamedTuple):
-    """The options of a call as they are given; sequences must be tuples. A dilation of 1 is dense.
+    """The options of a call as they are passed; sequences must be tuples. A dilation of 1 is dense.
 
-    `output_padding` is that of a transposed convolution.
+    `output_padding` applies to transposed convolutions.
     """
 
     stride: Any = 1
@@ -51,7 +51,7 @@ def window_of(kernel: Sequence[int], options: ConvOptions) -> ConvWindow:
 
 
 def coarse_sizes(sizes: Sequence[int], kernel: Sequence[int], window: ConvWindow) -> Ints:
-    """Return the spatial shape of the convolution of a source of spatial shape `sizes`. UsageError: it is empty."""
+    """Return the spatial shape of the convolution of a source of spatial shape `sizes`. UsageError if it is empty."""
     found = []
     for axis, (size, k, s, (front, back), d) in enumerate(zip(sizes, kernel, *window[:3])):
         extent = output_size(size, k, s, d - 1, front, back)
@@ -70,7 +70,7 @@ def transposed_sizes(
 ) -> Ints:
     """Return the spatial shape of the transposed convolution of a source of spatial shape `sizes`.
 
-    UsageError: it is empty, or `options.output_padding` is not legal.
+    UsageError if it is empty, or `options.output_padding` is not legal.
     """
     output_padding = per_axis("output_padding", options.output_padding, len(kernel), 0)
     found = []
@@ -94,7 +94,7 @@ def transposed_sizes(
 
 
 def per_axis(name: str, value: Any, rank: int, least: int) -> Ints:
-    """Return an argument as one integer for each axis. UsageError: one is below `least`, or their number is wrong."""
+    """Return an argument as one integer for each axis. UsageError if one is below `least`, or their number is wrong."""
     values = value if isinstance(value, tuple) else (value,) * rank
     if len(values) != rank:
         raise UsageError(
