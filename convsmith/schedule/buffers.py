@@ -11,7 +11,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config, place_of
 from convsmith.schedule.copies import copied_type, has_windows, is_copied, shared_taps
 from convsmith.schedule.loops import Loop, names
-from convsmith.schedule.order import Nest
+from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement, View
 
 

@@ -11,7 +11,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.passes.copy_windows import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops, fused_dims, names
-from convsmith.schedule.order import Nest
+from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Copy
 from convsmith.statement.statement import Statement
 

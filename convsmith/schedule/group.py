@@ -22,7 +22,7 @@ from convsmith.passes.speculate import speculate
 from convsmith.passes.swizzle import swizzle
 from convsmith.schedule.config import Config
 from convsmith.schedule.fill import filling
-from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, lane_row, tile_products, tile_sums
+from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
 from convsmith.schedule.group_limits import (
     check_join,
     check_limits,
@@ -36,20 +36,20 @@ from convsmith.schedule.group_limits import (
     taken,
 )
 from convsmith.schedule.group_lower import GroupReads, lower_group
-from convsmith.schedule.group_nest import GRID_DIMS, GroupNest, group_nest
 from convsmith.schedule.group_packing import pack_operands, packed_statement
 from convsmith.schedule.group_plan import GroupPlan
 from convsmith.schedule.hardware import hardware_plan, hardware_row
 from convsmith.schedule.loops import Loop, Loops, loops_after_fusing
+from convsmith.schedule.nest import GRID_DIMS, Nest, nest_of
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, View
 
 
-def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: GroupNest, access: int) -> GroupReads:
+def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: Nest, access: int) -> GroupReads:
     """Bring a nest to loops over the threads of a group, one after the other, each of which moves at most ``access``
     bytes at once; return what they read.
     """
-    around = (*nest.threads, *nest.registers)
+    around = (*nest.threads, *nest.accumulators)
     zeroed: tuple[Loop, ...] = ()
     s.run(reorder, (*(x for x in nest.grid if x not in nest.parts), *around))
     for x in nest.parts:
@@ -61,7 +61,7 @@ def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: 
     s.run(bind, nest.grid, "grid")
     s.run(bind, nest.threads, "group" if warp is None else "warp")
     thread = s.fuse(nest.threads, "t")
-    sums = nest.registers
+    sums = nest.accumulators
     if warp is not None:
         tiled = tile_sums(s, warp)
         sums = tiled.loops
@@ -76,7 +76,7 @@ def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: 
     loaded: dict[str, tuple[Copy, Loop | None]] = {}
     if warp is not None and tiled is not None and products is not None:
         s.run(hold_fragments, warp.row, tiled.outer, products.inner)
-    elif nest.registers:
+    elif nest.accumulators:
         loaded = _load_operands(s, st, config, loops, nest, shared)
     if config.preload:
         s.run(preload, config.preload, "register" if warp is None else "fragment")
@@ -91,7 +91,7 @@ def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: 
 
 
 def _share_operands(
-    s: Schedule, st: Statement, config: Config, loops: Loops, nest: GroupNest, place: Loop, thread: Loop, access: int
+    s: Schedule, st: Statement, config: Config, loops: Loops, nest: Nest, place: Loop, thread: Loop, access: int
 ) -> dict[str, Copy]:
     """Copy what each iteration of ``place`` reads of operands to shared memory, and return the copies, which all
     threads fill.
@@ -115,7 +115,7 @@ def _share_operands(
 
 
 def _load_operands(
-    s: Schedule, st: Statement, config: Config, loops: Loops, nest: GroupNest, shared: Mapping[str, Copy]
+    s: Schedule, st: Statement, config: Config, loops: Loops, nest: Nest, shared: Mapping[str, Copy]
 ) -> dict[str, tuple[Copy, Loop | None]]:
     """Load what a thread reads into registers, once for all of its sums; return the copies in them, and the loop along
     which each is loaded at once.
@@ -125,7 +125,7 @@ def _load_operands(
     for v, vector in sorted(vectors.items(), key=lambda x: x[1] not in nest.terms):
         terms = [x for x in nest.terms if x is vector]
         array = shared[v.name].name if v.name in shared else v.array
-        loaded[v.name] = (s.load_once(array, (*terms, *nest.registers), vector), vector)
+        loaded[v.name] = (s.load_once(array, (*terms, *nest.accumulators), vector), vector)
     return loaded
 
 
@@ -146,7 +146,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     read = packed_statement(st, config, machine)
     s = Schedule(d.name for d in st.dims)
     pack_operands(s, read)
-    nest = group_nest(s, read, loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+    nest = nest_of(s, read, loops, config, machine)
     check_join(config, None if nest.warp is None else nest.warp.row)
     shared = shared_bytes(read, loops, config, nest)
     check_limits(machine, nest, taken(shared))

@@ -19,8 +19,8 @@ from convsmith.passes.footprint import dense_blocks
 from convsmith.passes.pad_rows import with_long_rows
 from convsmith.passes.swizzle import rotated_row
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_nest import GroupNest, tile_of
 from convsmith.schedule.loops import Loop, Loops, fused_dims
+from convsmith.schedule.nest import Nest, tile_of
 from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
@@ -107,13 +107,13 @@ def check_join(config: Config, row: Instruction | None) -> None:
         )  # fmt: skip
 
 
-def check_limits(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> None:
+def check_limits(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> None:
     """Raise the error of :func:`limit_flaw`, if there is one."""
     if (flaw := limit_flaw(machine, nest, shared)) is not None:
         raise flaw
 
 
-def limit_flaw(machine: Machine, nest: GroupNest, shared: Mapping[str, int]) -> ConfigError | None:
+def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> ConfigError | None:
     """Return the error, with the numbers, where a grid or a group needs more than ``machine`` has, else None.
 
     ``shared`` are the bytes that each array of a group takes from shared memory.
@@ -158,7 +158,7 @@ def taken(shared: Mapping[str, int]) -> dict[str, int]:
     return {name: taken_bytes(nbytes) for name, nbytes in shared.items()}
 
 
-def shared_bytes(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> dict[str, int]:
+def shared_bytes(st: Statement, loops: Loops, config: Config, nest: Nest) -> dict[str, int]:
     """Return the bytes of shared memory for the copy of each operand: the box of elements that a group tile reads."""
     found = {}
     for view in (v for v in st.factors if v.name in config.shared):
@@ -184,7 +184,7 @@ def ends_beyond(st: Statement, loops: Loops, config: Config) -> bool:
     return any(loops.extents[n] % tile_of(loops, config, n)[0] for n in inner)
 
 
-def check_rows(st: Statement, loops: Loops, config: Config, nest: GroupNest) -> None:
+def check_rows(st: Statement, loops: Loops, config: Config, nest: Nest) -> None:
     """Raise ConfigError where rows of a copy have no parts of as many elements as stay together in rotated rows."""
     for view in (v for v in st.factors if v.name in dict(config.swizzle)):
         shape = _copy_shape(st, view, loops, config)
@@ -224,7 +224,7 @@ def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict
     return found
 
 
-def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest, access: int) -> int:
+def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Nest, access: int) -> int:
     """Return the elements that a thread copies at once: neighbours in memory and in shared memory, of aligned vectors
     of at most ``access`` bytes.
     """
@@ -246,7 +246,7 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Gr
     return gcd(*parts)
 
 
-def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest: GroupNest) -> Loop | None:
+def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest: Nest) -> Loop | None:
     """Return the loop along which a thread loads elements of a view at once: one over its sums that moves the view, or
     one over terms that are neighbours. None without such a loop.
     """
@@ -255,9 +255,9 @@ def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest:
     else:
         nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
         dim = nearest.dim if nearest is not None and nearest.stride == 1 else None
-    for x in reversed(nest.vectors):
+    for x in reversed(nest.runs):
         var = Var(loops.dims[x.of][-1])
-        if x in nest.registers and any(var in variables_of(c) for c in view.coords):
+        if x in nest.accumulators and any(var in variables_of(c) for c in view.coords):
             return x
         if x in nest.terms and dim is not None and dict(view.coords[dim].terms).get(var) == 1:
             return x
@@ -279,7 +279,7 @@ def _moving(
     return {**tiles, **whole}
 
 
-def innermost(st: Statement, view: View, nest: GroupNest, config: Config) -> int | None:
+def innermost(st: Statement, view: View, nest: Nest, config: Config) -> int | None:
     """Return the dim along which the elements of a view's copy are neighbours: that of lanes, of fragments that of
     terms; or that of memory, where loads of matrices transpose it.
     """

@@ -27,8 +27,8 @@ from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_fragments import ProductLoops
-from convsmith.schedule.group_nest import GroupNest
 from convsmith.schedule.loops import Loop
+from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement
 
@@ -54,7 +54,7 @@ class GroupReads(NamedTuple):
 
 
 def lower_group(
-    s: Schedule, st: Statement, nest: GroupNest, staged: GroupReads, machine: Machine, config: Config
+    s: Schedule, st: Statement, nest: Nest, staged: GroupReads, machine: Machine, config: Config
 ) -> None:
     """Bring loops over threads to straight lines of each thread."""
     warp, products = nest.warp, staged.products
@@ -62,7 +62,7 @@ def lower_group(
     flatten_threads(s, straight, machine)
     if warp is not None and products is not None:
         multiply_fragments(s, machine, warp.row, products.inner, warp.loads)
-    for x in (x for x in nest.vectors if x in nest.registers):
+    for x in (x for x in nest.runs if x in nest.accumulators):
         s.run(unswitch_uniform, x)
         s.run(vectorise, x, x.extent, False)
     for view in st.factors:
@@ -113,9 +113,9 @@ def finish_group(s: Schedule) -> None:
         s.run(rewrite)
 
 
-def _straight(nest: GroupNest) -> list[Loop]:
+def _straight(nest: Nest) -> list[Loop]:
     """Return the loops of a thread that become straight lines: those of its sums, and of the terms that fit."""
-    products, found = prod(x.extent for x in nest.registers), [*nest.registers]
+    products, found = prod(x.extent for x in nest.accumulators), [*nest.accumulators]
     for x in reversed(nest.terms):
         products *= x.extent
         if products > UNROLLED:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_nest import GroupNest
 from convsmith.schedule.loops import Loops
+from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement
 
 
@@ -24,7 +24,7 @@ class GroupPlan:
     statement: Statement
     config: Config
     loops: Loops
-    nest: GroupNest
+    nest: Nest
     shared: dict[str, int]
     order: tuple[Step, ...]
     lower: tuple[Step, ...]
@@ -42,7 +42,7 @@ class GroupPlan:
         product = " * ".join(v.name for v in st.factors)
         yield "statement", f"{st.name}: {st.c.name} from the sums of {product} in {st.acc}"
         for head, loops in (
-            ("groups", nest.grid), ("threads", nest.threads), ("registers", nest.registers), ("steps", nest.steps),
+            ("groups", nest.grid), ("threads", nest.threads), ("registers", nest.accumulators), ("steps", nest.steps),
             ("terms", nest.terms),
         ):  # fmt: skip
             yield head, " ".join(f"{x}:{x.extent}" for x in loops)

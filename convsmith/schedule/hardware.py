@@ -25,13 +25,14 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
 from convsmith.passes.tensor_copies import MappedCopy
 from convsmith.schedule.config import Config
+from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.group_lower import finish_group, flatten_threads, multiply_fragments
-from convsmith.schedule.group_nest import GRID_DIMS, GroupNest
 from convsmith.schedule.group_packing import pack_operands
 from convsmith.schedule.group_plan import GroupPlan
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
-from convsmith.schedule.order import bring_together, fuse_pairs, split_classes
+from convsmith.schedule.nest import GRID_DIMS, Nest
+from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.tensor_views import TileLoop, mapped_copy
 from convsmith.statement.parts import PART
@@ -181,15 +182,18 @@ class HardwareNest:
         cut_phases(s, self.whole, self.config)
         bring_together(s, st, self.config)
         fuse_pairs(s, self.config)
-        over = {n: self.loops.whole(n, "grid") for n in self.loops.extents}
+        over = {n: self.loops.whole(n, "thread" if k == "k" else "grid") for n, k in self.loops.kinds.items()}
         starts = {n: as_index(Var(n)) for n in over}
         inside: list[tuple[Loop, Loop]] = []
-        sizes = ((self.rows, height, "wi"), (self.columns, width, "fi"), (self.terms, self.row.terms, "si"))
-        for n, size, parts in sizes:
+        sizes = (
+            (self.rows, height, "wi", "group"), (self.columns, width, "fi", "warp"),
+            (self.terms, self.row.terms, "si", "group"),
+        )  # fmt: skip
+        for n, size, parts, level in sizes:
             whole = s.extend(over[n], self.config.group_size(n))
-            over[n], tile = s.tile(whole, self.config.group_size(n), "gb", ("grid", "group"))
+            over[n], tile = s.tile(whole, self.config.group_size(n), "gb", (whole.level, level))
             starts[n] = Var(over[n].name) * self.config.group_size(n)
-            inside.append(s.tile(tile, size, parts, ("group", "instruction")))
+            inside.append(s.tile(tile, size, parts, (level, "instruction")))
         (warps, row), (fragments, column), (steps, term) = inside
         stepping = (*(over[n] for n in self.outer_terms), over[self.terms])
         return TiledLoops(
@@ -229,10 +233,10 @@ class HardwareNest:
             for n, start in tiled.starts.items()
         ]
 
-    def of_groups(self, tiled: TiledLoops) -> GroupNest:
+    def of_groups(self, tiled: TiledLoops) -> Nest:
         """Return the nest by role, for limits and reports: the warps that multiply and the one that copies."""
         threads = tiled.warps._replace(extent=(self.warps + 1) * self.row.result.layout.lanes)
-        return GroupNest(tiled.grid, (threads,), (tiled.fragments,), tiled.stepping, ())
+        return Nest((*tiled.grid, threads, tiled.fragments, *tiled.stepping), ProductShape.of_row(self.row))
 
 
 def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
@@ -277,7 +281,7 @@ def _needed(nest: HardwareNest, tiled: TiledLoops, x: EngineCopy, copy: Copy) ->
     return x.mapped._replace(needed=tiled.starts[x.of] + place < nest.loops.extents[x.of])
 
 
-def _residing(machine: Machine, groups: GroupNest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
+def _residing(machine: Machine, groups: Nest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
     """Return the number of groups that reside on a device at a time, each lane of which needs ``registers``; 0 if the
     grid has no more groups than that. Return the error where a unit has too few registers for one.
     """
@@ -315,7 +319,7 @@ class HardwareTile(NamedTuple):
     schedule: Schedule
     tiled: TiledLoops
     copies: tuple[EngineCopy, ...]
-    groups: GroupNest
+    groups: Nest
     shared: dict[str, int]
     residing: int
 
@@ -374,7 +378,7 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     return GroupPlan(st, config, loops, made.groups, made.shared, order, lower, expected=expected)
 
 
-def _expected(nest: HardwareNest, groups: GroupNest, machine: Machine) -> Iterator[tuple[str, str]]:
+def _expected(nest: HardwareNest, groups: Nest, machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield what bounds the rate of the products, in words: the traffic of shared memory, and units without a tile.
 
     A product reads its factors from shared memory, also those that another one of the step reads.

@@ -8,12 +8,13 @@ from typing import NamedTuple
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.machine.base import Machine
+from convsmith.passes.reorder import reorder
 from convsmith.problem.problem import Problem
 from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing, places
-from convsmith.schedule.order import Nest, order_nest
+from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.pointers import indirect, indirect_step
 from convsmith.schedule.product_shape import ProductShape
@@ -66,7 +67,8 @@ def kernel_plan(
         if config.phases:
             raise ConfigError("phases", f"--phases={','.join(config.phases)}: --realise=indirection has none")
         s.record(indirect_step(st, config.table))
-    nest = order_nest(s, st, loops, config, unit, machine.vectors.scalable)
+    nest = nest_of(s, st, loops, config, machine, unit)
+    s.run(reorder, (*nest.around, *nest.accumulators))
     found = KernelPlan(
         st, config, machine, loops, nest, _outside(nest, loops, within), needed, (), s,
         prescribed.sums if prescribed is not None else None,

@@ -11,7 +11,7 @@ from convsmith.passes.manager import Step
 from convsmith.schedule.buffers import BufferPlan
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops
-from convsmith.schedule.order import Nest
+from convsmith.schedule.nest import Nest
 from convsmith.schedule.registers import Registers
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.phases import phased

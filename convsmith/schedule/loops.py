@@ -9,15 +9,14 @@ from typing import NamedTuple
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import Stmt
 from convsmith.ir.walk import loops_of
-from convsmith.machine.base import DEVICE_TILE_LEVELS, TILE_LEVELS
 from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import KINDS, Dim, Statement
 
-LEVELS = ("class", *dict.fromkeys((*DEVICE_TILE_LEVELS[:2], *TILE_LEVELS)), "copy")
-"""Levels of tiles of a CPU and of a device, outermost first. A loop of a level steps through a tile of that level; a
-loop of the level ``class`` runs over residue classes or phases, and one of the level ``copy`` fills a copy."""
+LEVELS = ("class", "grid", "group", "warp", "thread", "cache", "register", "instruction", "lane", "copy")
+"""Levels of tiles of CPUs and of devices, outermost first. A loop of a level steps through a tile of that level; a loop
+of the level ``class`` runs over residue classes or phases, and one of the level ``copy`` fills a copy."""
 
 
 class Loop(NamedTuple):

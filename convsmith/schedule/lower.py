@@ -29,7 +29,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.copies import copied_type, empty_terms, has_windows
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
-from convsmith.schedule.order import Nest
+from convsmith.schedule.nest import Nest
 from convsmith.schedule.read import Reads
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, view_steps

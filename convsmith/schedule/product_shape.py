@@ -91,6 +91,11 @@ class ProductShape:
         )  # fmt: skip
 
     @staticmethod
+    def thread() -> ProductShape:
+        """Return the unit of a thread that multiplies and adds numbers one by one."""
+        return ProductShape(1, 1, False)
+
+    @staticmethod
     def plain(st: Statement, target: Machine) -> ProductShape:
         """Return the unit of the target's multiply-add of the type of sums."""
         return ProductShape(target.width(dtype(st.acc)), 1, False)

@@ -35,7 +35,7 @@ from convsmith.schedule.copies import (
 )
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, names, places
-from convsmith.schedule.order import Nest
+from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.epilogue import top_bit
 from convsmith.statement.statement import Statement, View

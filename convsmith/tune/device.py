@@ -18,14 +18,13 @@ from convsmith.machine.device import Device
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_fragments import lane_row
 from convsmith.schedule.group_limits import along_lanes, loaded_vector, shared_bytes, taken
-from convsmith.schedule.group_nest import GroupNest, group_nest
 from convsmith.schedule.group_packing import packed_statement
 from convsmith.schedule.hardware import hardware_flaw
 from convsmith.schedule.hardware_choice import hardware_config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits
@@ -111,7 +110,7 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
         try:
             st = scheduled(problem, replace(config, split=()), machine)
             loops = loops_after_fusing(st, config)
-            nest = group_nest(Schedule(), st, loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+            nest = nest_of(Schedule(), st, loops, config, machine)
         except (ConfigError, KeyError):
             return inf
         needed = shared_bytes(st, loops, config, nest)
@@ -182,7 +181,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
     if st.constant or not splits(st):
         return config
     loops, units = loops_after_fusing(st, config), machine.device.units
-    nest = group_nest(Schedule(), st, loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+    nest = nest_of(Schedule(), st, loops, config, machine)
     tiles = dict(config.group if config.instruction else config.vectors)
     wanted = units.count * units.threads // (prod(nest.grid_sizes) * nest.size)
     ways = [
@@ -213,7 +212,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
             )  # fmt: skip
             config = _realised(st, _in_vectors(st, sizes, config, device))
             loops = loops_after_fusing(st, config)
-            nest = group_nest(Schedule(), st, loops, config)
+            nest = nest_of(Schedule(), st, loops, config, machine)
             needed = shared_bytes(st, loops, config, nest)
             if nest.size <= device.threads and sum(taken(needed).values()) <= device.shared.bytes:
                 yield _Choice(_cycles(st, loops, config, nest, device, needed), config)
@@ -314,15 +313,15 @@ def _realised(st: Statement, config: Config) -> Config:
 
 
 def _cycles(
-    st: Statement, loops: Loops, config: Config, nest: GroupNest, device: Device, needed: Mapping[str, int]
+    st: Statement, loops: Loops, config: Config, nest: Nest, device: Device, needed: Mapping[str, int]
 ) -> float:
     """Return the expected cycles of all groups that a unit of the device runs."""
-    costs, terms, sums = device.costs, prod(x.extent for x in nest.terms), prod(x.extent for x in nest.registers)
+    costs, terms, sums = device.costs, prod(x.extent for x in nest.terms), prod(x.extent for x in nest.accumulators)
     loads = 0.0
     for view in st.factors:
         vector = loaded_vector(st, view, loops, config, nest)
         at_once = 1.0 if vector is None else vector.extent / costs.vector_load
-        loads += prod(x.extent for x in nest.registers if _moves(loops, x.of, view.coords)) / at_once
+        loads += prod(x.extent for x in nest.accumulators if _moves(loops, x.of, view.coords)) / at_once
     copied = sum(needed.values()) / 4 / nest.size
     tested = costs.test * sums if config.realise == "mask" and not is_true(st.a.mask) else 0.0
     of_term = sums + tested + loads * (costs.shared_load if config.shared else costs.global_load)

@@ -16,10 +16,10 @@ from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.machine.device_costs import DeviceCosts
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_fragments import lane_row, lane_rows
+from convsmith.schedule.group_fragments import lane_rows
 from convsmith.schedule.group_limits import shared_bytes, taken
-from convsmith.schedule.group_nest import GroupNest, group_nest
 from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 
@@ -111,7 +111,7 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[Fr
     copies = (("async", 3), ("async", 2)) if device.dialect.copies else (("wait", 2),)
     loops = loops_after_fusing(st, config)
     try:
-        nest = group_nest(Schedule(), st, loops, config, lane_row(st, loops, config, machine), machine.matrix_loads)
+        nest = nest_of(Schedule(), st, loops, config, machine)
     except ConfigError:
         return
     for how, slots in (*copies, ("wait", 1)):
@@ -125,7 +125,7 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[Fr
 
 
 def fragment_cycles(
-    st: Statement, config: Config, nest: GroupNest, machine: Machine, needed: Mapping[str, int]
+    st: Statement, config: Config, nest: Nest, machine: Machine, needed: Mapping[str, int]
 ) -> float:
     """Return the expected cycles of all groups that a unit of the device runs, counted as those of all their threads.
 

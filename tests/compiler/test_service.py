@@ -303,7 +303,7 @@ def test_a_fault_in_a_pass_reaches_the_user_with_the_command(monkeypatch: pytest
     def broken(*_: object) -> None:
         raise np.linalg.LinAlgError("oh")
 
-    monkeypatch.setattr("convsmith.schedule.kernel.order_nest", broken)
+    monkeypatch.setattr("convsmith.schedule.kernel.nest_of", broken)
     with settings.scope(cache="off"), pytest.raises(InternalError) as caught:
         compile_problem(PROBLEM, target=GENERIC, config=CONFIG)
     assert caught.value.repro == f"convsmith verify --config '{CONFIG}' {PROBLEM}"

@@ -10,8 +10,8 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_limits import innermost
-from convsmith.schedule.group_nest import GroupNest, group_nest
 from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -20,18 +20,17 @@ ROWS = {"bf16": ("mma_m16n8k16_bf16", 16), "f16": ("mma_m16n8k16_f16", 16), "s8:
 """Types of a problem -> instruction, and its terms."""
 
 
-def nested(types: str, tags: str, tile: int) -> tuple[Statement, Config, GroupNest]:
+def nested(types: str, tags: str, tile: int) -> tuple[Statement, Config, Nest]:
     """A product of matrices, and the nest of warps that have fragments of so many rows."""
     name, terms = ROWS[types]
     machine = target("sm_80")
-    (row,) = (row for row in machine.instructions if row.name == name)
     st = statement(parse_problem(f"--matmul --dt={types} {tags} 64x64:64x64"), machine)
     config = Config.parse(
         f"--target=sm_80 --lane=n --register=m:{tile},n:16 --reduce=k --instruction={name} "
         f"--group=m:{tile},n:64,k:{terms} --shared=src,wei"
     )
     loops = loops_after_fusing(st, config)
-    return st, config, group_nest(Schedule(), st, loops, config, row, machine.matrix_loads)
+    return st, config, nest_of(Schedule(), st, loops, config, machine)
 
 
 @pytest.mark.parametrize("types", ROWS)

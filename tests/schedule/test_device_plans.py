@@ -93,7 +93,7 @@ def test_default_configs_fill_the_device(problem: str) -> None:
         parsed = parse_problem(problem)
         nest = device_plan(parsed, device_config(parsed, machine()), machine()).main.nest
     assert nest.size % 32 == 0 and prod(x.extent for x in nest.grid) >= device.units.count
-    assert prod(x.extent for x in nest.registers) >= 16
+    assert prod(x.extent for x in nest.accumulators) >= 16
 
 
 def test_copies_hold_no_more_than_a_group_reads() -> None:

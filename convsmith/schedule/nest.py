@@ -1,0 +1,461 @@
+"""The nest of a statement on any machine: the loops that the tiles of a config make, each with its level and role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import prod
+
+from convsmith.diag.forking import cached_property
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.schedule.fusing import fuse_dims
+from convsmith.schedule.group_fragments import WarpTile, lane_row, warp_tile
+from convsmith.schedule.loops import Loop, Loops
+from convsmith.schedule.product_shape import ProductShape
+from convsmith.schedule.registers import filled_lanes
+from convsmith.schedule.schedule import Schedule
+from convsmith.statement.statement import Statement
+
+GRID_DIMS = 3
+"""Maximum number of loops over thread groups."""
+OUTSIDE = ("class", "grid", "thread", "cache")
+"""Levels of loops around the tile of a group of threads, or of the registers of one thread."""
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loops ``made`` by tiling, outermost first within each level and role, and the ``unit`` of their products.
+
+    Code asks for loops by level and role (`at`); the properties name what it asks for often. Between the iterations of
+    the loop ``depth``, which steps through a reduction loop from cache tile to cache tile, memory holds the sums of the
+    loops ``within`` it. Vectors are ``scalable`` where the machine has some of any length. Several lanes compute the
+    fragments of a ``warp``.
+    """
+
+    made: tuple[Loop, ...]
+    unit: ProductShape
+    depth: Loop | None = None
+    within: tuple[Loop, ...] = ()
+    scalable: bool = False
+    warp: WarpTile | None = None
+
+    def at(self, *levels: str, k: bool = False) -> tuple[Loop, ...]:
+        """Return the loops of ``levels``: those of the reduction if ``k``, else those of the result."""
+        return tuple(x for x in self.made if x.level in levels and (x.role == "k") == k)
+
+    # -- Around tiles -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def classes(self) -> tuple[Loop, ...]:
+        """Loops over residue classes and phases."""
+        return tuple(x for x in self.made if x.level == "class")
+
+    @cached_property
+    def around(self) -> tuple[Loop, ...]:
+        """Loops over the result that step from tile to tile of a group, or of the registers of a thread."""
+        return self.at(*OUTSIDE)
+
+    @property
+    def outside(self) -> tuple[Loop, ...]:
+        """Loops around the register tile that are around the whole of each sum."""
+        return self.around[: len(self.around) - len(self.within)]
+
+    @cached_property
+    def parts(self) -> tuple[Loop, ...]:
+        """Loops over parts of the reduction, each of which a group adds up."""
+        return self.at("grid", k=True)
+
+    @property
+    def grid(self) -> tuple[Loop, ...]:
+        """Loops over groups of threads."""
+        return (*self.around, *self.parts)
+
+    @property
+    def grid_sizes(self) -> tuple[int, ...]:
+        """The extents of the loops over groups once they are packed, outermost first."""
+        sizes = [x.extent for x in self.grid]
+        return (*sizes[: GRID_DIMS - 1], prod(sizes[GRID_DIMS - 1 :])) if len(sizes) > GRID_DIMS else tuple(sizes)
+
+    @cached_property
+    def threads(self) -> tuple[Loop, ...]:
+        """Loops over the threads, or warps, of a group."""
+        return self.at("group")
+
+    @property
+    def warp_size(self) -> int:
+        """The number of lanes of a warp that computes fragments; 1 of a thread."""
+        return self.warp.lanes if self.warp is not None else 1
+
+    @property
+    def size(self) -> int:
+        """The number of threads of a group."""
+        return prod(x.extent for x in self.threads) * self.warp_size
+
+    # -- The reduction ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def steps(self) -> tuple[Loop, ...]:
+        """Loops of the reduction that run around the loops over sums; a group copies operands at each step."""
+        return self.at("class", "thread", "cache", k=True)
+
+    @cached_property
+    def reduce(self) -> tuple[Loop, ...]:
+        """The same loops, and those whose iterations become straight lines."""
+        return self.at("class", "thread", "cache", "register", k=True)
+
+    @cached_property
+    def terms(self) -> tuple[Loop, ...]:
+        """Loops of the reduction within a step of a group, or those whose terms one instruction adds up, or straight
+        lines that share their loads.
+        """
+        return (*self.at("group", k=True), *self.at("instruction", k=True))
+
+    # -- Sums ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def lane(self) -> Loop:
+        """The loop over the lanes of a vector."""
+        return next(x for x in self.made if x.level == "lane")
+
+    @property
+    def along_k(self) -> bool:
+        """Whether vectors lie along a reduction loop."""
+        return self.lane.role == "k"
+
+    @property
+    def filled(self) -> int:
+        """The number of lanes in use."""
+        return self.lane.extent
+
+    @property
+    def lanes(self) -> int:
+        """Elements of an accumulator."""
+        return self.unit.lanes
+
+    @cached_property
+    def pixels(self) -> tuple[Loop, ...]:
+        """Loops over the pixels of a register tile. Where lanes are pixels, a weight serves all vectors of pixels,
+        which stay in registers, and there are none.
+        """
+        return tuple(x for x in self.at("register") if x.role == "m" and self.lane.role != "m")
+
+    @cached_property
+    def vectors(self) -> tuple[Loop, ...]:
+        """The other loops over the vectors of a register tile."""
+        return tuple(x for x in self.at("register") if x not in self.pixels)
+
+    @cached_property
+    def rows(self) -> tuple[Loop, ...]:
+        """Loops over the rows of a fragment."""
+        return self.at("instruction")
+
+    @cached_property
+    def runs(self) -> tuple[Loop, ...]:
+        """Loops over neighbours that a thread loads or stores at once."""
+        return tuple(x for x in self.made if x.level == "instruction")
+
+    @cached_property
+    def accumulators(self) -> tuple[Loop, ...]:
+        """Loops over the sums of a thread or a warp: over accumulators and their elements."""
+        return (*self.at("warp", "register"), *self.at("instruction"), *self.at("lane"))
+
+    @cached_property
+    def register(self) -> tuple[Loop, ...]:
+        """Loops within the register tile."""
+        return (*self.pixels, *self.vectors, *self.rows, self.lane)
+
+    @property
+    def units(self) -> tuple[Loop, ...]:
+        """The loop whose iterations may be units of longer vectors: where these are scalable, from vector to vector."""
+        around = [x for x in self.around if x.of == self.lane.of and x.level != "class"]
+        return tuple(x for x in around[-1:] if self.scalable and x.tile == self.filled)
+
+    def packed(self, loops: Sequence[Loop]) -> tuple[Loop, ...]:
+        """Return ``loops``, which index a packed operand, in the order of its dims: units are contiguous."""
+        if not {*self.units, self.lane} <= {*loops}:
+            return tuple(loops)
+        others = [x for x in loops if x not in self.units]
+        place = others.index(self.lane)
+        return (*others[:place], *self.units, *others[place:])
+
+    @property
+    def unrolled(self) -> tuple[Loop, ...]:
+        """Loops that become straight lines: of fragments, those from one fragment to the next."""
+        if self.rows:
+            return (*self.pixels, *self.vectors)
+        return (*self.register, *self.terms, *self.at("register", k=True))
+
+    @property
+    def taps_of_rows(self) -> tuple[Loop, ...]:
+        """The order of a tile's loops over rows whose lanes are pixels, and over taps between; nothing without both.
+
+        A vector of the source is read for one tap after the other of the rows that it is under, and then no more.
+        """
+        rows = tuple(x for x in self.vectors if x.role == "m" and x.of != self.lane.of)
+        taps = self.at("register", k=True)
+        if self.lane.role != "m" or not rows or not taps:
+            return ()
+        return (*rows, *taps, *(x for x in self.vectors if x not in rows))
+
+    @property
+    def widths(self) -> tuple[tuple[Loop, int], ...]:
+        """The loops that have room for a whole vector or fragment, however short they are, with that room."""
+        filled = self.terms if self.unit.dot else ()
+        return ((self.lane, self.lanes), *((x, self.unit.rows) for x in self.rows), *((x, x.extent) for x in filled))
+
+    @property
+    def term_order(self) -> tuple[Loop, ...]:
+        """The register tile's loops with the terms among them, as instructions take them."""
+        if self.rows:
+            groups, terms = self.terms
+            return (*self.pixels, *self.vectors, *self.rows, groups, self.lane, terms)
+        inner = (self.lane, *self.terms) if self.unit.dot else (*self.terms, self.lane)
+        return (*self.pixels, *self.vectors, *inner)
+
+    def place(self, of: str, size: int = 0) -> int | None:
+        """Return the position of the innermost loop around the register tile that steps through the loop ``of``, in
+        tiles of ``size`` unless that is 0; None if there is none.
+        """
+        return max((n for n, x in enumerate(self.around) if x.of == of and size in (0, x.tile)), default=None)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """All loops, outermost first: around the register tile, the reduction, and within the register tile."""
+        if not self.at("lane") and not self.at("lane", k=True):
+            return (*self.grid, *self.steps, *self.threads, *self.terms, *self.accumulators)
+        return (*self.around, *self.reduce, *(self.term_order if self.terms else self.register))
+
+
+def nest_of(
+    s: Schedule, st: Statement, loops: Loops, config: Config, machine: Machine, unit: ProductShape | None = None
+) -> Nest:
+    """Split the ``loops`` of ``st`` by the tiles of ``config``, and return their nest. The products are those of
+    ``unit``, by default of the instruction that ``config`` names.
+    """
+    classes = fuse_dims(s, st, config)
+    if machine.device is not None:
+        return _GroupTiles(s, st, loops, config, machine).nest([x for x in classes if x.role != "k"])
+    unit = unit or ProductShape.of(st, machine, config)
+    return _VectorTiles(s, st, loops, config, unit, machine.vectors.scalable).nest(classes)
+
+
+Split = tuple[int, str, tuple[str, str]]
+"""A split of a loop: by a size, into parts of these letters and levels."""
+
+
+class _Tiles:
+    """Splits the loops of a statement by their tiles. ``parts`` has those of each loop, outermost first."""
+
+    def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config) -> None:
+        self.s, self.st, self.loops, self.config = s, st, loops, config
+        self.parts: dict[str, list[Loop]] = {}
+
+    def split(self, loop: Loop, splits: Sequence[Split]) -> None:
+        """Split ``loop``, then what is within each of its tiles."""
+        made, ends = [loop], [size for n, size in self.config.ends if n == loop.of]
+        for size, letters, levels in splits:
+            if ends:
+                made[-1:] = self.s.tile_ends(made[-1], (ends[0], size, ends[1]), letters, levels)
+            else:
+                made[-1:] = self.s.tile(made[-1], size, letters, levels)
+        self.parts[loop.of] = made
+
+
+class _VectorTiles(_Tiles):
+    """The tiles of caches, registers and vectors of one thread."""
+
+    def __init__(
+        self, s: Schedule, st: Statement, loops: Loops, config: Config, unit: ProductShape, scalable: bool
+    ) -> None:
+        super().__init__(s, st, loops, config)
+        self.unit, self.scalable = unit, scalable
+        self.filled = filled_lanes(st, loops.dims[config.lane], unit)
+
+    def nest(self, classes: Sequence[Loop]) -> Nest:
+        """Return the nest, of which the loops over residue classes are a part.
+
+        Vectors of a tile lie side by side, but for scalable vectors: between the units of two lie those of all tiles.
+        """
+        config = self.config
+        for name in self.loops.kinds:
+            loop = self.loops.whole(name, "cache" if self.cached(name) else "thread")
+            self.split(loop, [*self.splits(loop)])
+        outer, reduce, inner = self.by_place()
+        blocks, depth, before = self.blocks(outer, reduce)
+        around = [x for x in classes if x.role != "k"]
+        first = len(around) + before
+        around += [x for x in blocks if x.role != "k"]
+        ordered = [outer.pop(n) for n in config.order if n in outer]
+        ordered += outer.values()
+        if self.loops.kinds[config.lane] == "m" and config.lane in self.st.residues and not blocks:
+            # Classes of the pixels along lanes fill the same lines of the result: an image or group has all in turn.
+            images = {d.name for d in self.st.dims if d.sort == "images"}
+            around[:0] = takewhile(lambda x: x.role == "batch" or images.issuperset(x.dims), ordered)
+        around += [x for x in ordered if x not in around]
+        steps = [x for x in (*blocks, *classes) if x.role == "k"]
+        steps += [x for n in config.reduce if n in reduce for x in reduce.pop(n)]
+        steps += [x for parts in reduce.values() for x in parts]
+        within = tuple(around[first:]) if depth is not None else ()
+        return Nest((*around, *steps, *inner), self.unit, depth, within, self.scalable)
+
+    def by_place(self) -> tuple[dict[str, Loop], dict[str, list[Loop]], list[Loop]]:
+        """Return the loops over register tiles by the loop that they are part of, those of the reduction around the
+        loops over sums, and the loops within a register tile.
+        """
+        outer: dict[str, Loop] = {}
+        reduce: dict[str, list[Loop]] = {}
+        inner: list[Loop] = []
+        for n, made in self.parts.items():
+            for x in made:
+                if x.role == "k" and x.level not in ("instruction", "lane"):
+                    reduce.setdefault(n, []).append(x)
+                elif x.level in ("thread", "cache"):
+                    outer[n] = x
+                else:
+                    inner.append(x)
+        if self.loops.kinds[self.config.lane] != "m":
+            inner.sort(key=lambda x: x.role != "m")
+        return outer, reduce, inner
+
+    def splits(self, loop: Loop) -> Iterator[Split]:
+        """Yield the splits of ``loop``."""
+        n, config, size, level = loop.of, self.config, self.config.size(loop.of), loop.level
+        if n == config.lane and loop.role == "k":
+            yield self.unit.lanes, "ol", (level, "lane")
+        elif n == config.lane:
+            width = max(size, self.filled)
+            if self.is_apart(n, width):
+                yield loop.extent // (width // self.filled), "vt", ("register", level)
+                yield self.filled, "ol", (level, "lane")
+                return
+            yield width, "ot", (level, "register")
+            yield self.filled, "vl", ("register", "lane")
+        elif n in dict(config.terms):
+            yield dict(config.terms)[n], "oq", (level, "instruction")
+            if self.unit.rows > 1:
+                yield self.unit.group, "qp", ("instruction", "instruction")
+        elif self.unit.rows > 1 and loop.role == "m" and n in dict(config.register):
+            yield size, "ot", (level, "register")
+            yield -(-size // -(-size // self.unit.rows)), "im", ("register", "instruction")
+        elif size > 1 or (loop.role == "k" and n in dict(config.ends)):
+            yield size, "ou" if loop.role == "k" else "oi", (level, "register")
+
+    def is_apart(self, n: str, width: int) -> bool:
+        """Return whether the vectors of a tile of the lane loop lie apart, as far as tiles of ``width`` reach."""
+        plain = self.loops.kinds[n] in ("batch", "n") and n not in self.loops.symbolic and n not in self.loops.residues
+        whole = self.filled == self.unit.lanes and not self.loops.extents[n] % width and not self.cached(n)
+        return self.scalable and plain and whole and width > self.filled
+
+    def cached(self, n: str) -> list[int]:
+        """Return the sizes of the cache tiles of loop ``n`` that are smaller than what is around them."""
+        sizes, whole = [], self.loops.extents[n]
+        for name, size in self.config.cache:
+            if name == n and size < whole:
+                sizes.append(size)
+                whole = size
+        return sizes
+
+    def blocks(
+        self, outer: dict[str, Loop], reduce: dict[str, list[Loop]]
+    ) -> tuple[list[Loop], Loop | None, int]:  # fmt: skip
+        """Split the loops over register tiles into cache tiles; return the loops over these, the one of a reduction,
+        and the number of them before it.
+        """
+        blocks: list[Loop] = []
+        depth, before, seen = None, 0, dict.fromkeys(self.loops.extents, 0)
+        for n, size in self.config.cache:
+            if size not in self.cached(n)[seen[n] :]:
+                continue
+            level = "cache" if seen[n] else "thread"
+            seen[n] += 1
+            tiles = outer.pop(n) if n in outer else reduce[n].pop(0)
+            if size == tiles.tile:
+                loop = tiles
+            else:
+                loop, tiles = self.s.tile(tiles, size // tiles.tile, ("b", ""), (level, tiles.level))
+                if loop.role == "k":
+                    reduce[n].insert(0, tiles)
+                else:
+                    outer[n] = tiles
+            if loop.role == "k":
+                depth, before = loop, len(blocks)
+            blocks.append(loop)
+        return blocks, depth, before
+
+
+class _GroupTiles(_Tiles):
+    """The tiles of a group, and of its threads or warps.
+
+    Adjacent threads have adjacent iterations of the lane loop. Along other loops, a thread has a run of iterations. A
+    warp that computes fragments has runs along all loops.
+    """
+
+    def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config, machine: Machine) -> None:
+        super().__init__(s, st, loops, config)
+        self.row, self.loads = lane_row(st, loops, config, machine), machine.matrix_loads
+
+    def nest(self, classes: Sequence[Loop]) -> Nest:
+        """Return the nest, of which the loops over residue ``classes`` are a part: the groups of a class follow each
+        other.
+        """
+        for n in self.order():
+            loop = self.loops.whole(n, "thread" if self.loops.kinds[n] == "k" else "grid")
+            parts = dict(self.config.split).get(n) if self.config.join == "atomic" else None
+            around: list[Loop] = []
+            if parts is not None:
+                *around, loop = self.s.tile(loop, loop.extent // parts, ("a", ""), ("grid", loop.level))
+            if loop.extent % tile_of(self.loops, self.config, n)[0] or n in self.loops.residues:
+                loop = self.s.extend(loop, tile_of(self.loops, self.config, n)[0])
+            self.split(loop, [*self.splits(loop)])
+            self.parts[n][:0] = around
+        made = [x for parts in self.parts.values() for x in parts]
+        made.sort(key=lambda x: x.of == self.config.lane and x.level in ("group", "instruction"))
+        if self.row is None:
+            return Nest((*classes, *made), ProductShape.thread())
+        # Loops of rows, and of columns, become one loop each.
+        roles = [x.role for x in made if x.level == "warp"]
+        made.sort(key=lambda x: roles.index(x.role) if x.level == "warp" else 0)
+        found = Nest((*classes, *made), ProductShape.of_row(self.row))
+        return replace(found, warp=warp_tile(self.row, self.loads, self.config.lane, found.accumulators, found.terms))
+
+    def order(self) -> list[str]:
+        """Return the names of the loops, outermost first."""
+        around, inner = self.loops.of("batch", "n", "m"), self.loops.of("k")
+        first = [n for n in self.config.order if n in around]
+        reduce = [n for n in self.config.reduce if n in inner]
+        return [*first, *(n for n in around if n not in first), *reduce, *(n for n in inner if n not in reduce)]
+
+    def splits(self, loop: Loop) -> Iterator[Split]:
+        """Yield the splits of ``loop``."""
+        n, level, own_level = loop.of, loop.level, "register" if self.row is None else "warp"
+        size, own = tile_of(self.loops, self.config, n)
+        across, run = size // own, dict(self.config.vectors).get(n, 1)
+        is_lane, is_step, letter = n == self.config.lane, loop.role == "k", "i" if run == 1 else "c"
+        inner, last = own_level, "i"
+        if size == 1 and not is_lane:
+            return
+        if is_step:
+            inner = "group"
+            yield size, f"g{letter}", (level, inner)
+        elif across == 1 and not is_lane:
+            yield size, f"g{letter}", (level, inner)
+        elif own == 1:
+            yield size, "gt", (level, "group")
+            return
+        elif is_lane and self.row is None:
+            yield size, "gb", (level, "group")
+            yield across * run, "it" if run == 1 else "ic", (inner, "group")
+            inner, last = "group", "t"
+        else:
+            yield size, "gb", (level, "group")
+            yield own, f"t{letter}", ("group", inner)
+        if run > 1:
+            yield run, f"{last}v", (inner, "instruction")
+
+
+def tile_of(loops: Loops, config: Config, loop: str) -> tuple[int, int]:
+    """Return the iterations of a loop in the tile of a group and in that of a thread; a loop that runs once has none.
+    """
+    return (config.group_size(loop), config.size(loop)) if loops.extents[loop] > 1 else (1, 1)
