@@ -245,7 +245,7 @@ Split = tuple[int, str, tuple[str, str]]
 """A split of a loop: by a size, into parts of these letters and levels."""
 
 
-class _Tiles:
+class _NestBuilder:
     """Splits the loops of a statement by their tiles. ``parts`` has those of each loop, outermost first."""
 
     def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config) -> None:
@@ -263,7 +263,7 @@ class _Tiles:
         self.parts[loop.of] = made
 
 
-class _VectorTiles(_Tiles):
+class _VectorTiles(_NestBuilder):
     """The tiles of caches, registers and vectors of one thread."""
 
     def __init__(
@@ -385,7 +385,7 @@ class _VectorTiles(_Tiles):
         return blocks, depth, before
 
 
-class _GroupTiles(_Tiles):
+class _GroupTiles(_NestBuilder):
     """The tiles of a group, and of its threads or warps.
 
     Adjacent threads have adjacent iterations of the lane loop. Along other loops, a thread has a run of iterations. A
