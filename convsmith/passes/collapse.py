@@ -16,9 +16,10 @@ from convsmith.arith.ranges import interval
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index, conj, is_true, product, quotient, true
-from convsmith.ir.stmt import Block, For, If, Kernel, Let, Stmt, block
+from convsmith.ir.stmt import Block, For, If, Kernel, Stmt, block
 from convsmith.ir.walk import loops_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
+from convsmith.passes.lets import let
 from convsmith.passes.scope import with_body
 
 _Bounds = tuple[int, Index]
@@ -150,7 +151,7 @@ def _tasks(nest: Stmt, task: str, kernel: Kernel) -> Stmt:
         lets.append((v, (place if alone else remainder) + lo))
         place, total = above, product(total, extent)
     for v, value in lets:
-        body = Let(v, value, body)
+        body = let(v, value, body)
     return For(Var(task), as_index(0), total, body, "parallel")
 
 

@@ -1,7 +1,7 @@
-"""Hoist loads of pointers out of loops that do not change them, also if a loop body contains several.
+"""Hoist loads of pointers out of loops that do not change them.
 
-`lift` hoists a load of a pointer out of loops that contain nothing else.  After unrolling, a remaining loop contains
-one such load per pixel; this pass hoists each of them and gives its target a buffer of its own.
+After unrolling, a remaining loop contains one such load per pixel; each is hoisted, and its target gets a buffer of its
+own.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import replace
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.rewrite import Rewriter, Substitute
-from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Block, For, Kernel, PointerLoad, Stmt, block
 from convsmith.ir.threads import has_effects
 from convsmith.ir.walk import bound_in, variables_of
-from convsmith.passes.contracts import FLATTENED, stages
+from convsmith.passes.contracts import ANY, stages
 from convsmith.passes.scope import each_body
 
 _Entry = tuple[Buffer, Buffer, tuple[Index, ...], Index]
@@ -24,18 +23,20 @@ _Entry = tuple[Buffer, Buffer, tuple[Index, ...], Index]
 class _HoistPointers(Rewriter):
     def visit_For(self, loop: For) -> Stmt:
         out = self._For(loop)
-        if not isinstance(out, For) or out.kind != "serial":
+        if not isinstance(out, For) or has_effects(out.body):
             return out
         inside = bound_in(out)
         hoisted: dict[_Entry, PointerLoad] = {}
         parts = []
-        for s in out.body.stmts if isinstance(out.body, Block) else (out.body,):
-            if isinstance(s, PointerLoad) and not (
-                any(variables_of(i) & inside for i in (*s.index, s.offset, *s.zero_at)) or has_effects(out.body)
+        stmts = out.body.stmts if isinstance(out.body, Block) else (out.body,)
+        for s in stmts:
+            if isinstance(s, PointerLoad) and not any(
+                variables_of(i) & inside for i in (*s.index, s.offset, *s.zero_at)
             ):
                 entry = (s.buffer, s.table, s.index, s.offset)
                 if entry not in hoisted:
-                    hoisted[entry] = replace(s, buffer=replace(s.buffer, name=f"{s.buffer.name}{len(hoisted)}"))
+                    name = f"{s.buffer.name}{len(hoisted)}" if len(stmts) > 1 else s.buffer.name
+                    hoisted[entry] = replace(s, buffer=replace(s.buffer, name=name))
                 s = Substitute({}, {s.buffer: hoisted[entry].buffer}).stmt(s.body)
             parts.append(s)
         if not hoisted:
@@ -46,7 +47,7 @@ class _HoistPointers(Rewriter):
         return nest
 
 
-@stages(*FLATTENED, ensures=TENSORISED)
+@stages(*ANY)
 def hoist_pointers(kernel: Kernel) -> Kernel:
     """Hoist loads from pointer tables out of the loops in which they are invariant.
 

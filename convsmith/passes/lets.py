@@ -8,7 +8,7 @@ from typing import Any
 
 from convsmith.ir.index import FloorDiv, Index, Max, Min, Mod, Prod, Quot, Var
 from convsmith.ir.intern import nodes
-from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import Let, Stmt
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import AnyNode, children, variables_of
@@ -77,6 +77,15 @@ class Fresh:
             self.count += 1
             if name not in self.used:
                 return Var(name)
+
+
+def let(var: Var, value: Index, body: Stmt) -> Stmt:
+    """Return ``body`` where ``var`` has the ``value``: bound to it, unless ``body`` does not use it, or the value is a
+    variable or a constant, which takes its place.
+    """
+    if value.is_const or type(value) is Var:
+        return substitute(body, {var: value})  # type: ignore[no-any-return]
+    return Let(var, value, body) if var in variables_of(body) else body
 
 
 def name_all(s: Stmt, exprs: Iterable[Index], fresh: Fresh) -> Stmt:

@@ -11,7 +11,7 @@ block_reduction, and vectorise where it adds lanes up.  All others keep it.
 These passes keep the order of everything, and ask nothing: tile, tile_ends, fuse and coalesce (the new loops run
 through the same iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of an
 iteration follow each other as the iterations do), restrict, solve and skip_zero (iterations that do nothing go away),
-lift and hoist (only look-ups of pointers and indices move).
+hoist_pointers and name_indices (only look-ups of pointers and indices move).
 """
 
 from __future__ import annotations

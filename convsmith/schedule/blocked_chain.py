@@ -42,7 +42,6 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_in_place import sum_in_place
 from convsmith.passes.sum_in_registers import sum_in_registers
 from convsmith.passes.tile import tile
-from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -177,7 +176,7 @@ class BlockedChain:
             if row is not None:
                 steps.append(Step(vectorise, f"{names.reduction[1]}.t", row.terms, False))
             steps.append(Step(vectorise, names.inner[2], _channel_block(conv)))
-        return (*steps, Step(replace_by_rows, self.machine.instructions), Step(strength_reduce), Step(unused_let))
+        return (*steps, Step(replace_by_rows, self.machine.instructions), Step(strength_reduce))
 
     def _row(self, conv: Conv) -> Instruction | None:
         """Return the machine's dot product for blocks of the channels of ``conv``; None if it has none of this shape.

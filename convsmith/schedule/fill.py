@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convsmith.passes.bind import bind
-from convsmith.passes.cse import cse
 from convsmith.passes.flatten import flatten
-from convsmith.passes.hoist import hoist
 from convsmith.passes.manager import Step
 from convsmith.passes.map_to_threads import map_to_threads
+from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.reorder import reorder
 from convsmith.passes.simplify import simplify
@@ -34,7 +33,7 @@ def fill(s: Schedule, loops: Sequence[Loop], threads: int = THREADS) -> None:
     s.run(simplify, False)
     s.run(bind, (groups,), "grid")
     s.run(bind, (thread,), "group")
-    for rewrite in (flatten, simplify, map_to_threads, narrow_index, hoist, cse):
+    for rewrite in (flatten, simplify, map_to_threads, narrow_index, name_indices):
         s.run(rewrite)
 
 

@@ -11,19 +11,17 @@ from convsmith.machine.base import Machine
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.bind import bind
 from convsmith.passes.block_messages import block_messages
-from convsmith.passes.cse import cse
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
-from convsmith.passes.hoist import hoist
 from convsmith.passes.load_matrices import load_matrices
 from convsmith.passes.map_to_threads import map_to_threads
+from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.replace import replace
 from convsmith.passes.simplify import simplify
 from convsmith.passes.split_barriers import split_barriers
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unswitch_uniform import unswitch_uniform
-from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_fragments import ProductLoops
@@ -109,7 +107,7 @@ def finish_group(s: Schedule) -> None:
     """Give indices the width that they need, and make straight lines short."""
     s.run(narrow_index)
     s.run(simplify, False)
-    for rewrite in (unused_let, hoist, cse, unroll):
+    for rewrite in (name_indices, unroll):
         s.run(rewrite)
 
 

@@ -41,7 +41,6 @@ from convsmith.passes.sink import sink
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.transpose import READ, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.fill import fill
 from convsmith.schedule.loops import Loop, loops_in, names
@@ -96,7 +95,6 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]
     if sharing > 1:
         s.run(collapse)
     s.run(strength_reduce)
-    s.run(unused_let)
     s.run(unroll)
     return s.steps
 

@@ -13,11 +13,9 @@ from typing import Protocol
 from convsmith.ir.index import is_true
 from convsmith.passes.bind import bind
 from convsmith.passes.collapse import collapse
-from convsmith.passes.cse import cse
-from convsmith.passes.hoist import hoist
 from convsmith.passes.hoist_pointers import hoist_pointers
-from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
+from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.replace import replace
@@ -26,7 +24,6 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
 from convsmith.passes.unvectorise import unvectorise
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.lower import (
@@ -80,7 +77,7 @@ def pipeline_of(
     s.run(simplify)
     through_table = any(indirect(k.columns, k.config) for k in parts)
     if through_table:
-        s.run(lift)
+        s.run(hoist_pointers)
     if shared:
         s.run(bind, shared, "parallel")
     for n, k in reversed([*enumerate(parts)]):
@@ -114,7 +111,7 @@ def pipeline_of(
         s.run(outline)
     if shared or any(k.config.threads > 1 for k in parts):
         s.run(collapse)
-    for rewrite in (unused_let, hoist, cse, strength_reduce, unroll):
+    for rewrite in (name_indices, strength_reduce, unroll):
         s.run(rewrite)
     if any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts):
         s.run(simplify, False)  # pieces of the taps decide which pixels of a tile have a tap

@@ -20,7 +20,6 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.transpose import transpose
 from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -137,5 +136,5 @@ def weights_steps(made: Winograd) -> tuple[Step, ...]:
     unrolled = (Step(bind, made.places("g"), "unrolled"),) if made.keeps_weights else ()
     return (
         *unrolled, Step(partition, ("g.o",), PIECES), Step(flatten), Step(simplify), *vectors,
-        Step(unroll), Step(simplify, False), Step(narrow_index), Step(strength_reduce), Step(unused_let),
+        Step(unroll), Step(simplify, False), Step(narrow_index), Step(strength_reduce),
     )  # fmt: skip

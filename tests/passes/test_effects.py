@@ -28,15 +28,13 @@ from convsmith.ir.types import PTR
 from convsmith.ir.value import Binary, Load
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import statements_of
-from convsmith.passes.cse import cse
 from convsmith.passes.flatten import flatten
-from convsmith.passes.hoist import hoist
+from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
 
 FOR_THREADS = {
     "async_copies", "block_messages", "collapse", "distribute_copy", "gather_allocs", "hold_fragments", "load_matrices",
@@ -156,7 +154,7 @@ def test_passes_after_the_barriers_keep_effects() -> None:
     old = parse_kernel(SHARED)
     flat = flatten(old)
     assert [b.shape for b in flat.params] == [(16,), (8,)]
-    for change in (flatten, simplify, unroll, hoist, cse, narrow_index, unused_let, strength_reduce):
+    for change in (flatten, simplify, unroll, name_indices, narrow_index, strength_reduce):
         new = change(flat)
         assert_same(old, new)
         for kind in EFFECTS:

@@ -14,16 +14,14 @@ from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.passes.bind import bind
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
-from convsmith.passes.cse import cse
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.flatten import flatten
 from convsmith.passes.guard_tails import guard_tails
-from convsmith.passes.hoist import hoist
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.indirect import indirect
-from convsmith.passes.lift import lift
 from convsmith.passes.manager import Step
+from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.pack_near import pack_near
@@ -40,7 +38,6 @@ from convsmith.passes.stage import stage
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
 from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
 from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
 
@@ -60,14 +57,14 @@ kernel k(a: f32[4], b: f32[4, 2])
 ONE: Any = ("i",)
 ON_FLAT = [
     Step(flatten), Step(narrow_index), Step(outline), Step(strength_reduce), Step(replace, (PORTABLE_FMA,)),
-    Step(sum_together, 4), Step(hoist), Step(cse), Step(unused_let), Step(hoist_pointers),
+    Step(sum_together, 4), Step(name_indices), Step(hoist_pointers),
     Step(vectorise, "j", 4, False), Step(unvectorise, ("f32",)),
 ]  # fmt: skip
 ON_NEST = [
     Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, ("c",), "c_p"),
     Step(guard_tails, ONE), Step(partition, ONE), Step(reorder, ("i", "j")), Step(round_up, ONE), Step(restrict, ONE),
     Step(indirect, "c", make_buffer("t", PTR, (4,)), make_buffer("z", F32, (1,)), (), as_index(0)),
-    Step(lift), Step(pieces, "i", "j", "j", (4, 4, 2)),
+    Step(pieces, "i", "j", "j", (4, 4, 2)),
     Step(fill_terms, "j", 2), Step(simplify), Step(sink, ("j",)), Step(skip_zero), Step(stage, "c", "i"), Step(unroll),
     Step(pack_near, "c", "i"),
 ]  # fmt: skip

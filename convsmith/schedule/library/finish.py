@@ -9,17 +9,14 @@ from convsmith.ir.value import Load
 from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.passes.collapse import collapse
 from convsmith.passes.contracts import LOOPS
-from convsmith.passes.cse import cse
-from convsmith.passes.hoist import hoist
 from convsmith.passes.hoist_pointers import hoist_pointers
-from convsmith.passes.lift import lift
+from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
-from convsmith.passes.unused_let import unused_let
 from convsmith.passes.unvectorise import unvectorise
 from convsmith.schedule.custom import PIECES, KernelSchedule
 from convsmith.schedule.loops import Loop
@@ -39,7 +36,7 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         unrolled = {x.var.name for x in loops_of(s.kernel.body) if x.kind == "unrolled"}
         s.guard(*(x for x in s.loops() if x.name in unrolled))
         if s.tables:
-            s.run(lift)
+            s.run(hoist_pointers)
         s.flatten()
     s.run(share_storage)
     s.run(narrow_index)
@@ -51,7 +48,7 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         s.run(outline)
     if any(x.kind == "parallel" for x in loops_of(s.kernel.body)):
         s.run(collapse)
-    for rewrite in (unused_let, hoist, cse, strength_reduce, unroll):
+    for rewrite in (name_indices, strength_reduce, unroll):
         s.run(rewrite)
     if s.machine.scalar_types:
         s.run(unvectorise, s.machine.scalar_types)
