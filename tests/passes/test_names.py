@@ -38,8 +38,8 @@ def test_what_occurs_once_has_no_name() -> None:
 
 def test_a_value_that_a_statement_shares_counts_once() -> None:
     kernel = parse_kernel(f"{HEAD}  for i in 0 .. 4:\n    d[i] = a[i // 2] * 2.0 + a[i // 2] * 2.0\n")
-    text = str(name_indices(parse_kernel(f"{HEAD}  for i in 0 .. 4:\n    d[i] = a[i // 2] * 2.0 + a[i // 2 + 1] * 2.0\n")))
-    assert "let com0 = i // 2" in text
+    several = parse_kernel(f"{HEAD}  for i in 0 .. 4:\n    d[i] = a[i // 2] * 2.0 + a[i // 2 + 1] * 2.0\n")
+    assert "let com0 = i // 2" in str(name_indices(several))
     product = kernel.body.body.value  # type: ignore[attr-defined]
     assert product.a is not product.b or name_indices(kernel) is kernel
 
