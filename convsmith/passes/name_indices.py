@@ -11,7 +11,7 @@ from convsmith.passes.lets import Fresh, costly, name_all
 from convsmith.passes.scope import each_body
 
 
-class _Hoist(Rewriter):
+class _LeaveLoops(Rewriter):
     """Names loop-invariant expressions before the outermost loop in which they are invariant."""
 
     def __init__(self, fresh: Fresh) -> None:
@@ -30,7 +30,7 @@ class _Hoist(Rewriter):
         return self._For(s) if isinstance(s, For) else self.stmt(s)
 
 
-class _Share(Rewriter):
+class _ShareIndices(Rewriter):
     """Names common subexpressions where their own variables are in scope."""
 
     def __init__(self, fresh: Fresh) -> None:
@@ -88,7 +88,7 @@ def name_indices(kernel: Kernel) -> Kernel:
     def body(s: Stmt) -> Stmt:
         if not costly(s):
             return s
-        s = _Hoist(Fresh("inv", variables_of(s))).stmt(s)
-        return _Share(Fresh("com", variables_of(s) | bound_in(s))).common(s)
+        s = _LeaveLoops(Fresh("inv", variables_of(s))).stmt(s)
+        return _ShareIndices(Fresh("com", variables_of(s) | bound_in(s))).common(s)
 
     return each_body(kernel, body)
