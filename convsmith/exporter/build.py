@@ -106,9 +106,9 @@ def _for_any(kernel: CompiledKernel, weights: Mapping[str, Array]) -> CompiledKe
 
 def _exportable(kernel: object) -> Artifact:
     """Return the artifact of `kernel`. UnsupportedError says why it cannot be exported."""
-    if not isinstance(kernel, CompiledKernel):
+    if not isinstance(kernel, CompiledKernel) or kernel.dynamic:
         raise UnsupportedError(
-            f"{type(kernel).__name__}: kernels of fixed sizes are exported, which compile() returns without dynamic=",
+            f"{kernel}: kernels of fixed sizes are exported, which compile() returns without dynamic=",
             code="export",
         )
     if kernel.artifact is None:

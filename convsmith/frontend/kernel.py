@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from convsmith.codegen.artifact import Artifact
 from convsmith.compiler.service import repro
 from convsmith.diag import trace
+from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.diag.forking import import_lock
+from convsmith.frontend.host_kernels import Load, host_kernel, without_limits
 from convsmith.frontend.inspection import Inspected
-from convsmith.frontend.nothing import EmptyKernel, has_empty_tensor
+from convsmith.frontend.nothing import empty_kernel, has_empty_tensor
 from convsmith.frontend.public import public
+from convsmith.layout.requirements import FIXED
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target as known_target
 from convsmith.problem.problem import Problem
@@ -29,7 +33,7 @@ from convsmith.runtime.border import Given, Names
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.kept import KeptWeights
-from convsmith.runtime.loading import LoadedCode, library_of
+from convsmith.runtime.loading import library_of
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.prepared_call import Frame, PreparedCall
 from convsmith.runtime.resident import ResidentCall
@@ -39,6 +43,8 @@ from convsmith.schedule.wish import Decisions
 from convsmith.tune.compile import compile_problem
 
 if TYPE_CHECKING:
+    from convsmith.frontend.any_sizes import AnySizes, KernelsBySize
+    from convsmith.frontend.call_sizes import Pads
     from convsmith.measure.verification import Verdict
     from convsmith.schedule.planned import AnyPlan
     from convsmith.statement.winograd import Winograd
@@ -61,32 +67,49 @@ class CompiledKernel(Inspected):
     shape (OC, IC/G, *kernel). A pickle holds problem, config and target, from which the kernel is compiled again.
 
     `load` returns the functions of an artifact's entries: by default this machine, or a device of it, runs them.
+
+    `dynamic` names dims, such as "mb,ih,iw", whose sizes are those of each call, which then may have any `pads` too:
+    `requirements` lists the others. Gradients and chains are computed by `run`; a chain uses the pads of its line. A
+    device has a kernel for each size: plan, IR and code belong to the kernel at the sizes of the line.
     """
 
     def __init__(
         self, problem: Problem, target: Machine, config: Decisions | None = None, threads: int = 1,
-        load: Callable[[Artifact], LoadedCode] = library_of,
+        load: Load = library_of, dynamic: str | None = None,
     ) -> None:  # fmt: skip
         self.problem, self.target = problem, target
         if isinstance(config, GivenSchedule):
             config = replace(config, target=target.name, threads=config.threads or threads)
         self.artifact: Artifact | None = None
-        if has_empty_tensor(problem):
+        self._any_sizes: AnySizes | None = None
+        if dynamic is not None:
+            with import_lock:  # it imports the planner, which a kernel from the cache does not need
+                from convsmith.frontend.any_sizes import any_sizes
+
+            self._any_sizes = sizes = any_sizes(problem, dynamic, target, config, threads)
+            self.problem, self.artifact = sizes.problem, sizes.artifact
+            self.config = Config.parse(sizes.artifact.config)
+            self.sizes = sizes.sizes if target.device is not None else FIXED
+        elif has_empty_tensor(problem):
             self.config = config if _decides(config) else Config(target.name, "oc", threads=threads)
         else:
             self.artifact = compile_problem(problem, target=target, config=config, threads=threads)
             self.config = config if _decides(config) else Config.parse(self.artifact.config)
         self._load_with(load)
 
-    def _load_with(self, load: Callable[[Artifact], LoadedCode]) -> None:
+    def _load_with(self, load: Load) -> None:
         """Make calls run the functions that `load` returns."""
         self._load = load
-        host: HostKernel | EmptyKernel
+        host: HostKernel | KernelsBySize
         if self.artifact is None:
-            host = EmptyKernel(self.problem)
+            host = empty_kernel(self.problem)
+        elif self._any_sizes is not None:
+            with import_lock:
+                from convsmith.frontend.any_sizes import KernelsBySize
+
+            host = KernelsBySize(self._any_sizes, load)
         else:
-            fallback = partial(_host_without_limits, self.problem, self.target, self.config, load)
-            host = HostKernel(self.artifact, fallback, load(self.artifact))
+            host = host_kernel(self.problem, self.target, self.config, self.artifact, load)
         self._host = host
         self._call: Callable[..., Array] = host.call
         self._run: Callable[..., dict[str, Array]] = host.run
@@ -94,38 +117,75 @@ class CompiledKernel(Inspected):
             self._call, self._run = partial(self._traced, host.call), partial(self._traced, host.run)
 
     @property
+    def dynamic(self) -> frozenset[str]:
+        """The dims whose sizes are those of each call."""
+        return frozenset() if self._any_sizes is None else self._any_sizes.dims
+
+    @property
+    def requirements(self) -> dict[str, int]:
+        """The dims of a call with fixed sizes, and these sizes, where those of others are the call's."""
+        return {} if self._any_sizes is None else dict(self._any_sizes.sizes.fixed)
+
+    @property
     def arguments(self) -> tuple[Tensor, ...]:
-        """The arrays that `run` takes and returns: name, role ("in", "out", "inout"), shape, dtype, layout, default."""
+        """The arrays that `run` takes and returns: name, role ("in", "out", "inout"), shape, dtype, layout, default.
+
+        Shapes whose sizes are those of each call are the line's.
+        """
         return self.problem.tensors
 
     def __call__(
-        self, x: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None
-    ) -> Array:
+        self, x: Array, weights: Packed | Array, bias: Array | None = None, *, out: Array | None = None,
+        pads: Pads | None = None,
+    ) -> Array:  # fmt: skip
         """Return the convolution of `x` with plain weights (and bias), or with packed weights.
 
         Shapes are logical, (N, C, *spatial); a blocked layout has its physical shape. The result is `out`, or a new
         array in the destination's layout; a `sum` post-op reads the content of `out`. Other arrays have their defaults.
         UsageError, before any result is written, names an array that does not fit, or the names for `run` if the
         problem is not forward or has further arrays without defaults.
+
+        `pads`, where sizes are those of each call: a number for all axes, or per axis a number or (front, back); by
+        default the front pads of the line, at both ends.
         """
+        if pads is not None:
+            return self._with_pads(pads).call(x, weights, bias, out, _CALL)
         return self._call(x, weights, bias, out, _CALL)
 
-    def bind(self, x: Array, weights: Packed | Array, out: Array) -> Callable[[], object]:
+    def _with_pads(self, pads: Pads | None) -> HostKernel | KernelsBySize:
+        """Return what computes calls with `pads`. UsageError if the kernel has those of its line."""
+        if pads is None:
+            return self._host
+        if isinstance(self._host, HostKernel):
+            raise UsageError(
+                f"pads={shown(pads)}: this kernel has the sizes and pads of {self.problem}; legal is a kernel for "
+                "sizes of each call, which compile() returns with dynamic=",
+                code="bad-pads",
+            )
+        return self._host.with_pads(pads)
+
+    def _of_fixed_sizes(self) -> HostKernel:
+        """Return what computes calls on addresses. UsageError if their sizes are not known."""
+        if not isinstance(self._host, HostKernel):
+            raise UsageError(f"{self.problem}: a call on addresses has fixed sizes; legal is no dynamic=", code="sizes")
+        return self._host
+
+    def bind(self, x: Array, weights: Packed | Array, out: Array, pads: Pads | None = None) -> Callable[[], object]:
         """Return a function that computes on these arrays at each call; they are checked once, here.
 
         The contents of `x` and `out` may change in between; plain weights are packed here. Only one thread at a time
         may call the function.
         """
-        return self._host.bind(x, weights, out, _CALL)
+        return self._with_pads(pads).bind(x, weights, out, _CALL)
 
-    def run(self, **arrays: Given) -> dict[str, Array]:
+    def run(self, *, pads: Any = None, **arrays: Given) -> dict[str, Array]:
         """Compute on arrays by name, as `arguments` lists them; return the outputs by name.
 
         Outputs that are passed are written in place; "inout" arrays must be passed. Inputs with a default may be
         omitted. The result of `pack` may replace the operand that it packs, and a number may replace a scale or zero
-        point of one element.
+        point of one element. `pads` are as in a call.
         """
-        return self._run(arrays)
+        return self._run(arrays) if pads is None else self._with_pads(pads).run(arrays)
 
     def run_as(self, names: Names, arrays: dict[str, Given]) -> dict[str, Array]:
         """Compute like `run`, but with different names for the arrays, also in messages."""
@@ -149,13 +209,13 @@ class CompiledKernel(Inspected):
         kept = with_denormals(denormals, "weights", operand)
         return self._host.pack(kept, bias, _CALL, warns=denormals == "keep")
 
-    def bind_each(self, **arrays: Given) -> Callable[[], object]:
+    def bind_each(self, *, pads: Any = None, **arrays: Given) -> Callable[[], object]:
         """Return a function that computes on these arrays, by name, at each call; they are checked once, here.
 
         Contents may change in between: each call packs operands that are plain arrays. Only one thread at a time may
         call the function.
         """
-        return self._host.bind_each(arrays)
+        return self._with_pads(pads).bind_each(arrays)
 
     def resident(self, arrays: Mapping[str, Array]) -> ResidentCall | None:
         """Return a call on copies of these arrays, which fit, in memory of the device that the kernel runs on; None if
@@ -176,19 +236,18 @@ class CompiledKernel(Inspected):
 
     def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame:
         """Return blocks for calls on memory whose addresses the caller writes; see `HostKernel.placed`."""
-        assert isinstance(self._host, HostKernel)
-        return self._host.placed(constants, names, scratch)
+        return self._of_fixed_sizes().placed(constants, names, scratch)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of memory that a placed call needs, besides its arrays."""
-        return self._host.scratch_bytes
+        return self._of_fixed_sizes().scratch_bytes
 
     def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> PreparedCall | None:
         """Return the kernel as a function on addresses of arrays, as `HostKernel.addressed` does; None if a tensor is
         empty.
         """
-        return self._host.addressed(names, packed)
+        return None if self.artifact is None else self._of_fixed_sizes().addressed(names, packed)
 
     @property
     def signature(self) -> str:
@@ -203,9 +262,12 @@ class CompiledKernel(Inspected):
 
     def _new_plan(self) -> AnyPlan:
         with import_lock:
+            from convsmith.schedule.dynamic import general
             from convsmith.schedule.planned import plan_for
 
-        return plan_for(self.problem.canonical(), self.config, self.target)
+        sizes = FIXED if self.artifact is None else self.artifact.requirements
+        problem = general(self.problem) if sizes else self.problem
+        return plan_for(problem.canonical(), self.config, self.target, sizes)
 
     @property
     def transforms(self) -> tuple[Winograd, ...]:
@@ -213,10 +275,12 @@ class CompiledKernel(Inspected):
         return self.plan().program.transforms if self.config.has_transform else ()
 
     def __repr__(self) -> str:
-        return f"<CompiledKernel {self.problem} {self.config}>"
+        sizes = f" dynamic={','.join(sorted(self.dynamic))}" if self.dynamic else ""
+        return f"<CompiledKernel {self.problem} {self.config}{sizes}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.problem, self.target.name, self.config, self._load)
+        dims = ",".join(sorted(self.dynamic)) or None
+        return _restored, (self.problem, self.target.name, self.config, self._load, dims)
 
     def emulated(self) -> CompiledKernel:
         """Return this kernel with calls that run in an emulator of its target, which need not be this machine.
@@ -247,7 +311,8 @@ class CompiledKernel(Inspected):
 
     def without_limits(self) -> CompiledKernel:
         """Return the kernel of the same problem for weights beyond the limits of this one."""
-        return _without_limits(self.problem, self.target, self.config, self._load)
+        problem, config = without_limits(self.problem, self.target, self.config)
+        return CompiledKernel(problem, self.target, config, config.threads, self._load)
 
     def _traced(self, work: Callable[..., Any], *arguments: Any) -> Any:
         start = perf_counter()
@@ -268,30 +333,8 @@ def _decides(config: Decisions | None) -> TypeGuard[Config | GivenSchedule]:
 
 
 def _restored(
-    problem: Problem, target: str, config: Config | GivenSchedule, load: Callable[[Artifact], LoadedCode]
+    problem: Problem, target: str, config: Config | GivenSchedule, load: Load,
+    dynamic: str | None,
 ) -> CompiledKernel:
     """Return the kernel that a pickle holds."""
-    return CompiledKernel(problem, known_target(target), config, config.threads, load)
-
-
-def _without_limits(
-    problem: Problem, target: Machine, config: Config | GivenSchedule, load: Callable[[Artifact], LoadedCode]
-) -> CompiledKernel:
-    """Return the kernel of the same problem, without limits on weights, for a kernel with this config."""
-    problem = problem.without_transforms()
-    if config.has_transform or not isinstance(config, Config):
-        config = Config.parse(compile_problem(problem, target=target, threads=config.threads).config)
-    with import_lock:
-        from convsmith.schedule.planned import without_limits
-
-    return CompiledKernel(problem, target, without_limits(config, target), config.threads, load)
-
-
-def _host_without_limits(*kernel: Any) -> HostKernel:
-    """Return the runtime's kernel of `_without_limits`.
-
-    A method would keep its kernel alive, which holds the runtime's kernel, until the garbage collector finds the cycle.
-    """
-    host = _without_limits(*kernel)._host
-    assert isinstance(host, HostKernel)
-    return host
+    return CompiledKernel(problem, known_target(target), config, config.threads, load, dynamic)

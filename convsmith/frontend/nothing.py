@@ -1,23 +1,29 @@
-"""Kernels of problems with an empty tensor: no product is computed, and bias and post-ops apply to zero."""
+"""Kernels of problems with an empty tensor: no product is computed, and bias and post-ops apply to zero.
+
+They are kernels like others, behind whose entries stands the numpy reference in place of object code.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+import ctypes
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.compiler.arguments import argument_of
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.chain import Chain
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference, steps_type
 from convsmith.problem.types import TYPES
-from convsmith.runtime.arrays import Array, as_array
-from convsmith.runtime.border import BY_NAME, Border, Given, Names
-from convsmith.runtime.packed import Packed, signature_of
+from convsmith.runtime.arrays import Array, ArraySpec
+from convsmith.runtime.host_block import memory_at
+from convsmith.runtime.host_kernel import HostKernel
+from convsmith.runtime.loading import LoadedCode, LoadedFunction
 
-__all__ = ["EmptyKernel", "has_empty_tensor"]
+__all__ = ["empty_kernel", "has_empty_tensor"]
 
 
 def has_empty_tensor(problem: Problem) -> bool:
@@ -26,91 +32,95 @@ def has_empty_tensor(problem: Problem) -> bool:
     return any(0 in shape for stage in stages for shape in (stage.src_shape, stage.wei_shape, stage.dst_shape))
 
 
-class EmptyKernel:
-    """Checks its arguments like `HostKernel`, but has no code.
+def empty_kernel(problem: Problem, artifact: Artifact | None = None, library: LoadedCode | None = None) -> HostKernel:
+    """Return the kernel of a problem with an empty tensor.
 
-    Without code that could run on addresses, it has no prepared calls, and no memory on a device. `signature`
-    identifies the packed operands that it accepts; by default it is the kernel's own.
+    It takes operands that entries of an `artifact` pack, whose code is the `library`: the kernel of other sizes of the
+    problem. By default operands are packed as they are.
     """
-
-    packable: Collection[str] = ()
-    scratch_bytes = 0
-    signature = ""
-
-    def __init__(self, problem: Problem, signature: str | None = None) -> None:
-        self._problem = problem
-        weights_of = [t.name for t in problem.inputs if t.holds == "wei"]
-        operand = weights_of[0] if len(weights_of) == 1 else ""
-        # Weights that are packed separately are unknown here; they are not read, because the result is empty.
-        is_empty = all(0 in t.shape for t in problem.outputs)
-        packable = weights_of if is_empty and not operand else ()
-        self._border = border = Border([argument_of(tensor) for tensor in problem.tensors], operand, packable)
-        self.packing, self._signature = "", ""
-        if operand:
-            weights = border.specs[operand]
-            bias = border.specs["bia"] if border.takes_bias else None
-            self.packing = f"plain {weights.argument.layout} {weights.argument.shape}"
-            self._signature = signature or signature_of(
-                self.packing, (weights.dtype, 0), (bias.dtype, bias.argument.size) if bias else None
-            )
-
-    def pack(
-        self, operand: Array, bias: Array | None = None, names: Names = BY_NAME, *, warns: bool = True
-    ) -> Packed:
-        """Check the weights, and return a packed operand that keeps only the bias."""
-        checked, own_bias = self._border.check_operand(operand, bias, names)
-        return Packed(self.packing, np.zeros(0, checked.dtype), None if own_bias is None else own_bias.copy(), True)
-
-    def call(
-        self, src: Array, weights: Packed | Array, bias: Array | None = None, out: Array | None = None,
-        names: Names = BY_NAME,
-    ) -> Array:  # fmt: skip
-        """Return the destination, computed from arrays passed by position."""
-        return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
-
-    def bind(self, src: Array, weights: Packed | Array, out: Array, names: Names = BY_NAME) -> Callable[[], object]:
-        """Return a function that computes on these arrays at each call; see `HostKernel.bind`."""
-        as_array(names["dst"], out)
-        packed = weights if isinstance(weights, Packed) else self.pack(weights, names=names)
-        self._border.take(self._border.positional(src, packed, None, out, names), names)
-        return partial(self.call, src, packed, None, out, names)
-
-    def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> None:
-        """Return None, because there is no code that runs on addresses."""
-
-    def resident(self, arrays: Mapping[str, Array]) -> None:
-        """Return None, because calls run on host memory."""
-
-    def bind_each(self, arrays: Mapping[str, Given]) -> Callable[[], object]:
-        """Return a function that computes on these arrays at each call."""
-        return partial(self.run, arrays)
-
-    def pack_each(self, operands: Mapping[str, Array], names: Names = BY_NAME) -> dict[str, Packed | Array]:
-        """Return the checked operands, which no call reads."""
-        return {name: self._border.specs[name].check(array, names[name]) for name, array in operands.items()}
-
-    def run(self, arrays: Mapping[str, Given], names: Names = BY_NAME) -> dict[str, Array]:
-        """Return the outputs by name, computed from the inputs by name; see `HostKernel.run`."""
-        border = self._border
-        inputs, results = border.take(arrays, names)
-        packed = inputs.get(border.operand)
-        if isinstance(packed, Packed) and packed.signature != self._signature:
-            raise border.packed_elsewhere(packed, self._signature, names)
-        if not border.empty:
-            read = {name: array for name, array in results.items() if name in border.inputs}
-            for name, values in _results(self._problem, {**border.defaults, **read, **inputs}).items():
-                np.copyto(results[name], values)
-        return self._border.give(arrays, results)
+    tensors = {tensor.name: argument_of(tensor) for tensor in problem.tensors}
+    weights = [t.name for t in problem.inputs if t.holds == "wei"]
+    # The reference does not know the order of packed elements, and reads the weights of further stages of a chain.
+    is_read = len(weights) > 1 and any(0 not in t.shape for t in problem.outputs)
+    if artifact is None:
+        names = weights if len(weights) > 1 else []
+        packing = {f"pack:{name}": _copy(tensors[name]) for name in names}
+        packed = {name: [_packed(tensors[name])] for name in names}
+    else:
+        packing = {} if is_read else {name: e for name, e in artifact.entries.items() if e.packing}
+        of = {a.name: a for e in artifact.steps.values() for a in e.arguments if a.role == "packed" and not is_read}
+        packed = {a.of: [b for b in of.values() if b.of == a.of] for a in of.values()}
+    arguments = [a for name, plain in tensors.items() for a in packed.get(name, [plain])]
+    entries = {"main": Entry("reference", tuple(arguments)), **packing}
+    own = Artifact(b"", "", entries, str(problem), "")
+    return HostKernel(own, library=_EmptyCode(problem, own, library))
 
 
-def _results(problem: Problem, arrays: Mapping[str, Array | Packed]) -> dict[str, Array]:
-    """Return the outputs in their layouts, computed from all inputs; packed weights count as zeros."""
-    tensors = {tensor.name: tensor for tensor in problem.tensors}
-    inputs = {
-        name: np.zeros(tensors[name].shape, TYPES[tensors[name].dtype].numpy)
-        if isinstance(array, Packed)
-        else from_layout(array, tensors[name].layout)
-        for name, array in arrays.items()
-    }
-    values = reference(problem, inputs, steps_type(problem))
-    return {name: to_layout(values[name], tensors[name].layout) for name in values}
+def _packed(plain: Argument) -> Argument:
+    """Return the argument for an operand that is packed as it is."""
+    return replace(plain, name=f"{plain.name}_p", role="packed", of=plain.name, holds="", dims=(), default=None)
+
+
+def _copy(plain: Argument) -> Entry:
+    """Return the entry that packs an operand as it is."""
+    return Entry(f"copy_{plain.name}", (plain, _packed(plain)), packing=f"plain {plain.layout} {plain.shape}")
+
+
+class _EmptyCode:
+    """The functions of the entries of `artifact`: those of `packing` pack operands, or copies do."""
+
+    def __init__(self, problem: Problem, artifact: Artifact, packing: LoadedCode | None) -> None:
+        self._problem, self._artifact, self._packing = problem, artifact, packing
+
+    def __getitem__(self, entry: str) -> LoadedFunction:
+        if entry != "main" and self._packing is not None:
+            return self._packing[entry]
+        run = self._compute if entry == "main" else _copy_operand
+        return _ReferenceFunction(self._artifact.entries[entry], run)
+
+    def _compute(self, arrays: dict[str, tuple[Argument, Array]]) -> None:
+        """Store the outputs in their layouts, computed from all inputs."""
+        values = {argument.of or name: (argument, array) for name, (argument, array) in arrays.items()}
+        known = {
+            t.name: from_layout(values[t.name][1], t.layout)
+            if self._reads(values[t.name][0])
+            else np.zeros(t.shape, TYPES[t.dtype].numpy)
+            for t in self._problem.inputs
+        }
+        results = reference(self._problem, known, steps_type(self._problem))
+        for t in self._problem.outputs:
+            np.copyto(values[t.name][1], to_layout(results[t.name], t.layout))
+
+    def _reads(self, argument: Argument) -> bool:
+        """Return whether results depend on an operand: weights of a single stage are multiplied by nothing."""
+        if argument.role == "packed":
+            return self._packing is None
+        return argument.holds != "wei" or isinstance(self._problem, Chain)
+
+
+def _copy_operand(arrays: dict[str, tuple[Argument, Array]]) -> None:
+    (_, source), (_, packed) = arrays.values()
+    np.copyto(packed, source)
+
+
+class _ReferenceFunction:
+    """An entry that computes on arrays: `function(block)` with the address of an argument block."""
+
+    whole = None
+    """No native function runs the entry."""
+
+    def __init__(self, entry: Entry, run: Callable[[dict[str, tuple[Argument, Array]]], None]) -> None:
+        self.entry, self._run = entry, run
+
+    def __call__(self, block: int, keep: object = None) -> None:
+        words = (ctypes.c_uint64 * len(self.entry.arguments)).from_address(block)
+        self._run({a.name: (a, _array(a, word)) for a, word in zip(self.entry.arguments, words)})
+
+
+def _array(argument: Argument, address: int) -> Array:
+    """Return an argument's memory as the array that it holds."""
+    spec = ArraySpec(argument)
+    nbytes = argument.size * spec.dtype.itemsize
+    memory = memory_at(address, nbytes) if nbytes else np.zeros(0, np.uint8)
+    array: Array = np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides)
+    return array

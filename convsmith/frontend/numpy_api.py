@@ -10,12 +10,11 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, integer, integers, shown
-from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.layout.reorder import reorder as reordered
@@ -35,7 +34,6 @@ from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.wish import Decisions, read_decisions
 
 if TYPE_CHECKING:
-    from convsmith.frontend.dynamic import DynamicKernel
     from convsmith.schedule.custom import KernelSchedule
 
 __all__ = ["KEPT_KERNELS", "compile", "load_packed", "reorder", "thread_count", "watched"]
@@ -46,19 +44,6 @@ KEPT_KERNELS = 1024
 """Maximum number of kernels that the process keeps per cache."""
 
 
-@overload
-def compile(
-    problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
-    bias: bool = False, activation: Activation = None, threads: int | None = None, target: str | None = None,
-    config: str | Config | None = None, accuracy: str | None = None, dynamic: None = None,
-    schedule: Callable[[KernelSchedule], object] | None = None,
-) -> CompiledKernel: ...  # fmt: skip
-@overload
-def compile(
-    problem: str | Problem, *, src_tag: str | None = None, wei_tag: str | None = None, dst_tag: str | None = None,
-    bias: bool = False, activation: Activation = None, threads: int | None = None, target: str | None = None,
-    config: str | Config | None = None, accuracy: str | None = None, dynamic: str | Collection[str],
-) -> DynamicKernel: ...  # fmt: skip
 def compile(
     problem: str | Problem,
     *,
@@ -73,7 +58,7 @@ def compile(
     accuracy: str | None = None,
     dynamic: str | Collection[str] | None = None,
     schedule: Callable[[KernelSchedule], object] | None = None,
-) -> CompiledKernel | DynamicKernel:
+) -> CompiledKernel:
     """Return the kernel of `problem`: a `Conv`, a `Matmul`, or a line in benchdnn's syntax.
 
     A line describes a convolution (`--conv`, the default), a deconvolution (`--deconv`) or a matrix product
@@ -118,13 +103,12 @@ def compile(
     if chosen is not None:
         chosen = replace(chosen, threads=count)
     level = registry.target(named or target or settings.target, conv.types)
-    if dynamic is not None:
-        if isinstance(chosen, GivenSchedule):
-            raise UsageError("dynamic= and a schedule: legal are schedules of kernels of fixed sizes", code="schedule")
-        return _dynamic(conv, _dynamic_names(dynamic), level.name, chosen, count, settings.micro_architecture)
+    dims = None if dynamic is None else _dynamic_names(dynamic)
+    if dims is not None and isinstance(chosen, GivenSchedule):
+        raise UsageError("dynamic= and a schedule: legal are schedules of kernels of fixed sizes", code="schedule")
     if watched() or isinstance(chosen, GivenSchedule):  # a function may behave differently at each call
-        return CompiledKernel(conv, level, chosen, count)
-    return _kernel(conv, level.name, chosen, count, settings.micro_architecture)
+        return CompiledKernel(conv, level, chosen, count, dynamic=dims)
+    return _kernel(conv, level.name, chosen, count, dims, settings.micro_architecture)
 
 
 @takes_arrays
@@ -146,21 +130,10 @@ def load_packed(path: str | os.PathLike[str]) -> Packed:
 
 # -- compile
 @lru_cache(KEPT_KERNELS)
-def _kernel(problem: Problem, target: str, config: Decisions | None, threads: int, _: object) -> CompiledKernel:
-    return CompiledKernel(problem, registry.target(target), config, threads)
-
-
-@lru_cache(KEPT_KERNELS)
-def _dynamic(
-    problem: Problem, dims: str, target: str, config: Decisions | None, threads: int, _: object
-) -> DynamicKernel:
-    with import_lock:  # they import the planner, which a cached kernel does not need
-        from convsmith.frontend.dynamic import DynamicKernel
-        from convsmith.frontend.sized_kernels import SizedKernels
-
-    level = registry.target(target)
-    kernels = DynamicKernel if level.device is None else SizedKernels
-    return kernels(problem, dims, level, config, threads)
+def _kernel(
+    problem: Problem, target: str, config: Decisions | None, threads: int, dims: str | None, _: object
+) -> CompiledKernel:
+    return CompiledKernel(problem, registry.target(target), config, threads, dynamic=dims)
 
 
 def _dynamic_names(given: object) -> str:

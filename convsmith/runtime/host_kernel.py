@@ -25,7 +25,7 @@ from convsmith.runtime.arrays import (
     magnitude,
     within_text,
 )
-from convsmith.runtime.border import BY_NAME, Given, Names, border_of
+from convsmith.runtime.border import BY_NAME, Border, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.foreign import is_negated
 from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, stream_of
@@ -81,6 +81,11 @@ class HostKernel:
                 d.dtype, d.shape, d.stride_forms, d.extent,
                 s.misalignment | d.misalignment, self._limit,
             )  # fmt: skip
+
+    @property
+    def border(self) -> Border:
+        """The tensors of a call, and the checks of its arrays."""
+        return self._border
 
     @property
     def packing(self) -> str:

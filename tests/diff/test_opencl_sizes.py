@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from opencl_driver import require_opencl
 
 import convsmith as cs
-from convsmith.frontend import sized_kernels
-from convsmith.frontend.sized_kernels import SizedKernels
+from convsmith.frontend import any_sizes
+from convsmith.frontend.host_kernels import host_kernel
+from convsmith.runtime.host_kernel import HostKernel
 
 LINE = "--stag=axb --dtag=axb mb1ic3ih6oc4oh6kh3ph1"
 WINDOW = "mb1ic3ih9oc4oh5kh3sh2ph1"
@@ -39,7 +42,7 @@ def test_calls_compute_what_the_kernel_for_all_sizes_does(kind: str) -> None:
     require_opencl()
     line, dims, calls = CALLS[kind]
     device, cpu = (cs.compile(line, target=target, dynamic=dims, threads=1) for target in ("opencl", "generic"))
-    assert isinstance(device, SizedKernels) and device.requirements == cpu.requirements
+    assert device.sizes and device.requirements == cpu.requirements
     for arrays in calls:
         found, truth = device.run(**arrays), cpu.run(**arrays)
         assert found.keys() == truth.keys()
@@ -51,12 +54,11 @@ def test_each_size_has_a_kernel_and_all_take_the_packed_weights(monkeypatch: pyt
     require_opencl()
     made: list[str] = []
 
-    class Noted(cs.CompiledKernel):
-        def __init__(self, problem: cs.Conv, *others: object) -> None:
-            made.append(str(problem))
-            super().__init__(problem, *others)  # type: ignore[arg-type]
+    def noted(problem: cs.Conv, *others: Any) -> HostKernel:
+        made.append(str(problem))
+        return host_kernel(problem, *others)
 
-    monkeypatch.setattr(sized_kernels, "CompiledKernel", Noted)
+    monkeypatch.setattr(any_sizes, "host_kernel", noted)
     device, cpu = (cs.compile(LINE, target=t, dynamic="mb,ih,iw", threads=1) for t in ("opencl", "generic"))
     w = numbers(4, 3, 3, 3)
     packed = device.pack(w)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.compiler import service
 from convsmith.compiler.driver import lower
 from convsmith.compiler.dynamic import at_call, requirements
-from convsmith.frontend.dynamic import DynamicKernel
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.intern import interning
 from convsmith.ir.walk import loops_of
 from convsmith.layout.reorder import to_layout
@@ -90,7 +91,7 @@ def test_any_sizes_and_pads(line: str, number: int) -> None:
     number += 2 * LINES.index(line)
     p, rng = Conv.parse(line), random.Random(line)
     k = cs.compile(p, target=levels[number % len(levels)].name, threads=1 + number % 3, dynamic=dims_of(p))
-    assert isinstance(k, DynamicKernel) and k.requirements == {"ic": p.ic}
+    assert k.dynamic and k.requirements == {"ic": p.ic}
     weights = in_layouts(k.problem, random_arrays(k.problem, 7))
     packed = k.pack(weights["wei"], weights.get("bia"))
     for seed in range(25):
@@ -173,9 +174,9 @@ def test_lines_that_differ_in_sizes_only_have_the_same_kernel() -> None:
 def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONVSMITH_CACHE", str(tmp_path))
     p, target = Conv.parse(f"--stag=axb --dtag=axb {LINES[0]}"), host_targets()[0]
-    first = DynamicKernel(p, "mb,ih,iw", target)
+    first = CompiledKernel(p, target, dynamic="mb,ih,iw")
     monkeypatch.setattr(service, "_compile", None)
-    second = DynamicKernel(replace(p, mb=5), "mb,ih,iw", target)
+    second = CompiledKernel(replace(p, mb=5), target, dynamic="mb,ih,iw")
     assert second.artifact == first.artifact and second.requirements == {"ic": 3}
     x, w = np.ones((2, 3, 8, 5), np.float32), np.ones((17, 3, 3, 3), np.float32)
     assert (second(x, first.pack(w)) == first(x, w)).all()
@@ -185,7 +186,7 @@ def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("mb,ih,iw", 1, replace(first.config, register=())),
     ):
         with pytest.raises(cs.InternalError) as error:  # another requirement, number of threads, or config
-            DynamicKernel(p, dims, target, config, n)
+            CompiledKernel(p, target, config, n, dynamic=dims)
         assert f"dynamic='\"'\"'{dims}'" in error.value.repro
 
 
@@ -376,3 +377,21 @@ def test_configs_that_are_refused() -> None:
         assert error.value.code == "dynamic"
     config = "--target=generic --lane=oc --register=oc:8,ow:3 --realise=indirection"
     assert str(cs.compile(LINES[0], dynamic="mb", config=config, threads=1).config) == config
+
+
+def test_an_empty_source_with_packed_weights() -> None:
+    """Results are those of the bias, whatever the order of the packed weights, which meet nothing."""
+    k = cs.compile("--dir=FWD_B mb1ic40ih8oc17oh8kh3ph1", dynamic="mb,ih,iw", threads=1)
+    w, b = np.full((17, 40, 3, 3), np.nan, np.float32), np.arange(17, dtype=np.float32)
+    for weights, bias in ((w, b), (k.pack(np.ones_like(w), b), None)):
+        found = k(np.zeros((1, 40, 0, 1), np.float32), weights, bias, pads=((3, 3), (1, 1)))
+        assert found.shape == (1, 17, 4, 1) and (found == b[:, None, None]).all()
+
+
+def test_kernels_for_any_sizes_are_pickled_and_run_in_emulators() -> None:
+    line = "mb1ic8ih6oc16oh6kh3ph1"
+    k = pickle.loads(pickle.dumps(cs.compile(line, dynamic="mb,ih,iw", threads=1)))
+    assert k.dynamic == {"mb", "ih", "iw"} and "dynamic=ih,iw,mb" in repr(k)
+    x, w = np.ones((2, 8, 5, 4), np.float32), np.ones((16, 8, 3, 3), np.float32)
+    assert (k(x, w) == cs.conv2d(x, w, padding=1)).all()
+    assert cs.compile(line, dynamic="mb,ih,iw", threads=1, target="aarch64").verify().ok

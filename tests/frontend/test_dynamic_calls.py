@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import convsmith as cs
-from convsmith.frontend.dynamic import DynamicKernel
+from convsmith.frontend.kernel import CompiledKernel
 
 EMPTY = [((0, 3, 5, 5), None), ((2, 3, 2, 2), 0), ((2, 3, 0, 0), None), ((2, 3, 0, 7), ((1, 2), 1)), ((0, 3, 0, 0), 1)]
 
@@ -58,7 +58,7 @@ def test_the_named_bound_is_the_least_extent() -> None:
         w = np.ones((4, 3, *kernel), np.float32)
         for pads in (0, ((1, 0), 2)):
 
-            def rows(extent: int, pads: object = pads, k: DynamicKernel = k, w: np.ndarray = w) -> int:
+            def rows(extent: int, pads: object = pads, k: CompiledKernel = k, w: np.ndarray = w) -> int:
                 return int(k(np.zeros((1, 3, extent, 30), np.float32), w, pads=pads).shape[2])  # type: ignore[arg-type]
 
             least = k.problem.keff[0] - (1 if pads else 0)

@@ -81,7 +81,7 @@ def at(p: Problem, rng: random.Random, m: int = 0) -> Problem:
             return replace(p, mb=rng.randrange(1, 4), i=i, o=o, p=pads)
 
 
-def kernel_of(line: str, number: int) -> cs.DynamicKernel:
+def kernel_of(line: str, number: int) -> cs.CompiledKernel:
     """On a level of the machine and a number of threads that differ from line to line."""
     p, levels = parse_problem(line), host_targets()
     given = p.tensor("diff_dst" if p.dir == "BWD_D" else "src").dims

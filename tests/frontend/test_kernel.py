@@ -18,7 +18,7 @@ from callers import on_threads
 
 import convsmith as cs
 from convsmith.codegen.artifact import FINITE
-from convsmith.frontend.nothing import EmptyKernel
+from convsmith.frontend.nothing import empty_kernel
 from convsmith.interp.arithmetic import fma
 from convsmith.ir.parse import parse_kernel
 from convsmith.layout.reorder import to_layout
@@ -30,7 +30,7 @@ from convsmith.measure.verification import Verdict, has_real_data, verify_kernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
-from convsmith.problem.reference import conv_reference
+from convsmith.problem.reference import conv_reference, reference
 from convsmith.problem.types import TYPES
 
 Array = np.ndarray[Any, Any]
@@ -275,8 +275,31 @@ def test_a_kernel_of_nothing_is_run_by_name() -> None:
         k.run(src=x, weight=w, bia=b)
 
 
+def test_stages_of_nothing_are_packed_like_others() -> None:
+    # The second stage multiplies what the bias of the first one makes of padding.
+    line = "--dir=FWD_B mb1ic2ih0oc3oh2kh1ph1 -> --dir=FWD_B mb1ic3ih2oc2oh2kh1"
+    k = cs.compile(line, threads=1)
+    assert k.artifact is None and k.packable == {"wei_1", "wei_2"}
+    arrays = {t.name: np.arange(1, np.prod(t.shape) + 1, dtype=np.float32).reshape(t.shape) for t in k.problem.inputs}
+    packed = k.pack_each(wei_1=arrays["wei_1"], wei_2=arrays["wei_2"])
+    want = reference(k.problem, arrays)["dst"]
+    assert want.any()
+    for weights in ({}, packed):
+        np.testing.assert_array_equal(k.run(**{**arrays, **weights})["dst"], want)
+    with pytest.raises(cs.UsageError, match="src: not packed alone; legal are wei_1, wei_2"):
+        k.pack_each(src=arrays["src"])
+
+
+def test_kernels_of_fixed_sizes_have_the_pads_of_their_line() -> None:
+    k = cs.compile(LINE, threads=1)
+    x, w, _ = data(k.problem)
+    for call in (lambda: k(x, w, pads=1), lambda: k.run(src=x, wei=w, pads=1), lambda: k.bind_each(src=x, pads=1)):
+        with pytest.raises(cs.UsageError, match=r"pads=1: this kernel has the sizes and pads of .*; legal is a kernel"):
+            call()
+
+
 def test_gradients_of_an_empty_batch_are_zeros() -> None:
-    k = EmptyKernel(parse_problem("--dir=BWD_WB --wtag=Abc16a mb0ic2iw5oc20ow5kw1"))
+    k = empty_kernel(parse_problem("--dir=BWD_WB --wtag=Abc16a mb0ic2iw5oc20ow5kw1"))
     given = {"src": np.zeros((0, 2, 5), np.float32), "diff_dst": np.zeros((0, 20, 5), np.float32)}
     out = np.full(20, np.nan, np.float32)
     results = k.run({**given, "diff_bia": out})
@@ -291,7 +314,7 @@ def test_gradients_of_an_empty_batch_are_zeros() -> None:
 
 
 def test_gradients_of_an_empty_result_are_zeros() -> None:
-    k = EmptyKernel(parse_problem("--dir=BWD_D --stag=axb --attr-scales=wei:common:1 mb1ic2iw5oc3ow0kw9pw2"))
+    k = empty_kernel(parse_problem("--dir=BWD_D --stag=axb --attr-scales=wei:common:1 mb1ic2iw5oc3ow0kw9pw2"))
     w, diff_dst = np.ones((3, 2, 9), np.float32), np.zeros((1, 3, 0), np.float32)
     for weights in (w, k.pack(w)):
         out = np.full((1, 5, 2), np.nan, np.float32).transpose(0, 2, 1)
@@ -343,6 +366,14 @@ def test_a_kernel_is_freed_with_its_last_reference() -> None:
             kernel.bind_each(**arrays)()
             freed = weakref.ref(kernel), weakref.ref(kernel._host)
             del kernel
+            assert not any(reference() for reference in freed), line
+        for line in ("mb1ic2ih5oc3oh3kh3", "mb1ic4ih6oc8oh6kh1 -> g8mb1ic8ih6oc8oh6kh3ph1"):
+            sized = cs.CompiledKernel(parse_problem(line), target(), dynamic="mb,ih,iw")
+            arrays = random_arrays(sized.problem)
+            for rows in (0, 1, 2):
+                sized.run(**{**arrays, "src": np.resize(arrays["src"], (rows, *arrays["src"].shape[1:]))})
+            freed = weakref.ref(sized), weakref.ref(sized._host)
+            del sized
             assert not any(reference() for reference in freed), line
     finally:
         gc.enable()

@@ -6,7 +6,7 @@ import pytest
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import emit, lower
-from convsmith.frontend.sized_kernels import SizedKernels
+from convsmith.frontend.kernel import CompiledKernel
 from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
@@ -55,5 +55,5 @@ def test_the_kernel_for_weights_that_are_not_finite_takes_the_packed_ones(line: 
 
 def test_kernels_for_sizes_of_the_call_pack_nothing() -> None:
     """Packed weights then serve all of them."""
-    kernel = SizedKernels(parse_problem(LINES[1]), "mb,ih,iw", target("sm_90a"))
+    kernel = CompiledKernel(parse_problem(LINES[1]), target("sm_90a"), dynamic="mb,ih,iw")
     assert not kernel.config.pack

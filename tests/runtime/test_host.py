@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from llvm_kernels import depthwise, object_code
 
+from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch, MemoryKind, host_launch
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
+from convsmith.machine.generic.level import level as generic_level
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.runtime import host, permissions, threads
 from convsmith.runtime.executable_memory import function_address
@@ -290,7 +292,9 @@ def test_code_that_lies_far_from_what_it_calls() -> None:
     }
     define void @r(ptr %block) nounwind { call void @r_chunk(ptr %block, i64 0, i64 3)  ret void }
     """
-    function = HostLibrary(dataclasses.replace(recorder(), code=object_code(text)))["main"]
+    machine = generic_level()
+    code = llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features)  # independent of its place
+    function = HostLibrary(dataclasses.replace(recorder(), code=code))["main"]
     seen = np.zeros(9, np.int64)
     function(ctypes.addressof((ctypes.c_uint64 * 2)(seen.ctypes.data, 0)))
     assert seen[:3].tolist() == [1041, 8, function_address("abs")]
