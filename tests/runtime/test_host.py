@@ -24,7 +24,7 @@ from convsmith.machine.x86.levels import LEVELS
 from convsmith.runtime import host, permissions, threads
 from convsmith.runtime.executable_memory import function_address
 from convsmith.runtime.host import HostLibrary
-from convsmith.runtime.object_code import is_linked_here
+from convsmith.runtime.object_code import ObjectCode, is_linked_here
 
 # Writes what it was given: (tid, n) at dst[tid], and the addresses of the block behind them.
 RECORDER = """
@@ -255,7 +255,7 @@ from pathlib import Path
 from convsmith.codegen.artifact import Artifact
 from convsmith.runtime.executable_memory import function_address
 from convsmith.runtime.host import HostLibrary
-from convsmith.runtime.object_code import is_linked_here
+from convsmith.runtime.object_code import ObjectCode, is_linked_here
 HostLibrary(Artifact.from_bytes(Path(sys.argv[1]).read_bytes()))
 print("llvmlite" in sys.modules)
 """
@@ -300,6 +300,20 @@ def test_code_that_lies_far_from_what_it_calls() -> None:
     assert seen[:3].tolist() == [1041, 8, function_address("abs")]
     own = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(int(seen[3]))
     assert own(1) == 1001
+
+
+def test_a_call_reaches_any_distance() -> None:
+    """A near call of x86-64 reaches 2 GB: it goes to a jump behind the code, which holds the address."""
+    text = """
+    declare void @far()
+    define void @near() nounwind { call void @far()  call void @far()  ret void }
+    """
+    code = ObjectCode(llvm_bind.object_code(text, "x86_64-unknown-linux-gnu", "", ""))
+    assert code.calls == ("far",) and code.functions == {"near": 0}
+    linked = code.at(1 << 46, {"far": 0x1234})
+    jump = linked.index(b"\xff\x25\0\0\0\0" + (0x1234).to_bytes(8, "little"))
+    calls = [n for n in range(jump) if linked[n] == 0xE8]
+    assert [n + 5 + int.from_bytes(linked[n + 1 : n + 5], "little", signed=True) for n in calls] == [jump, jump]
 
 
 def test_a_function_that_no_library_has() -> None:
