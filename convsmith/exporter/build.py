@@ -108,7 +108,7 @@ def _exportable(kernel: object) -> Artifact:
     """Return the artifact of `kernel`. UnsupportedError says why it cannot be exported."""
     if not isinstance(kernel, CompiledKernel) or kernel.dynamic:
         raise UnsupportedError(
-            f"{kernel}: kernels of fixed sizes are exported, which compile() returns without dynamic=",
+            f"{type(kernel).__name__}: kernels of fixed sizes are exported, which compile() returns without dynamic=",
             code="export",
         )
     if kernel.artifact is None:
