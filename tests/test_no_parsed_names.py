@@ -94,7 +94,7 @@ LEGAL = {
     ("measure/peak.py", "v.split(' x ')"): LLVM,
     ("measure/peak.py", "vector[1:].split(' x ')"): LLVM,
     ("frontend/conv_functions.py", "name == 'activation'"): "a parameter of a function",
-    ("frontend/dynamic.py", "names.split(',')"): "a list of sizes, as it is given",
+    ("frontend/any_sizes.py", "names.split(',')"): "a list of sizes, as it is given",
     ("frontend/numpy_api.py", "name.split(',')"): "a list of sizes, as it is given",
     ("frontend/inspection.py", "stage.isdecimal()"): "the number or the name of a pass, as it is given",
     ("onnx/window.py", "name != 'NOTSET'"): ONNX,
