@@ -9,7 +9,7 @@ may make several loops of one, as splitting a nest at the border of an image doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,9 +29,11 @@ from convsmith.passes.coalesce import coalesce
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
+from convsmith.passes.form_fma import form_fma
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
 from convsmith.passes.partition import partition
+from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.restrict import restrict
@@ -41,12 +43,15 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.sink_guards import sink_guards
 from convsmith.passes.skip_zero import skip_zero
+from convsmith.passes.speculate import speculate
 from convsmith.passes.stream import stream
 from convsmith.passes.sum_in_place import sum_in_place
 from convsmith.passes.sum_in_registers import sum_in_registers
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import TABLES
+from convsmith.schedule.engine_copies import engine_copy, require_types, with_needed
+from convsmith.schedule.group_lower import multiply_fragments
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.pointers import indirect_step
 from convsmith.schedule.schedule import Copy, Schedule
@@ -159,6 +164,13 @@ class KernelSchedule(Schedule):
             legal = choices(name, tuple(found))
             raise UsageError(f"there is no array {shown(name)}; legal are {legal}", code="bad-array")
         return found[name]
+
+    def row(self, name: str) -> Instruction:
+        """Return the instruction of the machine of that name."""
+        rows = self.machine.rows
+        if name not in rows:
+            raise UsageError(f"there is no instruction {shown(name)}; legal are {choices(name, [*rows])}", code="row")
+        return rows[name]
 
     def reads(self, name: str) -> bool:
         """Return whether the kernel has an array of that name among its parameters: a problem without bias has none."""
@@ -380,6 +392,37 @@ class KernelSchedule(Schedule):
             made = super().load_once(array, loops, vector)
         return self._filled(made)
 
+    def bring(self, loop: Loop, operands: Mapping[str, Sequence[Loop]]) -> list[Copy]:
+        """Have a copy engine bring what each iteration of ``loop`` reads of ``operands`` to shared memory, with
+        zeros for absent elements. A copy has a dim for each of the loops over a tile of the operand, outermost first.
+        """
+        engine = self.machine.device.engine if self.machine.device is not None else None
+        if engine is None:
+            raise ConfigError("scope", f"bring: {self.machine.name} has no copy engine; legal is stage()")
+        st, views = self.statements[-1], {v.array: v for v in self.statements[-1].factors}
+        for array in operands:
+            if array not in views:
+                raise UsageError(f"bring: {shown(array)}; legal are {choices(array, tuple(views))}", code="bad-array")
+        with self._step("bring", loop, *(x for own in operands.values() for x in own)):
+            around = self._around(loop)
+            made = [engine_copy(st, views[array], around, own, engine) for array, own in operands.items()]
+            copies = super().stage_tiles(loop, [(array, tuple(own)) for array, own in operands.items()])
+            self.run(speculate)
+            mapped = zip(made, operands.values(), copies)
+            super().tensor_copies([(copy, with_needed(st, x, around, own, copy)) for x, own, copy in mapped])
+        return copies
+
+    def _around(self, loop: Loop) -> list[Loop]:
+        """Return ``loop`` and the loops around it."""
+        found = [x for x in loops_of(self.kernel.body) if any(y.var.name == loop.name for y in loops_of(x))]
+        return [self._live[x.var.name] for x in found]
+
+    def pipeline(self, loop: Loop, slots: int) -> None:
+        """Let the copies that a copy engine makes in ``loop`` run ahead of the products, to as many ``slots``."""
+        with self._step("pipeline", loop):
+            _require_count("pipeline", loop, slots)
+            self.run(pipeline_copies, loop, slots)
+
     def _filled(self, copy: Copy) -> Copy:
         """Note the loops that fill ``copy``, as far as there are any."""
         names = {x.var.name for x in loops_of(self.kernel.body)}
@@ -439,6 +482,18 @@ class KernelSchedule(Schedule):
         """
         with self._step("replace", *within):
             self.run(replace, self.machine.instructions if rows is None else tuple(rows), tuple(within))
+
+    def fragments(self, row: Instruction, *loops: Loop) -> None:
+        """Have ``row``, whose fragments the lanes of warps share, take the place of ``loops``; after `flatten`."""
+        with self._step("fragments", *loops):
+            if [x.extent for x in loops] != [*row.loops.values()]:
+                raise ConfigError(
+                    "fragment", f"fragments: {row.name} multiplies {' x '.join(map(str, row.loops.values()))}; found "
+                    f"{', '.join(f'{x} of {x.extent}' for x in loops) or 'none'}",
+                )  # fmt: skip
+            require_types(row, self.statements[-1])
+            self.run(form_fma, self.machine.scalar_types)
+            multiply_fragments(self, self.machine, row, loops)
 
     def stream(self, array: str, ahead: int = 0) -> None:
         """Let elements of ``array`` pass the first cache; a load prefetches the line ``ahead`` of it, in bytes."""

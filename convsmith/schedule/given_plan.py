@@ -18,6 +18,7 @@ from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.indirect import indirect
 from convsmith.passes.manager import Step
 from convsmith.passes.stage import stage
+from convsmith.passes.tensor_copies import tensor_copies
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.custom import KernelSchedule
@@ -97,7 +98,7 @@ class GivenPlan:
     def stores_zeros(self) -> bool:
         """Whether copies hold zeros for absent elements, which weights multiply."""
         is_masked = any(not is_true(st.a.mask) for st in self.main)
-        return is_masked and any(step.run in (stage, derive_packing, indirect) for step in self.pipeline)
+        return is_masked and any(step.run in (stage, derive_packing, indirect, tensor_copies) for step in self.pipeline)
 
     @property
     def row_limits(self) -> tuple[int, ...]:

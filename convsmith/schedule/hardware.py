@@ -208,7 +208,7 @@ class HardwareNest:
         inner = self.loops.dims[of if turned else self.terms][-1]
         made = mapped_copy(self.st, view, self._tiles(tiled), inner, self.engine)
         if isinstance(made, ConfigError):
-            return made
+            return ConfigError(made.code, f"--realise=hardware: {made.message}; legal is another --realise=")
         if not turned and len(made.pieces) > 1:
             row = made.map.box[0]
             return ConfigError(

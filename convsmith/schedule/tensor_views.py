@@ -59,7 +59,9 @@ def mapped_copy(
     width = next((t.size for t in tiles if (inner, t.dims[0][1]) in t.dims and len(t.dims) == 1), None)
     if width is None:
         return _refuse(view, f"has neighbours along {inner} in blocks, which no tile alone crosses")
-    row = next(n // nbytes for n in engine.widths if not width * nbytes % n)
+    row = next((n // nbytes for n in engine.widths if not width * nbytes % n), 0)
+    if not row:
+        return _refuse(view, f"needs rows of {width * nbytes} bytes, no multiple of {engine.widths[-1]}")
     size = next(d.size for d in st.dims if d.name == inner)
     if len(view.coords[order[0]].terms) > 1 and size % width:
         return _refuse(view, f"has neighbours beyond the {size} iterations of {inner}, which a tile of {width} brings")
@@ -125,7 +127,7 @@ def _im2col(
 
 
 def _refuse(view: View, why: str) -> ConfigError:
-    return ConfigError("tensor-map", f"--realise=hardware: {view.name} {why}; legal is another --realise=")
+    return ConfigError("tensor-map", f"{view.name} {why}")
 
 
 def _is_moved(coordinate: Index, tile: TileLoop) -> bool:

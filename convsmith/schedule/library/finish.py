@@ -9,6 +9,7 @@ from convsmith.ir.value import Load
 from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.passes.collapse import collapse
 from convsmith.passes.contracts import LOOPS
+from convsmith.passes.form_fma import form_fma
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
@@ -19,6 +20,7 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unvectorise import unvectorise
 from convsmith.schedule.custom import PIECES, KernelSchedule
+from convsmith.schedule.group_lower import finish_group
 from convsmith.schedule.loops import Loop
 
 
@@ -38,14 +40,19 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         if s.tables:
             s.run(hoist_pointers)
         s.flatten()
+    if s.machine.device is not None:
+        for lane in lanes:
+            s.vectorise(lane)
+        s.run(form_fma, s.machine.scalar_types)
+        finish_group(s)
+        return
     s.run(share_storage)
     s.run(narrow_index)
     for lane in lanes:
         s.vectorise(lane)
     s.replace()
     s.run(simplify, False)
-    if s.machine.device is None:
-        s.run(outline)
+    s.run(outline)
     if any(x.kind == "parallel" for x in loops_of(s.kernel.body)):
         s.run(collapse)
     for rewrite in (name_indices, strength_reduce, unroll):

@@ -1,0 +1,39 @@
+"""A product whose operands a copy engine brings to shared memory, where warp groups multiply them."""
+
+from __future__ import annotations
+
+from convsmith.schedule.custom import KernelSchedule
+from convsmith.schedule.library.finish import finish
+
+
+def wgmma(
+    s: KernelSchedule, rows: int = 128, columns: int = 64, terms: int = 64, slots: int = 4,
+    instruction: str = "wgmma_m64n64k16_bf16",
+) -> None:  # fmt: skip
+    """Compute tiles of ``rows`` pixels and ``columns`` channels by an ``instruction`` of warp groups.
+
+    The reduction runs in steps of ``terms`` channels of a tap. One warp has the copy engine bring both operands of a
+    step, as many steps ahead as shared memory has ``slots``; the others wait for a slot to be full, multiply, and say
+    that it is free. Each group of four warps multiplies as many rows as the instruction.
+    """
+    row = s.row(instruction)
+    height, width = row.result.shape
+    taps, images, lines, line = (s.loop("kh"), s.loop("kw")), s.loop("mb"), s.loop("oh"), s.loop("ow")
+    s.reorder(s.loop("oc"), images, lines, line)
+    tiles, tile = s.tile(s.fuse([images, lines, line]), rows, "gb", tail="round")
+    blocks, block = s.tile(s.loop("oc"), columns, "gb", tail="round")
+    steps, step = s.tile(s.loop("ic"), terms, "gb", tail="round")
+    warps, pixel = s.tile(tile, height, "wi")
+    fragments, channel = s.tile(block, width, "fi")
+    products, term = s.tile(step, row.terms, "si")
+    s.reorder(tiles, blocks, warps, fragments, pixel, channel)
+    s.bind("grid", tiles, blocks)
+    s.bind("warp", warps)
+    s.fission(warps, fragments, pixel, channel)
+    s.reorder(*taps, steps, warps, products, fragments, pixel, channel, term)
+    s.bring(steps, {"src": (warps, pixel, products, term), "wei": (fragments, channel, products, term)})
+    s.pipeline(s.fuse([*taps, steps]), slots)
+    s.unroll(products, fragments)
+    s.flatten()
+    s.fragments(row, pixel, channel, term)
+    finish(s)
