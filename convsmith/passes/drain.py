@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var
-from convsmith.ir.rewrite import Rewriter, substitute
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Value
+from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 from convsmith.passes.contracts import LOOPS, stages
+from convsmith.passes.relocate import Relocate
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, require_new_buffer, with_body, wrap
 
 
@@ -20,15 +21,6 @@ class _Nest:
 
     loops: list[For]
     store: Stmt
-
-
-class _LoadsOfMemory(Rewriter):
-    def __init__(self, old: Buffer, new: Buffer) -> None:
-        super().__init__()
-        self.old, self.new = old, new
-
-    def visit_Load(self, v: Load) -> Value:
-        return Load(self.new, v.index, v.lanes) if v.buffer is self.old else self._Load(v)
 
 
 class _Drain(LoopRewriter):
@@ -46,7 +38,7 @@ class _Drain(LoopRewriter):
         index: tuple[Index, ...] = tuple(loop.var for loop in nest.loops)
         out = wrap(nest.loops, Store(memory, index, Load(s.buffer, index, None)))
         names = {loop.var: Var(self.rename.get(loop.var.name, loop.var.name)) for loop in nest.loops}
-        store = substitute(_LoadsOfMemory(s.buffer, memory).stmt(nest.store), names)
+        store = substitute(Relocate(s.buffer, memory, lambda index: index).stmt(nest.store), names)
         ends = [(substitute(x.lo, names), substitute(x.hi, names)) for x in nest.loops]
         loops = [For(names[x.var], *end, x.body, x.kind) for x, end in zip(nest.loops, ends)]
         return Alloc(memory, Alloc(s.buffer, block(*s.body.stmts[:-1], out, wrap(loops, store))))

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Index, as_index
-from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Value
+from convsmith.ir.buffer import make_buffer
+from convsmith.ir.index import as_index
+from convsmith.ir.stmt import FENCES, Alloc, Block, For, Kernel, Stmt, block
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import meet_outside, require_order
+from convsmith.passes.relocate import Relocate
 from convsmith.passes.scope import (
     LoopRewriter,
     extent,
@@ -22,22 +21,6 @@ from convsmith.passes.scope import (
     with_body,
     wrap,
 )
-
-
-class ReindexBuffer(Rewriter):
-    """Replaces a buffer by another, and prepends indices to its accesses."""
-
-    def __init__(self, old: Buffer, new: Buffer, front: tuple[Index, ...]) -> None:
-        super().__init__()
-        self.old, self.new, self.front = old, new, front
-
-    def visit_Load(self, v: Load) -> Value:
-        return Load(self.new, self.front + v.index, v.lanes) if v.buffer is self.old else self._Load(v)
-
-    def visit_Store(self, s: Store) -> Stmt:
-        if s.buffer is not self.old:
-            return self._Store(s)
-        return Store(self.new, self.front + s.index, self.expr(s.value), s.lanes)
 
 
 class _Fission(LoopRewriter):
@@ -70,7 +53,8 @@ class _Fission(LoopRewriter):
             ranges[x.var] = (0, n - 1)
         old = body.buffer
         new = make_buffer(old.name, old.dtype, (*shape, *old.shape), self.scope or old.scope)
-        reindex = ReindexBuffer(old, new, tuple(x.var for x in chain))
+        front = tuple(x.var for x in chain)
+        reindex = Relocate(old, new, lambda index: front + index)
         inner = body.body
         parts = inner.stmts if isinstance(inner, Block) else (inner,)
         kept = len(parts) - 1 if self.result else 1

@@ -8,12 +8,13 @@ from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var, as_index, is_true
-from convsmith.ir.rewrite import Rewriter, substitute
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import FENCES, Alloc, For, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load, Value
+from convsmith.ir.value import Load
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
+from convsmith.passes.lets import Name
 from convsmith.passes.scope import (
     ScopedRewriter,
     loop_range,
@@ -55,7 +56,7 @@ class _LoadOnce(ScopedRewriter):
         copy: Stmt = Store(new, tuple(own.values()), here)
         copy = wrap([For(own[x.var], x.lo, x.hi, copy, "unrolled") for x in moving], copy)
         kept = Load(new, tuple(x.var for x in moving), None)
-        return Alloc(new, block(copy, _Replace(load, kept).stmt(loop)))
+        return Alloc(new, block(copy, Name({load: kept}).stmt(loop)))
 
     def is_inside(self, load: Load, chain: Sequence[Loop]) -> bool:
         """Return whether ``load`` is within its buffer, whatever conditions hold."""
@@ -64,17 +65,6 @@ class _LoadOnce(ScopedRewriter):
             ranges[x.var] = loop_range(x, ranges)
         bounds = (c for i, n in zip(load.index, load.buffer.shape) for c in (i >= 0, i < n))
         return all(is_true(simplify(c, ranges)) for c in bounds)
-
-
-class _Replace(Rewriter):
-    """Replaces one load by another."""
-
-    def __init__(self, old: Load, new: Load) -> None:
-        super().__init__()
-        self.old, self.new = old, new
-
-    def visit_Load(self, v: Load) -> Value:
-        return self.new if v is self.old else self._Load(v)
 
 
 @stages(*LOOPS)

@@ -13,10 +13,9 @@ from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Block, For, If, Invok
 from convsmith.ir.text import head_text
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
-from convsmith.layout.block import LayoutBlock
 from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.fission import ReindexBuffer
+from convsmith.passes.relocate import Relocate, with_slots
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
 Loop = For
@@ -89,9 +88,7 @@ class _Slots(ScopedRewriter):
             raise _refuse(f"loop {loop.var} uses {', '.join(self.buffers)} before it fills them")
         self._require_copies(loop, named, copies, [b for b in inside if b not in named])
         for b in named:
-            shifted = tuple(LayoutBlock(x.dim + 1, x.size, x.stride) for x in b.blocks)
-            blocks = (LayoutBlock(0, self.count, b.size), *shifted)
-            self.slots[b] = Buffer(b.name, b.dtype, (self.count, *b.shape), blocks, b.scope)
+            self.slots[b] = with_slots(b, self.count)
 
         def own(s: Stmt) -> Stmt:
             for b in reversed([x for x in inside if x not in named]):
@@ -139,7 +136,7 @@ class _Slots(ScopedRewriter):
         """Return a part of the loop's body for an iteration, on a slot."""
         out: Stmt = s if iteration is loop.var else substitute(s, {loop.var: iteration})
         for old, new in self.slots.items():
-            out = ReindexBuffer(old, new, (slot,)).stmt(out)
+            out = Relocate(old, new, lambda index: (slot, *index)).stmt(out)
         return out
 
     def _if_it_runs(self, loop: Loop, iteration: Index, s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index, Var, as_index, mod
-from convsmith.ir.rewrite import Rewriter
+from convsmith.ir.index import Var, mod
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
-from convsmith.ir.value import Load, Value
-from convsmith.layout.block import LayoutBlock
 from convsmith.passes.contracts import LOOPS, stages
+from convsmith.passes.relocate import Relocate, with_slots
 from convsmith.passes.scope import LoopRewriter, require_loops, require_no_effects, with_body
 
 Loop = For
 """Within a rewriter, ``For`` is its method."""
-
-
-class _InSlot(Rewriter):
-    """Replaces loads of buffers by loads of a slot of buffers that have several."""
-
-    def __init__(self, slots: dict[Buffer, Buffer], slot: Index) -> None:
-        super().__init__()
-        self.slots, self.slot = slots, slot
-
-    def visit_Load(self, v: Load) -> Value:
-        new = self.slots.get(v.buffer)
-        return self._Load(v) if new is None else Load(new, (self.slot, *v.index), v.lanes)
 
 
 class _PipelineCopies(LoopRewriter):
@@ -39,9 +25,7 @@ class _PipelineCopies(LoopRewriter):
         body, copies = loop.body, dict[Buffer, Buffer]()
         while isinstance(body, Alloc) and body.buffer.scope == "shared":
             b = body.buffer
-            shifted = tuple(LayoutBlock(x.dim + 1, x.size, x.stride) for x in b.blocks)
-            blocks = (LayoutBlock(0, self.slots, b.size), *shifted)
-            copies[b] = Buffer(b.name, b.dtype, (self.slots, *b.shape), blocks, b.scope)
+            copies[b] = with_slots(b, self.slots)
             body = body.body
         parts = body.stmts if isinstance(body, Block) else (body,)
         filled = {x.dst.buffer for x in parts if isinstance(x, TensorCopy)}
@@ -51,7 +35,9 @@ class _PipelineCopies(LoopRewriter):
                 "shared memory and fills all of it by copies through tensor maps",
             )  # fmt: skip
         step = Var(self.around_it) * (loop.hi - loop.lo) + loop.var if self.around_it else loop.var
-        body = _InSlot(copies, mod(step, self.slots) if self.slots > 1 else as_index(0)).stmt(body)
+        slot = mod(step, self.slots)
+        for old, new in copies.items():
+            body = Relocate(old, new, lambda index: (slot, *index)).stmt(body)
         out: Stmt = For(loop.var, loop.lo, loop.hi, body, "pipelined")
         for b in reversed(copies.values()):
             out = Alloc(b, out)

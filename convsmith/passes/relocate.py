@@ -1,4 +1,4 @@
-"""A rewriter that has statements access another buffer, at another place."""
+"""Accesses of another buffer, at another place."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from collections.abc import Callable
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.rewrite import Rewriter
-from convsmith.ir.stmt import Alloc, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, Stmt, Store
 from convsmith.ir.value import Load, Value
-from convsmith.passes.scope import with_body
+from convsmith.layout.block import LayoutBlock
 
 Place = tuple[Index, ...]
 Allocation = Alloc
 """Within a rewriter, ``Alloc`` is its method."""
+
+
+def with_slots(old: Buffer, count: int) -> Buffer:
+    """Return ``old`` with a first dim, of ``count`` slots that have the layout of ``old``, one behind the other."""
+    blocks = (LayoutBlock(0, count, old.size), *(b._replace(dim=b.dim + 1) for b in old.blocks))
+    return Buffer(old.name, old.dtype, (count, *old.shape), blocks, old.scope)
 
 
 class Relocate(Rewriter):
@@ -33,21 +39,3 @@ class Relocate(Rewriter):
 
     def visit_Alloc(self, s: Allocation) -> Stmt:
         return Allocation(self.new, self.stmt(s.body)) if s.buffer is self.old else self._Alloc(s)
-
-
-class _RelocateAlloc(Rewriter):
-    def __init__(self, buffer: str, new: Callable[[Buffer], tuple[Buffer, Callable[[Place], Place]]]) -> None:
-        super().__init__()
-        self.buffer, self.new = buffer, new
-
-    def visit_Alloc(self, s: Allocation) -> Stmt:
-        return Relocate(s.buffer, *self.new(s.buffer)).stmt(s) if s.buffer.name == self.buffer else self._Alloc(s)
-
-
-def relocated(
-    kernel: Kernel, buffer: str, new: Callable[[Buffer], tuple[Buffer, Callable[[Place], Place]]]
-) -> Kernel:
-    """Return ``kernel`` with the allocated ``buffer`` replaced by the one that ``new`` returns for it, together with
-    the place of an element there.
-    """
-    return with_body(kernel, _RelocateAlloc(buffer, new).stmt(kernel.body))

@@ -13,6 +13,8 @@ from convsmith.ir.value import Binary, Const, Load, const
 from convsmith.ir.walk import bound_in, loops_of, statements_of, walk
 from convsmith.passes.accesses import sites_of, written_in
 from convsmith.passes.contracts import LOOPS, stages
+from convsmith.passes.lets import Name
+from convsmith.passes.relocate import Relocate
 from convsmith.passes.scope import (
     ScopedRewriter,
     ranges_below,
@@ -20,22 +22,6 @@ from convsmith.passes.scope import (
     require_no_effects,
     with_body,
 )
-
-
-class _Append(Rewriter):
-    """Appends an index to every access of the accumulator."""
-
-    def __init__(self, old, new, last) -> None:  # type: ignore[no-untyped-def]
-        super().__init__()
-        self.old, self.new, self.last = old, new, last
-
-    def visit_Load(self, v: Load) -> Load:
-        return Load(self.new, (*v.index, self.last), v.lanes) if v.buffer is self.old else self._Load(v)  # type: ignore[return-value]
-
-    def visit_Store(self, s: Store) -> Stmt:
-        if s.buffer is self.old:
-            return Store(self.new, (*s.index, self.last), self.expr(s.value), s.lanes)
-        return self._Store(s)
 
 
 class _WriteBack(Rewriter):
@@ -54,12 +40,7 @@ class _WriteBack(Rewriter):
         add = Binary("add", here, Load(self.new, (*reads[0].index, self.lane), None))
         loop = For(self.lane, as_index(0), as_index(self.lanes), Store(total, (), add))
         zero = Store(total, (), const(total.dtype, 0))
-
-        class Replace(Rewriter):
-            def visit_Load(self, v: Load) -> Load:
-                return here if v is reads[0] else self._Load(v)  # type: ignore[return-value]
-
-        value = Replace().expr(s.value)
+        value = Name({reads[0]: here}).expr(s.value)
         return Alloc(total, block(zero, loop, Store(s.buffer, s.index, value, s.lanes)))
 
 
@@ -84,7 +65,7 @@ class _Rfactor(ScopedRewriter):
         lanes = max(self.lanes, ranges[loops[0].var][1] + 1)
         lane = Var(self.name)
         new = make_buffer(old.name, old.dtype, (*old.shape, lanes), old.scope)
-        more = _Append(old, new, lane)
+        more = Relocate(old, new, lambda index: (*index, lane))
 
         class Init(Rewriter):
             def visit_Store(self, s: Store) -> Stmt:

@@ -25,7 +25,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY, parse_tag
 from convsmith.machine.base import Machine
-from convsmith.passes.block_dims import Digit, block_dims
+from convsmith.passes.buffer_layouts import BlockDims
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
@@ -34,6 +34,7 @@ from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace as replace_by_rows
+from convsmith.passes.set_layout import set_layout
 from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink_guards import sink_guards
@@ -190,7 +191,7 @@ class BlockedChain:
     def nest_steps(self) -> Sequence[Step]:
         """The rewrites from the naive nests to the nest whose caches have memory of their own."""
         steps = [step for n, names in enumerate(NAMES) for step in self._tiles(n, names)]
-        steps += [Step(block_dims, name, digits) for name, digits in self._digits().items()]
+        steps += [Step(set_layout, name, BlockDims(digits)) for name, digits in self._digits().items()]
         steps.append(Step(simplify))
         steps += self._splits(SECOND, SECOND.tile)
         steps.append(Step(compute_at, middle(0), SECOND.rows[0], False))
@@ -229,7 +230,7 @@ class BlockedChain:
             Step(reorder, (names.channels[0], names.rows[0], *order, *names.inner)), Step(simplify),
         ]  # fmt: skip
 
-    def _digits(self) -> dict[str, tuple[Digit, ...]]:
+    def _digits(self) -> dict[str, tuple[tuple[int, int], ...]]:
         """Return the blocks of each array, by its name in the kernel; the source has those of the results."""
         first, second = self.convs
         source = Layout.from_tag(first.dtag, first.src_shape)

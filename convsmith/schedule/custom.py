@@ -24,7 +24,7 @@ from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
-from convsmith.passes.block_dims import block_dims
+from convsmith.passes.buffer_layouts import BlockDims
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.fission import fission
@@ -39,6 +39,7 @@ from convsmith.passes.replace import replace
 from convsmith.passes.restrict import restrict
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.round_up import round_up
+from convsmith.passes.set_layout import set_layout
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.sink_guards import sink_guards
@@ -377,7 +378,7 @@ class KernelSchedule(Schedule):
         old = self.array(array)
         blocks = Layout.from_tag(tag, old.shape).blocks if tag else old.blocks
         with self._step("set_layout"):
-            self.run(block_dims, array, tuple((b.dim, b.size) for b in blocks))
+            self.run(set_layout, array, BlockDims(tuple((b.dim, b.size) for b in blocks)))
 
     def pack_near(self, operand: str, loop: Loop, *args: Any) -> Copy:
         """Pack what each iteration of ``loop`` reads of ``operand``, in the order in which it is read."""

@@ -10,16 +10,16 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_false
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
+from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.fission import fission
 from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.hold_fragments import hold_fragments
 from convsmith.passes.multiple_buffers import multiple_buffers
-from convsmith.passes.pad_rows import pad_rows
 from convsmith.passes.preload import preload
 from convsmith.passes.reorder import reorder
+from convsmith.passes.set_layout import set_layout
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
-from convsmith.passes.swizzle import swizzle
 from convsmith.schedule.config import Config
 from convsmith.schedule.fill import filling
 from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
@@ -104,9 +104,9 @@ def _share_operands(
     for view in views:
         last = innermost(st, view, nest, config)
         copies[view.name] = s.stage(view.array, place, len(view.coords), last, 0, "shared", 1, False, masked)
-        for layout, rows in ((pad_rows, config.pad), (swizzle, config.swizzle)):
+        for layout, rows in ((LongRows, config.pad), (RotatedRows, config.swizzle)):
             if view.name in dict(rows):
-                s.run(layout, copies[view.name], dict(rows)[view.name])
+                s.run(set_layout, copies[view.name], layout(dict(rows)[view.name]))
     for view in views:
         copy, width = copies[view.name], copy_width(st, view, loops, config, nest, access)
         in_memory = tuple(copy.loops[d] for d in _as_in_memory(view))

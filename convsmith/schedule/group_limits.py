@@ -15,9 +15,8 @@ from convsmith.ir.shared import taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
+from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.footprint import dense_blocks
-from convsmith.passes.pad_rows import with_long_rows
-from convsmith.passes.swizzle import rotated_row
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops, fused_dims
 from convsmith.schedule.nest import Nest, tile_of
@@ -166,7 +165,7 @@ def shared_bytes(st: Statement, loops: Loops, config: Config, nest: Nest) -> dic
         blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
         copy = Buffer(view.array, dtype(view.dtype), tuple(shape), blocks, "shared")
         for elements in (n for name, n in config.pad if name == view.name):
-            copy = with_long_rows(copy, elements)
+            copy, _ = LongRows(elements).of(copy)
         found[view.name] = copy.nbytes * config.buffers
     return found
 
@@ -189,7 +188,7 @@ def check_rows(st: Statement, loops: Loops, config: Config, nest: Nest) -> None:
     for view in (v for v in st.factors if v.name in dict(config.swizzle)):
         shape = _copy_shape(st, view, loops, config)
         blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
-        rotated_row(blocks, dict(config.swizzle)[view.name])
+        RotatedRows(dict(config.swizzle)[view.name]).row(blocks)
 
 
 def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list[int]:

@@ -10,8 +10,9 @@ from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
-from convsmith.passes.block_dims import block_dims
+from convsmith.passes.buffer_layouts import BlockDims
 from convsmith.passes.fission import fission
+from convsmith.passes.set_layout import set_layout
 from convsmith.passes.sink_guards import sink_guards
 from convsmith.passes.stage import stage
 from convsmith.passes.sum_in_place import sum_in_place
@@ -124,13 +125,13 @@ def test_blocks_are_parts_of_one_block_of_the_layout() -> None:
     for j in 0 .. 8:
       b[i, j] = a[i, j]
 """)
-    made = block_dims(k, "a", ((1, 2), (0, 6), (1, 2), (1, 2)))
+    made = set_layout(k, "a", BlockDims(((1, 2), (0, 6), (1, 2), (1, 2))))
     assert made.params[0].shape == (2, 6, 2, 2)
     require_same_values(k, made)
     with pytest.raises(ConfigError, match="8 blocks of 1 along dim 1 of a are no part of one block"):
-        block_dims(k, "a", ((0, 6), (1, 8)))
+        set_layout(k, "a", BlockDims(((0, 6), (1, 8))))
     with pytest.raises(ConfigError, match=r"hold \[4, 8\] elements; legal are those that hold \[6, 8\]"):
-        block_dims(k, "a", ((0, 2), (1, 8), (0, 2)))
+        set_layout(k, "a", BlockDims(((0, 2), (1, 8), (0, 2))))
 
 
 GUARDS = """kernel k(a: f32[5, 3], b: f32[5])

@@ -41,12 +41,13 @@ from convsmith.machine.base import fragment_dot
 from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.machine.intel_gpu.messages import MESSAGES
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PRODUCTS
+from convsmith.passes.buffer_layouts import RotatedRows
 from convsmith.passes.copy_windows import Windows
 from convsmith.passes.tensor_copies import MappedCopy
 
 NO_PASS = {
-    "accesses", "contracts", "footprint", "lets", "manager", "order", "packed_sums", "register_use", "relocate",
-    "scope", "thread_conflicts", "thread_order", "unify",
+    "accesses", "buffer_layouts", "contracts", "footprint", "lets", "manager", "order", "packed_sums", "register_use",
+    "relocate", "scope", "thread_conflicts", "thread_order", "unify",
 }  # fmt: skip
 OTHER_NAME = {"strength": "strength_reduce"}
 LANE_DOT = Instruction(
@@ -82,6 +83,7 @@ NAMES = {
     "ONE": as_index(1),
     "PIXELS": Windows((("i", 6),), (("i", 1),), 6),
     "TERMS": Windows((("k", 3), ("ic", 2)), (("t.o", 4), ("t.i", 1)), 8),
+    "ROTATED": RotatedRows(2),
     "TILES": (("a", ("i",)), ("b", ("j",))),
     "MAPS": (MappedCopy("s", TensorMap((8, 5), (1, 8), (4, 4)), (as_index(4),), (Var("i") * 4,)),),
     "Var": Var,

@@ -38,8 +38,8 @@ from convsmith.passes.unroll import unroll
 
 FOR_THREADS = {
     "async_copies", "block_messages", "collapse", "distribute_copy", "gather_allocs", "hold_fragments", "load_matrices",
-    "multiple_buffers", "pad_rows", "pipeline_copies", "persistent_grid", "preload", "register_buffers",
-    "split_barriers", "spread_lanes", "swizzle", "tensor_copies", "map_to_threads",
+    "multiple_buffers", "pipeline_copies", "persistent_grid", "preload", "register_buffers", "set_layout",
+    "split_barriers", "spread_lanes", "tensor_copies", "map_to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads already, or over host threads, or copies that stand in none."""
 MOST = 24

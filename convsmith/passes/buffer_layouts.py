@@ -1,0 +1,155 @@
+"""Layouts that a buffer of a kernel may be given: blocks as dims of their own, longer rows, and rotated rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Protocol
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import floordiv, mod
+from convsmith.layout.block import LayoutBlock
+from convsmith.passes.flatten import offset
+from convsmith.passes.relocate import Place
+
+
+class BufferLayout(Protocol):
+    """A layout, which says where the elements of a buffer lie; ``in_place`` where they stay where they are."""
+
+    in_place: bool
+
+    def of(self, old: Buffer) -> tuple[Buffer, Callable[[Place], Place]]:
+        """Return the buffer that takes the place of ``old``, and the function from an index there to the new one."""
+
+
+@dataclass(frozen=True)
+class BlockDims:
+    """One dim for each block: ``digits`` are pairs of a dim and a size, and the first digit of a dim is outermost.
+
+    The memory stays as it is. Where loops are tiled as the layout is blocked, each digit is the variable of one loop,
+    and the footprint of a tile is a number of whole blocks.
+    """
+
+    digits: tuple[tuple[int, int], ...]
+    in_place = True
+
+    def __str__(self) -> str:
+        return f"blocks {' '.join(f'{dim}:{size}' for dim, size in self.digits)}"
+
+    def of(self, old: Buffer) -> tuple[Buffer, Callable[[Place], Place]]:
+        extents = tuple(prod(size for d, size in self.digits if d == dim) for dim in range(len(old.shape)))
+        if extents != old.shape:
+            raise ConfigError(
+                "block-dims", f"set_layout: blocks {list(self.digits)} of {old.name} hold {list(extents)} elements; "
+                f"legal are those that hold {list(old.shape)}",
+            )  # fmt: skip
+        own = tuple((b.dim, b.size) for b in old.blocks)
+        blocks = []
+        for n, (dim, size) in enumerate(self.digits):
+            weight = _weight(self.digits, n)
+            held = [
+                b.stride * (weight // step)
+                for m, b in enumerate(old.blocks)
+                for step in [_weight(own, m)]
+                if b.dim == dim and weight % step == 0 and step * b.size % (weight * size) == 0
+            ]
+            if not held:
+                raise ConfigError(
+                    "block-dims", f"set_layout: {size} blocks of {weight} along dim {dim} of {old.name} are no part of "
+                    f"one block of its layout {list(own)}",
+                )  # fmt: skip
+            blocks.append(LayoutBlock(n, size, held[0]))
+        by_stride = sorted(blocks, key=lambda b: (-b.stride, b.dim))
+        return replace(old, shape=tuple(size for _, size in self.digits), blocks=tuple(by_stride)), self._place
+
+    def _place(self, index: Place) -> Place:
+        """Return the digits of the coordinates ``index``."""
+        out = []
+        for n, (dim, size) in enumerate(self.digits):
+            digit = floordiv(index[dim], _weight(self.digits, n))
+            out.append(mod(digit, size) if any(d == dim for d, _ in self.digits[:n]) else digit)
+        return tuple(out)
+
+
+def _weight(digits: tuple[tuple[int, int], ...], n: int) -> int:
+    """Return the distance of two coordinates whose digits differ by one in digit ``n``."""
+    return prod(size for dim, size in digits[n + 1 :] if dim == digits[n][0])
+
+
+@dataclass(frozen=True)
+class LongRows:
+    """Rows, the elements that lie side by side in memory, with room for ``elements`` more each.
+
+    The elements of a column of shared memory then lie in different banks.
+    """
+
+    elements: int
+    in_place = False
+
+    def __str__(self) -> str:
+        return f"rows +{self.elements}"
+
+    def of(self, old: Buffer) -> tuple[Buffer, Callable[[Place], Place]]:
+        if self.elements < 0:
+            raise ConfigError("pad", f"set_layout: {self.elements} elements for each row of {old}; legal is 0 or more")
+        _require_rows(old)
+        return replace(old, blocks=_padded(old.blocks, self.elements)), lambda index: index
+
+
+def _require_rows(old: Buffer) -> None:
+    """Raise ConfigError where ``old`` has no rows in memory."""
+    if old.in_registers:
+        raise ConfigError("scope", f"set_layout: {old} is in registers; legal are buffers in memory, which have rows")
+
+
+def _padded(blocks: tuple[LayoutBlock, ...], elements: int) -> tuple[LayoutBlock, ...]:
+    """Return dense blocks, of which the innermost that is longer than 1 has room for ``elements`` more."""
+    out: list[LayoutBlock] = []
+    stride, row = 1, False
+    for b in sorted(blocks, key=lambda b: b.stride):
+        out.append(LayoutBlock(b.dim, b.size, stride))
+        stride *= b.size
+        if b.size > 1 and not row:
+            stride, row = stride + elements, True
+    made = {b.dim: b for b in out}
+    return tuple(made[b.dim] for b in blocks)
+
+
+@dataclass(frozen=True)
+class RotatedRows:
+    """Rows of which each is rotated by one part of ``elements`` more than the row before it.
+
+    The elements of a column of shared memory then lie in different banks. The memory has no gaps, and a part stays
+    whole, so that a vector of ``elements`` is one access.
+    """
+
+    elements: int
+    in_place = False
+
+    def __str__(self) -> str:
+        return f"rows rotated by {self.elements}"
+
+    def row(self, blocks: Iterable[LayoutBlock]) -> LayoutBlock:
+        """Return the rows of a buffer of these ``blocks``; ConfigError where they are no whole number of parts."""
+        nearest = min((b for b in blocks if b.size > 1), key=lambda b: b.stride, default=None)
+        if self.elements < 1 or nearest is None or nearest.stride != 1 or nearest.size % self.elements:
+            found = "one element" if nearest is None else f"{nearest.size} elements {nearest.stride} apart"
+            raise ConfigError(
+                "swizzle", f"set_layout: parts of {self.elements} elements; legal are divisors of a row, which has "
+                f"{found}",
+            )  # fmt: skip
+        return nearest
+
+    def of(self, old: Buffer) -> tuple[Buffer, Callable[[Place], Place]]:
+        _require_rows(old)
+        nearest, elements = self.row(old.blocks), self.elements
+        dim, parts = nearest.dim, nearest.size // elements
+
+        def place(index: Place) -> Place:
+            turn = floordiv(offset(old, (*index[:dim], index[dim] * 0, *index[dim + 1 :])), nearest.size)
+            part = mod(floordiv(index[dim], elements) + turn, parts)
+            return (*index[:dim], part * elements + mod(index[dim], elements), *index[dim + 1 :])
+
+        return replace(old), place

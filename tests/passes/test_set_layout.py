@@ -1,0 +1,54 @@
+"""Buffers with other rows: longer ones, and rotated ones whose parts have any size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from convsmith.diag.errors import ConfigError
+from convsmith.interp import run
+from convsmith.ir.parse import parse_kernel
+from convsmith.passes.buffer_layouts import LongRows, RotatedRows
+from convsmith.passes.set_layout import set_layout
+
+TEXT = """
+kernel k(a: f32[4, 4], dst: f32[4, 4])
+  alloc a_s: f32[4, 4] @shared:
+    for i in 0 .. 4:
+      for j in 0 .. 4:
+        a_s[i, j] = a[i, j]
+    for i in 0 .. 4:
+      for j in 0 .. 4:
+        dst[i, j] = a_s[j, i]
+"""
+
+
+@pytest.mark.parametrize("elements", [1, 2, 4])
+def test_parts_of_every_size(elements: int) -> None:
+    kernel = set_layout(parse_kernel(TEXT), "a_s", RotatedRows(elements))
+    a = np.arange(16, dtype=np.float32)
+    arrays = {"a": a, "dst": np.zeros_like(a)}
+    run(kernel, arrays)
+    assert np.array_equal(arrays["dst"].reshape(4, 4), a.reshape(4, 4).T)
+
+
+@pytest.mark.parametrize("elements", [0, -1, 3, 8])
+def test_parts_that_are_not_legal(elements: int) -> None:
+    with pytest.raises(ConfigError, match=f"set_layout: parts of {elements} elements; legal"):
+        set_layout(parse_kernel(TEXT), "a_s", RotatedRows(elements))
+
+
+def test_longer_rows() -> None:
+    kernel = set_layout(parse_kernel(TEXT), "a_s", LongRows(1))
+    assert "alloc a_s: f32[4, 4] = 0:4:5 1:4:1 @shared" in str(kernel)
+    with pytest.raises(ConfigError, match=r"-1 elements for each row of .*; legal is 0 or more"):
+        set_layout(parse_kernel(TEXT), "a_s", LongRows(-1))
+
+
+@pytest.mark.parametrize("layout", [LongRows(1), RotatedRows(2)], ids=str)
+def test_buffers_whose_elements_cannot_move(layout: LongRows | RotatedRows) -> None:
+    """A parameter lies where the caller has it, and registers have no rows."""
+    with pytest.raises(ConfigError, match=r"no buffer dst that may lie in rows .*; legal are a_s"):
+        set_layout(parse_kernel(TEXT), "dst", layout)
+    with pytest.raises(ConfigError, match="is in registers; legal are buffers in memory"):
+        set_layout(parse_kernel(TEXT.replace("@shared", "@register")), "a_s", layout)
