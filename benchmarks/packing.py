@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 from report import Report
@@ -82,8 +82,8 @@ def _packing(name: str, line: str, operand: str, data: dict[str, object]) -> lis
     kernel = cs.compile(line, threads=1)
     if "avx512_amx" in kernel.config.target and operand == "src":
         kernel = cs.compile(line, threads=1, target="avx512_vnni")  # fragments read the left side as it lies
-    if operand not in kernel.config.pack:
-        kernel = cs.compile(line, threads=1, config=replace(kernel.config, pack=(operand,)))
+    if operand not in kernel.config.staged("pack"):
+        kernel = cs.compile(line, threads=1, config=kernel.config.changed(pack=(operand,)))
     entry = next(e for e in _entries(kernel) if e.startswith("pack") and (":" not in e or f":{operand}_" in e))
     call, memory = _entry(kernel, entry)
     given, packed = memory[0], memory[-1]
@@ -107,7 +107,7 @@ def _product(name: str, size: tuple[int, int, int], isa: str, data: dict[str, ob
     m, k, n = size
     line = f"--matmul --dt=u8:s8:{{}} {{}} {m}x{k}:{k}x{n}"
     raw = cs.compile(line.format("s32", ""), target=isa, threads=1)
-    both = cs.compile(line.format("s32", ""), threads=1, config=replace(raw.config, pack=("src", "wei")))
+    both = cs.compile(line.format("s32", ""), threads=1, config=raw.config.changed(pack=("src", "wei")))
     steps = "--attr-post-ops=s32_mulh:common:1518500250+s32_rshift:common:12+s32_add:common:128"
     staged = cs.compile(line.format("u8", steps), target=isa, threads=1)
     main_entry, left_entry = _entry(both, "main")[0], _entry(both, "pack:src_p")[0]

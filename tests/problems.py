@@ -13,7 +13,8 @@ from convsmith.machine.base import Machine
 from convsmith.problem import Conv, Matmul, Problem
 from convsmith.problem.attributes import ZERO_POINTS, Quantity
 from convsmith.problem.post_ops import parse_post_ops
-from convsmith.schedule.config import REALISATIONS, Config
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import REALISATIONS
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import fused_dims, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape, rows
@@ -249,7 +250,7 @@ def with_instruction(config: Config, problem: Problem, target: Machine) -> Confi
         except ConfigError:
             return config
         for row in found:
-            named = replace(config, instruction=row.name)
+            named = config.changed(instruction=row.name)
             try:
                 ProductShape.of(st, target, named)
             except ConfigError:
@@ -295,7 +296,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
         size = unit.terms if unit.dot and rng.random() < 0.9 else rng.choice((1, 2, 3, 4))
         terms = ((rng.choice((*inner, *inner, *free)), size),)
     used = unit if terms or not unit.dot else ProductShape.plain(st, target)
-    lanes = filled_lanes(st, fused_dims(Config(target.name, lane, tuple(fuse)), lane), used)
+    lanes = filled_lanes(st, fused_dims(Config(target.name, lane, fuse=tuple(fuse)), lane), used)
     tile = {}
     for n in others:
         if n != lane and rng.random() < 0.35:
@@ -320,7 +321,7 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
         offsets="sums" if sums else "each", flip=flip if sums else (), outline=rng.random() < 0.7, threads=threads,
         phases=named,
     )  # fmt: skip
-    config = replace(config, drain=rng.random() < 0.3)
+    config = config.changed(drain=rng.random() < 0.3)
     config = _holding(config, whole) if rng.random() < 0.2 and not fuse else config
     return with_instruction(config, problem, target)
 
@@ -330,11 +331,11 @@ def _holding(config: Config, st: Statement) -> Config:
     loops = loops_after_fusing(st, config)
     moving = {d.name for d in st.of("batch", "n")}
     order = sorted(loops.of("batch", "n", "m"), key=lambda n: moving.isdisjoint(loops.dims[n]))
-    kept = {n: size for n, size in config.register if loops.kinds[n] != "k"}
+    kept = {n: size for n, size in config.tiles_at("register") if loops.kinds[n] != "k"}
     whole = {n: loops.extents[n] for n in loops.of("k") if loops.extents[n] > 1}
-    return replace(
-        config, register=tuple((kept | whole).items()), terms=(), cache=(), order=tuple(order), hold=(st.b.name,)
-    )  # fmt: skip
+    return config.changed(
+        register=tuple((kept | whole).items()), terms=(), cache=(), order=tuple(order), hold=(st.b.name,)
+    )
 
 
 def with_split(rng: random.Random, problem: Problem, config: Config, target: Machine) -> Config:
@@ -344,7 +345,7 @@ def with_split(rng: random.Random, problem: Problem, config: Config, target: Mac
     ways = [(d.name, p) for d in st.of("k") for p in range(2, min(d.size, 8) + 1) if not d.size % p]
     if not ways or not splits(st):
         return config
-    return replace(config, split=(rng.choice(ways),), order=(PART, *config.order) if config.order else ())
+    return config.changed(split=(rng.choice(ways),), order=(PART, *config.order) if config.order else ())
 
 
 def _fragment_config(rng: random.Random, st: Statement, unit: ProductShape, target: Machine, threads: int) -> Config:

@@ -259,7 +259,7 @@ def short_config(kernel: CompiledKernel) -> str:
         return "-"
     if not isinstance(config, Config):
         return str(config).rpartition("/")[2]
-    words = [config.lane, ",".join(f"{name}{size}" for name, size in config.register) or "-"]
+    words = [config.lane, ",".join(f"{name}{size}" for name, size in config.tiles_at("register")) or "-"]
     return " ".join(words if config.realise == "peel" else [*words, config.realise])
 
 

@@ -155,7 +155,7 @@ class Interpret:
     @staticmethod
     def suits(problem: Problem, config: Config | GivenSchedule) -> bool:
         """Return whether the problem is small enough, and one kernel computes its whole result, with exact sums."""
-        is_alone = isinstance(config, GivenSchedule) or not (config.split or config.has_transform)
+        is_alone = isinstance(config, GivenSchedule) or not (config.tiles_at("split") or config.has_transform)
         return is_alone and problem.flops_dense <= INTERPRETED_FLOPS
 
     def after(self, number: int, step: Step | None, kernel: Kernel, seconds: float, changed: bool) -> None:

@@ -18,8 +18,8 @@ from convsmith.diag.errors import ConvsmithError, UsageError
 
 __all__ = [
     "LEAST_FIGURE", "MOST_DIGITS", "MOST_FIGURE", "check_fields", "conforms", "expect_text", "expect_word",
-    "has_long_number", "integer", "integers", "is_day", "is_encodable", "is_positive", "json_list", "limit_digits",
-    "shown",
+    "has_long_number", "hint_text", "integer", "integers", "is_day", "is_encodable", "is_positive", "json_list",
+    "limit_digits", "shown",
 ]  # fmt: skip
 
 LEAST_FIGURE, MOST_FIGURE = 1e-12, 1e18
@@ -50,7 +50,7 @@ def check_fields(record: Any, fail: Callable[[str], ConvsmithError], skip: Colle
     for name, hint, check, default in _hints(kind):
         value = getattr(record, name)
         if value is not default and (type(value) is not hint or hint is int) and name not in skip and not check(value):
-            raise fail(f"{name}={shown(value)} is not legal: expected {_text(hint)}")
+            raise fail(f"{name}={shown(value)} is not legal: expected {hint_text(hint)}")
 
 
 def expect_text(name: str, value: object, code: str) -> None:
@@ -168,14 +168,16 @@ def _hints(record: Any) -> list[tuple[str, Any, Callable[[Any], bool], Any]]:
     return [(x.name, hints[x.name], _check_of(hints[x.name]), x.default) for x in fields(record)]
 
 
-def _text(hint: Any) -> str:
+def hint_text(hint: Any) -> str:
     """Return the type hint `hint` in words, for an error message."""
     parts = get_args(hint)
     if get_origin(hint) is tuple:
         several = parts[-1] is Ellipsis
-        return "a tuple of " + (f"any number of {_text(parts[0])}" if several else " and ".join(map(_text, parts)))
+        return "a tuple of " + (
+            f"any number of {hint_text(parts[0])}" if several else " and ".join(map(hint_text, parts))
+        )
     if parts:
-        return " or ".join(map(_text, parts))
+        return " or ".join(map(hint_text, parts))
     words = {str: "a text", int: "a whole number", float: "a number", bool: "True or False", NoneType: "None"}
     return words.get(hint, getattr(hint, "__name__", str(hint)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from convsmith.diag.choices import choices
@@ -27,7 +27,7 @@ from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.runtime.array_file import read_array
 from convsmith.runtime.arrays import Array, as_array, numpy_dtype
-from convsmith.schedule.wish import read_decisions
+from convsmith.schedule.wish import on_threads, read_decisions
 
 __all__ = ["FORMATS", "ExportedLibrary", "export", "export_kernels", "kernels_for", "weights_of"]
 
@@ -97,7 +97,7 @@ def kernels_for(
     chosen = None if config is None else read_decisions(config)
     count = thread_count((chosen.threads or None) if chosen is not None and threads is None else threads)
     if chosen is not None:
-        chosen = replace(chosen, threads=count)
+        chosen = on_threads(chosen, count)
     return [CompiledKernel(own, machine, chosen, count)]
 
 

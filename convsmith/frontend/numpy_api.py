@@ -31,7 +31,7 @@ from convsmith.runtime.packed import Packed
 from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.schedule.given import GivenSchedule
-from convsmith.schedule.wish import Decisions, read_decisions
+from convsmith.schedule.wish import Decisions, on_threads, read_decisions
 
 if TYPE_CHECKING:
     from convsmith.schedule.custom import KernelSchedule
@@ -101,7 +101,7 @@ def compile(
         raise UsageError(message, code="target")
     count = thread_count((chosen.threads or None) if chosen is not None and threads is None else threads)
     if chosen is not None:
-        chosen = replace(chosen, threads=count)
+        chosen = on_threads(chosen, count)
     level = registry.target(named or target or settings.target, conv.types)
     dims = None if dynamic is None else _dynamic_names(dynamic)
     if dims is not None and isinstance(chosen, GivenSchedule):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from convsmith.ir.index import Var, is_false
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
-from convsmith.schedule.config import Config, place_of
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import place_of
 from convsmith.schedule.copies import copied_type, has_windows, is_copied, shared_taps
 from convsmith.schedule.loops import Loop, names
 from convsmith.schedule.nest import Nest
@@ -38,7 +39,7 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
     """Return the private buffers of the kernel of ``st``, packed operands first, in packing order."""
     private = []
     for view in st.factors:
-        if view.name in config.pack and not is_false(st.a.mask):
+        if view.name in config.staged("pack") and not is_false(st.a.mask):
             order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
             widths = {x.name: room for x, room in nest.widths}
             if view.name == st.a.name:
@@ -51,7 +52,7 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
             packed = converted or (view.factor if nest.unit.dot else st.acc)
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
-    for operand, of in config.near:
+    for operand, of in config.staged_at("near"):
         place = nest.place(*place_of(of))
         assert place is not None
         view = next(v for v in st.factors if v.name == operand)

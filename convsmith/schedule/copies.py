@@ -25,7 +25,7 @@ def is_copied(st: Statement, config: Config) -> bool:
 
 def is_packed(st: Statement, config: Config) -> bool:
     """Return whether A is packed before each call."""
-    return st.a.name in config.pack
+    return st.a.name in config.staged("pack")
 
 
 def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
@@ -37,7 +37,10 @@ def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
     if len(st.factors) < 2 or st.constant or not is_packed(st, config):
         return {}
     sizes, kinds = {d.name: d.size for d in st.dims}, {d.name: d.kind for d in st.dims}
-    cut = {config.lane, *(n for n, _ in (*config.register, *config.terms, *config.cache))}
+    cut = {
+        config.lane,
+        *(n for n, _ in (*config.tiles_at("register"), *config.tiles_at("terms"), *config.tiles_at("cache"))),
+    }
     cut |= {n for pair in config.fuse for n in pair}
     found = {}
     for coord in st.a.coords:
@@ -68,12 +71,12 @@ def has_windows(config: Config) -> bool:
 
 def window_dims(config: Config) -> tuple[str, ...]:
     """Return the dims over the terms of each pixel in a copy of windows, outermost first."""
-    return fused_dims(config, config.terms[0][0])
+    return fused_dims(config, config.tiles_at("terms")[0][0])
 
 
 def empty_terms(st: Statement, config: Config) -> int:
     """Return the terms of the last instruction on a window that the copy fills up with zeros."""
-    ((joined, terms),) = config.terms
+    ((joined, terms),) = config.tiles_at("terms")
     sizes = {d.name: d.size for d in st.dims}
     return -prod(sizes[n] for n in fused_dims(config, joined)) % terms
 
@@ -82,7 +85,9 @@ def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
     """Return whether the padded copy of A has zeros for the terms that the last instruction on fragments lacks."""
     is_padded = bool(nest.rows) and is_copied(st, config) and not has_windows(config)
     sizes = {d.name: d.size for d in st.dims}
-    return is_padded and prod(sizes[n] for n in fused_dims(config, config.terms[0][0])) % nest.unit.terms > 0
+    return (
+        is_padded and prod(sizes[n] for n in fused_dims(config, config.tiles_at("terms")[0][0])) % nest.unit.terms > 0
+    )
 
 
 def window_borders(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:
@@ -108,11 +113,11 @@ def window_place(
     between rows that several taps read, that is the one over cache tiles. A loop that runs once counts only if all do:
     the zeros that fill up the copy are written once before the loop.
     """
-    if not config.terms or st.residues:
+    if not config.tiles_at("terms") or st.residues:
         raise ConfigError(
             "stage", "--realise=window_copy: needs --terms of a reduction loop, and strides that divide no loop"
         )
-    joined, pixel = config.terms[0][0], _row_loop(nest)
+    joined, pixel = config.tiles_at("terms")[0][0], _row_loop(nest)
     sizes = {d.name: d.size for d in st.dims}
     pixels, terms = (
         Windows(

@@ -50,7 +50,7 @@ from convsmith.passes.sum_in_place import sum_in_place
 from convsmith.passes.sum_in_registers import sum_in_registers
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
-from convsmith.schedule.config import TABLES
+from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.engine_copies import engine_copy, require_types, with_needed
 from convsmith.schedule.group_lower import multiply_fragments
 from convsmith.schedule.loops import Loop
@@ -432,11 +432,12 @@ class KernelSchedule(Schedule):
         return copy
 
     def indirect(self, form: str = "sections") -> None:
-        """Read the source through a table of pointers in the ``form``, one of TABLES: one pointer for each pixel and
-        tap, to zeros where the pixel is absent.
+        """Read the source through a table of pointers in the ``form``, a word of `--table`: one pointer for each pixel
+        and tap, to zeros where the pixel is absent.
         """
-        if form not in TABLES:
-            raise UsageError(f"indirect: {shown(form)} is not legal; legal are {choices(form, TABLES)}", code="table")
+        forms = CONFIG_ROWS["table"].legal
+        if form not in forms:
+            raise UsageError(f"indirect: {shown(form)} is not legal; legal are {choices(form, forms)}", code="table")
         (st, *others) = self.statements
         if others:
             raise ConfigError("reads", f"indirect: the kernel has {len(self.statements)} statements; legal is one")

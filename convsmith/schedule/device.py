@@ -137,7 +137,7 @@ def _each_call(made: Program) -> Program:
 
 def _in_memory(config: Config) -> tuple[tuple[str, int], ...]:
     """Return the split of a reduction whose parts have memory of their own."""
-    return config.split if config.join == "ordered" else ()
+    return config.tiles_at("split") if config.join == "ordered" else ()
 
 
 def _parts(kernel: Kernel) -> tuple[Stmt, ...]:
@@ -173,7 +173,7 @@ def _stage_kernels(
     """Return the program of ``stages``, one kernel for each, and their plans; results in between stay in memory of the
     device.
     """
-    if any(x.at or x.split or x.offsets == "sums" for x in links(config)):
+    if any(x.at or x.tiles_at("split") or x.offsets == "sums" for x in links(config)):
         raise ConfigError(
             "then", f"config {config}: {machine.name} runs a kernel for each stage; legal is a config of each without "
             "--at=, --split= and --offsets=sums",
@@ -204,7 +204,7 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
     """
     stages = stages_of(problem)
     if config.has_transform:
-        tiles = next(stage.winograd for stage in config.stages if stage.winograd)
+        tiles = next(stage.tiles_at("winograd") for stage in config.stages if stage.tiles_at("winograd"))
         raise UnsupportedError(
             f"--winograd={','.join(f'{n}:{size}' for n, size in tiles)}: {machine.name} has kernels that sum products, "
             "and none that transform tiles; available is the same convolution without --winograd=",
@@ -220,7 +220,7 @@ def device_plan(problem: Problem, config: Config, machine: Machine) -> DevicePla
         made, kernels = _stage_kernels(problem, stages, config, machine)
         _check_fillings(kernels, machine)
         return DevicePlan(problem, config, machine, made, kernels)
-    made = _each_call(program(problem, scheduled(problem, replace(config, split=_in_memory(config)), machine)))
+    made = _each_call(program(problem, scheduled(problem, config.changed(split=_in_memory(config)), machine)))
     configs = (config if st.when == "main" else config_of_sums(st, machine, 1) for st in made.statements)
     kernels = tuple(group_plan(st, own, machine) for st, own in zip(made.statements, configs))
     named = {k.config.instruction for k in kernels}

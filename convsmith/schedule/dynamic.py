@@ -167,14 +167,14 @@ def _check_config(p: Problem, st: Statement, config: Config, loops: frozenset[st
     row = st.of("m")[-1].name
     legal = ("indirection", "mask") if through_table(p) else ("mask",) if isinstance(p, Conv) else ("peel", "mask")
     table = config.realise == "indirection"
-    tiled = {name for name, size in config.register if size > 1} & loops
-    moving = [t.name for t in varying(p) if t.name in config.pack]
+    tiled = {name for name, size in config.tiles_at("register") if size > 1} & loops
+    moving = [t.name for t in varying(p) if t.name in config.staged("pack")]
     wrong = [
         text
         for text, is_so in (
             (f"--realise={config.realise}", config.realise not in legal),
             (f"--table={config.table}", table and config.table != "sections"), ("--fuse", config.fuse),
-            ("--split", config.split), ("--cache", config.cache), ("--phases", config.phases),
+            ("--split", config.tiles_at("split")), ("--cache", config.tiles_at("cache")), ("--phases", config.phases),
             (f"--pack={','.join(moving)}", moving), (f"--lane={config.lane}", config.lane in loops),
             (f"--register={','.join(sorted(tiled))}", tiled - {row}),
         ) if is_so

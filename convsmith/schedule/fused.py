@@ -8,7 +8,7 @@ is computed at no loop of another one ends a kernel of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
@@ -78,11 +78,11 @@ def scheduled_stages(
         own: list[Statement] = []
         made: Winograd | None = None
         for n in range(start, end + 1):
-            if configs[n].winograd:
+            if configs[n].tiles_at("winograd"):
                 made = winograd_of(stages.problems[n], configs[n], machine, dynamic)
             _check(configs[n], n > start, end > start)
             own.append(scheduled(stages.problems[n], configs[n], machine, dynamic) if made is None else made.product)
-            if n and own[-1].a.name in configs[n].pack:
+            if n and own[-1].a.name in configs[n].staged("pack"):
                 raise ConfigError(
                     "then", f"config {configs[n]}: operands are packed before the first statement runs, and "
                     f"{own[-1].a.name} is the result of one; legal are other operands",
@@ -111,7 +111,7 @@ def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
 
     Its statement may read rows of another one, in a kernel that ``has_others``.
     """
-    if config.split or ((config.winograd or config.realise == "indirection") and has_others):
+    if config.tiles_at("split") or ((config.tiles_at("winograd") or config.realise == "indirection") and has_others):
         raise ConfigError(
             "then", f"config {config}: one of several statements has no --split; it has --winograd or a pointer table "
             "only if no other statement is computed with it",
@@ -163,7 +163,7 @@ def stage_plans(
         given = configs[n] if kernel.winograd is None else product_config(configs[n])
         own = given.renamed({d.name: d.name + suffix(n) for d in whole.dims}, kernel.arrays(n))
         if n < kernel.last:
-            own = replace(own, threads=1)
+            own = own.changed(threads=1)
         held = tuple(Held(place.loop, place.tile, place.keeps) for place in at.values() if place.of == n)
         sizes = symbolic_stage(kernel, n, configs[n]) if dynamic else None
         plans.append(kernel_plan(st, own, machine, sizes, within=held))

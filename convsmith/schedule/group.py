@@ -78,8 +78,8 @@ def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: 
         s.run(hold_fragments, warp.row, tiled.outer, products.inner)
     elif nest.accumulators:
         loaded = _load_operands(s, st, config, loops, nest, shared)
-    if config.preload:
-        s.run(preload, config.preload, "register" if warp is None else "fragment")
+    if config.staged("preload"):
+        s.run(preload, config.staged("preload"), "register" if warp is None else "fragment")
     if len(nest.grid) > GRID_DIMS:
         s.fuse(nest.grid[GRID_DIMS - 1 :], "x")
     if config.buffers > 1 and shared:
@@ -96,7 +96,7 @@ def _share_operands(
     """Copy what each iteration of ``place`` reads of operands to shared memory, and return the copies, which all
     threads fill.
     """
-    views = [v for v in st.factors if v.name in config.shared and not is_false(st.a.mask)]
+    views = [v for v in st.factors if v.name in config.staged("shared") and not is_false(st.a.mask)]
     masked = config.realise == "mask" or _reads_slack(st, config)
     if views:  # parts of fused loops move a coordinate less far once divisions are simplified
         s.run(simplify)
@@ -104,7 +104,7 @@ def _share_operands(
     for view in views:
         last = innermost(st, view, nest, config)
         copies[view.name] = s.stage(view.array, place, len(view.coords), last, 0, "shared", 1, False, masked)
-        for layout, rows in ((LongRows, config.pad), (RotatedRows, config.swizzle)):
+        for layout, rows in ((LongRows, config.layouts("pad")), (RotatedRows, config.layouts("swizzle"))):
             if view.name in dict(rows):
                 s.run(set_layout, copies[view.name], layout(dict(rows)[view.name]))
     for view in views:
@@ -132,11 +132,12 @@ def _load_operands(
 def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     """Return the plan of ``st`` under its own ``config``."""
     if config.realise == "hardware":
-        if config.preload:
+        if config.staged("preload"):
             raise ConfigError(
-                "preload", f"--preload={','.join(config.preload)}: --realise=hardware has the registers of a lane for "
+                "preload",
+                f"--preload={','.join(config.staged('preload'))}: --realise=hardware has the registers of a lane for "
                 "sums alone; legal is none",
-            )  # fmt: skip
+            )
         read = packed_statement(st, config, machine)
         check_join(config, hardware_row(read, config, machine))
         return with_fields(hardware_plan(read, config, machine), statement=st)

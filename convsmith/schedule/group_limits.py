@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from math import gcd
 
 from convsmith.arith.ranges import interval
@@ -18,6 +17,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.footprint import dense_blocks
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS
 from convsmith.schedule.loops import Loop, Loops, fused_dims
 from convsmith.schedule.nest import Nest, tile_of
 from convsmith.statement.statement import Statement, View
@@ -26,19 +26,14 @@ REALISED = ("mask", "pad_copy")
 """The ways in which absent elements are read on machines with thread groups."""
 ATOMIC = ("f32", "s32")
 """Types of results that groups add parts to."""
-_KNOWN = {
-    "target", "lane", "fuse", "register", "order", "reduce", "group", "shared", "pad", "realise", "pack", "split",
-    "join", "swizzle", "vectors", "buffers", "copies", "barriers", "offsets", "flip", "instruction", "outline",
-    "pieces", "then", "at", "halo", "preload",
-}  # fmt: skip
-"""Fields of a config that say something on machines with thread groups, or are asked about elsewhere."""
 
 
 def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -> None:
     """Raise ConfigError where ``config`` names loops or operands that ``st`` does not have, or requests a feature
     that devices do not support.
     """
-    for name in (config.lane, *dict(config.register), *dict(config.group), *config.order, *config.reduce):
+    tiled = [x.loop for x in config.tiles if x.level in ("register", "group")]
+    for name in (config.lane, *tiled, *config.order, *config.reduce):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
     if loops.kinds[config.lane] == "k":
@@ -47,34 +42,24 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
             f"{', '.join(loops.of('batch', 'n', 'm'))}",
         )  # fmt: skip
     operands = [v.name for v in st.factors]
-    for name in config.shared:
+    for name in config.staged("shared"):
         if name not in operands:
             raise ConfigError("shared", f"--shared={name}: legal are {', '.join(operands)}")
-    if not config.shared and (config.buffers, config.copies) != (1, "wait"):
-        raise ConfigError("buffers", f"--buffers={config.buffers} --copies={config.copies}: nothing without --shared=")
-    for field, asked in (("pad", config.pad), ("swizzle", config.swizzle)):
-        for name, size in asked:
-            if name not in config.shared or size < 1 or (name in dict(config.pad) and name in dict(config.swizzle)):
-                raise ConfigError(
-                    field, f"--{field}={name}:{size}: legal are operands of --shared={','.join(config.shared)}, in one "
-                    "of --pad= and --swizzle=, and at least 1",
-                )  # fmt: skip
-    for name, size in config.vectors:
+    for name, size in config.tiles_at("vectors"):
         tile = tile_of(loops, config, name)[loops.kinds.get(name) != "k"] if name in loops.extents else 0
         if size < 2 or not tile or tile % size or config.instruction:
             raise ConfigError(
                 "vectors", f"--vectors={name}:{size}: legal is a divisor of at least 2 of a thread's tile along a "
                 f"loop, of a step along a reduction loop, found {tile}, and no --instruction=",
             )  # fmt: skip
-    defaults = Config(config.target, config.lane, pack=())
-    for field in sorted({f.name for f in fields(config)} - _KNOWN):
-        if getattr(config, field) != getattr(defaults, field):
+    for word in (row.name for row in CONFIG_ROWS.values() if row.machines == "vectors"):
+        if config.value(word) != DEFAULTS[word]:
             raise ConfigError(
-                field, f"--{field}= says nothing on {machine.name}, which runs groups of threads; legal is none"
+                word, f"--{word}= says nothing on {machine.name}, which runs groups of threads; legal is none"
             )
     if config.realise not in REALISED:
         raise ConfigError("realise", f"--realise={config.realise}: legal on {machine.name} are {', '.join(REALISED)}")
-    if config.realise == "pad_copy" and st.a.name not in config.shared and not is_true(st.a.mask):
+    if config.realise == "pad_copy" and st.a.name not in config.staged("shared") and not is_true(st.a.mask):
         raise ConfigError("stage", f"--realise=pad_copy pads a copy in shared memory; needs --shared={st.a.name}")
     if config.realise == "pad_copy" and st.shifted:
         raise ConfigError("stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal is --realise=mask")
@@ -84,9 +69,9 @@ def check_parts(st: Statement, loops: Loops, config: Config) -> None:
     """Raise ConfigError where groups cannot add parts of the sums to the result."""
     if config.join != "atomic":
         return
-    if not config.split:
+    if not config.tiles_at("split"):
         raise ConfigError("join", "--join=atomic needs --split=")
-    (loop, parts), *_ = config.split
+    (loop, parts), *_ = config.tiles_at("split")
     if loops.kinds.get(loop) != "k" or loops.extents[loop] % parts:
         legal = ", ".join(f"{n} ({loops.extents[n]})" for n in loops.of("k"))
         raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
@@ -160,11 +145,11 @@ def taken(shared: Mapping[str, int]) -> dict[str, int]:
 def shared_bytes(st: Statement, loops: Loops, config: Config, nest: Nest) -> dict[str, int]:
     """Return the bytes of shared memory for the copy of each operand: the box of elements that a group tile reads."""
     found = {}
-    for view in (v for v in st.factors if v.name in config.shared):
+    for view in (v for v in st.factors if v.name in config.staged("shared")):
         shape = _copy_shape(st, view, loops, config)
         blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
         copy = Buffer(view.array, dtype(view.dtype), tuple(shape), blocks, "shared")
-        for elements in (n for name, n in config.pad if name == view.name):
+        for elements in (n for name, n in config.layouts("pad") if name == view.name):
             copy, _ = LongRows(elements).of(copy)
         found[view.name] = copy.nbytes * config.buffers
     return found
@@ -185,10 +170,10 @@ def ends_beyond(st: Statement, loops: Loops, config: Config) -> bool:
 
 def check_rows(st: Statement, loops: Loops, config: Config, nest: Nest) -> None:
     """Raise ConfigError where rows of a copy have no parts of as many elements as stay together in rotated rows."""
-    for view in (v for v in st.factors if v.name in dict(config.swizzle)):
+    for view in (v for v in st.factors if v.name in dict(config.layouts("swizzle"))):
         shape = _copy_shape(st, view, loops, config)
         blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
-        RotatedRows(dict(config.swizzle)[view.name]).row(blocks)
+        RotatedRows(dict(config.layouts("swizzle"))[view.name]).row(blocks)
 
 
 def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list[int]:
@@ -241,7 +226,7 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Ne
             return 1
         if sizes[atom] > 1:
             parts.append(n * tiles[atom])
-    parts += [n for name, n in (*config.pad, *config.swizzle) if name == view.name]
+    parts += [n for name, n in (*config.layouts("pad"), *config.layouts("swizzle")) if name == view.name]
     return gcd(*parts)
 
 
@@ -249,7 +234,7 @@ def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest:
     """Return the loop along which a thread loads elements of a view at once: one over its sums that moves the view, or
     one over terms that are neighbours. None without such a loop.
     """
-    if view.name in config.shared:
+    if view.name in config.staged("shared"):
         dim = innermost(st, view, nest, config)
     else:
         nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
@@ -284,7 +269,7 @@ def innermost(st: Statement, view: View, nest: Nest, config: Config) -> int | No
     """
     if nest.warp is None:
         lanes = along_lanes(view, config)
-        vectors = [Var(fused_dims(config, n)[-1]) for n, _ in config.vectors]
+        vectors = [Var(fused_dims(config, n)[-1]) for n, _ in config.tiles_at("vectors")]
         found = (n for n, x in enumerate(view.coords) if any(v in variables_of(x) for v in vectors))
         return next(found, None) if lanes is None else lanes
     nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)

@@ -22,15 +22,16 @@ def packed_statement(st: Statement, config: Config, machine: Machine) -> Stateme
     one cannot be packed.
     """
     legal = [v.name for v in st.factors if v.constant and not any(x.adds == v.name for x in st.sums)]
-    for name in config.pack:
+    for name in config.staged("pack"):
         if name not in legal:
             raise ConfigError(
-                "pack", f"--pack={','.join(config.pack)}: {machine.name} packs operands that are equal in all calls, "
+                "pack",
+                f"--pack={','.join(config.staged('pack'))}: {machine.name} packs operands that are equal in all calls, "
                 f"whose entries no kernel of a call adds up; legal are {', '.join(legal) or 'none here'}",
-            )  # fmt: skip
-    if not config.pack:
+            )
+    if not config.staged("pack"):
         return st
-    factors = tuple(_packed(st, v, config) if v.name in config.pack else v for v in st.factors)
+    factors = tuple(_packed(st, v, config) if v.name in config.staged("pack") else v for v in st.factors)
     return replace(st, factors=factors)
 
 

@@ -118,7 +118,7 @@ def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> 
 
 def _rows_and_terms(loops: Loops, config: Config) -> tuple[list[str], list[str]]:
     """Return the loops of rows, of which a legal config has one, and those of the reduction, outermost first."""
-    rows = [n for n in loops.of("batch", "n", "m") if n != config.lane and n in dict(config.register)]
+    rows = [n for n in loops.of("batch", "n", "m") if n != config.lane and n in dict(config.tiles_at("register"))]
     return rows, [n for n in config.reduce if n in loops.of("k")] or loops.of("k")
 
 

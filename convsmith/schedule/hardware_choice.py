@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from convsmith.diag.errors import ConfigError
@@ -84,9 +83,9 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
             for split, parts in _splits(st, terms) if terms is pixels else [((), 1)]:
                 cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device)
                 reads = (1 / height + 1 / width) * engine.reads
-                found.append((cost * max(reads, 1.0), warps, replace(config, split=split)))
+                found.append((cost * max(reads, 1.0), warps, config.changed(split=split)))
     for *_, config in sorted(found, key=lambda x: (*x[:2], str(x[2]))):
-        made = parted(whole, config.split)
+        made = parted(whole, config.tiles_at("split"))
         flaw = hardware_flaw(made, config, machine)
         if flaw is None:
             return config

@@ -105,7 +105,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
     st = statement(problem, machine, dynamic)
     if of_fewer_bits(st):
         need = [view.name for view in st.factors if view.requantised is not None or view is st.b]
-        if config.offsets != "sums" or not set(need) <= set(config.pack):
+        if config.offsets != "sums" or not set(need) <= set(config.staged("pack")):
             raise ConfigError(
                 "bits", f"entries of fewer bits are made while packing: legal are --offsets=sums and "
                 f"--pack={','.join(need)}",
@@ -116,7 +116,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
             "depend on the sizes of the call; legal is --offsets=each",
         )  # fmt: skip
     if config.offsets == "sums":
-        with_sums = summed(problem, st, config.flip, config.pack, config.realise == "indirection")
+        with_sums = summed(problem, st, config.flip, config.staged("pack"), config.realise == "indirection")
         if with_sums is None:
             words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
             raise ConfigError(
@@ -125,7 +125,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "flipped (s8 sources and u8 weights can be), the zero point of the source is common to its channels, "
                 f"and at most {MOST} sums of weights are needed; else --offsets=each",
             )
-        if st.b.name not in config.pack and machine.device is None:
+        if st.b.name not in config.staged("pack") and machine.device is None:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
         st = with_sums
         if dynamic and any(view.adds == st.a.name for view in st.sums):
@@ -133,4 +133,4 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
                 "which kernels with dynamic sizes do not make; legal is --offsets=each",
             )  # fmt: skip
-    return parted(st, config.split)
+    return parted(st, config.tiles_at("split"))

@@ -95,7 +95,7 @@ def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     """Add up the lanes of sums along a reduction loop, and load what the config streams past the first cache."""
     if k.nest.along_k:
         s.run(sum_together, k.nest.lanes)
-    if k.config.stream:
+    if k.config.staged("stream"):
         s.run(stream, _streamed(k, reads))
 
 
@@ -108,29 +108,36 @@ def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
     st, config, nest, target = k.columns, k.config, k.nest, k.machine
     legal = {view.name: 0 for view in st.factors if target.fragments is not None}
     if not nest.rows:
-        legal = {n.name: target.costs.weights_ahead for n in st.factors[1:] if n.name in config.pack}
+        legal = {n.name: target.costs.weights_ahead for n in st.factors[1:] if n.name in config.staged("pack")}
         if ahead := source_ahead(st, config, nest):
             legal[st.a.name] = ahead
         if has_full_vectors(st, config, nest.lanes) and target.fence:
             legal[st.c.name] = result_ahead(st, nest)
     if is_false(st.a.mask):  # nothing reads the factors
         legal = {n: ahead for n, ahead in legal.items() if n == st.c.name}
-    if not set(config.stream) <= set(legal):
+    if not set(config.staged("stream")) <= set(legal):
         raise ConfigError(
-            "stream", f"--stream={','.join(config.stream)}: legal are operands whose fragments registers of their own "
+            "stream",
+            f"--stream={','.join(config.staged('stream'))}: legal are operands whose fragments registers of their own "
             "hold, packed weights and a source that are read as vectors, and a result that full vectors of channels "
             "write once: "
             f"{', '.join(legal) or 'none here'}",
-        )  # fmt: skip
+        )
     copy = {st.a.name: reads.source.name} if reads.source is not None else {}
-    return tuple((copy.get(n, reads.name(n)), legal[n]) for n in config.stream)
+    return tuple((copy.get(n, reads.name(n)), legal[n]) for n in config.staged("stream"))
 
 
 def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
     """Return the bytes from a vector of the source to that which the register tile after the next one reads in its
     place; 0 where vectors do not lie along pixels of the source as the caller has it.
     """
-    if nest.lane.role != "m" or config.realise != "peel" or st.a.name in config.pack or config.near or not st.constant:
+    if (
+        nest.lane.role != "m"
+        or config.realise != "peel"
+        or st.a.name in config.staged("pack")
+        or config.staged_at("near")
+        or not st.constant
+    ):
         return 0
     steps = view_steps(st.a)
     moves = (x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in reversed(nest.outside) if x.extent > 1)
@@ -149,7 +156,7 @@ def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     multiple of as many elements.
     """
     reduction = {d.name for d in st.of("k")}
-    once = not config.split and not any(n in reduction for n, _ in config.cache)
+    once = not config.tiles_at("split") and not any(n in reduction for n, _ in config.tiles_at("cache"))
     if not once or config.lane != st.n or st.of("batch") or st.residues or config.phases or not st.constant:
         return False
     (channels,) = (d.size for d in st.of("n"))

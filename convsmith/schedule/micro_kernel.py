@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import UNKNOWN, make_buffer
@@ -80,6 +80,6 @@ def config_of_name(m: MicroKernel, machine: Machine) -> Config:
     if not m.multipass:
         return config
     first, _, last = m.taps
-    return replace(
-        config, cache=(("x", 1), ("k", middle)), ends=(("k", first), ("k", last)), remainder=(("c", m.subtile),)
+    return config.changed(
+        cache=(("x", 1), ("k", middle)), ends=(("k", first), ("k", last)), remainder=(("c", m.subtile),)
     )

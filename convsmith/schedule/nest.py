@@ -254,7 +254,7 @@ class _NestBuilder:
 
     def split(self, loop: Loop, splits: Sequence[Split]) -> None:
         """Split ``loop``, then what is within each of its tiles."""
-        made, ends = [loop], [size for n, size in self.config.ends if n == loop.of]
+        made, ends = [loop], [size for n, size in self.config.tiles_at("ends") if n == loop.of]
         for size, letters, levels in splits:
             if ends:
                 made[-1:] = self.s.tile_ends(made[-1], (ends[0], size, ends[1]), letters, levels)
@@ -332,14 +332,14 @@ class _VectorTiles(_NestBuilder):
                 return
             yield width, "ot", (level, "register")
             yield self.filled, "vl", ("register", "lane")
-        elif n in dict(config.terms):
-            yield dict(config.terms)[n], "oq", (level, "instruction")
+        elif n in dict(config.tiles_at("terms")):
+            yield dict(config.tiles_at("terms"))[n], "oq", (level, "instruction")
             if self.unit.rows > 1:
                 yield self.unit.group, "qp", ("instruction", "instruction")
-        elif self.unit.rows > 1 and loop.role == "m" and n in dict(config.register):
+        elif self.unit.rows > 1 and loop.role == "m" and n in dict(config.tiles_at("register")):
             yield size, "ot", (level, "register")
             yield -(-size // -(-size // self.unit.rows)), "im", ("register", "instruction")
-        elif size > 1 or (loop.role == "k" and n in dict(config.ends)):
+        elif size > 1 or (loop.role == "k" and n in dict(config.tiles_at("ends"))):
             yield size, "ou" if loop.role == "k" else "oi", (level, "register")
 
     def is_apart(self, n: str, width: int) -> bool:
@@ -351,7 +351,7 @@ class _VectorTiles(_NestBuilder):
     def cached(self, n: str) -> list[int]:
         """Return the sizes of the cache tiles of loop ``n`` that are smaller than what is around them."""
         sizes, whole = [], self.loops.extents[n]
-        for name, size in self.config.cache:
+        for name, size in self.config.tiles_at("cache"):
             if name == n and size < whole:
                 sizes.append(size)
                 whole = size
@@ -365,7 +365,7 @@ class _VectorTiles(_NestBuilder):
         """
         blocks: list[Loop] = []
         depth, before, seen = None, 0, dict.fromkeys(self.loops.extents, 0)
-        for n, size in self.config.cache:
+        for n, size in self.config.tiles_at("cache"):
             if size not in self.cached(n)[seen[n] :]:
                 continue
             level = "cache" if seen[n] else "thread"
@@ -402,7 +402,7 @@ class _GroupTiles(_NestBuilder):
         """
         for n in self.order():
             loop = self.loops.whole(n, "thread" if self.loops.kinds[n] == "k" else "grid")
-            parts = dict(self.config.split).get(n) if self.config.join == "atomic" else None
+            parts = dict(self.config.tiles_at("split")).get(n) if self.config.join == "atomic" else None
             around: list[Loop] = []
             if parts is not None:
                 *around, loop = self.s.tile(loop, loop.extent // parts, ("a", ""), ("grid", loop.level))
@@ -431,7 +431,7 @@ class _GroupTiles(_NestBuilder):
         """Yield the splits of ``loop``."""
         n, level, own_level = loop.of, loop.level, "register" if self.row is None else "warp"
         size, own = tile_of(self.loops, self.config, n)
-        across, run = size // own, dict(self.config.vectors).get(n, 1)
+        across, run = size // own, dict(self.config.tiles_at("vectors")).get(n, 1)
         is_lane, is_step, letter = n == self.config.lane, loop.role == "k", "i" if run == 1 else "c"
         inner, last = own_level, "i"
         if size == 1 and not is_lane:

@@ -131,7 +131,7 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
         made = scheduled_stages(problem, stages, config, machine, dynamic)
     elif config.then is not None:
         raise ConfigError("then", f"--at={config.at}: {problem} has one statement; legal is the config of one")
-    elif config.winograd:
+    elif config.tiles_at("winograd"):
         made = transformed_program(problem, winograd_of(problem, config, machine, dynamic))
     else:
         made = program(problem, scheduled(problem, config, machine, dynamic))
@@ -148,7 +148,7 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
             sizes = symbolic_sizes(problem, st, own) if any(d.name in unknown for d in st.dims) else None
             kernels.append(kernel_plan(st, own, machine, sizes))
     for kernel in kernels:
-        if not made.kernels and kernel.statement.residues and kernel.statement.a.name in kernel.config.pack:
+        if not made.kernels and kernel.statement.residues and kernel.statement.a.name in kernel.config.staged("pack"):
             _check_packed(problem, kernel)
     found = Plan(problem, config, machine, made, tuple(kernels), requirements)
     places = tuple(links(config))

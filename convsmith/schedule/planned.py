@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from convsmith.diag.errors import UnsupportedError
@@ -86,9 +86,9 @@ def with_wide_products(config: Config, machine: Machine) -> Config:
     row = limited.get(config.instruction)
     if row is not None:
         other = machine.row(*row.types)
-        terms = tuple((loop, other.terms if other else 1) for loop, _ in config.terms)
-        config = replace(config, instruction=other.name if other else "", terms=terms)
-    return config if config.then is None else replace(config, then=with_wide_products(config.then, machine))
+        terms = tuple((loop, other.terms if other else 1) for loop, _ in config.tiles_at("terms"))
+        config = config.changed(instruction=other.name if other else "", terms=terms)
+    return config if config.then is None else config.changed(then=with_wide_products(config.then, machine))
 
 
 def without_limits(config: Config, machine: Machine) -> Config:
@@ -97,10 +97,10 @@ def without_limits(config: Config, machine: Machine) -> Config:
     """
     if config.realise == "hardware":
         lane = config.lane
-        if config.pack:  # along pixels, so that the packed order is the same
-            lane = config.fuse[-1][1] if config.fuse else config.register[0][0]
+        if config.staged("pack"):  # along pixels, so that the packed order is the same
+            lane = config.fuse[-1][1] if config.fuse else config.tiles_at("register")[0][0]
         return Config(
-            config.target, lane, reduce=config.reduce if config.pack else (), pack=config.pack,
+            config.target, lane, reduce=config.reduce if config.staged("pack") else (), pack=config.staged("pack"),
             group=((lane, LANES),), realise="mask",
         )  # fmt: skip
     if machine.device is not None:

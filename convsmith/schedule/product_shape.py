@@ -124,7 +124,7 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
         return f"{st.b.name} as it is multiplied may be beyond {row.limit}, though the array is not"
     if st.shifted:
         return "zero points are subtracted from the factors; legal is --offsets=sums"
-    terms = ((st.reduce[-1], row.terms),) if config is None else config.terms
+    terms = ((st.reduce[-1], row.terms),) if config is None else config.tiles_at("terms")
     if len(terms) != 1 or terms[0][1] != row.terms:
         return f"it adds up {row.terms} products; legal is --terms={st.reduce[-1]}:{row.terms}"
     loop = terms[0][0]
@@ -144,15 +144,15 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     distances. Where some pixels are absent, or channels are apart, A is copied first.
     """
     windows = config is not None and config.realise == "window_copy"
-    packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.pack}
-    joined = config is not None and (windows or packed) and config.terms
-    loop = config.terms[0][0] if config is not None and joined else st.reduce[-1]
+    packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.staged("pack")}
+    joined = config is not None and (windows or packed) and config.tiles_at("terms")
+    loop = config.tiles_at("terms")[0][0] if config is not None and joined else st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
     if st.a.factor != st.a.dtype or st.a.requantised is not None or st.shifted:
         return "it multiplies a source as it lies in memory"
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
-    if config is not None and st.constant and st.b.name not in config.pack:
+    if config is not None and st.constant and st.b.name not in config.staged("pack"):
         return f"its terms lie side by side in packed {st.b.name}; legal is --pack={st.b.name}"
     # A copy has zeros beyond the borders, unless no element exists. A stride meets all elements of a residue class.
     strides = [part for part in parts_of(st.a.mask) if isinstance(part, Eq0) and _divides(part)]
@@ -177,12 +177,12 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if config is None:
         has_images = any(d.sort == "images" for d in st.of("m"))
         return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"
-    if config.terms != ((loop, row.terms),):
+    if config.tiles_at("terms") != ((loop, row.terms),):
         return f"it adds up {row.terms} products; legal is --terms={loop}:{row.terms}"
     if config.lane != st.n:
         return f"its lanes are channels; legal is --lane={st.n}"
     inner = [d.name for d in st.of("m")][-1]
-    tiled = {n for n, _ in config.register if n != config.lane}
+    tiled = {n for n, _ in config.tiles_at("register") if n != config.lane}
     if len(tiled) != 1 or any(fused_dims(config, n)[-1] != inner for n in tiled):
         return f"its rows are pixels along {inner}: legal is a register tile of that loop alone, beside {config.lane}"
     if not even and config.realise not in ("pad_copy", "window_copy"):

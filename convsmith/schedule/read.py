@@ -21,7 +21,8 @@ from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
 from convsmith.passes.share_taps import share_taps
 from convsmith.schedule.buffers import packed_type
-from convsmith.schedule.config import Config, place_of
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import place_of
 from convsmith.schedule.copies import (
     copied_type,
     has_windows,
@@ -73,7 +74,7 @@ def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> 
     units = nest.units
     adjacent = ((*units, nest.lane),) if units else ()
     packed: dict[str, Copy] = {}
-    for name in config.pack:
+    for name in config.staged("pack"):
         options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
         operands, converted = (name, *_added(st, name), *_beside(st, name)), _conversion(st, nest, name, k.machine)
         packed[name] = s.pack(operands, nest.widths, converted, *options)
@@ -81,12 +82,12 @@ def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> 
         s.run(share_taps, packed[st.a.name], *pair)
     before = tuple(takewhile(lambda x: x not in units, k.outside))
     parallel = before if prod(x.extent for x in before) >= config.threads else k.outside
-    for operand, of in config.near:
+    for operand, of in config.staged_at("near"):
         position = _near_place(st, config, nest, operand, of)
         s.pack_near(operand, nest.around[position], nest.widths, *adjacent)
         parallel = tuple(x for x in nest.around[: position + 1] if x in parallel)
     resident = []
-    for operand in config.hold:
+    for operand in config.staged("hold"):
         last = _resident_place(k, operand)
         parallel = tuple(x for x in nest.around[: last + 1] if x in k.outside)
         array = packed[operand].name if operand in packed else operand
@@ -123,7 +124,7 @@ def _resident_place(k: KernelPlan, operand: str) -> int:
             "hold", f"--hold={operand}: all lanes along {config.lane} read one element of {operand}; legal is a "
             "lane loop that moves it",
         )  # fmt: skip
-    if operand not in config.pack and not lanes & variables_of(view.coords[view.layout.blocks[-1].dim]):
+    if operand not in config.staged("pack") and not lanes & variables_of(view.coords[view.layout.blocks[-1].dim]):
         raise ConfigError(
             "hold", f"--hold={operand}: lanes along {config.lane} are not innermost in the memory of {operand}, "
             f"along which registers hold its vectors; legal is to pack it: --pack={operand}",
@@ -229,7 +230,7 @@ def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool |
 
 def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> int:
     """Return the position of the loop whose iterations pack what they read; ConfigError where none can."""
-    copied = {*config.pack, *((st.a.name,) if is_copied(st, config) else ())}
+    copied = {*config.staged("pack"), *((st.a.name,) if is_copied(st, config) else ())}
     legal = [v.name for v in st.factors if v.name not in copied and is_true(v.mask)]
     if operand not in legal:
         raise ConfigError(
@@ -254,7 +255,7 @@ def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Non
     """Cut loops whose extents are known at the call into whole register tiles and a remainder."""
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     for x in (x for x in nest.around if x.of in loops.symbolic and x.is_tiled):
-        rest = dict(config.remainder).get(x.of, x.tile)
+        rest = dict(config.tails()).get(x.of, x.tile)
         if x.of == config.lane:
             (vector,) = (y for y in nest.vectors if y.of == x.of)
             s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes))
@@ -299,13 +300,13 @@ def check_resident(st: Statement, config: Config, name: str) -> None:
     """Raise ConfigError where registers cannot hold the operand of that name, whatever the nest is."""
     if name not in (v.name for v in st.factors) or (name == st.a.name and config.realise == "pad_copy"):
         raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
-    if name not in config.pack and not _view(st, name).layout.is_plain:
+    if name not in config.staged("pack") and not _view(st, name).layout.is_plain:
         raise ConfigError("hold", f"--hold={name}: its layout has blocks; legal is to pack it: --pack={name}")
 
 
 def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
     """Return the dim of A whose elements one instruction adds up, if any: they are contiguous in the copy."""
-    loops = {Var(n) for n, _ in config.terms} if nest.unit.dot else set()
+    loops = {Var(n) for n, _ in config.tiles_at("terms")} if nest.unit.dot else set()
     return tuple(dim for dim, x in enumerate(st.a.coords) if loops & variables_of(x))[-1:]
 
 

@@ -9,12 +9,11 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.instruction import RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement
 
-OF_GROUPS = ("group", "shared", "pad", "swizzle", "vectors", "join", "buffers", "copies", "barriers")
-"""Fields of a config that say something on machines with groups of threads alone."""
 SPARE = 3
 """Fragments for factors in registers of the sums' file: of the weights, of the source, and of a remainder of the source
 that has fewer rows."""
@@ -51,31 +50,33 @@ def check_config(
 
     A register tile that ``may_spill`` needs any number of registers.
     """
-    for field in OF_GROUPS:
-        if getattr(config, field) != getattr(Config, field):
-            raise ConfigError(field, f"--{field}=: {target.name} has no groups of threads; legal is no --{field}=")
-    sizes = (*config.register, *config.cache, *config.terms, *config.ends, *config.remainder)
-    for name in (config.lane, *dict(sizes), *config.order, *config.reduce):
+    for word in (row.name for row in CONFIG_ROWS.values() if row.machines == "groups"):
+        if config.value(word) != DEFAULTS[word]:
+            raise ConfigError(word, f"--{word}=: {target.name} has no groups of threads; legal is no --{word}=")
+    tiled = [x.loop for x in config.tiles if x.level in ("register", "cache", "terms", "ends")]
+    for name in (config.lane, *tiled, *config.order, *config.reduce):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
     lanes = filled_lanes(st, loops.dims[config.lane], unit)
     held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
-    if config.size(config.lane) % lanes and dict(config.register).get(config.lane):
+    if config.size(config.lane) % lanes and dict(config.tiles_at("register")).get(config.lane):
         raise ConfigError("lanes", f"--register={config.lane}:{config.size(config.lane)} is no multiple of the {held}")
-    for name, size in config.terms:
+    for name, size in config.tiles_at("terms"):
         if loops.kinds[name] != "k":
             raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
-    deep = [n for n, _ in config.cache if loops.kinds[n] == "k"]
+    deep = [n for n, _ in config.tiles_at("cache") if loops.kinds[n] == "k"]
     if len(deep) > 1 or config.lane in deep:
         raise ConfigError(
             "cache", f"--cache={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
         )
-    for name, size in config.cache:
+    for name, size in config.tiles_at("cache"):
         if name == config.lane and size % lanes:
             raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")
-    if config.ends and loops.kinds[config.ends[0][0]] != "k":
-        raise ConfigError("ends", f"--ends={config.ends[0][0]}: legal are reduction loops, {', '.join(loops.of('k'))}")
-    if unsized := [n for n, _ in config.remainder if n not in loops.symbolic]:
+    if config.tiles_at("ends") and loops.kinds[config.tiles_at("ends")[0][0]] != "k":
+        raise ConfigError(
+            "ends", f"--ends={config.tiles_at('ends')[0][0]}: legal are reduction loops, {', '.join(loops.of('k'))}"
+        )
+    if unsized := [n for n, _ in config.tails() if n not in loops.symbolic]:
         raise ConfigError("remainder", f"--remainder={unsized[0]}: its extent is not an argument of the call")
     needed = registers(loops, config, target, unit, lanes)
     if not (needed.fit or may_spill):
@@ -107,9 +108,9 @@ def registers(loops: Loops, config: Config, target: Machine, unit: ProductShape,
         file = register_file(target, unit)
         name = "vector registers" if file is target.vectors else "registers for fragments"
         return Registers(high * vectors + spare, file.count, name, text)
-    flips = any(name not in config.pack for name in config.flip)  # by a constant that all vectors share
+    flips = any(name not in config.staged("pack") for name in config.flip)  # by a constant that all vectors share
     spare = target.costs.temporaries + unit.temporaries + flips
-    read = vectors * (1 if unit.dot else prod(size for _, size in config.terms))
+    read = vectors * (1 if unit.dot else prod(size for _, size in config.tiles_at("terms")))
     many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
     text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many} + 1 {one}"
     text += f" + {spare} temporary" if spare else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.intern import nodes
@@ -39,7 +37,13 @@ PIECES = 4
 
 def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Winograd:
     """Return the transform of ``problem`` that ``config`` describes; ConfigError if it describes none."""
-    if config.realise != "peel" or config.offsets != "each" or config.split or config.phases or config.then is not None:
+    if (
+        config.realise != "peel"
+        or config.offsets != "each"
+        or config.tiles_at("split")
+        or config.phases
+        or config.then is not None
+    ):
         raise ConfigError("winograd", f"{config}: legal beside --winograd= is the schedule of its product")
     if problem.accuracy == "strict":
         raise ConfigError("accuracy", f"{config}: --accuracy=strict permits no transforms; legal with it is relaxed")
@@ -49,8 +53,8 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
             "accuracy", f"{config}: the error is {made.error:.1f} times that of the direct kernel; --accuracy=relaxed "
             f"admits {ERROR:g}, legal is --accuracy=any",
         )  # fmt: skip
-    if config.pack not in ((), (WEIGHTS,)):
-        words = f"--pack={','.join(config.pack)}"
+    if config.staged("pack") not in ((), (WEIGHTS,)):
+        words = f"--pack={','.join(config.staged('pack'))}"
         raise ConfigError("winograd", f"{words}: legal beside --winograd= is {WEIGHTS}, or nothing")
     return made
 
@@ -59,29 +63,31 @@ def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool
     """Return the transform in the blocks of ``config``. The table of nodes keeps the transform without blocks, which
     many configs share, and the one with them, which the choice of a config and the plan share.
     """
-    known, key = nodes(), (winograd, problem, config.winograd, id(machine), dynamic)
-    made: Winograd | None = known.get((*key, config.block))
+    known, key = nodes(), (winograd, problem, config.tiles_at("winograd"), id(machine), dynamic)
+    made: Winograd | None = known.get((*key, config.tiles_at("block")))
     if made is None:
         whole: Winograd | None = known.get(key)
         if whole is None:
             direct = statement(problem, machine, dynamic)
             acc = dtype(direct.acc)
             width, line = machine.width(acc), machine.l1.line // acc.bytes
-            whole = known[key] = winograd(problem, direct, dict(config.winograd), width, machine.registers, line)
-        made = known[*key, config.block] = whole.in_blocks(dict(config.block))
+            whole = known[key] = winograd(
+                problem, direct, dict(config.tiles_at("winograd")), width, machine.registers, line
+            )
+        made = known[*key, config.tiles_at("block")] = whole.in_blocks(dict(config.tiles_at("block")))
     return made
 
 
 def scheduled_statement(problem: Problem, config: Config, machine: Machine) -> Statement:
     """Return the statement whose loops ``config`` names: the product of a transform, or that of ``problem`` itself."""
-    if config.winograd:
+    if config.tiles_at("winograd"):
         return winograd_of(problem, config, machine, dynamic=False).product
     return scheduled(problem, config, machine)
 
 
 def product_config(config: Config) -> Config:
     """Return the config of the product alone; threads share blocks."""
-    return replace(config, winograd=(), block=(), threads=1)
+    return config.changed(winograd=(), block=(), threads=1)
 
 
 def block_steps(made: Winograd, product: KernelPlan, config: Config, machine: Machine) -> tuple[Step, ...]:

@@ -5,14 +5,15 @@ This module knows no model: ``tune/`` ranks the configs of a problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convsmith.diag.errors import ConfigError
-from convsmith.schedule.config import THEN, Config, check_words, field_text, read_fields, split_statements
+from convsmith.schedule.config import THEN, Config, check_words, read_words, split_statements
+from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.given import OPTION, GivenSchedule
 
-__all__ = ["Decisions", "Wish", "read_decisions"]
+__all__ = ["Decisions", "Wish", "on_threads", "read_decisions"]
 
 _COMMON = ("target", "threads")
 """Fields that all statements of a config share."""
@@ -20,8 +21,6 @@ _JOINING = ("at", "halo")
 """Fields that only a statement before another one has."""
 _NEEDS = {"table": ("realise", "indirection")}
 """Fields that have an effect only with one value of another field."""
-_SEQUENCES = ("fuse", "order", "reduce", "cache", "ends", "near")
-"""Fields whose entries have an order that decides."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Wish:
 
     def __str__(self) -> str:
         """Return the text that :func:`read_decisions` reads as these values, without target and threads."""
-        return THEN.join(" ".join(field_text(*pair) for pair in values) for values in self.stages)
+        return THEN.join(" ".join(CONFIG_ROWS[name].text(value) for name, value in values) for values in self.stages)
 
     @property
     def is_empty(self) -> bool:
@@ -57,7 +56,7 @@ class Wish:
     def missing(self, config: Config) -> int:
         """Return the number of values that ``config`` does not have. ConfigError where it has other statements."""
         return sum(
-            _unordered(name, getattr(own, name)) != _unordered(name, value)
+            _unordered(name, own.value(name)) != _unordered(name, value)
             for own, values in self._of_statements(config)
             for name, value in values
         )
@@ -66,7 +65,7 @@ class Wish:
         """Return ``config`` with the values in place of its own. ConfigError where the result is no config."""
         changed: Config | None = None
         for own, values in reversed(self._of_statements(config)):
-            changed = replace(own, **dict(values), then=changed)
+            changed = own.changed(**dict(values), then=changed)
         assert changed is not None
         return changed
 
@@ -95,7 +94,7 @@ def read_decisions(text: str) -> Decisions:
     """
     if any(word.startswith(OPTION) for word in text.split()):
         return GivenSchedule.parse(text)
-    parts = [read_fields(part) for part in split_statements(text)]
+    parts = [read_words(part) for part in split_statements(text)]
     if any({"target", "lane"} <= values.keys() for values in parts):
         return Config.parse(text)
     common: dict[str, Any] = {}
@@ -108,11 +107,18 @@ def read_decisions(text: str) -> Decisions:
             if name in values and common.setdefault(name, values[name]) != values.pop(name):
                 raise ConfigError("then", f"{text}: all statements have one --{name}")
     if not common and not any(parts):
-        legal = ", ".join(f"--{f.name}=" for f in fields(Config) if f.name != "then")
+        legal = ", ".join(f"--{name}=" for name in CONFIG_ROWS)
         raise ConfigError("syntax", f"config: {text!r} gives no field a value; legal are {legal}")
     return Wish(tuple(tuple(values.items()) for values in parts), **common)
 
 
+def on_threads(decisions: Decisions, threads: int) -> Decisions:
+    """Return the decisions for a number of host threads."""
+    if isinstance(decisions, Config):
+        return decisions.changed(threads=threads)
+    return replace(decisions, threads=threads)
+
+
 def _unordered(name: str, value: Any) -> Any:
-    """Return ``value``, sorted unless the order of its entries matters in the field ``name``."""
-    return sorted(value) if isinstance(value, tuple) and name not in _SEQUENCES else value
+    """Return ``value``, sorted unless the order of its entries matters in the word ``name``."""
+    return sorted(value) if isinstance(value, tuple) and not CONFIG_ROWS[name].ordered else value

@@ -14,7 +14,6 @@ those of the next pixel, would arrive much later.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations, product
 from math import inf, prod
 
@@ -41,7 +40,7 @@ BLOCKS_A_THREAD = 3
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """Return the config with blocks of channels and of the longest reduction loop, where that pays."""
     inner = max(loops.of("k"), key=lambda n: loops.extents[n])
-    is_plain = not (config.hold or config.phases or loops.residues)
+    is_plain = not (config.staged("hold") or config.phases or loops.residues)
     if loops.kinds[config.lane] != "n" or not is_plain or config.realise != "peel":
         return config
     terms = prod(loops.extents[n] for n in loops.of("k"))
@@ -50,7 +49,7 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
     again = prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m"))
     if panel <= target.l2.bytes or again < 2:
         return config
-    unit = max(config.size(inner), dict(config.terms).get(inner, 1))
+    unit = max(config.size(inner), dict(config.tiles_at("terms")).get(inner, 1))
     parts = -(-panel // target.l2.kept)
     depth = -(-loops.extents[inner] // (parts * unit)) * unit
     pixels = prod(loops.extents[n] for n in loops.of("m"))
@@ -59,7 +58,7 @@ def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Con
     if config.threads > 1:
         held = min(held, max(1, tiles // (BLOCKS_A_THREAD * config.threads)))
     channels = ((config.lane, held * wide),) if held < tiles else ()
-    return replace(config, cache=(*channels, (inner, depth)))
+    return config.changed(cache=(*channels, (inner, depth)))
 
 
 def with_blocks_of_pixels(
@@ -75,15 +74,17 @@ def with_blocks_of_pixels(
     turns = tiles * traffic.target.costs.call
 
     def cycles(each: Config) -> float:
-        return traffic.cycles(loops, each) + turns * prod(-(-loops.extents[n] // size) for n, size in each.cache)
+        return traffic.cycles(loops, each) + turns * prod(
+            -(-loops.extents[n] // size) for n, size in each.tiles_at("cache")
+        )
 
     blocks = _blocks_of_pixels(traffic, loops, config) if traffic.is_far(config) else ()
-    tiled = [replace(config, cache=(block,)) for block in blocks]
+    tiled = [config.changed(cache=(block,)) for block in blocks]
     chosen = _less(config, tiled, cycles, CLEARLY)
     others = dict.fromkeys(order for order in orders(loops, config, "") if order != config.order)
-    reordered = [replace(c, order=order) for c in (config, *tiled) for order in others]
+    reordered = [c.changed(order=order) for c in (config, *tiled) for order in others]
     chosen = _less(chosen, reordered, cycles, OUT_OF_ORDER)
-    return chosen if config.threads == 1 or not chosen.cache else _for_threads(loops, chosen, delivered)
+    return chosen if config.threads == 1 or not chosen.tiles_at("cache") else _for_threads(loops, chosen, delivered)
 
 
 def with_near_pixels(
@@ -106,9 +107,11 @@ def with_near_pixels(
     expected, chosen = arranged(loops, config)
     if expected <= near(loops, config) * MUCH:
         return chosen
-    apart = [name for name in factors if name not in config.pack]
-    packs = [(*config.pack, *names) for count in range(len(apart) + 1) for names in combinations(apart, count)]
-    others = [arranged(loops, replace(each, pack=pack)) for loops, each in nests for pack in packs]
+    apart = [name for name in factors if name not in config.staged("pack")]
+    packs = [
+        (*config.staged("pack"), *names) for count in range(len(apart) + 1) for names in combinations(apart, count)
+    ]
+    others = [arranged(loops, each.changed(pack=pack)) for loops, each in nests for pack in packs]
     least, other = min(others, key=lambda each: each[0])
     return other if least * MUCH < expected else chosen
 
@@ -124,8 +127,10 @@ def _for_threads(loops: Loops, config: Config, delivered: Callable[[Config], flo
         sizes.append([(n, each * config.size(n)) for each in held])
     blocks: list[tuple[tuple[str, int], ...]] = [(x,) for of in sizes for x in of]
     blocks += [pair for one, other in combinations(sizes, 2) for pair in product(one, other)]
-    whole = replace(config, cache=())
-    shares = {c: _largest_share(loops, c) for c in (replace(config, cache=(*x, *config.cache)) for x in blocks)}
+    whole = config.changed(cache=())
+    shares = {
+        c: _largest_share(loops, c) for c in (config.changed(cache=(*x, *config.tiles_at("cache"))) for x in blocks)
+    }
     least = min(shares.values(), default=1.0)
     even = [whole, *(c for c, share in shares.items() if share <= least * UNEVEN)]
     return min(even, key=lambda c: delivered(c) * _largest_share(loops, c))
@@ -133,7 +138,7 @@ def _for_threads(loops: Loops, config: Config, delivered: Callable[[Config], flo
 
 def _largest_share(loops: Loops, config: Config) -> float:
     """Return the load of the busiest thread, as a fraction of all work."""
-    sizes = dict(config.cache) or {n: config.size(n) for n in loops.extents}
+    sizes = dict(config.tiles_at("cache")) or {n: config.size(n) for n in loops.extents}
     shared = {n: size for n, size in sizes.items() if loops.kinds[n] != "k"}
     tasks = prod(-(-loops.extents[n] // size) for n, size in shared.items())
     return -(-tasks // config.threads) * prod(min(1.0, size / loops.extents[n]) for n, size in shared.items())

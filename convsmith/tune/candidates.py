@@ -15,6 +15,7 @@ from convsmith.ir.walk import walk
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import registers
@@ -121,7 +122,7 @@ def _arranged(model: Model, loops: Loops, choice: Choice) -> _ModelledChoice:
     config = model.arranged(loops, choice.config)
     if config.fuse != choice.config.fuse:
         loops = loops_after_fusing(model.st, config)
-    cycles = choice.cycles if config.pack == choice.config.pack else model.cycles(loops, config)
+    cycles = choice.cycles if config.staged("pack") == choice.config.staged("pack") else model.cycles(loops, config)
     return _ModelledChoice(replace(choice, cycles=cycles, config=config), (model, loops))
 
 
@@ -158,12 +159,12 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
     instruction = model.unit.name
     offsets = "sums" if model.st.sums or of_fewer_bits(model.st) else "each"
     for lane, fuse, joined in model.lane_choices():
-        loops = loops_after_fusing(model.st, Config(target.name, lane, fuse))
+        loops = loops_after_fusing(model.st, Config(target.name, lane, fuse=fuse))
         order, pack, filled = model.order(loops, lane, threads), model.packed(lane), model.filled(lane)
         join = model.joined_name(joined)
         terms = ((join, model.unit.terms),) if join else model.shared_terms(lane)
         drain = long and loops.kinds[lane] != "k"
-        pieces = max(Config.pieces, model.cut_apart()) if lane == model.k else Config.pieces
+        pieces = max(DEFAULTS["pieces"], model.cut_apart() if lane == model.k else 0)
         tiles = list(model.tiles(loops, lane))
         if target.vectors.scalable:
             least = target.costs.scalable_units
@@ -173,22 +174,35 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             tiled = [n for n in outer if n in tile] or model.taps_of_lines(lane, outer)
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
             config = Config(
-                target.name, lane, fuse, tuple(tile.items()), order, reduce, instruction, terms,
-                phases=along, realise=model.realisation(lane, bool(join), loops, tile), pack=pack,
-                offsets=offsets, flip=flip, drain=drain, pieces=pieces, threads=threads,
-            )  # fmt: skip
+                target.name,
+                lane,
+                fuse=fuse,
+                register=tuple(tile.items()),
+                order=order,
+                reduce=reduce,
+                instruction=instruction,
+                terms=terms,
+                phases=along,
+                realise=model.realisation(lane, bool(join), loops, tile),
+                pack=pack,
+                offsets=offsets,
+                flip=flip,
+                drain=drain,
+                pieces=pieces,
+                threads=threads,
+            )
             if model.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
-                config = replace(config, terms=())
+                config = config.changed(terms=())
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes and model.st.constant
             others = (model.nearby(loops, config), model.with_converted(loops, config))
             for c in (config if not wide or model.evicts(loops, tile) else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
-                    c = c if c.near else model.complete(loops, c)
-                    c = replace(c, stream=model.streamed(loops, c))
+                    c = c if c.staged_at("near") else model.complete(loops, c)
+                    c = c.changed(stream=model.streamed(loops, c))
                     choice = Choice(model.cycles(loops, c), model.emitted(loops, c), c)
                     # A copy of an operand is made at a loop, whose place an order would change.
-                    yield _ModelledChoice(choice, None if c.near else (model, loops))
+                    yield _ModelledChoice(choice, None if c.staged_at("near") else (model, loops))
 
 
 def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> bool:

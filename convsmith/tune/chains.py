@@ -12,7 +12,6 @@ cycles of both exceed those of computing row by row (`tune/chain_costs.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import prod
 from typing import NamedTuple
@@ -187,12 +186,12 @@ def config_of(
             start = n - joined[n - 1 :: -1].index(False) if False in joined[:n] else 0
             parts = -(-threads // max(problem.dims["mb"], 1))
             rows = at_once = (asked or {}).get(n) or rows_at_once(stages.problems[start : n + 1], configs, parts)
-            own = replace(_last_of_fused(problem, configs, parts, at_once), threads=threads)
+            own = _last_of_fused(problem, configs, parts, at_once).changed(threads=threads)
         else:
-            own = replace(configs.by_rows(problem, near, rows), threads=threads)
+            own = configs.by_rows(problem, near, rows).changed(threads=threads)
         end = joined.index(False, n)
         at = "" if end == n else "oh" if end == n + 1 else f"oh{end + 1}"
-        config = replace(own, at=f"{at}:{at_once}" if at and at_once > 1 else at, then=config)
+        config = own.changed(at=f"{at}:{at_once}" if at and at_once > 1 else at, then=config)
         if near:
             assert isinstance(problem, Conv)
             rows *= problem.s[-2]
@@ -209,4 +208,4 @@ def _last_of_fused(problem: Problem, configs: StageConfigs, parts: int, rows: in
         tiles.append(("oh", share(problem.dims["oh"], max(rows, own.size("oh")), parts)))
     if rows > 1:
         tiles += [("mb", 1)] * (problem.dims["mb"] > 1) + [("oh", rows)]
-    return replace(own, cache=(*tiles, *own.cache))
+    return own.changed(cache=(*tiles, *own.tiles_at("cache")))

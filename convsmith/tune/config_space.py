@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from convsmith.diag.errors import ConfigError
@@ -85,7 +84,7 @@ class ConfigSpace(ABC):
     def _changed(self, config: Config, change: Changes) -> Config | None:
         """Return ``config`` with ``change``; None where no config can have it."""
         try:
-            return replace(config, **change)
+            return config.changed(**change)
         except ConfigError as error:
             self.refused[error.code] += 1
             return None

@@ -82,7 +82,7 @@ class CostModel(SharedFacts):
             return 0.0
         l2, line = self.target.l2, self.target.l1.line
         far = self.target.load(l2) * self.target.costs.beyond
-        if config.near:
+        if config.staged_at("near"):
             return columns * self.bytes / line * far if prod(self.st.b.layout.shape) * self.bytes > l2.bytes else 0.0
         inner = [n for n in config.order if n != self.images and loops.kinds.get(n) == "m"][-1]
         lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
@@ -98,7 +98,12 @@ class CostModel(SharedFacts):
         cache, where each channel lies on lines of its own, more of them than the first-level cache keeps.
         """
         l1, apart = self.target.l1, self.src.get(Var(self.k), 0) * self.bytes
-        packed = config.near or self.st.a.name in config.pack or config.realise != "peel" or self.unit.dot
+        packed = (
+            config.staged_at("near")
+            or self.st.a.name in config.staged("pack")
+            or config.realise != "peel"
+            or self.unit.dot
+        )
         if apart < l1.line or packed or not self.st.constant or loops.kinds[config.lane] != "n":
             return 0.0
         inner = [n for n in config.order if n != self.images and loops.kinds.get(n) == "m"][-1]
@@ -113,9 +118,9 @@ class CostModel(SharedFacts):
 
         Where operands are ``near``, no load waits for a line.
         """
-        lane, tile, target = config.lane, dict(config.register), self.target
+        lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         along_k = loops.kinds[lane] == "k"
-        channels = next((loops.extents[n] for n, _ in config.terms), self.sizes[self.k])
+        channels = next((loops.extents[n] for n, _ in config.tiles_at("terms")), self.sizes[self.k])
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
         if config.realise != "pad_copy":  # a copy has the zeros of all classes
             steps = -(-steps // self.of_single_taps())
@@ -150,8 +155,10 @@ class CostModel(SharedFacts):
         if (self.bordered(lane) or self.converts) and config.realise == "pad_copy":
             zeros = self.problem.flops_dense / max(self.problem.flops_real, 1)  # the copy's are multiplied
             cycles *= zeros
-        packed = sum(self.packing(v, config) for v in self.st.factors if v.name in config.pack and not v.constant)
-        if config.near:
+        packed = sum(
+            self.packing(v, config) for v in self.st.factors if v.name in config.staged("pack") and not v.constant
+        )
+        if config.staged_at("near"):
             read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
             packed += read * target.costs.copy / (self.lanes if loops.kinds[lane] == "m" else 2)
         copied = self.copied(config)
@@ -192,7 +199,7 @@ class CostModel(SharedFacts):
         if self.unit.rows > 1 and not self.st.constant:
             indexes = {v.name for x in view.coords for v in variables_of(x)}
             elements = prod(n for name, n in self.sizes.items() if name in indexes)
-            return costs.pack_call + elements * self.packing_of_fragments(view, config.terms[0][0])
+            return costs.pack_call + elements * self.packing_of_fragments(view, config.tiles_at("terms")[0][0])
         elements = prod(view.layout.shape)
         near = elements * self.bytes <= self.target.l2.bytes
         return costs.pack_call + elements * (costs.pack if near else costs.pack_far)
@@ -215,10 +222,12 @@ class CostModel(SharedFacts):
 
         ``steps`` are those of a sum; between two tiles of the same pixels pass the weights of ``passing`` vectors.
         """
-        lane, tile, target = config.lane, dict(config.register), self.target
+        lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         along_k = loops.kinds[lane] == "k"
         cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
-        weights = (max(v for _, v, _ in tiles) if config.near else passing) * self.lanes * steps * self.bytes
+        weights = (
+            (max(v for _, v, _ in tiles) if config.staged_at("near") else passing) * self.lanes * steps * self.bytes
+        )
         read = load if weights <= target.l1.kept else far
         along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
         if along_rows:
@@ -229,10 +238,10 @@ class CostModel(SharedFacts):
         if lane == self.batch:
             pixel = load if self.src.get(Var(lane), 1) == 1 else self.lanes * cost.lane_load
             fetch, hides = self.fetch(loops, config) * far, self.footprint() <= cost.images_near
-        if config.hold:
+        if config.staged("hold"):
             read = 0.0
-        straight = steps == prod(n for name, n in config.register if loops.kinds[name] == "k") > 1
-        turn = cost.turn if config.hold else cost.straight_call if straight else cost.call
+        straight = steps == prod(n for name, n in config.tiles_at("register") if loops.kinds[name] == "k") > 1
+        turn = cost.turn if config.staged("hold") else cost.straight_call if straight else cost.call
         several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
         clash = loops.kinds[lane] != "m" and several and self.ways(loops, tile) >= target.l1.ways
         if lane == self.batch and self.st.constant:
@@ -254,7 +263,7 @@ class CostModel(SharedFacts):
             loads += self.lines_apart(loops, config, m) * far
             if not self.st.constant and not near:
                 loads *= self.arriving(loops, config, m, v * (1 if along_k else self.lanes))
-            latency = 0.0 if config.hold or straight else cost.latency  # the next tile begins meanwhile
+            latency = 0.0 if config.staged("hold") or straight else cost.latency  # the next tile begins meanwhile
             each = self.converts and loops.kinds[lane] == "n" and config.realise != "pad_copy"
             converted = cost.convert * m if each else 0.0
             shuffled = m * shared * (apart - 1) * cost.multiply_add
@@ -334,10 +343,10 @@ class CostModel(SharedFacts):
         l1, cost = self.target.l1, self.target.costs
         if self.footprint() <= l1.bytes:
             return 0.0
-        tile, inner = dict(config.register), [n for n in loops.of("m") if loops.axes[n]][-1]
+        tile, inner = dict(config.tiles_at("register")), [n for n in loops.of("m") if loops.axes[n]][-1]
         run = tile[config.lane] * self.bytes
         apart = self.src.get(Var(inner), 0) * self.bytes
-        jumps = (bool(config.hold) or not self.st.constant) and run < apart
+        jumps = (bool(config.staged("hold")) or not self.st.constant) and run < apart
         images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
         passing = self.footprint() / images * (run / apart if jumps else 1.0)
         reads = fetched if self.st.constant else slid
@@ -353,15 +362,15 @@ class CostModel(SharedFacts):
 
         Where taps are part of a tile, the first and the last one along their axis are others.
         """
-        pieces, taps = [1], {loops.axes[n] for n, _ in config.register if loops.kinds[n] == "k"} - {""}
+        pieces, taps = [1], {loops.axes[n] for n, _ in config.tiles_at("register") if loops.kinds[n] == "k"} - {""}
         bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]
-        for name, size in config.register:
+        for name, size in config.tiles_at("register"):
             width = self.filled(name) if name == config.lane else 1
             rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
             rests += rests[:1] * 2 * (name in bordered and size > 1)
             pieces = [p * n for p in pieces for n in rests]
         scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
-        is_transposed = self.transposed(config.lane, dict(config.register), self.lanes)
+        is_transposed = self.transposed(config.lane, dict(config.tiles_at("register")), self.lanes)
         stores = self.lanes.bit_length() - 1 if is_transposed else self.lanes
         copies = prod(self.classes.values()) * prod(len(p.runs) for p in self.phases)
         return sum(pieces) * (stores if scattered else 1) * copies // self.taken()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import product
 from math import gcd, inf, prod
 from typing import NamedTuple
@@ -79,7 +78,7 @@ def _of_stages(stages: Stages, machine: Machine) -> Config:
         best = min(every, key=_rank, default=None)
         if best is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
-        found = replace(best.config, then=found)
+        found = best.config.changed(then=found)
     assert found is not None
     return found
 
@@ -108,7 +107,7 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
         return 0.0
     with one_table():
         try:
-            st = scheduled(problem, replace(config, split=()), machine)
+            st = scheduled(problem, config.changed(split=()), machine)
             loops = loops_after_fusing(st, config)
             nest = nest_of(Schedule(), st, loops, config, machine)
         except (ConfigError, KeyError):
@@ -135,7 +134,7 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
         config = hardware_config(packed_statement(st, plain, machine), machine, problem.accuracy == "any")
         if config is None:  # no instruction takes factors from which zero points are subtracted
             return None
-        config = replace(config, pack=plain.pack)
+        config = config.changed(pack=plain.staged("pack"))
         return config if hardware_flaw(packed_statement(st, config, machine), config, machine) is None else None
     except ConfigError:
         return None
@@ -157,7 +156,7 @@ def _every(
         return
     plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=(st.b.name,))
     for x in fragment_choices(packed_statement(st, plain, machine), machine, columns, rounds):
-        yield x._replace(config=replace(x.config, pack=plain.pack))
+        yield x._replace(config=x.config.changed(pack=plain.staged("pack")))
 
 
 def _has_neighbouring_taps(st: Statement) -> bool:
@@ -182,7 +181,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
         return config
     loops, units = loops_after_fusing(st, config), machine.device.units
     nest = nest_of(Schedule(), st, loops, config, machine)
-    tiles = dict(config.group if config.instruction else config.vectors)
+    tiles = dict(config.tiles_at("group") if config.instruction else config.tiles_at("vectors"))
     wanted = units.count * units.threads // (prod(nest.grid_sizes) * nest.size)
     ways = [
         (n, d.name) for d in st.of("k") for n in range(2, min(wanted, d.size) + 1)
@@ -191,7 +190,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
     if not ways:
         return config
     parts, loop = max(ways, key=lambda way: (way[0], -st.reduce.index(way[1])))
-    return replace(config, split=((loop, parts),))
+    return config.changed(split=((loop, parts),))
 
 
 def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
@@ -293,23 +292,23 @@ def _in_vectors(st: Statement, sizes: Mapping[str, int], config: Config, device:
     last = config.reduce[-1] if config.reduce else ""
     same = [v for v in st.factors if all(Var(config.lane) not in variables_of(x) for x in v.coords)]
     along = gcd(config.group_size(last), sizes.get(last, 1), width, device.costs.terms)
-    legal = [v for v in same if v.name in config.shared or view_steps(v).get(Var(last)) == 1]
+    legal = [v for v in same if v.name in config.staged("shared") or view_steps(v).get(Var(last)) == 1]
     steps = {dict(x.terms).get(Var(last)) for v in legal for x in v.coords}
     if along > 1 and last not in st.residues and 1 in steps:
         vectors.append((last, along))
-    return replace(config, vectors=tuple(vectors))
+    return config.changed(vectors=tuple(vectors))
 
 
 def _realised(st: Statement, config: Config) -> Config:
     """Return the config with what follows from the operands that it shares: how padding is read, and longer rows."""
-    copied = st.a.name in config.shared and not st.shifted
-    longer = dict(config.vectors).get(config.lane, 1)
+    copied = st.a.name in config.staged("shared") and not st.shifted
+    longer = dict(config.tiles_at("vectors")).get(config.lane, 1)
     pad = []
-    for view in (v for v in st.factors if v.name in config.shared):
+    for view in (v for v in st.factors if v.name in config.staged("shared")):
         lanes, nearest = along_lanes(view, config), min(view.layout.blocks, key=lambda b: b.stride).dim
         if lanes is not None and lanes != nearest:
             pad.append((view.name, longer))
-    return replace(config, pad=tuple(pad), realise="pad_copy" if copied else "mask")
+    return config.changed(pad=tuple(pad), realise="pad_copy" if copied else "mask")
 
 
 def _cycles(
@@ -324,8 +323,8 @@ def _cycles(
         loads += prod(x.extent for x in nest.accumulators if _moves(loops, x.of, view.coords)) / at_once
     copied = sum(needed.values()) / 4 / nest.size
     tested = costs.test * sums if config.realise == "mask" and not is_true(st.a.mask) else 0.0
-    of_term = sums + tested + loads * (costs.shared_load if config.shared else costs.global_load)
-    step = terms * of_term + copied * costs.global_load + (costs.barriers if config.shared else 0.0)
+    of_term = sums + tested + loads * (costs.shared_load if config.staged("shared") else costs.global_load)
+    step = terms * of_term + copied * costs.global_load + (costs.barriers if config.staged("shared") else 0.0)
     groups = prod(x.extent for x in nest.grid)
     return device.units.turns(groups) * nest.size * prod(x.extent for x in nest.steps) * step
 

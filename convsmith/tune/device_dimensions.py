@@ -8,7 +8,6 @@ refuses when it plans it. The configs under which a copy engine brings the opera
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from itertools import permutations
 from math import gcd
 from typing import NamedTuple
@@ -54,12 +53,17 @@ def _registers(at: DevicePoint) -> Iterator[Changes]:
     for n in at.loops.of("batch", "n", "m"):
         own, whole = c.size(n), c.group_size(n)
         if own * 2 <= whole:  # fewer threads
-            yield dict(register=_with_size(c.register, n, own * 2))
-        yield dict(register=_with_size(c.register, n, own * 2), group=_with_size(c.group, n, whole * 2))
+            yield dict(register=_with_size(c.tiles_at("register"), n, own * 2))
+        yield dict(
+            register=_with_size(c.tiles_at("register"), n, own * 2), group=_with_size(c.tiles_at("group"), n, whole * 2)
+        )
         if not own % 2:
-            yield dict(register=_with_size(c.register, n, own // 2))
+            yield dict(register=_with_size(c.tiles_at("register"), n, own // 2))
             if not whole % 2:
-                yield dict(register=_with_size(c.register, n, own // 2), group=_with_size(c.group, n, whole // 2))
+                yield dict(
+                    register=_with_size(c.tiles_at("register"), n, own // 2),
+                    group=_with_size(c.tiles_at("group"), n, whole // 2),
+                )
 
 
 def _groups(at: DevicePoint) -> Iterator[Changes]:
@@ -67,9 +71,9 @@ def _groups(at: DevicePoint) -> Iterator[Changes]:
     c = at.config
     for n in at.loops.of("batch", "n", "m"):
         whole = c.group_size(n)
-        yield dict(group=_with_size(c.group, n, whole * 2))
+        yield dict(group=_with_size(c.tiles_at("group"), n, whole * 2))
         if not whole % (2 * c.size(n)):
-            yield dict(group=_with_size(c.group, n, whole // 2))
+            yield dict(group=_with_size(c.tiles_at("group"), n, whole // 2))
 
 
 def _steps(at: DevicePoint) -> Iterator[Changes]:
@@ -77,10 +81,10 @@ def _steps(at: DevicePoint) -> Iterator[Changes]:
     c = at.config
     for n in at.loops.of("k"):
         whole, most = c.group_size(n), at.loops.extents[n]
-        yield dict(group=_with_size(c.group, n, min(whole * 2, most)))
-        yield dict(group=_with_size(c.group, n, most if whole == 1 else 1))
+        yield dict(group=_with_size(c.tiles_at("group"), n, min(whole * 2, most)))
+        yield dict(group=_with_size(c.tiles_at("group"), n, most if whole == 1 else 1))
         if not whole % 2:
-            yield dict(group=_with_size(c.group, n, whole // 2))
+            yield dict(group=_with_size(c.tiles_at("group"), n, whole // 2))
 
 
 def _shared(at: DevicePoint) -> Iterator[Changes]:
@@ -103,10 +107,12 @@ def _copies(at: DevicePoint) -> Iterator[Changes]:
 def _rows(at: DevicePoint) -> Iterator[Changes]:
     """Yield rows of a copy that are as they are, longer, or swizzled, against conflicts of banks."""
     c = at.config
-    for view in (v for v in at.statement.factors if v.name in c.shared):
+    for view in (v for v in at.statement.factors if v.name in c.staged("shared")):
         vector = _access(at) // dtype(view.dtype).bytes
         for longer, turned in ((0, 0), (1, 0), (vector, 0), (0, vector)):
-            pad, swizzle = (_with_size(x, view.name, n, 1) for x, n in ((c.pad, longer), (c.swizzle, turned)))
+            pad, swizzle = (
+                _with_size(x, view.name, n, 1) for x, n in ((c.layouts("pad"), longer), (c.layouts("swizzle"), turned))
+            )
             yield dict(pad=pad, swizzle=swizzle)
 
 
@@ -118,7 +124,7 @@ def _vectors(at: DevicePoint) -> Iterator[Changes]:
     widths = [n for n in (2, 4, 8) if n * max(dtype(v.dtype).bytes for v in at.statement.factors) <= _access(at)]
     for name in (c.lane, *c.reduce[-1:]):
         for width in (0, *widths):
-            yield dict(vectors=_with_size(c.vectors, name, width))
+            yield dict(vectors=_with_size(c.tiles_at("vectors"), name, width))
 
 
 def _epilogues(at: DevicePoint) -> Iterator[Changes]:
@@ -157,24 +163,30 @@ def _fusions(at: DevicePoint) -> Iterator[Changes]:
         outer, inner = pair
         name = fused_name(outer, inner)
         yield dict(
-            fuse=(*c.fuse, pair), lane=name if c.lane == inner else c.lane, register=_joined(c.register, pair),
-            group=_joined(c.group, pair),
-            vectors=tuple((name if n == inner else n, size) for n, size in c.vectors if n != outer),
-            order=_together(c.order, pair), reduce=_together(c.reduce, pair),
-        )  # fmt: skip
+            fuse=(*c.fuse, pair),
+            lane=name if c.lane == inner else c.lane,
+            register=_joined(c.tiles_at("register"), pair),
+            group=_joined(c.tiles_at("group"), pair),
+            vectors=tuple((name if n == inner else n, size) for n, size in c.tiles_at("vectors") if n != outer),
+            order=_together(c.order, pair),
+            reduce=_together(c.reduce, pair),
+        )
     for pair in c.fuse:
         outer, inner = pair
         name = fused_name(outer, inner)
         if name not in at.loops.extents:
             continue  # a part of a third one
         fuse = tuple(other for other in c.fuse if other != pair)
-        extents = loops_after_fusing(at.statement, replace(c, fuse=fuse)).extents
+        extents = loops_after_fusing(at.statement, c.changed(fuse=fuse)).extents
         yield dict(
-            fuse=fuse, lane=inner if c.lane == name else c.lane, register=_parted(c.register, pair, extents),
-            group=_parted(c.group, pair, extents),
-            vectors=tuple((inner if n == name else n, size) for n, size in c.vectors),
-            order=_apart(c.order, pair), reduce=_apart(c.reduce, pair),
-        )  # fmt: skip
+            fuse=fuse,
+            lane=inner if c.lane == name else c.lane,
+            register=_parted(c.tiles_at("register"), pair, extents),
+            group=_parted(c.tiles_at("group"), pair, extents),
+            vectors=tuple((inner if n == name else n, size) for n, size in c.tiles_at("vectors")),
+            order=_apart(c.order, pair),
+            reduce=_apart(c.reduce, pair),
+        )
 
 
 def _joined(tile: Sizes, pair: tuple[str, str]) -> Sizes:

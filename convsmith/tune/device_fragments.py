@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from math import ceil, prod
 from typing import NamedTuple
@@ -58,7 +57,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
     if is_false(st.a.mask):
         return
     plain = Config(machine.name, lane, pack=(), shared=tuple(v.name for v in st.factors), realise="pad_copy")
-    plain = replace(plain, offsets="sums" if st.sums else "each")
+    plain = plain.changed(offsets="sums" if st.sums else "each")
     loops = loops_after_fusing(st, plain)
     if loops.kinds[lane] not in ("m", "n"):
         return
@@ -115,7 +114,7 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[Fr
     except ConfigError:
         return
     for how, slots in (*copies, ("wait", 1)):
-        whole = replace(config, copies=how, buffers=slots)
+        whole = config.changed(copies=how, buffers=slots)
         needed = shared_bytes(st, loops, whole, nest)
         is_full = sum(taken(needed).values()) > device.shared.bytes
         if is_full or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
@@ -174,10 +173,13 @@ def _config(
     # Rows of a matrix lie in different banks where a row is longer by one access.
     pad = tuple((v.name, device.access // dtype(v.dtype).bytes) for v in st.factors)
     reduce = (*(n for n in st.reduce if n not in terms.sizes), *(n for n in st.reduce if n in terms.sizes))
-    return replace(
-        plain, instruction=row.name, register=_items(register), group=_items({**group, **terms.sizes}), pad=pad,
+    return plain.changed(
+        instruction=row.name,
+        register=_items(register),
+        group=_items({**group, **terms.sizes}),
+        pad=pad,
         reduce=reduce,
-    )  # fmt: skip
+    )
 
 
 def inner_dims(st: Statement) -> set[str]:

@@ -6,7 +6,6 @@ A step may lead to an illegal config, which a space refuses when it plans it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import permutations, product
 from math import prod
 from typing import NamedTuple
@@ -15,7 +14,8 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
-from convsmith.schedule.config import OFFSETS, TABLES, Config
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.winograd import scheduled_statement
@@ -82,7 +82,7 @@ class Point(NamedTuple):
 
 def _tiles(at: Point) -> Iterator[Changes]:
     """Yield the register tiles that the registers hold, with the taps that the config unrolls."""
-    taps = tuple((n, size) for n, size in at.config.register if at.loops.kinds[n] == "k")
+    taps = tuple((n, size) for n, size in at.config.tiles_at("register") if at.loops.kinds[n] == "k")
     for tile in at.tiles:
         yield _fitted(at.config, (*tile, *taps))
 
@@ -118,7 +118,7 @@ def _heights(pixels: int, most: int, rows: int) -> set[int]:
 def _fitted(config: Config, register: tuple[tuple[str, int], ...]) -> Changes:
     """Return a change of the register tile, with cache tiles rounded up to it."""
     width = dict(register)
-    tiles = tuple((n, -(-size // width.get(n, 1)) * width.get(n, 1)) for n, size in config.cache)
+    tiles = tuple((n, -(-size // width.get(n, 1)) * width.get(n, 1)) for n, size in config.tiles_at("cache"))
     return dict(register=register, cache=tiles)
 
 
@@ -129,9 +129,9 @@ def _taps(at: Point) -> Iterator[Changes]:
     for count in range(len(taps) + 1):
         chosen = taps[len(taps) - count :]
         if prod(loops.extents[n] for n in chosen) <= MOST_TAPS and c.lane not in chosen:
-            tile = [(n, s) for n, s in c.register if loops.kinds[n] != "k"]
+            tile = [(n, s) for n, s in c.tiles_at("register") if loops.kinds[n] != "k"]
             reduce = (*(n for n in c.reduce if n not in chosen), *chosen)
-            terms = tuple((n, s) for n, s in c.terms if n not in chosen)
+            terms = tuple((n, s) for n, s in c.tiles_at("terms") if n not in chosen)
             yield dict(register=(*tile, *((n, loops.extents[n]) for n in chosen)), reduce=reduce, terms=terms
             )
 
@@ -142,7 +142,7 @@ def _orders(at: Point) -> Iterator[Changes]:
     names = [n for n in at.loops.extents if at.loops.kinds[n] != "k" and n != PART]
     present = [*(n for n in c.order if n in names), *(n for n in names if n not in c.order)]
     still = [n for n in present if at.trips(n) == 1]
-    part = (PART,) if c.split else ()
+    part = (PART,) if c.tiles_at("split") else ()
     for moved in permutations([n for n in present if n not in still]):
         yield dict(order=(*part, *still, *moved))
 
@@ -163,7 +163,7 @@ def _caches(at: Point) -> Iterator[Changes]:
     yield dict(cache=())
     sizes: dict[str, list[tuple[str, int]]] = {}
     for n, extent in loops.extents.items():
-        unit = max(at.tile(n), dict(c.terms).get(n, 1))
+        unit = max(at.tile(n), dict(c.tiles_at("terms")).get(n, 1))
         cut = {-(-extent // (parts * unit)) * unit for parts in PARTS}
         sizes[n] = [(n, size) for size in sorted(cut) if size < extent]
     deep = [s for n in loops.of("k") if n != c.lane for s in sizes[n]]
@@ -178,7 +178,7 @@ def _packs(at: Point) -> Iterator[Changes]:
     """Yield the sets of operands that are packed."""
     fragments = at.unit.rows > 1
     for names in ((), (at.b,), (at.a,), (at.a, at.b)):
-        stream = tuple(n for n in at.config.stream if fragments or (n in names) == (n == at.b))
+        stream = tuple(n for n in at.config.staged("stream") if fragments or (n in names) == (n == at.b))
         yield dict(pack=names, stream=stream)
 
 
@@ -189,13 +189,13 @@ def _realisations(at: Point) -> Iterator[Changes]:
         yield dict(realise="mask")
     if isinstance(at.problem, Conv):
         yield dict(realise="pad_copy")
-        for form in TABLES:
+        for form in CONFIG_ROWS["table"].legal:
             yield dict(realise="indirection", table=form)
 
 
 def _transforms(at: Point) -> Iterator[Changes]:
     """Yield a transform with other tiles of pixels, and other blocks of them."""
-    if at.config.winograd:
+    if at.config.tiles_at("winograd"):
         yield from transform_steps(at.problem, at.config, at.target)
 
 
@@ -214,7 +214,7 @@ def _terms(at: Point) -> Iterator[Changes]:
         return
     yield dict(terms=())
     for n in at.loops.of("k"):
-        if n != c.lane and n not in dict(c.register):
+        if n != c.lane and n not in dict(c.tiles_at("register")):
             for q in TERMS:
                 if q <= at.loops.extents[n]:
                     yield dict(terms=((n, q),))
@@ -223,19 +223,19 @@ def _terms(at: Point) -> Iterator[Changes]:
 def _instructions(at: Point) -> Iterator[Changes]:
     """Yield the config with each instruction that serves the statement's types, and with the plain multiply-add."""
     c = at.config
-    st = scheduled_statement(at.problem, replace(c, split=()), at.target)
+    st = scheduled_statement(at.problem, c.changed(split=()), at.target)
     last = st.reduce[-1]
     for unit in (*ProductShape.choices(st, at.target), ProductShape.plain(st, at.target)):
         terms = ((last, unit.terms),) if unit.dot else ()
         if unit.name != c.instruction:
             width = -(-at.tile(c.lane) // unit.lanes) * unit.lanes
-            tile = tuple((n, width if n == c.lane else s) for n, s in c.register)
+            tile = tuple((n, width if n == c.lane else s) for n, s in c.tiles_at("register"))
             yield dict(instruction=unit.name, terms=terms, register=tile, cache=(), stream=())
 
 
 def _offsets(at: Point) -> Iterator[Changes]:
     """Yield the ways to subtract zero points."""
-    for offsets in OFFSETS:
+    for offsets in CONFIG_ROWS["offsets"].legal:
         yield dict(offsets=offsets, flip=() if offsets == "each" else at.config.flip)
 
 

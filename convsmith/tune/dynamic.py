@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
@@ -29,7 +27,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     if (stages := stages_of(p)) is not None:
         chained: Config | None = None
         for stage in reversed(stages.problems):
-            chained = replace(dynamic_config(stage, target, threads), then=chained)
+            chained = dynamic_config(stage, target, threads).changed(then=chained)
         assert chained is not None
         return chained
     realise = "indirection" if through_table(p) else "mask" if isinstance(p, Conv) else "peel"

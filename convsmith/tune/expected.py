@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
@@ -20,7 +19,7 @@ __all__ = ["expected_terms", "model_of", "with_lanes"]
 
 def model_of(problem: Problem, config: Config, target: Machine) -> tuple[Model, Loops]:
     """Return the model of a legal ``config`` of one statement, with its loops after fusing."""
-    st = scheduled_statement(problem, replace(config, split=()), target)
+    st = scheduled_statement(problem, config.changed(split=()), target)
     model = Model(problem, st, target, ProductShape.of(st, target, config), tuple(phases(st)[n] for n in config.phases))
     for a, b in config.fuse:
         model.fuse(a, b)
@@ -34,7 +33,7 @@ def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[st
     """
     if config.then is not None:
         return {}
-    if config.winograd:
+    if config.tiles_at("winograd"):
         terms = winograd_terms(problem, config, target)
         return {name: cycles for name, cycles in terms.items() if cycles}
     model, loops = model_of(problem, config, target)
@@ -45,6 +44,6 @@ def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[st
 
 def with_lanes(config: Config, model: Model, loops: Loops) -> Config:
     """Return the config with a register tile of one vector along the lanes, where it names none."""
-    if loops.kinds[config.lane] == "k" or config.lane in dict(config.register):
+    if loops.kinds[config.lane] == "k" or config.lane in dict(config.tiles_at("register")):
         return config
-    return replace(config, register=(*config.register, (config.lane, model.filled(config.lane))))
+    return config.changed(register=(*config.tiles_at("register"), (config.lane, model.filled(config.lane))))

@@ -6,7 +6,6 @@ larger one in rows, right before the second statement reads them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import starmap
 from math import prod
 
@@ -35,7 +34,7 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
     one, two = stages.problems
     assert isinstance(one, Conv) and isinstance(two, Conv)
     first, second = default_config(one, machine, 1), apart(default_config(two, machine, 1))
-    second = replace(second, offsets="each", flip=(), realise=second.realise if second.realise in NEAR else "peel")
+    second = second.changed(offsets="each", flip=(), realise=second.realise if second.realise in NEAR else "peel")
     tensor = one.tensor("dst")
     near = {b.dim for b in two.tensor("dst").layout.blocks if b.stride == 1 and b.size > 1}
     held = machine.memories[1].bytes * (1 if 1 in near else machine.costs.scattered_rows)
@@ -51,10 +50,12 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
     else:
         second = of_stage(second, "mb")
         cache = (("g", share(two.g, second.size("g"), parts)),) if parts > 1 else ()
-    passing = tuple(n for n in first.stream if n != statement(one).c.name)  # the second stage reads the result at once
-    first = replace(of_stage(first), threads=threads, stream=passing)
-    second = replace(second, cache=cache, threads=threads)
-    return replace(first, at="oh" if by_rows else "mb", then=second)
+    passing = tuple(
+        n for n in first.staged("stream") if n != statement(one).c.name
+    )  # the second stage reads the result at once
+    first = of_stage(first).changed(threads=threads, stream=passing)
+    second = second.changed(cache=cache, threads=threads)
+    return first.changed(at="oh" if by_rows else "mb", then=second)
 
 
 def of_stage(config: Config, *outermost: str) -> Config:
@@ -62,7 +63,7 @@ def of_stage(config: Config, *outermost: str) -> Config:
     has, and with the loops ``outermost`` first in its order.
     """
     order = (*outermost, *(n for n in config.order if n not in (*outermost, PART)))
-    return replace(config, split=(), order=order)
+    return config.changed(split=(), order=order)
 
 
 def apart(config: Config) -> Config:
@@ -75,10 +76,9 @@ def apart(config: Config) -> Config:
     def dims(name: str) -> tuple[str, ...]:
         return (name,) if name in whole else fused_dims(config, name)
 
-    moved = {name: dims(name)[-1] for name in (config.lane, *dict(config.register), *config.order)}
+    moved = {name: dims(name)[-1] for name in (config.lane, *dict(config.tiles_at("register")), *config.order)}
     order = tuple(dim for name in config.order for dim in dims(name))
-    return replace(
-        config, lane=moved[config.lane], fuse=kept, order=order,
-        register=tuple((moved[n], size) for n, size in config.register),
-        cache=tuple((n, size) for n, size in config.cache if n in config.reduce),
+    return config.changed(lane=moved[config.lane], fuse=kept, order=order,
+        register=tuple((moved[n], size) for n, size in config.tiles_at("register")),
+        cache=tuple((n, size) for n, size in config.tiles_at("cache") if n in config.reduce),
     )  # fmt: skip

@@ -32,14 +32,17 @@ def joined(config: Config, pair: tuple[str, str], loops: Loops) -> Iterator[Chan
     The register tile is that of the inner loop, times that of the outer one where it has all iterations of the inner.
     """
     a, b = pair
-    name, tile = fused_name(a, b), dict(config.register)
+    name, tile = fused_name(a, b), dict(config.tiles_at("register"))
     inner = tile.get(b, 1)
     size = inner * tile.get(a, 1) if inner >= loops.extents[b] else inner
-    register = tuple((name if n == b else n, size if n == b else s) for n, s in config.register if n != a)
+    register = tuple((name if n == b else n, size if n == b else s) for n, s in config.tiles_at("register") if n != a)
     shared = dict(
-        fuse=(*config.fuse, pair), lane=name if config.lane == b else config.lane, register=register,
-        cache=_without(config.cache, pair), terms=tuple((name if n == b else n, s) for n, s in config.terms if n != a),
-    )  # fmt: skip
+        fuse=(*config.fuse, pair),
+        lane=name if config.lane == b else config.lane,
+        register=register,
+        cache=_without(config.tiles_at("cache"), pair),
+        terms=tuple((name if n == b else n, s) for n, s in config.tiles_at("terms") if n != a),
+    )
     for kept, dropped in ((b, a), (a, b)):
         order, reduce = (
             tuple(name if n == kept else n for n in names if n != dropped) for names in (config.order, config.reduce)
@@ -62,14 +65,14 @@ def parted(config: Config, pair: tuple[str, str], sizes: Mapping[str, int], lane
     tile: Sizes = ((b, min(size, -(-extent // unit) * unit)),)
     if size > extent and size % extent == 0:
         tile = ((a, size // extent), *tile)
-    register = (part for own in config.register for part in (tile if own[0] == name else (own,)))
+    register = (part for own in config.tiles_at("register") for part in (tile if own[0] == name else (own,)))
     order, reduce = (
         tuple(x for n in names for x in (pair if n == name else (n,))) for names in (config.order, config.reduce)
     )
     return dict(
         fuse=tuple(other for other in config.fuse if other != pair), lane=b if config.lane == name else config.lane,
-        register=tuple(register), order=order, reduce=reduce, cache=_without(config.cache, (name,)),
-        terms=tuple((b if n == name else n, s) for n, s in config.terms),
+        register=tuple(register), order=order, reduce=reduce, cache=_without(config.tiles_at("cache"), (name,)),
+        terms=tuple((b if n == name else n, s) for n, s in config.tiles_at("terms")),
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ of the steps that other configs of a device have are legal for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import permutations
 from typing import NamedTuple
 
@@ -59,7 +58,7 @@ class HardwarePoint(NamedTuple):
 
 def hardware_point(problem: Problem, config: Config, machine: Machine) -> HardwarePoint:
     """Return the facts of ``config``; ConfigError where its loops or its instruction are illegal."""
-    st: Statement = packed_statement(scheduled(problem, replace(config, split=()), machine), config, machine)
+    st: Statement = packed_statement(scheduled(problem, config.changed(split=()), machine), config, machine)
     loops, row = loops_after_fusing(st, config), hardware_row(st, config, machine)
     turned = [is_mn_major(row, n) for n in (1, 2)]
     rows = tuple(x for x in hardware_rows(st, machine) if [is_mn_major(x, n) for n in (1, 2)] == turned)
@@ -129,7 +128,10 @@ def _with_loops(
     c = at.config
     kept = [at.loops.dims[n] for n in at.loops.extents if n not in replaced]
     fuse = tuple(pair for dims in (*kept, *loops.values()) for pair in fused_chain(dims)[1])
-    register, group = (tuple((tiled if n == name else n, s) for n, s in sizes) for sizes in (c.register, c.group))
+    register, group = (
+        tuple((tiled if n == name else n, s) for n, s in sizes)
+        for sizes in (c.tiles_at("register"), c.tiles_at("group"))
+    )
     order, reduce = (_in_place(names, replaced, [*(n for n in loops if n != tiled), tiled], name)
                      for names in (c.order, c.reduce))  # fmt: skip
     return dict(fuse=fuse, register=register, group=group, order=order, reduce=reduce)

@@ -78,11 +78,23 @@ def sums_in_order(config: Config) -> tuple[object, ...]:
     """
     reduction = {*config.reduce}
     along = config.lane if config.lane in reduction or config.lane not in config.order else ""
-    depth = tuple((n, s) for n, s in config.cache if n in reduction)
-    tiles = tuple((n, s) for n, s in config.register if n in reduction)
+    depth = tuple((n, s) for n, s in config.tiles_at("cache") if n in reduction)
+    tiles = tuple((n, s) for n, s in config.tiles_at("register") if n in reduction)
     inside = None if config.then is None else sums_in_order(config.then)
     return (
-        config.target, config.instruction, config.terms, along, config.reduce, depth, tiles, config.split,
-        config.phases, config.offsets, config.flip, config.realise, config.fuse if along else (),
-        config.winograd, inside,
-    )  # fmt: skip
+        config.target,
+        config.instruction,
+        config.tiles_at("terms"),
+        along,
+        config.reduce,
+        depth,
+        tiles,
+        config.tiles_at("split"),
+        config.phases,
+        config.offsets,
+        config.flip,
+        config.realise,
+        config.fuse if along else (),
+        config.tiles_at("winograd"),
+        inside,
+    )

@@ -9,7 +9,6 @@ first-level cache.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial, reduce
 from math import prod
 
@@ -20,6 +19,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.problem.post_ops import SumPostOp
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
 from convsmith.schedule.lower import has_full_vectors
 from convsmith.schedule.registers import register_file
@@ -130,7 +130,7 @@ class Model(CostModel):
         reach = max(tile[lane] * self.row_step(lane), 1) * (BORDERS - 1)
         if self.row_step(lane) > 1 and tile[lane] > self.lanes and self.overhang(lane) > STRIDE:
             return False  # neighbouring taps miss the same lanes, and `partition` makes one piece of them
-        return taps <= Config.pieces and self.overhang(lane) <= reach and taps * tiles * products <= MOST_BORDERED
+        return taps <= DEFAULTS["pieces"] and self.overhang(lane) <= reach and taps * tiles * products <= MOST_BORDERED
 
     def overhang(self, lane: str) -> int:
         """Return the elements of a row's windows that lie before its first one and behind its last one."""
@@ -196,7 +196,9 @@ class Model(CostModel):
         outer += [n for n in (self.batch,) if n in config.order]
         outer += [n for n in pixels if n != inner] + [inner]
         order = (*outer, *(n for n in config.order if n not in outer))
-        return replace(config, order=order, pack=tuple(n for n in config.pack if n != a.name), near=((a.name, inner),))
+        return config.changed(
+            order=order, pack=tuple(n for n in config.staged("pack") if n != a.name), near=((a.name, inner),)
+        )
 
     @cached_property
     def copies_converted(self) -> bool:
@@ -215,7 +217,7 @@ class Model(CostModel):
         if not (self.copies_converted and of_image and config.realise == "peel"):
             return None
         rows = not any(len(self.dims[n]) > 1 for n in loops.of("m"))
-        return replace(config, realise="pad_copy") if rows or config.threads == 1 else None
+        return config.changed(realise="pad_copy") if rows or config.threads == 1 else None
 
     def cut_apart(self) -> int:
         """Return the number of taps for which a row of pixels, as lanes, ends at a different position."""
@@ -327,10 +329,10 @@ class Model(CostModel):
 
         Threads that share the pixels of a gradient of the weights have no blocks beside that.
         """
-        if config.realise != "peel" or config.hold or self.classes or self.phases:
+        if config.realise != "peel" or config.staged("hold") or self.classes or self.phases:
             return config
         if not self.st.constant:
-            if config.split or self.unit.rows > 1:
+            if config.tiles_at("split") or self.unit.rows > 1:
                 return config
             nests = [(loops, config), *self.with_joined_rows(config)]
             near = partial(self.cycles, near=True)
@@ -342,7 +344,7 @@ class Model(CostModel):
         if config.lane == self.batch or self.apart(config.lane) != 1 or self.turns_pages(config.lane):
             return config
         chosen = ordered(self.traffic, loops, config, self.images)
-        return replace(chosen, stream=self.streamed(loops, chosen)) if self.unit.rows > 1 else chosen
+        return chosen.changed(stream=self.streamed(loops, chosen)) if self.unit.rows > 1 else chosen
 
     def with_joined_rows(self, config: Config) -> Iterator[tuple[Loops, Config]]:
         """Yield the loops and the config of a gradient of the weights whose loops over images and their rows are one,
@@ -356,7 +358,7 @@ class Model(CostModel):
         if any(s.get(Var(images), 0) != self.sizes[rows] * s.get(Var(rows), 0) for s in steps):
             return
         reduce = (fused_name(images, rows), *(n for n in config.reduce if n not in pixels[:2]))
-        joined = replace(config, fuse=(*config.fuse, (images, rows)), reduce=reduce)
+        joined = config.changed(fuse=(*config.fuse, (images, rows)), reduce=reduce)
         yield loops_after_fusing(self.st, joined), joined
 
     def packed_once(self, loops: Loops, config: Config) -> tuple[str, ...]:
@@ -390,7 +392,7 @@ class Model(CostModel):
         Neighbouring taps share pixels, which registers must hold beside accumulators and weights.
         """
         *outer, tap, channels = config.reduce if len(config.reduce) > 1 else ("", "")
-        tile, along = dict(config.register), {d.axis for d in self.st.of("m")[-1:]} - {""}
+        tile, along = dict(config.tiles_at("register")), {d.axis for d in self.st.of("m")[-1:]} - {""}
         taps = {d.name for d in self.st.of("k") if d.axis in along and 1 < d.size <= MOST_TAPS and d.name not in tile}
         if self.unit.dot or channels != self.k or tap not in taps or loops.kinds[config.lane] != "n":
             return config
@@ -398,7 +400,7 @@ class Model(CostModel):
         vectors = tile[config.lane] // self.filled(config.lane)
         if pixels * vectors + pixels + vectors >= self.target.registers:
             return config
-        other = replace(config, reduce=(*outer, channels, tap))
+        other = config.changed(reduce=(*outer, channels, tap))
         lanes = self.sizes[self.n] / -(-self.sizes[self.n] // self.filled(config.lane))
         products = self.problem.flops_real / 2 / lanes * self.product
         now, then = (
@@ -412,7 +414,7 @@ class Model(CostModel):
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """Return ``config`` with a window's weights held in registers while pixels of its channels pass, or None."""
-        tile = dict(config.register)
+        tile = dict(config.tiles_at("register"))
         if config.lane != self.batch or not self.st.constant or self.apart(config.lane) > 1:
             return None
         if not weights_fit(loops, tile, -(-tile[config.lane] // self.lanes), self.target.registers, self.src):
@@ -420,7 +422,7 @@ class Model(CostModel):
         names = [n for n in config.order if n != self.images and loops.kinds[n] == "m"]
         channels = [n for n in config.order if n not in names and n != self.images]
         images = [n for n in config.order if n == self.images]
-        return replace(config, order=(*images, *channels, *names), hold=(self.st.b.name,))
+        return config.changed(order=(*images, *channels, *names), hold=(self.st.b.name,))
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
         """Return the terms that are placed innermost because gathers of adjacent channels share their vectors.
@@ -502,7 +504,7 @@ class Model(CostModel):
     def _prefetched(self, loops: Loops, config: Config) -> tuple[str, ...]:
         """Return the packed weights and the source, if loads of their vectors prefetch lines."""
         weights = self.st.b
-        is_packed = self.st.constant and weights.name in config.pack
+        is_packed = self.st.constant and weights.name in config.staged("pack")
         is_vectors = any(d.name == config.lane for d in self.st.of("n"))
         size = prod(weights.layout.shape) * dtype(weights.dtype).bytes
         fetched = (weights.name,) if is_packed and is_vectors and self.target.costs.prefetches(size) else ()
@@ -511,7 +513,12 @@ class Model(CostModel):
     def _prefetches_pixels(self, loops: Loops, config: Config) -> bool:
         """Return whether loads of vectors of pixels prefetch lines."""
         source, least = self.st.a, self.target.costs.prefetched_pixels
-        plain = self.st.constant and config.realise == "peel" and source.name not in config.pack and not config.near
+        plain = (
+            self.st.constant
+            and config.realise == "peel"
+            and source.name not in config.staged("pack")
+            and not config.staged_at("near")
+        )
         return plain and loops.kinds[config.lane] == "m" and 0 < least <= prod(source.layout.shape) * self.bytes
 
     def complete(self, loops: Loops, config: Config) -> Config:
@@ -520,5 +527,5 @@ class Model(CostModel):
         """
         splittable = splits(self.whole)
         if splittable and (parts := parts_of_sums(self.problem, self.whole, loops, config, self.unit, self.target)):
-            return replace(config, split=parts, order=(PART, *config.order))
+            return config.changed(split=parts, order=(PART, *config.order))
         return config if not self.st.constant else blocked(self.whole, loops, config, self.target)

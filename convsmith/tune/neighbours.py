@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from math import log2
 from typing import NamedTuple
@@ -81,7 +80,7 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
     illegal for the problem, or for another target.
     """
     try:
-        config = replace(Config.parse(text), threads=threads)
+        config = Config.parse(text).changed(threads=threads)
         if config.target != target.name or config.then is not None:
             return None
         if target.device is not None:
@@ -92,10 +91,14 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
             loops = loops_after_fusing(st, config)
             filled = filled_lanes(st, loops.dims[config.lane], ProductShape.of(st, target, config))
             whole = {**loops.extents, config.lane: -(-loops.extents[config.lane] // filled) * filled}
-            tile = tuple((n, min(size, whole[n])) for n, size in config.register)
+            tile = tuple((n, min(size, whole[n])) for n, size in config.tiles_at("register"))
             width = dict(tile)
-            cache = ((n, size // width.get(n, 1) * width.get(n, 1)) for n, size in config.cache if size < whole[n])
-            moved = replace(config, register=tile, cache=tuple(cache))
+            cache = (
+                (n, size // width.get(n, 1) * width.get(n, 1))
+                for n, size in config.tiles_at("cache")
+                if size < whole[n]
+            )
+            moved = config.changed(register=tile, cache=tuple(cache))
             plan(problem, moved, target)
     except (ConfigError, KeyError):
         return None

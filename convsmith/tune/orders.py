@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
@@ -22,7 +21,7 @@ def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Conf
     for order in dict.fromkeys(orders(loops, config, images)):
         if order == config.order:
             continue
-        other = replace(config, order=order)
+        other = config.changed(order=order)
         cycles = traffic.cycles(loops, other)
         if cycles < least:
             least, chosen = cycles, other
@@ -38,7 +37,7 @@ def with_depth_within(loops: Loops, config: Config, images: str) -> Config | Non
     if len(pixels) < 3:
         return None
     depth, rows, _ = pixels
-    return replace(config, order=tuple({depth: rows, rows: depth}.get(n, n) for n in config.order))
+    return config.changed(order=tuple({depth: rows, rows: depth}.get(n, n) for n in config.order))
 
 
 def orders(loops: Loops, config: Config, images: str) -> Iterator[tuple[str, ...]]:

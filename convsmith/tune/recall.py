@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -123,4 +122,4 @@ def chosen(rows: Sequence[Measured], threads: int, keeps_bits: bool) -> Config |
 def on_threads(config: Config, threads: int) -> Config:
     """Return the config for another number of threads."""
     then = None if config.then is None else on_threads(config.then, threads)
-    return replace(config, threads=threads, then=then)
+    return config.changed(threads=threads, then=then)

@@ -196,7 +196,9 @@ class _Race:
         """Return the model's candidates, the best of two kinds and other tiles of the first one before others."""
         kinds: dict[object, list[Config]] = {}
         for c in self.space.seeds:
-            kinds.setdefault((c.lane, c.fuse, c.instruction, c.hold, c.order, c.realise, bool(c.cache)), []).append(c)
+            kinds.setdefault(
+                (c.lane, c.fuse, c.instruction, c.staged("hold"), c.order, c.realise, bool(c.tiles_at("cache"))), []
+            ).append(c)
         heads = [group[0] for group in kinds.values()]
         others = [c for c in self.space.seeds if c not in heads]
         return [*heads[:2], *others[:2], *heads[2:3], *others[2:], *heads[3:]]

@@ -66,7 +66,7 @@ class StageConfigs:
     def has_transform(self, problem: Problem) -> bool:
         """Return whether the default config of the whole ``problem`` uses a transform, as windows of channels may."""
         has_windows = isinstance(problem, Conv) and problem.g < max(problem.ic, problem.oc) and max(problem.k) > 1
-        return has_windows and problem.accuracy != "strict" and bool(self.whole(problem, 1).winograd)
+        return has_windows and problem.accuracy != "strict" and bool(self.whole(problem, 1).tiles_at("winograd"))
 
     def by_rows(self, problem: Problem, near: bool, rows: int = 1) -> Config:
         """Return the config of a stage that computes a few ``rows`` at a time: the default one of a stage alone where
@@ -77,7 +77,7 @@ class StageConfigs:
         # Fragments read copies of windows of pixels.
         config = apart(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
         realise = config.realise if not near or config.realise in NEAR else "peel"
-        return replace(of_stage(config, "mb", "oh"), realise=realise, hold=())
+        return of_stage(config, "mb", "oh").changed(realise=realise, hold=())
 
     def _chosen_for(self, problem: Problem, rows: int) -> Conv:
         """Return the problem whose default config is that of a stage that computes a few ``rows`` at a time."""
@@ -123,7 +123,7 @@ def unfused(problem: Problem, config: Config, machine: Machine, reads_another: b
     """
     own = of_stage(config)
     source = scheduled_statement(problem, own, machine).a.name if reads_another else ""
-    return replace(own, pack=tuple(name for name in own.pack if name != source))
+    return own.changed(pack=tuple(name for name in own.staged("pack") if name != source))
 
 
 def _is_depthwise(problem: Problem) -> bool:

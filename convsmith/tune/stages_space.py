@@ -7,7 +7,6 @@ once, and whether rows that two steps read are kept. The others are those of one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from itertools import product
 
 from convsmith.diag.errors import ConfigError
@@ -15,7 +14,8 @@ from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
-from convsmith.schedule.config import HALOS, Config
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.fused import links
 from convsmith.schedule.plan import plan
 from convsmith.tune.chains import are_fusible, computes_near, config_of, stages_config
@@ -63,7 +63,7 @@ class StagesSpace(ConfigSpace):
             found = self._together[dimension](config)
         else:
             found = self._of_stages(config, dimension)
-        return ({field.name: getattr(other, field.name) for field in fields(Config)} for other in found)
+        return (other.values() for other in found)
 
     def check(self, config: Config) -> None:
         plan(self.problem, config, self.target)
@@ -139,7 +139,7 @@ class StagesSpace(ConfigSpace):
         places = _places(config)
         for n, (at, kept) in enumerate(places):
             if at:
-                halo = next(h for h in HALOS if h != kept)
+                halo = next(h for h in CONFIG_ROWS["halo"].legal if h != kept)
                 yield _chain(config.stages, [*places[:n], (at, halo), *places[n + 1 :]])
 
     def _of_stages(self, config: Config, dimension: str) -> Iterator[Config]:
@@ -166,7 +166,7 @@ def _chain(stages: Sequence[Config], places: Sequence[tuple[str, str]]) -> Confi
     """Return the config of ``stages``, each at its place."""
     config: Config | None = None
     for own, (at, halo) in reversed(list(zip(stages, places, strict=True))):
-        config = replace(own, at=at, halo=halo, then=config)
+        config = own.changed(at=at, halo=halo, then=config)
     assert config is not None
     return config
 

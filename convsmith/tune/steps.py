@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from math import inf, prod
 
 from convsmith.diag.errors import ConfigError
@@ -49,13 +48,13 @@ class Steps:
 
     def cycles(self, config: Config) -> float:
         """Return the cycles that the model expects; infinite for an illegal instruction or transform."""
-        if config.winograd:
+        if config.tiles_at("winograd"):
             try:
                 return winograd_cycles(self.problem, config, self.target)
             except ConfigError:
                 return inf
         key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,
-               config.pack if config.offsets == "sums" else ())  # fmt: skip
+               config.staged("pack") if config.offsets == "sums" else ())  # fmt: skip
         if key not in self._models:
             try:
                 self._models[key] = model_of(self.problem, config, self.target)
@@ -74,8 +73,21 @@ class Steps:
 
     def point(self, config: Config) -> Point | None:
         """Return the facts of ``config``; None where its loops or its instruction are illegal."""
-        key = (config.target, config.lane, config.fuse, config.instruction, config.terms, config.offsets, config.flip,
-               config.phases, config.pack, config.realise, config.split, config.winograd, config.block)  # fmt: skip
+        key = (
+            config.target,
+            config.lane,
+            config.fuse,
+            config.instruction,
+            config.tiles_at("terms"),
+            config.offsets,
+            config.flip,
+            config.phases,
+            config.staged("pack"),
+            config.realise,
+            config.tiles_at("split"),
+            config.tiles_at("winograd"),
+            config.tiles_at("block"),
+        )
         if key not in self._points:
             self._points[key] = self._facts(config)
         known = self._points[key]
@@ -98,15 +110,15 @@ class Steps:
 
     def _tiles(self, config: Config, loops: Loops, unit: ProductShape, filled: int) -> tuple[Tile, ...]:
         """Return the register tiles that the registers hold; the others count as refused."""
-        key = (config.lane, tuple(loops.extents.items()), unit, config.terms)
+        key = (config.lane, tuple(loops.extents.items()), unit, config.tiles_at("terms"))
         if key not in self._known_tiles:
             room = register_file(self.target, unit).count
-            plain = replace(config, register=(), cache=())
+            plain = config.changed(register=(), cache=())
             fitting = []
             for tile in all_tiles(loops, config.lane, unit, filled, room):
                 accumulators = prod(size for _, size in tile) // filled
                 is_small = unit.rows > 1 or accumulators < room  # a quick test, because most tiles fail it
-                if is_small and registers(loops, replace(plain, register=tile), self.target, unit, filled).fit:
+                if is_small and registers(loops, plain.changed(register=tile), self.target, unit, filled).fit:
                     fitting.append(tile)
                 else:
                     self.refused["registers"] += 1

@@ -8,7 +8,6 @@ and the threads of the next nest read those that the same core has written. Each
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -41,12 +40,12 @@ def share(size: int, tile: int, parts: int) -> int:
 
 def division(problem: Problem, config: Config, machine: Machine) -> Division:
     """Return the division of the nest of ``config`` among its threads; a transform divides blocks of pixels."""
-    if config.winograd:
+    if config.tiles_at("winograd"):
         return Division(True, 1 / config.threads)
-    loops = loops_after_fusing(scheduled_statement(problem, replace(config, split=()), machine), config)
+    loops = loops_after_fusing(scheduled_statement(problem, config.changed(split=()), machine), config)
     names, tiles = _divided(loops, config)
-    if config.cache and names[:1] == [config.cache[0][0]]:
-        largest = -(-tiles[0] // config.threads) * config.cache[0][1] / loops.extents[names[0]]
+    if config.tiles_at("cache") and names[:1] == [config.tiles_at("cache")[0][0]]:
+        largest = -(-tiles[0] // config.threads) * config.tiles_at("cache")[0][1] / loops.extents[names[0]]
     else:
         largest = _largest(tiles, config.threads)
     pixels = _pixels_of_threads(loops, config)
@@ -58,7 +57,10 @@ def with_own_pixels(problem: Problem, config: Config, machine: Machine, cycles: 
     threads are then expected to end sooner: cores exchange fewer lines, or more threads have work.
     """
     threads, costs = config.threads, machine.costs
-    is_whole = not (config.winograd or config.split or config.phases or config.near) and config.realise in NEAR
+    is_whole = (
+        not (config.tiles_at("winograd") or config.tiles_at("split") or config.phases or config.staged_at("near"))
+        and config.realise in NEAR
+    )
     if threads == 1 or not is_whole or cycles < costs.meeting:
         return config
     st = scheduled_statement(problem, config, machine)
@@ -75,7 +77,9 @@ def with_own_pixels(problem: Problem, config: Config, machine: Machine, cycles: 
     far = costs.streamed if weights > machine.l2.kept else 1
     again = weights * (threads - 1) / threads * far / machine.l2.rate
     longer = cycles * (part / loops.extents[pixels] - _largest(tiles, threads))
-    return replace(config, cache=((pixels, part), *config.cache)) if (again + longer) * CLEARLY < between else config
+    if (again + longer) * CLEARLY < between:
+        return config.changed(cache=((pixels, part), *config.tiles_at("cache")))
+    return config
 
 
 def _largest(tiles: list[int], threads: int) -> float:
@@ -105,12 +109,12 @@ def _divided(loops: Loops, config: Config) -> tuple[list[str], list[int]]:
     """
     left = dict(loops.extents)
     found = []
-    for name, size in config.cache:
+    for name, size in config.tiles_at("cache"):
         if loops.kinds[name] != "k" and size < left[name]:
             found.append((name, -(-left[name] // size)))
             left[name] = size
     within = [n for n in config.order if n in loops.extents]
-    if config.hold:
+    if config.staged("hold"):
         moving = [n for n, name in enumerate(within) if loops.kinds[name] != "m"]
         within = within[: moving[-1] + 1 if moving else 0]
     found += [(n, -(-left[n] // config.size(n))) for n in within if left[n] > config.size(n)]

@@ -6,7 +6,6 @@ all that one iteration reads and writes; else each iteration moves them again.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd, prod
 from typing import NamedTuple
 
@@ -108,11 +107,11 @@ class Traffic:
         """Return the operands under ``config``, which packs some of them; memory keeps ``kept`` partial sums for each
         sum.
         """
-        if (config.pack, kept) not in self.operands:
+        if (config.staged("pack"), kept) not in self.operands:
             moves = self.target.costs.result_moves * kept
-            read = [TouchedArray(view, view.name in config.pack, self.target) for view in self.st.factors]
-            self.operands[config.pack, kept] = [*read, TouchedArray(self.st.c, False, self.target, moves)]
-        return self.operands[config.pack, kept]
+            read = [TouchedArray(view, view.name in config.staged("pack"), self.target) for view in self.st.factors]
+            self.operands[config.staged("pack"), kept] = [*read, TouchedArray(self.st.c, False, self.target, moves)]
+        return self.operands[config.staged("pack"), kept]
 
     def is_far(self, config: Config) -> bool:
         """Return whether the second-level cache is too small for all that the nest reads and writes."""
@@ -136,12 +135,12 @@ class Traffic:
         The bytes are means of the estimates with and without conflicts of runs, which depend on more than strides.
         """
         lanes = self.target.width(dtype(self.st.acc))
-        parts = any(loops.kinds[n] == "k" for n, _ in config.cache) and loops.kinds[config.lane] == "k"
+        parts = any(loops.kinds[n] == "k" for n, _ in config.tiles_at("cache")) and loops.kinds[config.lane] == "k"
         operands = self.of(config, lanes if parts else 1)
         costs = self.target.costs
         held = (*(self.target.l1.bytes, self.target.l2.bytes) * 2, costs.pages_near // costs.page)
         loops_around, tile_loops = _levels(loops, config, lanes)
-        key = replace(config, order=())
+        key = config.changed(order=())
         if self.tile is None or self.tile[0] != key:
             extents: dict[str, int] = {}
             for n in loops.extents:
@@ -215,14 +214,14 @@ class _Level(NamedTuple):
 
 def _tile(config: Config, loop: str, lanes: int) -> int:
     """Return the iterations of a loop within a register tile, whose vectors have ``lanes``."""
-    return max(config.size(loop), dict(config.terms).get(loop, 1), lanes if loop == config.lane else 1)
+    return max(config.size(loop), dict(config.tiles_at("terms")).get(loop, 1), lanes if loop == config.lane else 1)
 
 
 def _levels(loops: Loops, config: Config, lanes: int) -> tuple[list[_Level], list[_Level]]:
     """Return the loops around a register tile and those of its sums, outermost first."""
     left = dict(loops.extents)
     around = []
-    for n, size in config.cache:
+    for n, size in config.tiles_at("cache"):
         if size < left[n]:
             around.append(_Level(n, -(-left[n] // size), left[n], False))
             left[n] = size

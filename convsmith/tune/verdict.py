@@ -115,7 +115,7 @@ def _terms(problem: Problem, config: Config, target: Machine) -> dict[tuple[str,
     terms: dict[tuple[str, int | None], float] = {}
     for n, (stage, own) in enumerate(zip(stages.problems, config.stages)):
         try:
-            found = expected_terms(stage.canonical(), replace(own, then=None, at="", halo="keep"), target)
+            found = expected_terms(stage.canonical(), own.changed(then=None, at="", halo="keep"), target)
         except ConvsmithError:  # a stage within another one has loops of that one
             return {}
         terms |= {(name, n): cycles for name, cycles in found.items()}

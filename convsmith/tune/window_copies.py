@@ -8,7 +8,6 @@ several rows share a fragment, where a row has fewer than a fragment.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from convsmith.ir.index import Var
@@ -68,7 +67,7 @@ class WindowModel(Model):
         windows = self.sizes[self.row] * self.room() * self.bytes
         step, taps = self.rows_apart(rows)
         most = next((n for n in (16, 8, 4, 2) if (n * step + taps) * windows <= self.target.l2.bytes // 4), 1)
-        return replace(config, cache=((rows, most),)) if 1 < most < self.sizes[rows] else config
+        return config.changed(cache=((rows, most),)) if 1 < most < self.sizes[rows] else config
 
     def rows_apart(self, rows: str) -> tuple[int, int]:
         """Return the rows of the source between two rows of the result, and those that a window has beyond that."""
@@ -93,7 +92,7 @@ class WindowModel(Model):
         loops *= prod(self.sizes[n] for n in self.taps[:-2])
         moves = self.sizes[self.row] * -(-run * 8 // self.target.vector_bits)
         again, held = 1.0, self.sizes[self.row] * self.room() * self.bytes
-        for rows, size in config.cache:
+        for rows, size in config.tiles_at("cache"):
             step, more = self.rows_apart(rows)
             again = (size * step + more) / size
             held *= size * step + more

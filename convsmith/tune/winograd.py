@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -72,7 +71,7 @@ def winograd_configs(
             except ConfigError:
                 continue
             if target.costs.prefetches_transform(_bytes_of_weights(made)):
-                base = replace(base, stream=(WEIGHTS,))
+                base = base.changed(stream=(WEIGHTS,))
             if not all(_is_transposed(copy, made, target) for copy in made.copies):
                 continue
             idle = -(-made.tasks // threads) * threads / made.tasks
@@ -127,14 +126,14 @@ def _schedules(
     fuse, outer = _fused_tiles(made)
     products = _Products(problem, made, target, fuse)
     order = (FREQUENCY, *(d.name for d in made.direct.of("batch")), base.lane, outer)
-    base = replace(base, fuse=fuse, order=order, reduce=made.product.reduce, outline=False)
+    base = base.changed(fuse=fuse, order=order, reduce=made.product.reduce, outline=False)
     own, loops, unit = product_config(base), products.loops, products.model.unit
     vectors = -(-loops.extents[base.lane] // unit.lanes)
     for tile in _tiles(loops.extents[outer], outer, vectors, base.lane, unit, target):
-        config = replace(own, register=tile)
+        config = own.changed(register=tile)
         if registers(loops, config, target, unit, unit.lanes).fit:
             emitted = products.model.emitted(loops, config)
-            yield products.cycles(config), emitted, replace(base, register=config.register)
+            yield products.cycles(config), emitted, base.changed(register=config.tiles_at("register"))
 
 
 def _fused_tiles(made: Winograd) -> tuple[tuple[tuple[str, str], ...], str]:
@@ -151,19 +150,19 @@ def transform_steps(problem: Problem, config: Config, target: Machine) -> Iterat
     """Yield the changes of a Winograd ``config`` to other tiles of pixels, and to other blocks of tiles."""
     made = winograd_of(problem, config, target, dynamic=False)
     before = _fused_tiles(made)
-    pixels = [d for d in made.direct.of("m") if d.name in dict(config.winograd)]
+    pixels = [d for d in made.direct.of("m") if d.name in dict(config.tiles_at("winograd"))]
     images = next(d for d in made.direct.of("m") if d.sort == "images")
     strides = {name: phase.stride for name, phase in phases(made.direct).items()}
     for m in PIXELS:
         sizes = tuple((d.name, m * strides.get(d.name, 1)) for d in pixels)
         for block in _blocks(images, {d.name: -(-d.size // dict(sizes)[d.name]) for d in pixels}):
             try:
-                after = winograd_of(problem, replace(config, winograd=sizes, block=block), target, dynamic=False)
+                after = winograd_of(problem, config.changed(winograd=sizes, block=block), target, dynamic=False)
             except ConfigError:
                 continue
             if config.fuse == before[0]:
                 (fuse, name), old = _fused_tiles(after), before[1]
-                register = tuple((name if n == old else n, size) for n, size in config.register)
+                register = tuple((name if n == old else n, size) for n, size in config.tiles_at("register"))
                 order = tuple(name if n == old else n for n in config.order)
                 yield dict(winograd=sizes, block=block, fuse=fuse, register=register, order=order)
 
@@ -176,7 +175,7 @@ class _Products:
         self.model = Model(problem, made.product, target, ProductShape.plain(made.product, target))
         for a, b in fuse:
             self.model.fuse(a, b)
-        self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse))
+        self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
         absent = problem.flops_dense / max(problem.flops_real, 1)  # grows with the tiles that lie at borders
         self.causes = {
             "transforms": _transforms(made, target) * absent, "copies of channels": _copies(made, target),

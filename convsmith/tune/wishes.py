@@ -9,7 +9,6 @@ and orders come last: names of loops that the values change stand in these.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError, ConvsmithError
 from convsmith.machine.base import Machine
@@ -17,6 +16,7 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import fused_dims
 from convsmith.schedule.planned import plan_for
 from convsmith.schedule.wish import Wish
@@ -65,7 +65,7 @@ def _ranked(problem: Problem, wish: Wish, default: Config, target: Machine, dyna
     if isinstance(problem, Chain) and not dynamic and not wish.is_of_joints:
         yield from _of_stages(problem, wish, default, target)
     if default.then is None and target.device is None:
-        yield from _plain(every, default.realise if dynamic else Config.realise)
+        yield from _plain(every, default.realise if dynamic else DEFAULTS["realise"])
 
 
 def _plain(every: Sequence[Config], realise: str) -> Iterator[Config]:
@@ -74,10 +74,10 @@ def _plain(every: Sequence[Config], realise: str) -> Iterator[Config]:
     """
     of_lane: dict[str, Config] = {}
     for config in every:
-        if not config.winograd:
+        if not config.tiles_at("winograd"):
             of_lane.setdefault(config.lane, config)
     for config in of_lane.values():
-        yield replace(config, register=(), order=(), reduce=(), cache=(), split=(), near=(), stream=(), hold=())
+        yield config.changed(register=(), order=(), reduce=(), cache=(), split=(), near=(), stream=(), hold=())
     for config in of_lane.values():
         lane = fused_dims(config, config.lane)[-1]
         yield Config(config.target, lane, realise=realise, pack=(), threads=config.threads)
@@ -103,7 +103,7 @@ def _of_stages(problem: Chain, wish: Wish, default: Config, target: Machine) -> 
             best = next(config for config in tries if _is_legal(own, config, target))
         except (ConfigError, StopIteration):
             return
-        whole = replace(unfused(own, best, target, n > 0), then=whole)
+        whole = unfused(own, best, target, n > 0).changed(then=whole)
     assert whole is not None
     yield whole
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import subprocess
@@ -20,6 +19,7 @@ from convsmith.compiler.service import repro
 from convsmith.problem import conv, matmul, options
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
+from convsmith.schedule.config_rows import CONFIG_ROWS
 
 LINE = "mb1ic3ih8oc4oh6kh3ph0"
 LAST = "--stag=axb --dtag=axb"
@@ -65,7 +65,7 @@ def test_a_quoted_line_is_its_words(words: list[str], line: str) -> None:
 
 def test_a_config_is_not_taken_for_a_line() -> None:
     """No decision of a config has the name of an option of problems."""
-    known = {f"--{field.name}" for field in dataclasses.fields(cs.Config)}
+    known = {f"--{word}" for word in CONFIG_ROWS}
     legal = {f"--{option}" for option in (*options._COMMON_OPTIONS, *conv._OPTIONS, *matmul._OPTIONS)}
     assert not known & legal
     config = "--target=generic --lane=oc --register=oc:4,ow:3"

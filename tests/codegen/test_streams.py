@@ -42,7 +42,7 @@ KERNEL = """kernel k(a: f32[2], b: f32[2]) #i32 #stream(a: 256)
 def loads(names: tuple[str, ...]) -> dict[str, set[str]]:
     """The registers that are loaded with the hint and without; each holds fragments of one operand."""
     with interning():
-        text = lower(plan(parse_problem(LINE), replace(Config.parse(CONFIG), stream=names), AMX)).text
+        text = lower(plan(parse_problem(LINE), Config.parse(CONFIG).changed(stream=names), AMX)).text
     found: dict[str, set[str]] = {"normal": set(), "streamed": set()}
     for name, register in re.findall(r"@llvm\.x86\.(tileload\w+)\(i8 (\d)", text):
         found["streamed" if name == "tileloaddt164" else "normal"].add(register)

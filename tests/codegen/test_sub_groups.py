@@ -260,7 +260,11 @@ def test_sums_take_half_of_the_registers(name: str) -> None:
     with interning():
         config = device_config(parse_problem(f"{LAST} --dt={type_} mb32ic256ih56oc256oh56kh3ph1"), machine)
     (lanes,) = machine.device.warps  # type: ignore[union-attr]
-    assert machine.registers // 4 <= prod(size for _, size in config.register) // lanes <= machine.registers // 2
+    assert (
+        machine.registers // 4
+        <= prod(size for _, size in config.tiles_at("register")) // lanes
+        <= machine.registers // 2
+    )
 
 
 @pytest.mark.parametrize("kind", SCALAR)

@@ -109,9 +109,9 @@ def stored(directory: Path) -> Path:
 ASKED: dict[str, Callable[[], Artifact]] = {
     "all given": lambda: compile_problem(PROBLEM, target=GENERIC, config=CONFIG),
     "problem": lambda: compile_problem(OTHER, target=GENERIC, config=CONFIG),
-    "config": lambda: compile_problem(PROBLEM, target=GENERIC, config=replace(CONFIG, outline=False)),
-    "threads": lambda: compile_problem(PROBLEM, target=GENERIC, config=replace(CONFIG, threads=2)),
-    "target": lambda: compile_problem(PROBLEM, target=target("avx2"), config=replace(CONFIG, target="avx2")),
+    "config": lambda: compile_problem(PROBLEM, target=GENERIC, config=CONFIG.changed(outline=False)),
+    "threads": lambda: compile_problem(PROBLEM, target=GENERIC, config=CONFIG.changed(threads=2)),
+    "target": lambda: compile_problem(PROBLEM, target=target("avx2"), config=CONFIG.changed(target="avx2")),
     "default": lambda: compile_problem(OTHER, target=GENERIC),
     "default of two threads": lambda: compile_problem(LARGE, target=GENERIC, threads=2),
     "default of one thread": lambda: compile_problem(LARGE, target=GENERIC),
@@ -276,7 +276,7 @@ def test_the_verifier_blames_the_pass_that_broke_the_kernel() -> None:
 def test_large_problems_are_not_interpreted() -> None:
     plain = Config("generic", "oc")
     assert Interpret.suits(PROBLEM, plain)
-    assert not Interpret.suits(PROBLEM, replace(plain, split=(("mb", 1),)))
+    assert not Interpret.suits(PROBLEM, plain.changed(split=(("mb", 1),)))
     assert not Interpret.suits(Conv.parse("mb1ic64ih56oc64oh56kh3ph1"), plain)
 
 

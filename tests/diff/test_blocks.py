@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,7 +58,7 @@ UNEVEN = [
 @pytest.mark.parametrize(("line", "words"), UNEVEN)
 def test_tiles_with_ends_of_their_own_are_exact(line: str, words: str, isa: str) -> None:
     kernel = cs.compile(line, config=f"--target={isa} {words}")
-    assert kernel.config.ends
+    assert kernel.config.tiles_at("ends")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
@@ -88,7 +87,7 @@ def test_blocks_are_exact(line: str, words: str, threads: int, isa: str) -> None
     config = Config.parse(f"--target={isa} {words} --threads={threads}")
     config = with_instruction(config, parse_problem(line), target(isa))
     kernel = cs.compile(line, config=str(config))
-    assert kernel.config.cache
+    assert kernel.config.tiles_at("cache")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
@@ -126,13 +125,13 @@ def test_blocks_where_a_tile_of_weights_outgrows_the_cache() -> None:
     """Their weights fit in their part of the second-level cache, and so do the sums between them."""
     (target,) = (t for t in LEVELS if t.name == "avx512")
     long = default_config(parse_problem("--matmul 512x16384:16384x4096"), target)
-    sizes = dict(long.cache)
+    sizes = dict(long.tiles_at("cache"))
     assert list(sizes) == ["n", "k"]
     assert sizes["k"] * long.size("n") * 4 <= target.l2.bytes // 4
     assert sizes["n"] * 512 * 4 <= target.l2.bytes
     for line in ("--matmul 512x1024:1024x4096", "--matmul 1x16384:16384x4096", "mb1ic64ih56oc64oh56kh3ph1"):
-        assert not default_config(parse_problem(line), target).cache
-    assert default_config(parse_problem("--accuracy=strict mb1ic1024ih14oc64oh14kh5ph2"), target).cache
+        assert not default_config(parse_problem(line), target).tiles_at("cache")
+    assert default_config(parse_problem("--accuracy=strict mb1ic1024ih14oc64oh14kh5ph2"), target).tiles_at("cache")
 
 
 @pytest.mark.parametrize("layout", ["abx", "axb"])
@@ -141,18 +140,18 @@ def test_blocks_of_the_pixels_of_a_gradient(layout: str) -> None:
     (target,) = (t for t in LEVELS if t.name == "avx512")
     tags = f"--dir=BWD_W --stag={layout} --dtag={layout}"
     config = default_config(parse_problem(f"{tags} mb1ic16ih256iw512oc72oh256ow512kh1kw1"), target)
-    ((loop, rows),) = config.cache
+    ((loop, rows),) = config.tiles_at("cache")
     assert (loop, config.order[0]) == ("oh", "oc")
     assert target.l2.bytes // 4 < rows * 512 * (16 + 72) * 4
     assert rows * 512 * (16 + config.size("oc")) * 4 <= target.l2.bytes
-    assert default_config(parse_problem(f"{tags} mb4ic1024ih28oc512oh28kh1"), target).cache
+    assert default_config(parse_problem(f"{tags} mb4ic1024ih28oc512oh28kh1"), target).tiles_at("cache")
     for sizes in ("mb1ic16ih28oc72oh28kh1", "mb1ic6ih256iw512oc2oh256ow512kh1kw1"):
-        assert not default_config(parse_problem(f"{tags} {sizes}"), target).cache
+        assert not default_config(parse_problem(f"{tags} {sizes}"), target).tiles_at("cache")
 
 
 def test_a_long_sum_by_default() -> None:
     kernel = cs.compile("--matmul 200x9000:9000x70", threads=2)
-    assert kernel.config.cache
+    assert kernel.config.tiles_at("cache")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
@@ -177,4 +176,4 @@ def test_one_reduction_loop_at_most() -> None:
     with pytest.raises(cs.ConfigError, match="legal is one reduction loop") as caught:
         cs.compile("ic8ih7oc8oh7kh3ph1", config=config)
     assert caught.value.code == "cache"
-    assert str(replace(Config.parse(config), cache=(("ic", 4),))).endswith("--cache=ic:4")
+    assert str(Config.parse(config).changed(cache=(("ic", 4),))).endswith("--cache=ic:4")

@@ -30,8 +30,8 @@ MIXED = (
 @pytest.mark.parametrize("line", [TWICE.format(tag="axb"), TWICE.format(tag="abx"), MIXED], ids=["axb", "abx", "mixed"])
 def test_stages_alone_use_transforms(line: str, threads: int) -> None:
     kernel = cs.compile(line, target="avx512", threads=threads)
-    assert any(stage.winograd for stage in kernel.config.stages)
-    assert len(kernel.transforms) == sum(bool(stage.winograd) for stage in kernel.config.stages)
+    assert any(stage.tiles_at("winograd") for stage in kernel.config.stages)
+    assert len(kernel.transforms) == sum(bool(stage.tiles_at("winograd")) for stage in kernel.config.stages)
     entries = kernel.artifact.entries
     assert all(entries[name].launch == host_launch(threads) for name in ("stage1", "main"))
     for real in (False, True):

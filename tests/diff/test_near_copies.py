@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from guarded import Compiled, check_result, expected
 
@@ -56,15 +54,17 @@ def check(line: str, config: Config) -> None:
 def test_a_tile_reads_a_copy(line: str, words: str, name: str, threads: int) -> None:
     lanes = TARGETS[name].lanes(64 if "f64" in line else 32)
     config = Config.parse(f"--target={name} --threads={threads} {words}")
-    tile = tuple((n, -(-size // lanes) * lanes if n == config.lane else size) for n, size in config.register)
-    check(f"{FIRST} {line}", replace(config, register=tile))
+    tile = tuple(
+        (n, -(-size // lanes) * lanes if n == config.lane else size) for n, size in config.tiles_at("register")
+    )
+    check(f"{FIRST} {line}", config.changed(register=tile))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("line", LARGE)
 def test_channels_that_are_far_apart_are_copied(line: str, threads: int) -> None:
     config = default_config(parse_problem(f"{FIRST} {line}"), TARGETS[BEST], threads)
-    assert config.near and not set(config.pack) & {name for name, _ in config.near}
+    assert config.staged_at("near") and not set(config.staged("pack")) & {name for name, _ in config.staged_at("near")}
     check(f"{FIRST} {line}", config)
 
 

@@ -171,8 +171,8 @@ def test_same_bits_every_time_and_for_any_number_of_threads(chunk: int) -> None:
     compared = 0
     for seed in range(chunk * 40, (chunk + 1) * 40):
         problem, config, target = case(seed)
-        one = build(problem, replace(config, threads=1), target)
-        four = build(problem, replace(config, threads=4), target)
+        one = build(problem, config.changed(threads=1), target)
+        four = build(problem, config.changed(threads=4), target)
         if one is None or four is None:
             continue
         data = real_data(problem, seed)

@@ -66,9 +66,9 @@ def test_splits_are_exact(line: str, words: str, isa: str) -> None:
 
 def test_few_weights_are_summed_in_parts_by_several_threads() -> None:
     line = "--dir=BWD_W --stag=axb --dtag=axb mb4ic8ih14oc8kh1"
-    assert cs.compile(line, threads=4).config.split == (("mb", 4),)
-    assert not cs.compile(line, threads=1).config.split
-    assert not cs.compile("--dir=BWD_W --stag=axb --dtag=axb mb1ic64ih14oc64kh3ph1", threads=2).config.split
+    assert cs.compile(line, threads=4).config.tiles_at("split") == (("mb", 4),)
+    assert not cs.compile(line, threads=1).config.tiles_at("split")
+    assert not cs.compile("--dir=BWD_W --stag=axb --dtag=axb mb1ic64ih14oc64kh3ph1", threads=2).config.tiles_at("split")
     verdict = verify_kernel(cs.compile(line, threads=4))
     assert verdict.ok, verdict.detail
 
@@ -80,7 +80,7 @@ def test_the_same_bits_for_the_same_number_of_threads(threads: int) -> None:
     runs = []
     for _ in range(3):
         kernel = cs.compile("--dir=BWD_W mb4ic6ih15iw13oc8kh1kw1", threads=threads)
-        assert kernel.config.split
+        assert kernel.config.tiles_at("split")
         runs.append(kernel.run(src=src, diff_dst=diff)["diff_wei"].tobytes())
     assert len(set(runs)) == 1
 
@@ -107,7 +107,7 @@ def test_few_outputs_have_the_same_bits_for_any_number_of_threads(line: str) -> 
     splits, results = set(), set()
     for threads in (1, 2, 3, 2):
         kernel = cs.compile(line, threads=threads)
-        splits.add(kernel.config.split)
+        splits.add(kernel.config.tiles_at("split"))
         results |= {kernel.run(**arrays)[problem.outputs[0].name].tobytes() for _ in range(2)}
     assert len(splits) == len(results) == 1
     ((_, parts),) = splits.pop()
@@ -125,7 +125,7 @@ def test_few_outputs_have_the_same_bits_for_any_number_of_threads(line: str) -> 
 )  # fmt: skip
 @pytest.mark.parametrize("threads", [1, 16])
 def test_many_outputs_and_short_sums_are_not_split(line: str, threads: int) -> None:
-    assert not cs.compile(line, threads=threads).config.split
+    assert not cs.compile(line, threads=threads).config.tiles_at("split")
 
 
 @pytest.mark.parametrize(

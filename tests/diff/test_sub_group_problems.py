@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from opencl_driver import require_opencl
@@ -34,7 +33,7 @@ def fragment_config(problem: Problem, machine: Machine, rng: random.Random) -> C
                 continue
             config = rng.choice(found)
             if rng.random() < 0.3:
-                config = replace(config, pad=(), buffers=1)
+                config = config.changed(pad=(), buffers=1)
             try:
                 device_plan(problem, config, machine)
             except ConfigError:

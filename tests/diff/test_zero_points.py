@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from guarded import Array, Compiled, check_result, expected
@@ -117,8 +115,8 @@ def test_parts_that_do_not_fit_32_bits(dt: str, isa: str) -> None:
 @pytest.mark.parametrize("offsets", ["each", "sums"])
 def test_both_ways_give_the_same_bits(offsets: str) -> None:
     problem, target = parse_problem(f"--dt=u8:s8:s32 {KINDS['padded']}"), host_targets()[0]
-    config = replace(default_config(problem, target), offsets=offsets)
+    config = default_config(problem, target).changed(offsets=offsets)
     if offsets == "each":
-        config = replace(config, instruction="", terms=())
+        config = config.changed(instruction="", terms=())
     arrays = at_the_ends(problem, 2)
     check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from guarded import Array, Compiled, check_result, expected
@@ -68,8 +66,8 @@ def arrays_of(problem: Problem, seed: int) -> dict[str, Array]:
 
 def through_a_table(problem: Problem, target: Machine, table: str = "sections") -> list[Config]:
     """The default config, reading through a table: with zero points taken off each factor, and off the sums."""
-    config = replace(default_config(problem, target, 2), realise="indirection", table=table, pieces=8)
-    each = replace(config, offsets="each", flip=(), instruction="", terms=())
+    config = default_config(problem, target, 2).changed(realise="indirection", table=table, pieces=8)
+    each = config.changed(offsets="each", flip=(), instruction="", terms=())
     return [config, each] if config.offsets == "sums" else [each]
 
 
@@ -120,7 +118,7 @@ def test_one_sum_of_weights_serves_all_pixels() -> None:
     with interning():
         config = Config.parse("--target=generic --lane=oc --register=oc:4 --offsets=sums --pack=wei")
         shapes = [
-            scheduled(problem, replace(config, realise=realise), target).sums[0].layout.shape
+            scheduled(problem, config.changed(realise=realise), target).sums[0].layout.shape
             for realise in ("peel", "indirection")
         ]
         assert statement(problem, target).sums == () and shapes == [(4, 6), (6,)]

@@ -183,7 +183,7 @@ def test_a_second_compile_is_a_load(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for dims, n, config in (
         ("mb,ih", 1, None),
         ("mb,ih,iw", 2, None),
-        ("mb,ih,iw", 1, replace(first.config, register=())),
+        ("mb,ih,iw", 1, first.config.changed(register=())),
     ):
         with pytest.raises(cs.InternalError) as error:  # another requirement, number of threads, or config
             CompiledKernel(p, target, config, n, dynamic=dims)
@@ -288,7 +288,7 @@ def test_every_step_computes_the_same(src: str, dst: str, options: str, line: st
     with interning():
         q = Conv.parse(f"--stag={src} --dtag={dst} {options} {line}{sizes}")
         p = general(check_dynamic(q)).canonical()
-        config = replace(dynamic_config(p, target, threads), drain=threads == 2)
+        config = dynamic_config(p, target, threads).changed(drain=threads == 2)
         made = plan(p, config, target, requirements(q, ()))
         run_steps(made.program.naive(), made.pipeline, [AtSizes(q, instructions, ("dst",), table=True)])
 

@@ -124,7 +124,7 @@ def test_every_step_computes_the_same(options: str, line: str, sizes: str, threa
         p = general(check_dynamic(q)).canonical()
         config = dynamic_config(p, target, threads)
         if threads == 2 and isinstance(q, Conv):
-            config = replace(config, realise="mask", offsets="each", flip=())
+            config = config.changed(realise="mask", offsets="each", flip=())
         made = plan(p, config, target, requirements(q, ()))
         for kernel in made.kernels:
             if kernel.statement.when in ("main", "after"):
@@ -139,7 +139,7 @@ def test_a_kernel_may_test_each_tap_instead(deconv: str) -> None:
     line = f"{deconv}mb1ic3iw9ih9oc17kh3kw3sh2sw2ph1pw1"
     table = cs.compile(line, dynamic="mb,ih,iw", threads=1)
     assert table.config.realise == "indirection"
-    tested = cs.compile(line, dynamic="mb,ih,iw", config=replace(table.config, realise="mask"))
+    tested = cs.compile(line, dynamic="mb,ih,iw", config=table.config.changed(realise="mask"))
     w = np.random.default_rng(1).integers(-4, 5, (17, 3, 3, 3)).astype(np.float32)
     for ih, iw in ((1, 1), (5, 13), (24, 3)):
         x = np.random.default_rng(2).integers(-4, 5, (2, 3, ih, iw)).astype(np.float32)

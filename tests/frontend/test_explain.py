@@ -61,7 +61,7 @@ def test_arrays_of_transforms_share_memory_with_those_of_the_block() -> None:
     """The array of the input transform is dead before products are stored; that of the output transform begins later.
     """
     kernel = cs.compile("--stag=axb --dtag=axb mb1ic64ih56oc64oh56kh3ph1", target="avx512", threads=1)
-    assert kernel.config.winograd
+    assert kernel.config.tiles_at("winograd")
     page = kernel.explain().split("\n")
     start = next(n for n, row in enumerate(page) if row.startswith("storage "))
     rows = [row[14:] for row in page[start : start + 5]]

@@ -170,7 +170,7 @@ def test_entries_are_requantised_while_packing(isa: str, types: str) -> None:
     points = "--attr-zero-points=src:per_dim_0+wei:per_oc"
     line = f"--matmul --bits=7:5 --rounding=probabilistic --dt={types} {points} 19x70:70x37"
     kernel = cs.compile(line, target=isa, threads=1)
-    assert kernel.config.pack == ("src", "wei") and kernel.config.offsets == "sums"
+    assert kernel.config.staged("pack") == ("src", "wei") and kernel.config.offsets == "sums"
     arrays = random_arrays(kernel.problem, 1)
     for name in ("src", "wei"):
         limits = np.iinfo(arrays[name].dtype)

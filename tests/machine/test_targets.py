@@ -15,7 +15,7 @@ from convsmith.machine.aarch64.levels import LEVELS as AARCH64
 from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
 from convsmith.machine.generic.level import level
 from convsmith.machine.x86.levels import LEVELS
-from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import CONFIG_ROWS
 
 BYTES = ("u8", "s8", "s32")
 FRAGMENTS = [fragment_dot(f"fragment_{k}", (2, k, 16, 4), BYTES, "", "", (), "") for k in (2, 8, 4)]
@@ -116,12 +116,12 @@ def test_caches_of_the_levels() -> None:
 
 
 def test_levels_of_tiles_are_decided_by_the_config() -> None:
-    """A level whose tiles a memory or registers hold has a field of the config with its name."""
+    """A level whose tiles a memory or registers hold is a level of a config's tiles with its name."""
     for target in (*LEVELS, level()):
         assert [x.name for x in target.levels] == ["thread", "cache", "register", "instruction"]
         held = {x.name: x.holders for x in target.levels if x.holders}
         assert held == {"cache": target.memories, "register": target.register_files}
-        assert held.keys() <= {f.name for f in fields(Config)}
+        assert held.keys() <= {row.name for row in CONFIG_ROWS.values() if row.kind == "level"}
         assert len(target.register_files) == 1 + (target.fragments is not None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import random
-from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -83,12 +82,12 @@ def test_the_packed_operand_in_the_order_of_the_nest(seed: int) -> None:
     rng = random.Random(seed)
     problem = random_problem(rng, 400)
     target = small_target(rng.choice((2, 4)))
-    config = replace(random_config(rng, problem, target), threads=1, realise=rng.choice(("peel", "mask")))
+    config = random_config(rng, problem, target).changed(threads=1, realise=rng.choice(("peel", "mask")))
     with interning():
         try:
             plain_statement = statement(problem, target)
             sides = (plain_statement.b.name, plain_statement.a.name)
-            config = replace(config, pack=sides[: rng.choice((1, 2))])
+            config = config.changed(pack=sides[: rng.choice((1, 2))])
             made = plan(problem, config, target)
             kernel, steps = made.program.naive(), made.pipeline
             places = [n for n, step in enumerate(steps) if step.run is derive_packing]

@@ -27,7 +27,7 @@ LINES = (
 @pytest.mark.parametrize("line", LINES)
 def test_kernels_are_exact_under_four_schedules(line: str) -> None:
     config = Config.parse(made(line, "", "sm_90a").config)
-    assert (config.realise, config.pack) == ("hardware", ("wei",))
+    assert (config.realise, config.staged("pack")) == ("hardware", ("wei",))
     check(line, "", "sm_90a")
 
 
@@ -56,4 +56,4 @@ def test_the_kernel_for_weights_that_are_not_finite_takes_the_packed_ones(line: 
 def test_kernels_for_sizes_of_the_call_pack_nothing() -> None:
     """Packed weights then serve all of them."""
     kernel = CompiledKernel(parse_problem(LINES[1]), target("sm_90a"), dynamic="mb,ih,iw")
-    assert not kernel.config.pack
+    assert not kernel.config.staged("pack")

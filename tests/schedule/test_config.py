@@ -10,7 +10,8 @@ from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.registry import target
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.schedule.config import OFFSETS, REALISATIONS, TABLES, Config
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS
 from convsmith.schedule.micro_kernel import MicroKernelPlan
 
 HEAD = "--target=avx2 --lane=oc"
@@ -18,12 +19,11 @@ WORDS = [
     "", "--fuse=oh+ow,mb+oh_ow", "--register=oc:32,ow:14", "--order=mb,oc,oh", "--reduce=kh,ic", "--terms=ic:4",
     "--register=oc:8 --cache=oc:64,ic:128", "--split=mb:3", "--pack=", "--pack=src,wei", "--hold=wei", "--drain=yes",
     "--register=kw:5 --ends=kw:6,kw:7", "--register=oc:32 --remainder=oc:8",
-    "--register=oc:2 --group=oc:32,ic:8", "--shared=src,wei", "--pad=wei:1", "--split=mb:3 --join=atomic",
-    "--swizzle=src:4,wei:1", "--shared=wei --buffers=3 --copies=async", "--barriers=split",
+    "--register=oc:2 --group=oc:32,ic:8", "--shared=src,wei", "--shared=wei --pad=wei:1", "--split=mb:3 --join=atomic",
+    "--shared=src,wei --swizzle=src:4,wei:1", "--shared=wei --buffers=3 --copies=async", "--barriers=split",
     "--near=src+oh,wei+oc:64",
     "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--terms=ic:4 --cache=ic:8",
-    *(f"--realise={word}" for word in REALISATIONS), *(f"--table={word}" for word in TABLES),
-    *(f"--offsets={word}" for word in OFFSETS),
+    *(f"--{name}={word}" for name in ("realise", "table", "offsets") for word in CONFIG_ROWS[name].legal),
 ]  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def test_what_is_printed_is_read(words: str) -> None:
     config = Config.parse(f"{HEAD} {words}")
     assert Config.parse(str(config)) == config
     for word in words.split():
-        known = word in (f"--{name}={getattr(Config('', ''), name)}" for name in ("realise", "table", "offsets"))
+        known = word in (f"--{name}={DEFAULTS[name]}" for name in ("realise", "table", "offsets"))
         assert known or word in str(config).split()
 
 

@@ -63,7 +63,7 @@ def test_pipelined_copies_compute_the_same(kind: str, count: int, ahead: int) ->
             parse_problem(problem), Config.parse(f"--target=opencl --pack= {config}"), target("opencl")
         )
         main = plan.main
-        copies = tuple(f"{name}_s" for name in main.config.shared)
+        copies = tuple(f"{name}_s" for name in main.config.staged("shared"))
         single = made(plan, plan.pipeline)
         kernel = made(plan, pipelined(plan.pipeline, main.nest.steps[-1].name, copies, count, ahead))
         found = [x for x in statements_of(kernel.body) if isinstance(x, (Barrier, AsyncCopy, Wait))]

@@ -243,7 +243,7 @@ def test_sums_in_fragments_are_not_joined_atomically(level: str) -> None:
     """The default config on fragments of a gradient, with its reduction in parts that groups would add."""
     machine = target(level)
     problem = parse_problem("--dir=BWD_W --dt=f16:f32:f16 --stag=axb --dtag=axb mb4ic64ih8oc64kh1").canonical()
-    config = replace(device_config(problem, machine), split=(("mb", 2),), join="atomic")
+    config = device_config(problem, machine).changed(split=(("mb", 2),), join="atomic")
     assert any(word in config.instruction for word in ("mma", "dpas"))
     with pytest.raises(ConfigError, match=r"--join=atomic: .* keeps its sums in fragments"):
         device_plan(problem, config, machine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,7 +14,8 @@ from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule import group, hardware
-from convsmith.schedule.config import MOST_BUFFERS, Config
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import MOST_BUFFERS
 from convsmith.schedule.device import device_plan
 from convsmith.statement.parts import parted
 from convsmith.statement.views import statement
@@ -76,7 +76,7 @@ def test_the_copy_engine_brings_operands(line: str) -> None:
 ])  # fmt: skip
 def test_weights_that_the_engine_cannot_bring_are_packed(line: str) -> None:
     config = default(line)
-    assert config.realise == "hardware" and config.pack == ("wei",)
+    assert config.realise == "hardware" and config.staged("pack") == ("wei",)
     with one_table():
         assert device_config(parse_problem(line), target("sm_90a"), packs=False).realise != "hardware"
 
@@ -117,7 +117,7 @@ def test_the_plan_says_what_bounds_its_rate(
 ])  # fmt: skip
 def test_sums_of_few_weights_have_parts(line: str, split: bool) -> None:
     """Parts are whole steps: images of 49 pixels are not, in three of them."""
-    assert bool(default(line).split) is split
+    assert bool(default(line).tiles_at("split")) is split
 
 
 @pytest.mark.parametrize("line", REFUSED)
@@ -156,12 +156,12 @@ def test_a_predicate_gives_the_error_of_planning(line: str) -> None:
         st, config, found = statement(problem, machine), default(line), set()
         for sizes in product((1, 2, 3), (1, 4, 40), (1, 3, 8), (1, 4, 64)):
             *tile, slots = sizes
-            group = tuple((n, size * factor) for (n, size), factor in zip(config.group, tile))
-            other = replace(config, group=group, buffers=min(slots, MOST_BUFFERS))
-            flaw = hardware.hardware_flaw(parted(st, config.split), other, machine)
+            group = tuple((n, size * factor) for (n, size), factor in zip(config.tiles_at("group"), tile))
+            other = config.changed(group=group, buffers=min(slots, MOST_BUFFERS))
+            flaw = hardware.hardware_flaw(parted(st, config.tiles_at("split")), other, machine)
             found.add(flaw is None)
             try:
-                hardware.hardware_plan(parted(st, config.split), other, machine)
+                hardware.hardware_plan(parted(st, config.tiles_at("split")), other, machine)
                 assert flaw is None
             except ConfigError as error:
                 assert flaw is not None and (error.code, error.message) == (flaw.code, flaw.message)

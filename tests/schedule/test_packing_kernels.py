@@ -55,7 +55,7 @@ def chosen(line: str, isa: str) -> tuple[Problem, Config, Machine]:
     problem, level = parse_problem(line).canonical(), target(isa)
     config = default_config(exact(problem), level)
     both = line.startswith("--matmul") and config.offsets == "each"
-    return problem, replace(config, pack=SIDES) if both else config, level
+    return problem, config.changed(pack=SIDES) if both else config, level
 
 
 def packed(pack: Kernel, given: np.ndarray, level: Machine) -> np.ndarray:
@@ -140,7 +140,7 @@ def test_threads_share_a_copy(line: str, pack: tuple[str, ...], isa: str, monkey
     monkeypatch.setattr(packing, "FEW", 0)
     problem, config, level = chosen(line, isa)
     level = replace(level, costs=replace(level.costs, thread_start=0))
-    config = replace(config, pack=pack or config.pack, threads=3)
+    config = config.changed(pack=pack or config.staged("pack"), threads=3)
     with interning():
         made = plan(problem, config, level)
         kernel = run_steps(made.program.naive(), made.pipeline)
@@ -171,7 +171,7 @@ def test_threads_share_a_copy(line: str, pack: tuple[str, ...], isa: str, monkey
 def test_a_short_copy_starts_no_threads() -> None:
     problem, config, level = chosen("--dir=BWD_W --stag=abx --dtag=abx mb2ic20ih5oc40oh5kh3ph1", LEVELS[-1])
     with interning():
-        artifact = build_artifact(problem, replace(config, threads=2), level)
+        artifact = build_artifact(problem, config.changed(threads=2), level)
     assert artifact.entries["main"].launch.threads == 2 and artifact.entries["pack"].launch.threads == 1
 
 
@@ -195,7 +195,7 @@ def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
         pytest.skip(f"this machine lacks {isa}")
     problem, config, level = chosen(line, isa)
     products = [c.config for c in candidates(problem, level, 1) if c.config.instruction]
-    config = replace(products[0] if products else config, pack=("wei",))
+    config = (products[0] if products else config).changed(pack=("wei",))
     with interning():
         made = plan(problem, config, level)
         (pack,) = run_steps(made.program.naive(), made.pipeline).packs
@@ -211,7 +211,7 @@ def test_vectors_are_read_and_written(line: str, isa: str, row: str) -> None:
 def test_sums_of_packed_bytes_are_made_by_a_dot_product(isa: str, row: str) -> None:
     problem, config, level = chosen("--dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic64ih9oc64oh9kh3ph1", isa)
     with interning():
-        made = plan(problem, replace(config, pack=("wei",)), level)
+        made = plan(problem, config.changed(pack=("wei",)), level)
         (pack,) = run_steps(made.program.naive(), made.pipeline).packs
         found = run_steps(pack, packing.packing_steps(pack, level))
     assert f"{row}(" in str(found)
@@ -229,7 +229,7 @@ def test_lines_stay_until_all_of_each_is_read(isa: str, line: str, operand: str,
     """Where lines are read in parts, the loop over parts is around a block whose lines the first-level cache holds."""
     level = next(x for x in levels.LEVELS if x.name == isa)  # with costs that are the same on every machine
     problem = parse_problem(f"--matmul {line}").canonical()
-    config = replace(default_config(exact(problem), level), pack=(operand,), stream=())
+    config = default_config(exact(problem), level).changed(pack=(operand,), stream=())
     with interning():
         made = plan(problem, config, level)
         (pack,) = run_steps(made.program.naive(), made.pipeline).packs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 from math import prod
 
 import pytest
@@ -125,5 +125,5 @@ def test_vectors_of_packed_weights_alone_can_be_streamed() -> None:
         (step,) = (s for s in plan(problem, config, target).pipeline if s.run is stream)
         assert [name for name, _ in step.args[0]] == ["wei_p"]
         with pytest.raises(ConfigError, match="--stream=wei: legal are") as caught:
-            plan(problem, replace(config, pack=()), target)
+            plan(problem, config.changed(pack=()), target)
     assert caught.value.code == "stream"

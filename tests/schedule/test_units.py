@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from convsmith.diag.errors import ConfigError
@@ -121,7 +119,7 @@ def test_what_is_flipped_by_default(dt: str, isa: str) -> None:
 @pytest.mark.parametrize("dt", ["u8:u8:s32", "s8:s8:s32", "s8:u8:s32"])
 def test_fragments_take_bytes_of_any_signs(dt: str) -> None:
     config = default_config(parse_problem(f"--dt={dt} {LAYER.replace('ic8', 'ic64')}"), TARGETS["avx512_amx"])
-    assert config.flip == () and dict(config.terms) == {"ic": 64}
+    assert config.flip == () and dict(config.tiles_at("terms")) == {"ic": 64}
 
 
 @pytest.mark.parametrize("name", SUMMED)
@@ -154,7 +152,7 @@ def test_a_config_names_the_instruction(words: str, error: str) -> None:
         st = statement(parse_problem(f"--dt=u8:s8:s32 {LAYER}"), target)
         config = Config.parse(f"--target=avx512_vnni {words}")
         assert not ProductShape.of(st, target, config).dot
-        named = replace(config, instruction="vpdpbusd_512")
+        named = config.changed(instruction="vpdpbusd_512")
         if not error:
             assert ProductShape.of(st, target, named) == ProductShape(16, 4, True, name="vpdpbusd_512")
             return
@@ -162,7 +160,7 @@ def test_a_config_names_the_instruction(words: str, error: str) -> None:
             ProductShape.of(st, target, named)
         assert str(caught.value) == f"--instruction=vpdpbusd_512: {error}"
         with pytest.raises(ConfigError, match="legal for products of u8:s8:s32 on avx512_vnni are vpdpbusd_512"):
-            ProductShape.of(st, target, replace(config, instruction="vdpbf16ps_512"))
+            ProductShape.of(st, target, config.changed(instruction="vdpbf16ps_512"))
 
 
 PIXELS = "its rows are pixels along ow: legal is a register tile of that loop alone, beside oc"

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from convsmith.diag.errors import ConfigError
-from convsmith.schedule.config import WORDS, Config
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.wish import Wish, read_decisions
 
 ONE = Config("avx2", "oc", register=(("ow", 3), ("oc", 16)), order=("mb", "oh", "ow", "oc"))
-TWO = replace(ONE, then=replace(ONE, realise="mask"))
+TWO = ONE.changed(then=ONE.changed(realise="mask"))
 
 
 def wish(text: str) -> Wish:
@@ -52,7 +53,8 @@ def test_any_other_text_is_a_wish_that_prints(text: str, target: str, threads: i
     ("--register=ow", "syntax", "does not read as register; for example --register="),
     ("--threads=2 / --threads=3", "then", "all statements have one --threads"),
     ("--target=avx2 --lane=oc / --lane=oc", "syntax", "--target= is missing"),
-    *((f"--{name}=guess", name, f"--{name}=guess is unknown; legal are {', '.join(WORDS[name])}") for name in WORDS),
+    *((f"--{name}=guess", name, f"--{name}=guess is unknown; legal are {', '.join(row.legal)}")
+      for name, row in CONFIG_ROWS.items() if row.legal),
 ])  # fmt: skip
 def test_what_no_wish_says(text: str, code: str, said: str) -> None:
     with pytest.raises(ConfigError) as found:
@@ -72,7 +74,7 @@ def test_values_that_a_config_lacks(text: str, config: Config, count: int) -> No
 
 
 def test_values_replace_those_of_every_statement_or_of_each() -> None:
-    assert wish("--realise=mask").applied(ONE) == replace(ONE, realise="mask")
+    assert wish("--realise=mask").applied(ONE) == ONE.changed(realise="mask")
     assert [c.realise for c in wish("--realise=pad_copy").applied(TWO).stages] == ["pad_copy", "pad_copy"]
     changed = wish("--pieces=2 / --realise=peel").applied(TWO)
     assert [(c.pieces, c.realise) for c in changed.stages] == [(2, "peel"), (8, "peel")]

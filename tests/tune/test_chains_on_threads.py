@@ -65,24 +65,24 @@ def test_stages_without_rows_stay_apart_on_threads() -> None:
 def test_each_thread_computes_pixels_of_its_own(line: str, tile: tuple[str, int]) -> None:
     problem = parse_problem(line).canonical()
     config = default_config(problem, LEVEL, 2)
-    assert config.cache == (tile,)
-    assert not division(problem, replace(config, cache=()), LEVEL).own_pixels
+    assert config.tiles_at("cache") == (tile,)
+    assert not division(problem, config.changed(cache=()), LEVEL).own_pixels
     assert division(problem, config, LEVEL) == (True, 0.5)
 
 
 def test_threads_share_channels_where_weights_are_large() -> None:
     problem = parse_problem("--stag=axb --dtag=axb mb1ic512ih7oc512kh3ph1").without_transforms().canonical()
     config = default_config(problem, LEVEL, 2)
-    assert not config.cache
+    assert not config.tiles_at("cache")
     planes = parse_problem("--stag=abx --dtag=abx g192mb1ic192ih28oc192kh3ph1").canonical()
-    assert not default_config(planes, LEVEL, 2).cache  # channels of a thread are neighbours in memory
+    assert not default_config(planes, LEVEL, 2).tiles_at("cache")  # channels of a thread are neighbours in memory
 
 
 def test_the_largest_part_counts_whole_tiles() -> None:
     problem = parse_problem("--stag=axb --dtag=axb g16mb1ic16ih55oc16kh3ph1").canonical()
     config = default_config(problem, LEVEL, 2)
-    assert config.hold
+    assert config.staged("hold")
     rows = share(55, config.size("oh"), 2)
-    assert config.cache == (("oh", rows),)
+    assert config.tiles_at("cache") == (("oh", rows),)
     assert division(problem, config, LEVEL).largest == rows / 55
-    assert division(problem, replace(config, cache=()), LEVEL).largest == 1  # one block of channels
+    assert division(problem, config.changed(cache=()), LEVEL).largest == 1  # one block of channels

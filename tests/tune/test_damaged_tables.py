@@ -87,7 +87,7 @@ def test_a_config_of_which_no_kernel_is_made_is_one_warning(
     assert len(caught) == 1
 
 
-PLANNED = replace(FIRST, register=(("oc", 2), ("ow", 8)))
+PLANNED = FIRST.changed(register=(("oc", 2), ("ow", 8)))
 """A config that the plan accepts."""
 REFUSALS = [cs.ConfigError("planted", "a pass refuses it"), cs.ToolchainError("a pass refuses it"),
             cs.InternalError("a pass refuses it")]  # fmt: skip

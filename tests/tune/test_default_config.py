@@ -51,9 +51,9 @@ def test_what_a_depthwise_convolution_reads_at_a_time(
     (target,) = (t for t in LEVELS if t.name == "avx512")
     sizes = f"{channels}ih{size}oh{size // stride}kh3sh{stride}ph1"
     config = default_config(parse_problem(f"--stag={layout} --dtag={layout} {sizes}"), target)
-    tile = dict(config.register)
+    tile = dict(config.tiles_at("register"))
     assert config.order[-1] == inner and tile["kh"] == tile["kw"] == 3
-    assert held is None or bool(config.hold) is held
+    assert held is None or bool(config.staged("hold")) is held
     assert pairs is None or (tile["g"] > 16) is pairs
 
 
@@ -84,7 +84,7 @@ def test_candidates_have_blocks_before_they_are_ranked() -> None:
     """The weights of a block fit in their part of the cache, in every candidate and not in the best alone."""
     (target,) = (t for t in LEVELS if t.name == "avx512")
     found = candidates(parse_problem("--matmul 512x16384:16384x4096"), target, 1)
-    blocks = {c.config.size("n"): dict(c.config.cache) for c in found if c.config.lane == "n"}
+    blocks = {c.config.size("n"): dict(c.config.tiles_at("cache")) for c in found if c.config.lane == "n"}
     assert {wide for wide, sizes in blocks.items() if not sizes} == {16}  # whose weights fit in the whole cache
     assert len(blocks) > 5 and all((b["k"] - 1) * wide * 4 < target.l2.kept for wide, b in blocks.items() if b)
 
@@ -94,7 +94,7 @@ def test_candidates_have_parts_before_they_are_ranked() -> None:
     (target,) = (t for t in LEVELS if t.name == "avx512")
     problem = parse_problem("--dir=BWD_W --stag=axb --dtag=axb mb4ic3ih32oc8oh32kh1")
     found = [c.config for c in candidates(problem, target, 4)]
-    assert len(found) > 3 and {(c.order[0], c.split) for c in found} == {("part", (("ow", 4),))}
+    assert len(found) > 3 and {(c.order[0], c.tiles_at("split")) for c in found} == {("part", (("ow", 4),))}
     assert default_config(problem, target, 4) == found[0]
 
 
@@ -154,9 +154,9 @@ def test_pixels_share_the_gathered_channels_of_groups(channels: int) -> None:
     layer = f"--stag=axb --dtag=axb g16mb1ic{16 * channels}ih28oc{16 * channels}oh28kh3ph1"
     config = default_config(parse_problem(layer), target)
     lanes = 16 - 16 % channels
-    assert dict(config.register) == {"ow": 4, "g_oc": 2 * lanes, "kh": 3, "kw": 3}
+    assert dict(config.tiles_at("register")) == {"ow": 4, "g_oc": 2 * lanes, "kh": 3, "kw": 3}
     long = default_config(parse_problem(layer.replace("kh3ph1", "kh5ph2")), target)
-    assert "kw" not in dict(long.register)
+    assert "kw" not in dict(long.tiles_at("register"))
 
 
 def test_scattered_vectors_of_a_result_are_transposed() -> None:

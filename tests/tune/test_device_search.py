@@ -75,7 +75,11 @@ def test_parts_of_a_reduction_keep_its_vectors() -> None:
     line = "--dir=BWD_W --stag=axb --dtag=axb mb4ic8iw16oc16ow16kw3pw1"
     with interning():
         space = DeviceSpace(parse_problem(line), target("sm_80"))
-        assert space.seeds[0].split and space.seeds[0].vectors and not any(map(space.refusal, space.seeds))
+        assert (
+            space.seeds[0].tiles_at("split")
+            and space.seeds[0].tiles_at("vectors")
+            and not any(map(space.refusal, space.seeds))
+        )
 
 
 DIMENSIONS = ("register", "group", "step", "copies", "rows", "shared", "vectors", "epilogue", "order", "parts")

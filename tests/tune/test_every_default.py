@@ -239,4 +239,4 @@ def test_a_gradient_of_residue_classes_is_not_packed() -> None:
     problem, machine = parse_problem(line).canonical(), next(t for t in LEVELS if t.name == "avx512_bf16")
     with interning():
         config = default_config(problem, machine, 1)
-        assert "diff_dst" not in config.pack and lower(plan(problem, config, machine)).text
+        assert "diff_dst" not in config.staged("pack") and lower(plan(problem, config, machine)).text

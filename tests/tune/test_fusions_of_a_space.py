@@ -96,7 +96,7 @@ def test_steps_that_several_stages_cannot_take_are_refused_and_counted() -> None
     """No stage packs the result of another one before it runs, and none that reads rows has a padded copy of them."""
     of, fused = chain_space(CHAIN)
     steps = [c for dimension in ("pack", "realise") for c in of.neighbours(fused, dimension)]
-    illegal = [c for c in steps if any("src" in s.pack or s.realise == "pad_copy" for s in c.stages[1:])]
+    illegal = [c for c in steps if any("src" in s.staged("pack") or s.realise == "pad_copy" for s in c.stages[1:])]
     assert illegal and {of.refusal(c) for c in illegal} == {"then"}
     assert of.refused["then"] >= len(illegal)
 

@@ -28,7 +28,7 @@ def config_of(line: str, isa: str) -> Config:
 def test_products_of_many_pixels_have_blocks_that_a_cache_holds(src: int, dst: int, size: int, isa: str) -> None:
     """Each tile of the weights reads all pixels, which are more than the cache holds; a few rows at a time it does."""
     config = config_of(f"{LAST} mb1ic{src}ih{size}oc{dst}oh{size}kh1ph0", isa)
-    (block,) = config.cache
+    (block,) = config.tiles_at("cache")
     assert block[0] == "oh"
     assert block[1] * size * (src + dst) * 4 <= TARGETS[isa].l2.bytes
 
@@ -40,24 +40,24 @@ def test_channels_first_are_packed_on_the_side_whose_result_lies_beside(
 ) -> None:
     """The input channels of 1x1 weights are neighbours in memory, and so are the results of a vector."""
     config = config_of(f"{FIRST} mb1ic{src}ih{size}oc{dst}oh{size}kh1ph0", isa)
-    assert (config.lane, config.pack) == ("ic", ("src",))
+    assert (config.lane, config.staged("pack")) == ("ic", ("src",))
 
 
 def test_lanes_lie_within_blocks_of_the_channels_beside_each_other_in_the_result() -> None:
     """Lanes along the other channels would scatter each vector of a result of 3 MiB."""
     config = config_of("--stag=aBx16b --dtag=aBx16b mb1ic2048ih8oc384oh8kh1ph0", "avx512")
-    assert (config.lane, config.pack) == ("ic", ())
+    assert (config.lane, config.staged("pack")) == ("ic", ())
 
 
 def test_what_takes_less_time_than_a_call_is_not_packed() -> None:
-    assert config_of(f"{FIRST} mb1ic16ih4iw16oc16oh4ow16kh1kw1ph0pw0", "avx512").pack == ()
+    assert config_of(f"{FIRST} mb1ic16ih4iw16oc16oh4ow16kh1kw1ph0pw0", "avx512").staged("pack") == ()
 
 
 @pytest.mark.parametrize(("channels", "blocks"), [(1024, True), (1056, False)])
 def test_pixels_that_share_sets_of_a_cache_have_blocks(channels: int, blocks: bool) -> None:
     """A group of 32 channels of all pixels fits in the second cache, unless pixels lie 4 KiB apart."""
     config = config_of(f"{LAST} g32mb1ic{channels}ih28oc{channels}oh28kh3ph1", "avx512")
-    assert bool(config.cache) == blocks
+    assert bool(config.tiles_at("cache")) == blocks
 
 
 @pytest.mark.parametrize(("channels", "packed"), [(2048, ("src", "diff_dst")), (1920, ())])
@@ -65,7 +65,7 @@ def test_pixels_in_few_sets_of_a_cache_are_packed(channels: int, packed: tuple[s
     """Pixels of 2048 channels lie 8 KiB apart, so that a few channels of all pixels are in no cache for the next tile;
     packed, they lie side by side. Blocks serve where pixels spread over more sets.
     """
-    assert config_of(f"{LAST} mb1ic{channels}ih14oc320oh14kh1ph0", "avx2").pack == packed
+    assert config_of(f"{LAST} mb1ic{channels}ih14oc320oh14kh1ph0", "avx2").staged("pack") == packed
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_pixels_in_few_sets_of_a_cache_are_packed(channels: int, packed: tuple[s
     ],
 )
 def test_taps_of_a_tile_and_windows_have_no_copies_of_their_pixels(line: str) -> None:
-    assert config_of(f"{LAST} {line}", "avx2").pack == ()
+    assert config_of(f"{LAST} {line}", "avx2").staged("pack") == ()
 
 
 @pytest.mark.parametrize("images", [1, 4])
 def test_blocks_have_rows_of_one_image(images: int) -> None:
     """A row of each of four images is more than the second-level cache holds; the rows of all images are one loop."""
     config = config_of(f"{LAST} mb{images}ic24ih320iw512oc16oh320ow512kh1kw1ph0pw0", "avx2")
-    ((loop, rows),) = config.cache
+    ((loop, rows),) = config.tiles_at("cache")
     assert loop == ("mb_oh" if images > 1 else "oh") and (("mb", "oh") in config.fuse) == (images > 1)
     assert rows * 512 * (24 + 16) * 4 <= TARGETS["avx2"].l2.bytes
 
@@ -96,7 +96,7 @@ def test_rows_that_lie_apart_stay_loops_of_their_own() -> None:
 
 
 def test_no_blocks_are_made_of_what_the_caches_hold() -> None:
-    assert config_of(f"{LAST} mb1ic64ih14oc64oh14kh3ph1", "avx512").cache == ()
+    assert config_of(f"{LAST} mb1ic64ih14oc64oh14kh3ph1", "avx512").tiles_at("cache") == ()
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
@@ -105,8 +105,8 @@ def test_threads_share_blocks_of_the_result_around_those_of_pixels(line: str, th
     """Blocks of pixels alone leave all work to one thread, and tiles without them read all pixels from far memory."""
     problem = parse_problem(f"--dir=BWD_W {LAST} {line}")
     config = default_config(problem, TARGETS["avx512"], threads)
-    *blocks, pixels = config.cache
-    assert (pixels,) == default_config(problem, TARGETS["avx512"]).cache
+    *blocks, pixels = config.tiles_at("cache")
+    assert (pixels,) == default_config(problem, TARGETS["avx512"]).tiles_at("cache")
     sizes = {"oc": 64, "ic": problem.dims["ic"], "kh": problem.k[0], "kw": problem.k[1]}
     tasks = prod(-(-sizes[n] // size) for n, size in blocks)
     most = -(-tasks // threads) * prod(size / sizes[n] for n, size in blocks)
@@ -115,7 +115,7 @@ def test_threads_share_blocks_of_the_result_around_those_of_pixels(line: str, th
 
 @pytest.mark.parametrize("line", ["mb1ic128ih112oc128oh112kh3ph1", "mb1ic256ih56oc256oh56kh3ph1"])
 def test_taps_read_the_same_rows_before_the_next_ones(line: str) -> None:
-    (block,) = config_of(f"{LAST} {line}", "avx512").cache
+    (block,) = config_of(f"{LAST} {line}", "avx512").tiles_at("cache")
     assert block[0] == "oh"
 
 
@@ -147,7 +147,7 @@ def test_weights_are_written_in_the_order_of_memory_unless_that_moves_much(src: 
 def test_all_taps_of_a_group_are_sums_of_one_tile(groups: int, size: int, result: int, stride: int) -> None:
     """Each pixel is then read once for all taps, and not once for each row of them."""
     line = f"{LAST} g{groups}mb1ic{groups}ih{size}oc{groups}oh{result}kh3sh{stride}ph1"
-    tile = dict(config_of(line, "avx512").register)
+    tile = dict(config_of(line, "avx512").tiles_at("register"))
     assert (tile["kh"], tile["kw"]) == (3, 3)
 
 
@@ -163,7 +163,10 @@ def test_all_taps_of_a_group_are_sums_of_one_tile(groups: int, size: int, result
 def test_tiles_of_equal_arithmetic_are_those_that_read_least(line: str) -> None:
     """Twice as many sums a tile halve what tiles read; tiles of one vector would load for every multiply-add."""
     config = config_of(line, "avx512")
-    wide, high = dict(config.register)[config.lane], prod(size for n, size in config.register if n != config.lane)
+    wide, high = (
+        dict(config.tiles_at("register"))[config.lane],
+        prod(size for n, size in config.tiles_at("register") if n != config.lane),
+    )
     assert wide >= 32 and high * wide // 16 >= 24
 
 
@@ -191,7 +194,9 @@ def test_runs_of_neighbours_begin_with_a_line_that_nothing_fetched() -> None:
 def test_pixels_two_apart_fill_the_lanes_of_a_group_of_few_channels(line: str, tile: dict[str, int]) -> None:
     """Groups as lanes would gather every pixel lane by lane, because their pixels lie far apart."""
     config = config_of(f"{FIRST} {line}", "avx512")
-    assert (config.lane, config.pack) == ("ow", ()) and tile.items() <= dict(config.register).items()
+    assert (config.lane, config.staged("pack")) == ("ow", ()) and tile.items() <= dict(
+        config.tiles_at("register")
+    ).items()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +208,7 @@ def test_vectors_of_groups_that_begin_within_a_block_are_packed(
     """Where a group begins is no constant, so that its vectors would be loaded lane by lane."""
     sizes = f"g8mb1ic{channels * 8}ih28oc{channels * 8}oh28kh1ph0"
     config = config_of(f"--stag=aBx16b --dtag=aBx16b {sizes}", "avx512")
-    assert (config.lane, config.pack) == (lane, pack)
+    assert (config.lane, config.staged("pack")) == (lane, pack)
 
 
 @pytest.mark.parametrize(("channels", "rows", "pages"), [(1024, 3, 84), (256, 4, 28), (2048, 1, 28), (512, 2, 28)])
@@ -221,7 +226,7 @@ def test_pages_of_pixels_whose_channels_lie_pages_apart(channels: int, rows: int
 def test_blocks_of_pixels_touch_few_pages(row: MicroArchitecture) -> None:
     """One column of all rows of four images is small, but each of its pixels lies on another page."""
     problem = parse_problem(f"--dir=BWD_W {LAST} mb4ic24ih320iw512oc16kh1kw1")
-    assert "ow" not in dict(default_config(problem, row.of(TARGETS["avx2"])).cache)
+    assert "ow" not in dict(default_config(problem, row.of(TARGETS["avx2"])).tiles_at("cache"))
     problem = parse_problem(f"--dir=BWD_W {LAST} g1056mb4ic1056ih30oc1056kh3ph1")
-    (block,) = default_config(problem, row.of(TARGETS["avx512"])).cache
+    (block,) = default_config(problem, row.of(TARGETS["avx512"])).tiles_at("cache")
     assert block[0] in ("mb", "oh")

@@ -67,7 +67,7 @@ def test_images_beyond_the_caches_pass_once_through_fragments(images: int, outer
     (level,) = (level for level in LEVELS if level.name == "avx512_amx")
     config = default_config(parse_problem(f"--dt=bf16 {LAST} mb{images}ic1024ih14oc256oh14kh1ph0"), level)
     assert config.instruction == "tdpbf16ps_16"
-    assert (config.order[0], config.stream) == (outermost, (stream,))
+    assert (config.order[0], config.staged("stream")) == (outermost, (stream,))
 
 
 def test_sums_in_registers_take_no_room_of_a_cache() -> None:

@@ -43,7 +43,7 @@ def row(config: str, line: str = LINE, threads: int = 1, **changes: object) -> M
 def others(line: str = LINE, threads: int = 1) -> list[str]:
     """Candidates of the model but the first, without transforms."""
     found = candidates(parse_problem(line), MACHINE, threads)[1:]
-    return [str(c.config) for c in found if not c.config.winograd]
+    return [str(c.config) for c in found if not c.config.tiles_at("winograd")]
 
 
 def store(path: Path, *rows: Measured) -> None:

@@ -101,13 +101,13 @@ def test_steps_from_a_transform(database: Database) -> None:
     problem = parse_problem("--stag=axb --dtag=axb mb1ic64ih28oc64oh28kh3ph1")
     with interning():
         first = candidates(problem, MACHINE, 1)[0].config
-    assert first.winograd
+    assert first.tiles_at("winograd")
     with fake(f'{{"{first}": 1.0}}') as workers:
         outcome = search(problem, MACHINE, 1, 20.0, database, workers)
         rows = database.rows()
     assert outcome.ended == "nothing better" and outcome.tried["ok"] > 10
     tried = [Config.parse(row.config) for row in rows]
-    assert len({c.winograd for c in tried}) > 1 and len({c.block for c in tried}) > 1
+    assert len({c.tiles_at("winograd") for c in tried}) > 1 and len({c.tiles_at("block") for c in tried}) > 1
 
 
 @pytest.mark.parametrize(("kind", "status", "note"), [

@@ -58,7 +58,7 @@ def test_a_dot_product_that_is_slower_than_converting_is_not_used() -> None:
 def test_a_converted_element_meets_many_vectors() -> None:
     """Among tiles that fill the registers, tiles of few rows convert less of a source that is not copied."""
     plain, half = (
-        dict(default_config(parse_problem(f"--matmul {types} 784x1152:1152x128"), LEVEL["avx512"]).register)
+        dict(default_config(parse_problem(f"--matmul {types} 784x1152:1152x128"), LEVEL["avx512"]).tiles_at("register"))
         for types in ("--dt=f32", "--dt=f16:f16:f32")
     )
     assert half["n"] > plain["n"] and half["m"] < plain["m"]

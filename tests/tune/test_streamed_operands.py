@@ -48,7 +48,7 @@ def test_what_passes_and_exceeds_the_cache_is_streamed(
     ],
 )
 def test_first_choices_stream_the_operand_that_passes(line: str, streamed: tuple[str, ...]) -> None:
-    assert default_config(parse_problem(f"{LAYOUTS} {line}"), AMX).stream == streamed
+    assert default_config(parse_problem(f"{LAYOUTS} {line}"), AMX).staged("stream") == streamed
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_first_choices_stream_the_operand_that_passes(line: str, streamed: tuple
 def test_results_beyond_the_caches_are_stored_past_them(line: str, streamed: tuple[str, ...]) -> None:
     intel = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(AVX512)
     problem = parse_problem(f"{LAYOUTS} {line}")
-    assert default_config(problem, intel).stream == streamed
-    assert default_config(problem, AVX512).stream == ()
+    assert default_config(problem, intel).staged("stream") == streamed
+    assert default_config(problem, AVX512).staged("stream") == ()
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_results_beyond_the_caches_are_stored_past_them(line: str, streamed: tup
 def test_large_results_that_are_added_to_are_prefetched_where_that_pays(line: str, streamed: tuple[str, ...]) -> None:
     intel = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server").of(AVX512)
     problem = parse_problem(f"{LAYOUTS} {line}")
-    assert default_config(problem, intel).stream == streamed
-    assert default_config(problem, AVX512).stream == ()
+    assert default_config(problem, intel).staged("stream") == streamed
+    assert default_config(problem, AVX512).staged("stream") == ()
 
 
 def test_the_space_stores_large_results_past_the_caches() -> None:
@@ -90,7 +90,7 @@ def test_the_space_stores_large_results_past_the_caches() -> None:
     with interning():
         for line in ("mb1ic64ih56oc256oh56kh1ph0", "mb2ic64ih56oc256oh56kh1ph0"):
             space = Space(parse_problem(f"{LAYOUTS} {line}").canonical(), AVX512, 1)
-            streams[line] = {c.stream for seed in space.seeds for c in space.neighbours(seed, "stream")}
+            streams[line] = {c.staged("stream") for seed in space.seeds for c in space.neighbours(seed, "stream")}
     assert list(streams.values()) == [{("wei",)}, {("wei",), ("dst",)}]
 
 
@@ -98,14 +98,14 @@ def test_the_space_streams_operands_of_fragments_and_weights_of_vectors() -> Non
     with interning():
         space = Space(parse_problem(f"--dt=bf16 {LAYOUTS} mb1ic64ih14oc64oh14kh1ph0").canonical(), AMX, 1)
         found = {c.instruction: space.neighbours(c, "stream") for c in space.seeds}
-        streams = {row: {each.stream for each in near} for row, near in found.items()}
+        streams = {row: {each.staged("stream") for each in near} for row, near in found.items()}
     assert streams == {"tdpbf16ps_16": {("src",), ("wei",)}, "vdpbf16ps_512": {("wei",)}}
 
 
 def test_streamed_operands_print_parse_and_are_renamed() -> None:
     config = Config.parse("--target=avx512_amx --lane=oc --stream=src,wei")
-    assert Config.parse(str(config)) == config and config.stream == ("src", "wei")
-    assert config.renamed({}, {"src": "inner"}).stream == ("inner", "wei")
+    assert Config.parse(str(config)) == config and config.staged("stream") == ("src", "wei")
+    assert config.renamed({}, {"src": "inner"}).staged("stream") == ("inner", "wei")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_streamed_operands_print_parse_and_are_renamed() -> None:
 )
 def test_tiles_have_all_channels_of_a_pixel_where_nothing_hides_its_results(line: str, tile: tuple[int, int]) -> None:
     config = default_config(parse_problem(f"{LAYOUTS} {line}"), AMX)
-    assert tuple(size for _, size in config.register) == tile
+    assert tuple(size for _, size in config.tiles_at("register")) == tile
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_large_weights_are_prefetched_where_that_pays(line: str, streamed: tuple
     level = next(t for t in LEVELS if t.name == "avx512")
     server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
     configs = [default_config(parse_problem(f"{LAYOUTS} {line}"), t) for t in (server.of(level), level)]
-    assert [c.stream for c in configs] == [streamed, ()]
+    assert [c.staged("stream") for c in configs] == [streamed, ()]
 
 
 @pytest.mark.parametrize(
@@ -152,10 +152,10 @@ def test_pixels_of_large_images_are_prefetched_where_that_pays(line: str, stream
     server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
     problem = parse_problem(f"--stag=abx --dtag=abx {line}")
     configs = [default_config(problem, t) for t in (server.of(level), level)]
-    assert [c.stream for c in configs] == [streamed, ()]
+    assert [c.staged("stream") for c in configs] == [streamed, ()]
 
 
 def test_tiles_are_rated_again_in_the_order_that_they_get() -> None:
     """Where weights stay and pixels pass, wide tiles read weights that the first-level cache cannot hold."""
     config = default_config(parse_problem(f"--dt=bf16 {LAYOUTS} mb1ic512ih28oc1024oh14kh1sh2ph0").canonical(), AMX)
-    assert config.order == ("mb", "oc", "oh", "ow") and dict(config.register) == {"ow": 14, "oc": 32}
+    assert config.order == ("mb", "oc", "oh", "ow") and dict(config.tiles_at("register")) == {"ow": 14, "oc": 32}

@@ -56,7 +56,7 @@ def test_default(line: str, sizes: dict[str, int]) -> None:
     for threads in (1, 2, 3):
         with cs.settings.scope(micro_architecture="generic"):
             config = default_config(parse_problem(line), target("avx512"), threads)
-        assert dict(config.winograd) == sizes
+        assert dict(config.tiles_at("winograd")) == sizes
 
 
 @pytest.mark.parametrize("line", ["mb1ic384ih13oc256kh3ph1", "--dir=BWD_D g2mb1ic256ih14oc512kh3ph1"])
@@ -64,7 +64,9 @@ def test_the_rate_of_far_lines_decides(line: str) -> None:
     with cs.settings.scope(micro_architecture="generic"):
         problem, level = parse_problem(f"--stag=abx --dtag=abx {line}"), target("avx512")
         slow = replace(level, costs=replace(level.costs, transform_far=FarRates(0.19, 0.56, 0.175)))
-        assert default_config(problem, level).winograd and not default_config(problem, slow).winograd
+        assert default_config(problem, level).tiles_at("winograd") and not default_config(problem, slow).tiles_at(
+            "winograd"
+        )
 
 
 @pytest.mark.parametrize("line", ["mb1ic16ih64oc16kh3ph1", "mb1ic128ih28oc128kh3ph1", "g2mb1ic64ih28oc128kh3ph1"])
@@ -83,14 +85,14 @@ def test_frequencies_lie_in_different_sets(line: str, level: str) -> None:
 
 
 def test_products_of_fragments_are_faster() -> None:
-    assert not default_config(parse_problem(f"--dt=bf16 {LAYER}"), target("avx512_amx")).winograd
+    assert not default_config(parse_problem(f"--dt=bf16 {LAYER}"), target("avx512_amx")).tiles_at("winograd")
 
 
 def test_threads_share_blocks_and_leave_the_numbers() -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 64, 28, 28), (64, 64, 3, 3)))
     kernels = [cs.compile(LAYER, threads=threads) for threads in (1, 2, 3)]
-    assert all(k.config.winograd for k in kernels)
+    assert all(k.config.tiles_at("winograd") for k in kernels)
     one, *others = (k(x, w) for k in kernels)
     assert all(y.tobytes() == one.tobytes() for y in others)
 
@@ -156,4 +158,4 @@ def test_memory_decides_on_tiles_and_blocks(line: str, tile: int, blocks: bool) 
     level = next(t for t in X86 if t.name == "avx2")
     server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
     config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), server.of(level))
-    assert dict(config.winograd) == {"oh": tile, "ow": tile} and bool(config.block) == blocks
+    assert dict(config.tiles_at("winograd")) == {"oh": tile, "ow": tile} and bool(config.tiles_at("block")) == blocks

@@ -115,13 +115,15 @@ def test_a_default_that_has_the_values_stays(name: str, row: str) -> None:
 
 def test_transforms_give_way_to_the_best_sum_of_products() -> None:
     problem, target = parse_problem(LAYER).canonical(), level("znver4")
-    assert _default(problem, target, 1, False).winograd
-    best = next(config for config in _candidates(problem, target, 1) if not config.winograd)
+    assert _default(problem, target, 1, False).tiles_at("winograd")
+    best = next(config for config in _candidates(problem, target, 1) if not config.tiles_at("winograd"))
     assert granted(problem, "--winograd=", target) == best
-    smaller = next(config for config in _candidates(problem, target, 1) if dict(config.winograd) == {"oh": 2, "ow": 2})
+    smaller = next(
+        config for config in _candidates(problem, target, 1) if dict(config.tiles_at("winograd")) == {"oh": 2, "ow": 2}
+    )
     assert granted(problem, "--winograd=oh:2,ow:2", target) == smaller
     tabled = granted(problem, "--realise=indirection", target)
-    assert tabled.lane == best.lane and not tabled.winograd
+    assert tabled.lane == best.lane and not tabled.tiles_at("winograd")
 
 
 def test_loops_of_other_names_need_a_config_without_tiles() -> None:
@@ -146,14 +148,14 @@ def test_a_stage_does_not_pack_the_result_of_another(text: str) -> None:
     """Alone, the second convolution packs its source, of which vectors along a row read every other pixel."""
     stages = "mb1ic16ih14oc32oh14kh3ph1", "--stag=axb mb1ic32ih14oc16oh7kh1sh2ph0"
     target = level("znver4")
-    assert "src" in granted(parse_problem(stages[1]).canonical(), "--lane=ow", target).pack
+    assert "src" in granted(parse_problem(stages[1]).canonical(), "--lane=ow", target).staged("pack")
     config = granted(parse_problem(" -> ".join(stages)).canonical(), text, target)
-    assert config.stages[1].lane == "ow" and "src" not in config.stages[1].pack
+    assert config.stages[1].lane == "ow" and "src" not in config.stages[1].staged("pack")
 
 
 def test_a_device_has_its_own_fields() -> None:
     problem, target = parse_problem(LAYER).canonical(), next(t for t in device_targets() if t.name == "sm_80")
-    assert granted(problem, "--pad= --realise=mask --shared= --copies=wait --buffers=1", target).shared == ()
+    assert granted(problem, "--pad= --realise=mask --shared= --copies=wait --buffers=1", target).staged("shared") == ()
     with pytest.raises(ConfigError, match=r"can have --realise=peel: .*legal on"):
         granted(problem, "--realise=peel", target)
 

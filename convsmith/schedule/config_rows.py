@@ -1,0 +1,600 @@
+"""The words of a config, one row each: how its value reads and prints, what names it holds, what it says, and when it
+is legal.
+
+A row is a level of tiles, a scope of stagings, a part that these have beside loop, size and operand, or a word of the
+config itself. This module knows no problem and no machine; it checks what contradicts itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, Literal
+
+from convsmith.diag.errors import ConfigError
+from convsmith.diag.expect import conforms
+from convsmith.diag.settings import MOST_THREADS
+
+if TYPE_CHECKING:
+    from convsmith.schedule.config import Config
+
+__all__ = ["CONFIG_ROWS", "DEFAULTS", "ConfigRow", "Names", "Pairs", "Sizes", "described", "place_of"]
+
+Names = tuple[str, ...]
+Pairs = tuple[tuple[str, str], ...]
+Sizes = tuple[tuple[str, int], ...]
+
+REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection", "hardware")
+MOST_BUFFERS = 8
+"""Maximum number of copies of an operand in shared memory."""
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """How values of one type stand in a text. ``read`` raises ValueError for other texts; ``renamed`` returns a value
+    with other names, given one function for each of the names of an entry.
+    """
+
+    hint: Any
+    default: Any
+    read: Callable[[str], Any]
+    print: Callable[[Any], str]
+    renamed: Callable[..., Any]
+
+
+def _flag(text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise ValueError(text)
+    return text == "yes"
+
+
+def _names(text: str) -> Names:
+    return tuple([x for x in text.split(",") if x])
+
+
+def _pairs(text: str) -> Pairs:
+    found = []
+    for x in _names(text):
+        a, plus, b = x.partition("+")
+        if not plus:
+            raise ValueError(x)
+        found.append((a, b))
+    return tuple(found)
+
+
+def _sizes(text: str) -> Sizes:
+    return tuple([(n, int(s)) for n, _, s in [x.partition(":") for x in _names(text)]])
+
+
+def sizes_text(sizes: Sizes) -> str:
+    """Return the text of pairs of a name and a number."""
+    return ",".join([f"{n}:{s}" for n, s in sizes])
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """Return the loop that ``text`` names, and the iterations of its cache tile; 0 for the innermost one. ValueError
+    where these are no number.
+    """
+    loop, colon, tile = text.partition(":")
+    return loop, int(tile) if colon else 0
+
+
+Renaming = Mapping[str, str]
+_TEXT = TextForm(str, "", str, str, lambda value, by: by(value))
+_NUMBER = TextForm(int, 1, int, str, lambda value: value)
+_FLAG = TextForm(bool, False, _flag, lambda value: "yes" if value else "no", lambda value: value)
+_NAMES = TextForm(Names, (), _names, ",".join, lambda value, by: tuple(map(by, value)))
+_PAIRS = TextForm(
+    Pairs, (), _pairs, lambda value: ",".join([f"{a}+{b}" for a, b in value]),
+    lambda value, first, second: tuple((first(a), second(b)) for a, b in value),
+)  # fmt: skip
+_SIZES = TextForm(
+    Sizes, (), _sizes, sizes_text, lambda value, by: tuple((by(n), size) for n, size in value)
+)  # fmt: skip
+
+_LOOP, _PLACE, _ARRAY = "loop", "place", "array"
+"""What an entry of a value names: a loop of the naive nest, one that may have the size of its cache tiles behind it, or
+an array of the statement.
+"""
+Kind = Literal["word", "level", "tail", "scope", "scope at a loop", "layout", "copy"]
+"""Where a config keeps the value of a row: as a word of its own, as tiles of a level, as tails of the tiles of another
+level, as stagings in a scope (at a loop), as layouts of the stagings in another scope, or as a fact of all of these.
+"""
+Machines = Literal["all", "groups", "vectors"]
+"""The machines where a row says something: all, those with groups of threads, or the others."""
+
+
+@dataclass(frozen=True)
+class ConfigRow:
+    """One word of a config's text. ``of`` names the level or the scope whose tiles or stagings a tail, a layout or a
+    copy belongs to; the order of an ``ordered`` value's entries decides.
+    """
+
+    name: str
+    form: TextForm
+    example: str
+    doc: str
+    kind: Kind = "word"
+    of: str = ""
+    default: Any = None
+    legal: Names = ()
+    holds: Names = ()
+    machines: Machines = "all"
+    ordered: bool = False
+    check: Callable[[Config, Any], None] | None = None
+
+    def fits(self, value: Any) -> bool:
+        """Return whether `value` has the row's type."""
+        return conforms(value, self.form.hint)
+
+    def text(self, value: Any) -> str:
+        """Return the word that gives the row its `value`."""
+        return f"--{self.name}={self.form.print(value)}"
+
+    def renamed(self, value: Any, loops: Renaming, arrays: Renaming) -> Any:
+        """Return `value` with other names of loops and arrays."""
+
+        def loop(name: str) -> str:
+            return loops.get(name, name)
+
+        def place(name: str) -> str:
+            first, tile = place_of(name)
+            return f"{loop(first)}:{tile}" if tile else loop(first)
+
+        by = {_LOOP: loop, _PLACE: place, _ARRAY: lambda name: arrays.get(name, name)}
+        return self.form.renamed(value, *(by[x] for x in self.holds)) if self.holds else value
+
+
+def _row(name: str, form: TextForm, example: str, doc: str, **others: Any) -> ConfigRow:
+    default = others.pop("default", others["legal"][0] if "legal" in others else form.default)
+    return ConfigRow(name, form, example, " ".join(doc.split()), default=default, **others)
+
+
+_level = partial(_row, form=_SIZES, kind="level", holds=(_LOOP,))
+_scope = partial(_row, form=_NAMES, kind="scope", holds=(_ARRAY,))
+
+
+def _check_register(config: Config, value: Sizes) -> None:
+    for name, size in value:
+        if size < 1:
+            raise ConfigError("tile-size", f"--register={name}:{size}: a tile has at least one iteration")
+
+
+def _check_terms(config: Config, value: Sizes) -> None:
+    for name, size in value:
+        if size < 1 or name in dict(config.tiles_at("register")) or name == config.lane or len(value) > 1:
+            raise ConfigError(
+                "terms", f"--terms={sizes_text(value)}: expected one loop that has no tile, and at least 1"
+            )  # fmt: skip
+
+
+def _check_cache(config: Config, value: Sizes) -> None:
+    around: dict[str, int] = {}
+    for name, size in value:
+        if size < 1 or size % max(config.size(name), config.size(name, "terms")):
+            raise ConfigError(
+                "cache", f"--cache={name}:{size}: a cache tile is a multiple of the register tile and of the terms"
+            )
+        if around.get(name, 0) % size or around.get(name) == size:
+            raise ConfigError(
+                "cache", f"--cache={name}:{around[name]},{name}:{size}: a cache tile within another of the same "
+                "loop is a smaller divisor of it",
+            )  # fmt: skip
+        around[name] = size
+
+
+def _check_ends(config: Config, value: Sizes) -> None:
+    if len(value) != 2 or len(dict(value)) != 1 or min(n for _, n in value) < 1:
+        raise ConfigError(
+            "ends", f"--ends={sizes_text(value)}: expected one loop twice, with at least 1 iteration each"
+        )  # fmt: skip
+    if uneven := {config.lane, *dict(config.tiles_at("terms"))} & set(dict(value)):
+        raise ConfigError("ends", f"--ends={sizes_text(value)}: {min(uneven)} has lanes or terms of one size")
+
+
+def _check_remainder(config: Config, value: Sizes) -> None:
+    tiles = dict(config.tiles_at("register"))
+    for name, size in value:
+        if name not in tiles or not 1 <= size <= tiles[name]:
+            raise ConfigError(
+                "remainder", f"--remainder={name}:{size}: expected 1 to {tiles.get(name, 0)}, the register tile"
+            )
+
+
+def _check_split(config: Config, value: Sizes) -> None:
+    for _, parts in value:
+        if parts < 1 or len(value) > 1:
+            raise ConfigError("split", f"--split={sizes_text(value)}: expected one loop, in at least one part")
+
+
+def _check_group(config: Config, value: Sizes) -> None:
+    for name, size in value:
+        if size < 1 or size % config.size(name):
+            raise ConfigError(
+                "group", f"--group={name}:{size}: the tile of a group is a multiple of that of a thread, "
+                f"--register={name}:{config.size(name)}",
+            )  # fmt: skip
+
+
+def _check_layout(field: str, config: Config, value: Sizes) -> None:
+    shared, other = config.staged("shared"), dict(config.layouts("swizzle" if field == "pad" else "pad"))
+    for name, size in value:
+        if name not in shared or size < 1 or name in other:
+            raise ConfigError(
+                field, f"--{field}={name}:{size}: legal are operands of --shared={','.join(shared)}, in one "
+                "of --pad= and --swizzle=, and at least 1",
+            )  # fmt: skip
+
+
+def _check_copies(config: Config, value: object) -> None:
+    if not config.staged("shared"):
+        raise ConfigError("buffers", f"--buffers={config.buffers} --copies={config.copies}: nothing without --shared=")
+
+
+def _check_buffers(config: Config, value: int) -> None:
+    if not 1 <= value <= MOST_BUFFERS:
+        raise ConfigError("buffers", f"--buffers={value}: expected 1 to {MOST_BUFFERS}")
+    _check_copies(config, value)
+
+
+def _check_flip(config: Config, value: Names) -> None:
+    if config.offsets != "sums":
+        raise ConfigError("offsets", f"--flip={','.join(value)} needs --offsets=sums")
+
+
+def _check_pieces(config: Config, value: int) -> None:
+    if value < 1:
+        raise ConfigError("pieces", f"--pieces={value}: a loop has at least one piece")
+
+
+def _check_block(config: Config, value: Sizes) -> None:
+    if not config.tiles_at("winograd"):
+        raise ConfigError("winograd", f"--block={sizes_text(value)} needs --winograd=")
+
+
+def _check_threads(config: Config, value: int) -> None:
+    if not 1 <= value <= MOST_THREADS:
+        raise ConfigError("threads", f"--threads={value}: expected 1 to {MOST_THREADS}")
+
+
+def _check_place(field: str, text: str, place: str) -> None:
+    try:
+        place_of(place)
+    except ValueError:
+        message = f"--{field}={text}: legal behind the colon are the iterations of a cache tile"
+        raise ConfigError(field, message) from None
+
+
+def _check_near(config: Config, value: Pairs) -> None:
+    for _, place in value:
+        _check_place("near", _PAIRS.print(value), place)
+
+
+def _check_at(config: Config, value: str) -> None:
+    _check_place("at", value, value)
+    if config.then is None:
+        raise ConfigError("then", f"--at={value}: the config of the next statement stands behind ' / '")
+
+
+def _check_halo(config: Config, value: str) -> None:
+    if not config.at:
+        raise ConfigError("halo", f"--halo={value} needs --at=")
+
+
+_TABLE: tuple[ConfigRow, ...] = (
+    _row("target", _TEXT, "avx512", "level of the instruction set", default=None),
+    _row(
+        "lane",
+        _TEXT,
+        "oc",
+        """loop along the vector lanes: an N or batch loop, or a K loop (then lanes hold partial
+        sums)""",
+        holds=(_LOOP,),
+        default=None,
+    ),
+    _row("fuse", _PAIRS, "oh+ow", "pairs of adjacent loops to fuse", holds=(_LOOP, _LOOP), ordered=True),
+    _level(
+        "register",
+        example="oc:32,ow:14",
+        doc="""loop -> iterations of its register tile; for the lane loop:
+        elements, a multiple of the lanes""",
+        check=_check_register,
+    ),
+    _row(
+        "order",
+        _NAMES,
+        "mb,oc,oh,ow",
+        """loops around the register tile, outermost first (other loops follow in naive
+        order)""",
+        holds=(_LOOP,),
+        ordered=True,
+    ),
+    _row(
+        "reduce",
+        _NAMES,
+        "kh,kw,ic",
+        """reduction loops, outermost first, which is also the order of the packed
+        operand (others follow)""",
+        holds=(_LOOP,),
+        ordered=True,
+    ),
+    _row(
+        "instruction",
+        _TEXT,
+        "vpdpbusd_512",
+        """row of the machine's table whose products are added up; without one,
+        elements of the type of sums are multiplied and added""",
+    ),
+    _level(
+        "terms",
+        example="ic:4",
+        doc="""a reduction loop and how many of its iterations stand innermost, within the
+        register tile: those that the instruction adds up, or straight lines that share their loads""",
+        machines="vectors",
+        check=_check_terms,
+    ),
+    _level(
+        "cache",
+        example="oc:256,ic:128",
+        doc="""loop -> iterations of its cache tile, around the register tiles,
+        outermost loop first; between cache tiles of a reduction loop, memory holds the partial sums, and the loops
+        named after it run within each. A loop that is named again has smaller tiles within its larger ones""",
+        machines="vectors",
+        ordered=True,
+        check=_check_cache,
+    ),
+    _level(
+        "ends",
+        example="kw:6,kw:7",
+        doc="""a reduction loop, twice, with the iterations of its first and of its last
+        tile where these differ from all others; any number of tiles lies between them""",
+        machines="vectors",
+        ordered=True,
+        check=_check_ends,
+    ),
+    _level(
+        "remainder",
+        kind="tail",
+        of="register",
+        example="oc:8",
+        doc="""loop -> iterations of the tiles of what its
+        register tiles leave, where its extent is known at the call; what these leave is done in powers of two""",
+        machines="vectors",
+        check=_check_remainder,
+    ),
+    _level(
+        "split",
+        example="mb:2",
+        doc="""a reduction loop and the number of parts in which it is summed, so that
+        threads share it""",
+        check=_check_split,
+    ),
+    _row(
+        "phases",
+        _NAMES,
+        "ow",
+        """pixel loops of the result that a stride divides: their residue classes become
+        columns of the product, in a loop of their own (`rw` of `ow` or `iw`)""",
+        holds=(_LOOP,),
+        machines="vectors",
+    ),
+    _row(
+        "realise",
+        _TEXT,
+        "peel",
+        """how masked elements are read: `peel` (split loops so that no test remains), `mask`
+        (test each access), `pad_copy` (padded copy first, of the type of sums where lanes are channels and no
+        instruction multiplies the floats as they are; a packed source holds the padding itself), `window_copy` (copy of
+        the windows of pixels first, in which all terms of a pixel are contiguous), `indirection` (through a pointer
+        table) or `hardware` (a copy engine brings the elements of a step, with zeros for absent ones)""",
+        legal=REALISATIONS,
+        default="peel",
+    ),
+    _row(
+        "table",
+        _TEXT,
+        "row",
+        """form of that table: taps by `row` or by `column`, `compressed` (columns shared by
+        outputs are stored once), or in `sections` (one row for all outputs without padding above and below)""",
+        legal=("row", "column", "compressed", "sections"),
+        default="sections",
+        machines="vectors",
+    ),
+    _scope("pack", example="wei", doc="operands packed in reading order", default=("wei",)),
+    _row(
+        "near",
+        _PAIRS,
+        "src+oh_ow,wei+oc:64",
+        """an operand and a loop around the register tile, each of whose iterations first
+        packs the elements of the operand that it reads, into memory that stays in a cache. It is the innermost
+        loop of that name, or that over cache tiles of a size behind a colon""",
+        kind="scope at a loop",
+        holds=(_ARRAY, _PLACE),
+        machines="vectors",
+        ordered=True,
+        check=_check_near,
+    ),
+    _scope(
+        "stream",
+        example="wei",
+        doc="""operands whose elements pass through the first-level cache once: the lines of
+        fragments are replaced first, and loads of vectors of packed weights, of pixels or of a result that is added to
+        prefetch lines; or another result, whose vectors are stored past the caches""",
+        machines="vectors",
+    ),
+    _scope(
+        "hold",
+        example="wei",
+        doc="""operands whose part for a register tile stays in registers while loops run that
+        do not move it""",
+        machines="vectors",
+    ),
+    _row(
+        "join",
+        _TEXT,
+        "atomic",
+        """how the parts of `split` come together: each has memory of its own, which is added
+        up in one order (`ordered`), or groups of threads add them to the result in any order (`atomic`)""",
+        legal=("ordered", "atomic"),
+        machines="groups",
+    ),
+    _level(
+        "group",
+        example="oc:32,ow:16,ic:8",
+        doc="""loop -> iterations of the tile of a group of threads, on machines
+        that have groups; for a reduction loop: iterations between two barriers""",
+        machines="groups",
+        check=_check_group,
+    ),
+    _scope(
+        "shared",
+        example="src,wei",
+        doc="""operands that a group of threads copies to its shared memory, a group
+        tile at a time""",
+        machines="groups",
+    ),
+    _row(
+        "pad",
+        _SIZES,
+        "wei:1",
+        """operand -> elements that each row of its copy in shared memory is longer, so that
+        columns lie in different banks""",
+        kind="layout",
+        of="shared",
+        holds=(_ARRAY,),
+        machines="groups",
+        check=partial(_check_layout, "pad"),
+    ),
+    _row(
+        "swizzle",
+        _SIZES,
+        "wei:4",
+        """operand -> elements that stay together where each row of its copy in shared
+        memory is rotated further than the one before, for the same reason; no memory is spent""",
+        kind="layout",
+        of="shared",
+        holds=(_ARRAY,),
+        machines="groups",
+        check=partial(_check_layout, "swizzle"),
+    ),
+    _level(
+        "vectors",
+        example="oc:4,ic:4",
+        doc="""loop -> neighbouring iterations of a thread that load and store at
+        once, on machines that have groups; the lane loop's tile consists of such runs""",
+        machines="groups",
+    ),
+    _row(
+        "buffers",
+        _NUMBER,
+        "2",
+        """copies of each operand in shared memory: groups fill the next ones while they use
+        the first""",
+        kind="copy",
+        of="shared",
+        machines="groups",
+        check=_check_buffers,
+    ),
+    _row(
+        "copies",
+        _TEXT,
+        "async",
+        """how elements reach shared memory: through registers of the threads that then wait
+        (`wait`), or on their own while threads go on (`async`)""",
+        kind="copy",
+        of="shared",
+        legal=("wait", "async"),
+        machines="groups",
+        check=_check_copies,
+    ),
+    _row(
+        "barriers",
+        _TEXT,
+        "split",
+        """whether threads stop where they arrive at a barrier (`whole`), or later
+        (`split`)""",
+        legal=("whole", "split"),
+        machines="groups",
+    ),
+    _scope(
+        "preload",
+        example="bia,dst",
+        doc="""operands of the epilogue (bias, scales, the summand of a `sum`) whose
+        elements a thread loads to registers before the products, on machines that have groups""",
+    ),
+    _row(
+        "offsets",
+        _TEXT,
+        "sums",
+        "whether zero points are subtracted from `each` factor or from the `sums`",
+        legal=("each", "sums"),
+    ),
+    _row(
+        "flip",
+        _NAMES,
+        "wei",
+        "bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8",
+        holds=(_ARRAY,),
+        check=_check_flip,
+    ),
+    _row(
+        "drain",
+        _FLAG,
+        "yes",
+        """whether accumulators are stored to memory, where a loop finishes them (for long
+        post-ops)""",
+        machines="vectors",
+    ),
+    _row("pieces", _NUMBER, "8", "maximum number of pieces of a partitioned loop", default=8, check=_check_pieces),
+    _row("outline", _FLAG, "no", "whether register tiles become functions", default=True),
+    _level(
+        "winograd",
+        holds=(),
+        example="oh:4,ow:4",
+        doc="""pixel loop -> pixels of a tile of Winograd's F(m, r); the
+        other words then schedule the product of a block of tiles, with the loops `f` (frequencies), `tmb th tw`
+        (tiles), `oc` and `ic`""",
+        machines="vectors",
+    ),
+    _level(
+        "block",
+        holds=(),
+        example="oh:2",
+        doc="""pixel loop -> tiles of a block, between whose transforms and
+        product arrays stay in the cache (by default all), and loop of images -> images of a block (by default one)""",
+        machines="vectors",
+        check=_check_block,
+    ),
+    _row("threads", _NUMBER, "2", "host threads", machines="vectors", check=_check_threads),
+    _row(
+        "at",
+        _TEXT,
+        "oh",
+        """loop of the next statement in whose iterations this one computes the rows that the
+        iteration reads; a loop of a later statement has the number of that one behind its name (`oh3`). It is the
+        innermost one around the register tile, or that over cache tiles of a size behind a colon (`oh:4`). Without it,
+        this statement computes all rows before the next one starts""",
+        check=_check_at,
+    ),
+    _row(
+        "halo",
+        _TEXT,
+        "recompute",
+        """whether rows that consecutive iterations of that loop read are kept for the next
+        one in a circular buffer (`keep`), or computed again (`recompute`)""",
+        legal=("keep", "recompute"),
+        check=_check_halo,
+    ),
+)
+CONFIG_ROWS: Mapping[str, ConfigRow] = {row.name: row for row in _TABLE}
+"""The rows by name, in the order in which a text has their words."""
+DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in _TABLE}
+"""The value of each word that a text does not have."""
+
+
+def described() -> str:
+    """Return the rows as a page of text: each word with an example, and what it says."""
+    indented = partial(wrap, width=114, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(line for row in _TABLE for line in (f"--{row.name}={row.example}", *indented(row.doc)))
