@@ -174,8 +174,8 @@ def test_a_stride_divides_the_work() -> None:
 )  # fmt: skip
 def test_illegal_configs_name_what_is_wrong(words: str, code: str, text: str) -> None:
     realised = "" if "realise" in words else " --realise=mask"
-    config = Config.parse(f"{HEAD} {words}{realised}")
     with interning(), pytest.raises(ConfigError) as raised:
+        config = Config.parse(f"{HEAD} {words}{realised}")
         device_plan(parse_problem("mb2ic64ih56oc512oh56kh3ph1"), config, machine())
     assert raised.value.code == code and text in str(raised.value)
 
