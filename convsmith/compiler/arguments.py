@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Argument, Role
-from convsmith.ir.buffer import Buffer
-from convsmith.ir.stmt import Kernel
 from convsmith.layout.layout import Layout
 from convsmith.problem.tensor import Tensor
+
+if TYPE_CHECKING:
+    from convsmith.ir.buffer import Buffer
+    from convsmith.ir.stmt import Kernel
 
 __all__ = ["argument_of", "buffer_argument", "packing_identity", "zero_argument"]
 

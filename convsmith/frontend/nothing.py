@@ -13,10 +13,10 @@ import numpy as np
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.compiler.arguments import argument_of
+from convsmith.diag.forking import import_lock
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.chain import Chain
 from convsmith.problem.problem import Problem
-from convsmith.problem.reference import reference, steps_type
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array, ArraySpec
 from convsmith.runtime.host_block import memory_at
@@ -80,6 +80,9 @@ class _EmptyCode:
 
     def _compute(self, arrays: dict[str, tuple[Argument, Array]]) -> None:
         """Store the outputs in their layouts, computed from all inputs."""
+        with import_lock:
+            from convsmith.problem.reference import reference, steps_type
+
         values = {argument.of or name: (argument, array) for name, (argument, array) in arrays.items()}
         known = {
             t.name: from_layout(values[t.name][1], t.layout)

@@ -17,14 +17,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from convsmith.diag.forking import cached_property, import_lock
-from convsmith.ir.index import Index, IndexLike, Var, as_index
-from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import For, Kernel, Store
-from convsmith.ir.value import Load
-from convsmith.ir.walk import loops_of, statements_of, walk
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from convsmith.ir.index import Index, IndexLike, Var
+    from convsmith.ir.stmt import Kernel
 
 LANES = "lane"
 """The file of registers that hold fragments spread over the lanes of a warp."""
@@ -32,6 +33,15 @@ BLOCK = "block"
 """The file of an operand in memory that the lanes of a warp access together, at the address of the first lane."""
 SCALE = "vscale"
 """The size, in the specification of a scalable instruction, that the machine multiplies lane counts by."""
+
+
+@cache
+def _ir() -> ModuleType:
+    """Return the functions on specifications as IR, which the tables of a machine do not need."""
+    with import_lock:
+        from convsmith.ir import specification
+
+    return specification
 
 
 @dataclass(frozen=True)
@@ -70,31 +80,26 @@ class FragmentLayout:
     @property
     def indices(self) -> tuple[Index, ...]:
         """The parsed `coords`; their variables belong to the current intern table."""
-        with import_lock:
-            from convsmith.ir.parse import parse_index
-
-        return tuple(parse_index(text) for text in self.coords)
+        found: tuple[Index, ...] = _ir().indices(self.coords)
+        return found
 
     def coordinates(self, register: IndexLike, lane: IndexLike, element: IndexLike) -> tuple[Index, ...]:
         """Return the coordinates that an element of a lane of a register holds."""
-        here = {Var(name): as_index(x) for name, x in zip("rle", (register, lane, element))}
-        return tuple(substitute(i, here) for i in self.indices)
+        found: tuple[Index, ...] = _ir().coordinates(self.coords, register, lane, element)
+        return found
 
     def places(self, scale: int = 1) -> dict[tuple[int, ...], tuple[int, int, int]]:
         """Return the register, lane and element of each coordinate, on a machine whose ``vscale`` is `scale`."""
         lanes = self.lanes * scale if self.scalable else self.lanes
         every = product(range(self.registers), range(lanes), range(self.elements))
-        indices = self.indices
-        found = {}
-        for place in every:
-            here = {Var(name): as_index(x) for name, x in zip("rle", place)}
-            found[tuple(int(substitute(i, here)) for i in indices)] = place
+        found: dict[tuple[int, ...], tuple[int, int, int]] = _ir().places(self.coords, every)
         return found
 
 
 @cache
 def _is_plain(layout: FragmentLayout) -> bool:
-    return layout.coordinates(0, 0, 1)[-1] is as_index(1)
+    step: bool = _ir().is_one(layout.coordinates(0, 0, 1)[-1])
+    return step
 
 
 @dataclass(frozen=True)
@@ -187,10 +192,8 @@ class Instruction:
     @cached_property
     def kernel(self) -> Kernel:
         """The parsed specification."""
-        with import_lock:
-            from convsmith.ir.parse import parse_kernel
-
-        return parse_kernel(self.spec)
+        kernel: Kernel = _ir().parse_kernel(self.spec)
+        return kernel
 
     @property
     def result(self) -> Operand:
@@ -239,25 +242,13 @@ class Instruction:
     @cached_property
     def loops(self) -> dict[Var, int]:
         """Iterations of each loop; of a loop over scalable lanes, for each unit of ``vscale``."""
-        # The specification may have been parsed under another intern table, so the variable is taken from the
-        # specification.
-        scale = {v: as_index(1) for v in self.kernel.sizes if v.name == SCALE}
-        loops: list[For] = list(loops_of(self.kernel.body))
-        return {x.var: int(substitute(x.hi, scale)) for x in loops}
+        found: dict[Var, int] = _ir().iterations(self.kernel, SCALE)
+        return found
 
     def steps(self, operand: int) -> dict[Var, int]:
         """Return the elements that each loop moves the operand of that number by, rows following each other."""
-        buffer = self.kernel.params[operand]
-        (store,) = (s for s in statements_of(self.kernel.body) if isinstance(s, Store))
-        reads = (v.index for v in walk(store.value) if isinstance(v, Load) and v.buffer is buffer)
-        index = store.index if store.buffer is buffer else next(reads)
-        steps: dict[Var, int] = {}
-        for dim, i in enumerate(index):
-            apart = prod(self.operands[operand].shape[dim + 1 :])
-            for atom, n in i.terms:
-                if isinstance(atom, Var):
-                    steps[atom] = steps.get(atom, 0) + n * apart
-        return steps
+        found: dict[Var, int] = _ir().steps(self.kernel, operand, self.operands[operand].shape)
+        return found
 
     @cached_property
     def _lines(self) -> list[str]:

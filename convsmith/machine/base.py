@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.instruction import (
@@ -26,8 +26,10 @@ from convsmith.ir.instruction import (
 )
 from convsmith.ir.types import DType, Half, dtype
 from convsmith.machine.costs import Costs
-from convsmith.machine.device import Device, SharedMemory
 from convsmith.machine.memory import MemoryLevel
+
+if TYPE_CHECKING:
+    from convsmith.machine.device import Device, SharedMemory
 
 TILE_LEVELS = ("thread", "cache", "register", "instruction")
 """Names of the levels of tiles of a CPU, outermost first."""
@@ -215,7 +217,9 @@ class Machine:
         type_triples = ((x, y, c) for y in dict.fromkeys((b, "s8" if b == "u8" else b))
                 for x in dict.fromkeys((a, "u8" if a == "s8" else a)))  # fmt: skip
         rows = [row for types in type_triples for row in self.vector_rows(*types)[:1]]
-        return max(rows, key=lambda row: row.terms) if rows else self.row(c, c, c)
+        if len(rows) > 1:  # the number of terms is read from a specification, which has to be parsed
+            return max(rows, key=lambda row: row.terms)
+        return rows[0] if rows else self.row(c, c, c)
 
 
 @cache

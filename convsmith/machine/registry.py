@@ -6,29 +6,41 @@ from __future__ import annotations
 
 import platform
 from functools import cache
+from importlib import import_module
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.ir.instruction import Instruction
-from convsmith.machine.aarch64.levels import LEVELS as AARCH64
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
-from convsmith.machine.hexagon.levels import LEVELS as HEXAGON
 from convsmith.machine.host import cpu_features
-from convsmith.machine.intel_gpu.levels import LEVELS as INTEL_GPU
 from convsmith.machine.micro_architectures import named, preferred
-from convsmith.machine.nvidia.host import level_here
-from convsmith.machine.nvidia.levels import LEVELS as NVIDIA
-from convsmith.machine.x86.levels import LEVELS as X86
 
-_FAMILIES: dict[str, tuple[Machine, ...]] = {"x86_64": X86, "aarch64": AARCH64, "hexagon": HEXAGON}
-"""Levels of CPUs by the first word of their triple, highest first."""
-_DEVICES = (*NVIDIA, *INTEL_GPU)
-"""Levels of devices, which run whatever CPU this machine has, if it has the device and the library that launches."""
-_OF_THIS_MACHINE = {"cuda": level_here}
-"""Names of targets whose level the device of this machine decides."""
+_FAMILIES = {"x86_64": "x86", "aarch64": "aarch64", "hexagon": "hexagon"}
+"""Folders with the levels of CPUs by the first word of their triple."""
+_DEVICES = ("nvidia", "intel_gpu")
+"""Folders with the levels of devices, which run whatever CPU this machine has, if it has the device and the library
+that launches.
+"""
+_OF_THIS_MACHINE = {"cuda": "nvidia"}
+"""Names of targets whose level the device of this machine decides, and their folders."""
 _SPELLINGS = {"amd64": "x86_64", "arm64": "aarch64"}
 """Alternative names of architectures, as systems report them."""
+
+
+@cache
+def _levels(folder: str) -> tuple[Machine, ...]:
+    """Return the levels of a folder, highest first. Others are not imported: a process compiles for few."""
+    with import_lock:
+        found: tuple[Machine, ...] = import_module(f"convsmith.machine.{folder}.levels").LEVELS
+    return found
+
+
+@cache
+def _tuned(folder: str, micro_architecture: str) -> tuple[Machine, ...]:
+    """Return the levels of a folder with the costs of a micro-architecture."""
+    return tuple(map(named(micro_architecture).of, _levels(folder)))
 
 
 def host_targets() -> tuple[Machine, ...]:
@@ -46,20 +58,19 @@ def known_targets(micro_architecture: str = "") -> tuple[Machine, ...]:
 @cache
 def _host_targets(micro_architecture: str) -> tuple[Machine, ...]:
     machine = platform.machine().lower()
-    tuned = {t.name for t in _FAMILIES.get(_SPELLINGS.get(machine, machine), ()) if set(t.needs) <= cpu_features()}
-    *levels, portable = _known_targets(micro_architecture)
-    return (*(t for t in levels if t.name in tuned), portable)
+    folder = _FAMILIES.get(_SPELLINGS.get(machine, machine))
+    levels = _tuned(folder, micro_architecture) if folder is not None else ()
+    return (*(t for t in levels if set(t.needs) <= cpu_features()), level())
 
 
 @cache
 def _known_targets(micro_architecture: str) -> tuple[Machine, ...]:
-    costs = named(micro_architecture)
-    return (*(costs.of(t) for family in _FAMILIES.values() for t in family), level())
+    return (*(t for folder in _FAMILIES.values() for t in _tuned(folder, micro_architecture)), level())
 
 
 def device_targets() -> tuple[Machine, ...]:
     """Return every level of devices."""
-    return _DEVICES
+    return tuple(t for folder in _DEVICES for t in _levels(folder))
 
 
 def target_names() -> tuple[str, ...]:
@@ -92,8 +103,11 @@ def target(name: str | None = None, types: tuple[str, str, str] | None = None) -
         have = {t.name: t for t in host_targets() if not t.vectors.scalable}
         return have[_lowest(tuple(have), types)] if types is not None else next(iter(have.values()))
     if name in _OF_THIS_MACHINE:
-        return _OF_THIS_MACHINE[name]()
-    level = next((t for t in (*known_targets(), *device_targets()) if t.name == name), None)
+        with import_lock:
+            here: Machine = import_module(f"convsmith.machine.{_OF_THIS_MACHINE[name]}.host").level_here()
+        return here
+    tables = (host_targets, known_targets, device_targets)  # in this order, each is imported when it is asked
+    level = next((t for table in tables for t in table() if t.name == name), None)
     if level is None:
         known = choices(name, (*target_names(), *_OF_THIS_MACHINE))
         raise UsageError(f"target {name!r} is unknown; known are {known}")

@@ -401,6 +401,11 @@ def test_a_kernel_from_the_cache_imports_no_part_of_the_compiler(tmp_path: Path)
     compiler = {m for m in first if any(f"convsmith.{folder}." in m for folder in folders)}
     assert compiler and not compiler & second
     assert {"convsmith.compiler.driver", "convsmith.schedule.planned", "convsmith.tune.candidates"} <= first - second
+    levels = {m for m in second if m.startswith("convsmith.machine.") and m.endswith(".levels")}
+    assert len(levels) <= 1, "only the family of the host"
+    in_ir = {m.removeprefix("convsmith.ir.") for m in second if m.startswith("convsmith.ir.")}
+    assert in_ir == {"instruction", "tensor_map", "types"}, "tables of rows and of types, and no node"
+    assert len({m for m in second if m.startswith("convsmith.")}) <= 110
 
 
 def test_every_public_name_exists() -> None:
