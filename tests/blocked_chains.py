@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from convsmith.machine.base import Machine
 from convsmith.problem import parse_problem
 from convsmith.problem.chain import Chain
-from convsmith.schedule.blocked_chain import BlockedChain
+from convsmith.schedule.custom import KernelSchedule
+from convsmith.schedule.library.blocked_chain import blocked_chain
 
 DATA = Path(__file__).parent / "data"
 
@@ -23,10 +25,8 @@ class Sizes(NamedTuple):
     blocks: tuple[int, int, int]
 
 
-SMALL = Sizes(20, 6, 4, (5, 3, 2))
+SMALL = Sizes(20, 6, 8, (5, 3, 2))
 """Four blocks of rows, of which the last one of a 3x3 convolution is short, as are two of eight in TVM's sizes."""
-
-
 TILED = Sizes(20, 6, 32, (5, 3, 8))
 """Blocks of a vector of channels, four of them, so that two make a tile."""
 
@@ -67,14 +67,16 @@ def line(case: dict[str, Any], sizes: Sizes | None = None, options: tuple[str, s
     return " -> ".join(stages)
 
 
-def blocked_chain(
-    case: dict[str, Any], machine: Machine, sizes: Sizes | None = None, options: tuple[str, str] = ("", ""),
-    **choices: bool,
-) -> BlockedChain:  # fmt: skip
-    """The plan of a case whose stages have ``options``."""
-    chain = parse_problem(line(case, sizes, options))
-    assert isinstance(chain, Chain)
-    return BlockedChain(chain, machine, case["k_split_factor"], case["h_split_factor"], **choices)
+def chain(case: dict[str, Any], sizes: Sizes | None = None, options: tuple[str, str] = ("", "")) -> Chain:
+    """The pair as a problem."""
+    made = parse_problem(line(case, sizes, options))
+    assert isinstance(made, Chain)
+    return made
+
+
+def schedule(case: dict[str, Any]) -> Callable[[KernelSchedule], None]:
+    """The schedule of the library with the splits of a case."""
+    return partial(blocked_chain, k_split=case["k_split_factor"], h_split=case["h_split_factor"])
 
 
 def config(case: dict[str, Any], target: str, blocks: tuple[int, int, int] = (8, 8, 32), words: str = "") -> str:

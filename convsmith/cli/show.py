@@ -19,7 +19,6 @@ from convsmith.machine.registry import target as known_target
 from convsmith.problem.chain import Chain
 from convsmith.problem.descriptor import STAGES
 from convsmith.problem.problem import Problem
-from convsmith.schedule.blocked_chain import BlockedChain
 
 __all__ = ["show"]
 
@@ -97,5 +96,4 @@ def _nest(problem: Problem, target: str | None, splits: tuple[int, int], asynchr
     """Return the annotated nest of a chain; layouts that it leaves open are TVM's."""
     if not isinstance(problem, Chain):
         raise UsageError(f"--chain: {problem} is one problem; legal are two, joined by {STAGES}", code="bad-option")
-    plan = BlockedChain(problem, known_target(target or settings.target), *splits, asynchronous=asynchronous)
-    return annotated_nest(plan)
+    return annotated_nest(problem, known_target(target or settings.target), *splits, asynchronous)

@@ -1,24 +1,38 @@
 """The nest of two convolutions in the form that TVM prints, as annotated TIR.
 
-The printer reads loops, extents, guards, indices and allocations from the kernel. It prints TVM's names, and a
-comment on each nest: a copy of an argument to a cache, an initialisation, a convolution, a copy back.
+A schedule of the library makes the nest (`schedule/library/blocked_chain.py`). The printer reads loops, extents,
+guards, indices and allocations from the kernel. It prints TVM's names, and a comment on each nest: a copy of an
+argument to a cache, an initialisation, a convolution, a copy back.
+
+The printed loops run over whole blocks, as TVM's do: rows and columns in the last blocks that are no part of the result
+are computed too, from elements beyond the end of a cache. In a kernel of the same schedule, loops end where the result
+ends, and those rows and columns are zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain as joined
 
 from convsmith.diag.errors import ConfigError
+from convsmith.frontend.blocked_stages import blocked_stages
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, FloorDiv, Ge0, Index, Mod, Var, parts_of
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Cast, Const, Load, Value
 from convsmith.ir.walk import loops_of, statements_of
-from convsmith.passes.manager import run_steps
+from convsmith.machine.base import Machine
 from convsmith.passes.share_storage import StoragePlan, plan_storage, share_storage
-from convsmith.schedule.blocked_chain import FIRST, SECOND, BlockedChain
+from convsmith.problem.chain import Chain
+from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import Stages
+from convsmith.schedule.custom import KernelSchedule
+from convsmith.schedule.library.blocked_chain import BlockLoops, blocked_nest
+from convsmith.statement.fused import FusedStatements, in_whole_blocks
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import statement
 
 __all__ = ["annotated_nest"]
 
@@ -49,44 +63,75 @@ _REUSES = {
     ("acc", "acc2"): "// NOTE: reusing the cache of the temp output's sums as the output cache",
 }
 """Comments on pairs of buffers that share memory."""
-_OUTSIDE = frozenset((SECOND.channels[0], SECOND.rows[0]))
+_LOOPS = (
+    ("ko.outer_1", "ho.outer_1", "ko.inner", "ho.inner", "wo", "hi", "wi", "ki", "rc.outer", "rc.inner", "rh", "rw"),
+    (
+        "ko.outer", "ho.outer", "ko.c.inner", "ho.c.inner", "wo.c", "hi.c", "wi.c", "ki.c", "rc.outer_1", "rc.inner_1",
+        "rh_1", "rw_1",
+    ),
+)  # fmt: skip
+"""TVM's names of the loops of both convolutions: over tiles, over the blocks of one, in a block, over blocks of terms
+and in one, and over taps.
+"""
+_OUTSIDE = frozenset(_LOOPS[1][:2])
 """Loops over tiles of the second convolution."""
+_IN_BLOCKS = tuple(names[5:8] for names in _LOOPS)
+"""Loops of both convolutions in a block."""
 _WRITTEN_BACK = dict(
-    zip((*SECOND.tile, *SECOND.inner), ("ho.inner_1", "wo_1", "ko.inner_1", "hi_1", "wi_1", "ki_1"), strict=True)
+    zip(_LOOPS[1][2:8], ("ko.inner_1", "ho.inner_1", "wo_1", "hi_1", "wi_1", "ki_1"), strict=True)
 )
 """TVM's names of the loops that write the output cache back."""
 _LOOP_NOTES = {
-    FIRST.channels[0]: "// NOTE: compute over all output channels of conv2d #1 before computing conv2d #2",
-    FIRST.rows[0]: "// NOTE: compute enough height of conv2d #1 before computing conv2d #2",
+    "ko.outer_1": "// NOTE: compute over all output channels of conv2d #1 before computing conv2d #2",
+    "ho.outer_1": "// NOTE: compute enough height of conv2d #1 before computing conv2d #2",
 }
 
 
-def annotated_nest(plan: BlockedChain) -> str:
-    """Return the nest of ``plan`` over whole blocks, its storage plan, and the places at which it reads past the end of
-    a cache.
+def annotated_nest(
+    chain: Chain, machine: Machine, k_split: int = 1, h_split: int = 1, asynchronous: bool = False
+) -> str:  # fmt: skip
+    """Return the nest of ``chain``, two convolutions in blocks, its storage plan, and the places at which it reads past
+    the end of a cache. With ``asynchronous`` copies, caches share no memory where a copy would wait.
 
     ConfigError if a stage does more with its sums than convert them.
     """
-    for n, conv in enumerate(plan.convs, start=1):
+    stages, convs = blocked_stages(chain, k_split, h_split)
+    for n, conv in enumerate(convs, start=1):
         if conv.post_ops or conv.bia_dt or conv.scales or conv.zero_points or not set(conv.dt) <= _TYPES.keys():
             raise ConfigError(
                 "blocked-chain", f"--chain: stage {n} is {conv}; legal are sums of {', '.join(_TYPES)} that are "
                 "converted at most, without bias, scales, zero points and post-ops",
             )  # fmt: skip
     with interning():
-        shown = replace(plan, whole=True)
-        apart = run_steps(shown.naive(), shown.nest_steps)
-        storage = plan_storage(apart, plan.asynchronous)
-        nest = _Printer(share_storage(apart, plan.asynchronous), storage).text(_header(plan))
-        notes = [*_past_the_end(plan), _NAMES_OF_BUFFERS, *(f"// {line}" for line in storage.lines)]
-        if place := plan.machine.place(storage.after):
+        joint = FusedStatements(stages, 0, tuple(_over_blocks(statement(conv)) for conv in convs))
+        s = KernelSchedule(stages.whole, machine, joint.naive(), tuple(map(joint.renamed, joint.numbers)))
+        names = _names(blocked_nest(s, k_split, h_split, convs[0].dtag))
+        s.flatten()
+        storage = plan_storage(s.kernel, asynchronous)
+        shared = share_storage(s.kernel, asynchronous)
+        nest = _Printer(shared, storage, names).text(_header(stages, convs))
+        notes = [*_past_the_end(convs), _NAMES_OF_BUFFERS, *(f"// {line}" for line in storage.lines)]
+        if place := machine.place(storage.after):
             notes.append(f"// the caches lie {place}")
     return "\n".join((nest, *notes))
 
 
-def _past_the_end(plan: BlockedChain) -> Iterator[str]:
+def _over_blocks(st: Statement) -> Statement:
+    """Return ``st`` with loops that compute all elements of the blocks of its result."""
+    longer = in_whole_blocks(st)
+    sizes = {str(x): n for x, n in zip(longer.c.coords, longer.c.layout.shape)}
+    return replace(longer, dims=tuple(replace(d, size=sizes.get(d.name, d.size)) for d in st.dims))
+
+
+def _names(nests: Sequence[BlockLoops]) -> Mapping[str, str]:
+    """Return TVM's names of the loops of both convolutions, by those that the schedule has given them."""
+    loops = ((*x.tiles, x.channels, x.rows, x.columns, *x.inner, *x.terms, *x.taps) for x in nests)
+    return {x.name: name for x, name in zip(joined(*loops), joined(*_LOOPS), strict=True)}
+
+
+def _past_the_end(convs: Sequence[Conv]) -> Iterator[str]:
     """Yield remarks on elements that the printed nest computes beyond the result, and on the code that runs instead."""
-    for n, conv in enumerate(plan.convs, start=1):
+    for n, conv in enumerate(convs, start=1):
         whole = conv.dst_layout.padded_shape[2:]
         if conv.o != whole:
             size, computed = (" x ".join(map(str, x)) for x in (conv.o, whole))
@@ -94,14 +139,14 @@ def _past_the_end(plan: BlockedChain) -> Iterator[str]:
             yield "// the end of a cache for it. The nest that runs computes the results; their blocks end with zeros."
 
 
-def _header(plan: BlockedChain) -> list[str]:
+def _header(stages: Stages, convs: Sequence[Conv]) -> list[str]:
     """Return the head of the function: its arguments, with the shapes and layouts of their arrays."""
-    first, second = plan.convs
+    first, second = convs
     arrays = (
         ("output", "dst", second.dst_layout, second.dtag), ("placeholder_2", "wei_2", second.wei_layout, second.wtag),
         ("placeholder_1", "wei_1", first.wei_layout, first.wtag), ("placeholder", "src", first.src_layout, "NHWC"),
     )  # fmt: skip
-    types = {t.name: _TYPES[t.dtype] for t in plan.stages.whole.tensors}
+    types = {t.name: _TYPES[t.dtype] for t in stages.whole.tensors}
     texts = [
         f"{name}: Buffer({_ARGUMENTS[own]}: Pointer({types[own]}), {types[own]}, {list(layout.physical_shape)}, [])"
         for name, own, layout, _ in arrays
@@ -120,14 +165,14 @@ def _header(plan: BlockedChain) -> list[str]:
 
 
 class _Printer:
-    def __init__(self, kernel: Kernel, storage: StoragePlan) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, storage: StoragePlan, loops: Mapping[str, str]) -> None:
+        self.kernel, self.loops = kernel, loops
         self.caches = sorted(storage.groups, key=lambda group: (-max(x.bytes for x in group), group[0].first))
         pairs = ((group[0], x) for group in storage.groups for x in group)
         self.notes = {x.buffer.name: _REUSES.get((first.buffer.name, x.buffer.name)) for first, x in pairs}
         self.lines: list[str] = []
         self.names: Mapping[str, str] = {}
-        """TVM's names of the loops around the current statement."""
+        """Other names of the loops around the current statement, by TVM's names, and of loops that fill a copy."""
         self.depth: dict[Var, int] = {}
         """Depths of the loops around the current statement."""
 
@@ -166,11 +211,10 @@ class _Printer:
             self.store(s, indent)
 
     def loop(self, s: For, indent: int) -> None:
-        name = s.var.name
-        if name in _LOOP_NOTES:
-            self.put(indent, _LOOP_NOTES[name])
+        if note := _LOOP_NOTES.get(self.loops.get(s.var.name, "")):
+            self.put(indent, note)
         self.depth[s.var] = len(self.depth)
-        self.put(indent, f"for ({self.names.get(name, name)}: int32, {s.lo}, {s.hi}) {{")
+        self.put(indent, f"for ({self.name(s.var)}: int32, {s.lo}, {s.hi}) {{")
         self.stmt(s.body, indent + 1)
         self.put(indent, "}")
         del self.depth[s.var]
@@ -192,7 +236,7 @@ class _Printer:
         """Yield the comment of a statement, and set the names of its loops."""
         stores = [x for x in statements_of(s) if isinstance(x, Store)]
         first = stores[0]
-        number = 1 if any(x.var.name in FIRST.inner for x in loops_of(s)) else 2
+        number = 1 if any(self.loops.get(x.var.name) in _IN_BLOCKS[0] for x in loops_of(s)) else 2
         value = first.value.a if isinstance(first.value, Cast) else first.value
         if isinstance(value, Const) and len(stores) > 1:
             yield f"// conv2d #{number}"
@@ -206,7 +250,7 @@ class _Printer:
             self.names = _WRITTEN_BACK
             yield "// write back output cache"
         elif isinstance(value, Const):
-            self.names = {n: f"{n}.init" for n in (*FIRST.inner, *SECOND.inner)}
+            self.names = {n: f"{n}.init" for n in joined(*_IN_BLOCKS)}
             yield f"// init {_SUMS[number]} to zero"
             if number == 2:
                 yield from self.note("acc2")
@@ -280,14 +324,19 @@ class _Printer:
         atom, factor = term
         if not isinstance(atom, Var):
             return -factor, False, False, 0
-        return -factor, True, atom.name in _OUTSIDE, self.depth[atom]
+        return -factor, True, self.loops.get(atom.name) in _OUTSIDE, self.depth[atom]
 
     def atom(self, a: Index) -> str:
         if isinstance(a, (FloorDiv, Mod)):
             name = "floordiv" if isinstance(a, FloorDiv) else "floormod"
             return f"{name}({self.index(a.num)}, {a.den})"
         assert isinstance(a, Var)
-        return self.names.get(a.name, a.name)
+        return self.name(a)
+
+    def name(self, loop: Var) -> str:
+        """Return TVM's name of a loop."""
+        own = self.loops.get(loop.name, loop.name)
+        return self.names.get(own, own)
 
 
 def _type(b: Buffer) -> str:

@@ -47,7 +47,6 @@ from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.speculate import speculate
 from convsmith.passes.stream import stream
 from convsmith.passes.sum_in_place import sum_in_place
-from convsmith.passes.sum_in_registers import sum_in_registers
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config_rows import CONFIG_ROWS
@@ -313,14 +312,6 @@ class KernelSchedule(Schedule):
         with self._step("sum_in_place"):
             self.run(sum_in_place, sums)
 
-    def sum_in_registers(self, *loops: Loop) -> None:
-        """Hold the sums that each iteration adds to in registers: of the first of ``loops`` that is left, as those that
-        run once go away. After `flatten`.
-        """
-        left = [x for x in loops if x in self.loops()]
-        with self._step("sum_in_registers", *(left[:1] or loops[:1])):
-            self.run(sum_in_registers, left[0])
-
     def drain(self, loops: Sequence[Loop]) -> dict[Loop, Loop]:
         """Store accumulators to memory, and return for each of the ``loops`` over them the one that writes the result.
         """
@@ -457,10 +448,10 @@ class KernelSchedule(Schedule):
         with self._step("guard", *loops):
             self.run(guard_tails, loops)
 
-    def simplify(self) -> None:
-        """Simplify indices, bounds and masks."""
+    def simplify(self, unit_loops: bool = True) -> None:
+        """Simplify indices, bounds and masks; loops that run once go away unless ``unit_loops`` are kept."""
         with self._step("simplify"):
-            self.run(simplify)
+            self.run(simplify, *(() if unit_loops else (False,)))
 
     def flatten(self) -> None:
         """Give every array one dim, with offsets for places; vectors and instructions come after it."""

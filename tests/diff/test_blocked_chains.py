@@ -1,7 +1,8 @@
 """TVM's 16 pairs of convolutions over blocked layouts compute what the reference does, and leave tails at zero.
 
-They run in f32 and in bytes, whose sums are converted with saturation after each stage. The interpreter runs them with
-smaller blocks, since TVM's sizes take a thousand times as many products.
+They run by an ordinary config, whose cache tiles are TVM's splits, and by the schedule of the library that makes the
+nest of TVM's document: in f32 and in bytes, whose sums are converted with saturation after each stage. Blocks are
+smaller, since TVM's sizes take a thousand times as many products.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from blocked_chains import BYTES, SMALL, TILED, Sizes, blocked_chain, cases, config, line, name
+from blocked_chains import BYTES, SMALL, TILED, Sizes, cases, chain, config, line, name, schedule
 from guarded import Compiled, check_result, expected, memories
 
 import convsmith as cs
-from convsmith.compiler.blocked_chain import blocked_chain_artifact
 from convsmith.diag.errors import ConfigError
+from convsmith.frontend.annotated_nest import annotated_nest
 from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
@@ -26,33 +27,24 @@ from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.problem.chain import Chain
 from convsmith.problem.data import random_arrays
-from convsmith.schedule.blocked_chain import BlockedChain
+from convsmith.problem.problem import Problem
+from convsmith.schedule.given import GivenSchedule
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.compile import compile_problem
 
+PLAIN = ("", "")
 IN_TYPES = [
     pytest.param(case, options, id=f"{name(case)}-{kind}")
-    for kind, options in (("f32", ("", "")), ("bytes", BYTES)) for case in cases()
+    for kind, options in (("f32", PLAIN), ("bytes", BYTES)) for case in cases()
 ]  # fmt: skip
+DOT_PRODUCTS = ("--dt=u8:s8:u8", "--dt=u8:s8:s32")
 IN_TILES = [
-    pytest.param(case, options, words, target, id=f"{name(case)}-{kind}")
-    for kind, options, words, target in (
-        ("f32", ("", ""), "", "avx2"), ("bytes", BYTES, "", "avx2"),
-        ("dot products", ("--dt=u8:s8:u8", "--dt=u8:s8:s32"), "--terms=ic:4 --instruction=vpmaddubsw_256", "avx2"),
-    )
-    for case in cases()
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("case, options, words, target", IN_TILES)
-def test_splits_are_cache_tiles_of_both_stages(
-    case: dict[str, Any], options: tuple[str, str], words: str, target: str
-) -> None:
-    """A config like any other makes the nest: both stages run under common loops, and read their operands in copies."""
-    text = config(case, target, TILED.blocks, words)
-    kernel = cs.compile(line(case, TILED, options), target=target, config=text, threads=1)
-    assert kernel.verify().ok
-
-
+    *(pytest.param(*p.values, "", id=p.id) for p in IN_TYPES),
+    *(
+        pytest.param(case, DOT_PRODUCTS, "--terms=ic:4 --instruction=vpmaddubsw_256", id=f"{name(case)}-dot-products")
+        for case in cases()
+    ),
+]
 EPILOGUES = (
     "--dt=u8:s8:u8 --attr-scales=wei:per_oc+dst:common:0.5 --attr-post-ops=relu",
     "--dt=u8:s8:u8 --attr-zero-points=src:common:3+dst:common:2",
@@ -62,61 +54,74 @@ TINY = Sizes(8, 6, 4, (2, 3, 2))
 """Blocks of two rows: so few products that the kernel runs after every pass in a few seconds."""
 
 
-def interpret(plan: BlockedChain, kernel: Kernel) -> None:
+def compare(problem: Problem, **choices: Any) -> None:
+    """Run the compiled kernel between canaries, and compare every element of the result's memory."""
+    artifact = cs.compile(str(problem), target="avx2", threads=1, **choices).artifact
+    assert artifact is not None
+    arrays = random_arrays(problem)
+    check_result(problem, Compiled(problem, artifact)(arrays), expected(problem, arrays))
+
+
+def interpret(problem: Problem, kernel: Kernel) -> None:
     """Run a kernel of any stage, and compare every element of the result's memory."""
-    whole = plan.stages.whole
-    arrays = random_arrays(whole)
-    memory = memories(whole, arrays)
+    arrays = random_arrays(problem)
+    memory = memories(problem, arrays)
     verify(kernel)
     run(kernel, {b.name: memory[b.name] for b in kernel.params})
-    check_result(whole, memory, expected(whole, arrays))
+    check_result(problem, memory, expected(problem, arrays))
+
+
+def case_of(text: str) -> dict[str, Any]:
+    """The case of a name."""
+    return next(case for case in cases() if name(case) == text)
 
 
 def test_there_are_sixteen() -> None:
     assert len(cases()) == 16
 
 
+@pytest.mark.parametrize("case, options, words", IN_TILES)
+def test_splits_are_cache_tiles_of_both_stages(case: dict[str, Any], options: tuple[str, str], words: str) -> None:
+    """A config like any other makes the nest: both stages run under common loops, and read their operands in copies."""
+    compare(chain(case, TILED, options), config=config(case, "avx2", TILED.blocks, words))
+
+
 @pytest.mark.parametrize("case, options", IN_TYPES)
-def test_a_case_with_small_blocks_is_interpreted(case: dict[str, Any], options: tuple[str, str]) -> None:
-    with interning():
-        plan = blocked_chain(case, level(), SMALL, options)
-        interpret(plan, run_steps(plan.naive(), plan.pipeline))
+def test_the_schedule_of_the_library_computes_a_case(case: dict[str, Any], options: tuple[str, str]) -> None:
+    compare(chain(case, SMALL, options), schedule=schedule(case))
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param(("", ""), id="f32"), pytest.param(BYTES, id="bytes", marks=pytest.mark.slow)]
+    "options", [pytest.param(PLAIN, id="f32"), pytest.param(BYTES, id="bytes", marks=pytest.mark.slow)]
 )
 def test_every_pass_keeps_the_values(options: tuple[str, str]) -> None:
     """The kernel runs after every pass, once for several steps of one pass in a row."""
-    case = next(c for c in cases() if name(c) == "3-3-2-2")
+    case = case_of("3-3-2-2")
+    problem = chain(case, TINY, options)
     with interning():
-        plan = blocked_chain(case, level(), TINY, options)
-        kernel = plan.naive()
-        interpret(plan, kernel)
-        for _, steps in groupby(plan.pipeline, lambda step: step.run):
+        made = plan_for(problem, GivenSchedule(schedule(case), "generic"), level())
+        kernel = made.naive()
+        interpret(problem, kernel)
+        for _, steps in groupby(made.pipeline, lambda step: step.run):
             before, kernel = kernel, run_steps(kernel, steps)
             if kernel is not before:
-                interpret(plan, kernel)
-
-
-@pytest.mark.parametrize("case, options", IN_TYPES)
-def test_a_case_with_small_blocks_is_compiled(case: dict[str, Any], options: tuple[str, str]) -> None:
-    compare(blocked_chain(case, host_target(), SMALL, options))
+                interpret(problem, kernel)
 
 
 @pytest.mark.parametrize(
     "options", [EPILOGUES, ("--dir=FWD_B --attr-post-ops=relu", "--dir=FWD_B --attr-post-ops=sum:2")]
 )
 def test_the_epilogues_of_both_stages_finish_their_sums(options: tuple[str, str]) -> None:
-    case = next(c for c in cases() if name(c) == "3-1-2-1")
-    compare(blocked_chain(case, host_target(), SMALL, options))
+    case = case_of("3-1-2-1")
+    compare(chain(case, SMALL, options), schedule=schedule(case))
+    compare(chain(case, TILED, options), config=config(case, "avx2", TILED.blocks))
 
 
 WINDOWS = (
     ((3, 2), (3, 2)), ((3, 2), (1, 1)), ((1, 2), (2, 3)), ((3, 1), (1, 2)), ((3, 3), (2, 3)), ((1, 1), (3, 2))
 )  # fmt: skip
 """Kernel size and stride of both stages."""
-STRIDED = [(window, rest, blocks) for window in WINDOWS for rest in (0, 1) for blocks in ((2, 2, 4), (5, 3, 2))]
+STRIDED = [(window, rest, blocks) for window in WINDOWS for rest in (0, 1) for blocks in ((2, 2, 8), (5, 3, 2))]
 
 
 @pytest.mark.sampled(3, "window")
@@ -131,28 +136,24 @@ def test_a_row_that_no_tap_reads_is_left_over(
     for k, s in window:
         out = tuple((size - k) // s + 1 for size in sizes)
         axes = (f"i{x}{i}o{x}{o}k{x}{k}s{x}{s}p{x}0" for x, i, o in zip("hw", sizes, out))
-        stages.append(f"{tags} mb1ic8oc8_{'_'.join(axes)}")
+        stages.append(f"{tags} mb1ic16oc16_{'_'.join(axes)}")
         sizes = out
-    chain = parse_problem(f"--stag=axb {' -> '.join(stages)}")
-    assert isinstance(chain, Chain)
-    compare(BlockedChain(chain, host_target()))
+    case = {"kernel_size1": window[0][0], "kernel_size2": window[1][0], "k_split_factor": 1, "h_split_factor": 1}
+    problem = parse_problem(f"--stag=axb {' -> '.join(stages)}")
+    compare(problem, schedule=schedule(case))
+    if channels == 8 and sizes[0] > rows:
+        compare(problem, config=config(case, "avx2", blocks))
 
 
 def test_a_chain_of_strides_prints_its_whole_form() -> None:
-    text = "mb1ic32ih64oc32oh31kh3sh2ph0 -> mb1ic32ih31oc32oh15kh3sh2ph0"
-    chain = parse_problem(text)
-    assert isinstance(chain, Chain)
-    with interning():
-        plan = BlockedChain(chain, level(), whole=True)
-        assert run_steps(plan.naive(), plan.nest_steps)
+    assert "// conv2d #2" in nest("mb1ic32ih64oc32oh31kh3sh2ph0 -> mb1ic32ih31oc32oh15kh3sh2ph0")
 
 
 @pytest.mark.parametrize("blocks", [(5, 3, 2), (2, 2, 8)], ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_default_config_serves_results_in_blocks(threads: int, blocks: tuple[int, int, int]) -> None:
     """Blocks of the result between two stages are not full: no kernel reads what lies beyond the results."""
-    case = next(c for c in cases() if name(c) == "3-3-1-1")
-    whole = parse_problem(line(case, Sizes(20, 6, 6, blocks)))
+    whole = chain(case_of("3-3-1-1"), Sizes(20, 6, 6, blocks))
     arrays = random_arrays(whole)
     memory = Compiled(whole, compile_problem(whole, target=host_target(), config=None, threads=threads))(arrays)
     check_result(whole, memory, expected(whole, arrays))
@@ -161,23 +162,22 @@ def test_a_default_config_serves_results_in_blocks(threads: int, blocks: tuple[i
 @pytest.mark.slow
 @pytest.mark.parametrize("case, options", IN_TYPES)
 def test_a_case_is_compiled(case: dict[str, Any], options: tuple[str, str]) -> None:
-    compare(blocked_chain(case, host_target(), None, options))
+    sizes = Sizes(64, 64, 128, (8, 8, 32))
+    compare(chain(case, sizes, options), config=config(case, "avx2"))
+    compare(chain(case, sizes, options), schedule=schedule(case))
 
 
-def compare(plan: BlockedChain) -> None:
-    """Run the compiled kernel between canaries, and compare every element of the result's memory."""
-    whole = plan.stages.whole
-    arrays = random_arrays(whole)
-    memory = Compiled(whole, blocked_chain_artifact(plan))(arrays)
-    check_result(whole, memory, expected(whole, arrays))
+def nest(text: str, k_split: int = 1, h_split: int = 1) -> str:
+    """The annotated nest of a chain."""
+    problem = parse_problem(text)
+    assert isinstance(problem, Chain)
+    return annotated_nest(problem, level(), k_split, h_split)
 
 
 def refused(text: str, k_split: int = 1, h_split: int = 1) -> str:
     """The message of the error for a chain."""
-    chain = parse_problem(text)
-    assert isinstance(chain, Chain)
     with pytest.raises(ConfigError) as caught:
-        BlockedChain(chain, level(), k_split, h_split)
+        nest(text, k_split, h_split)
     return str(caught.value)
 
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from blocked_chains import BYTES, SMALL, Sizes, blocked_chain, cases, name
+from blocked_chains import BYTES, SMALL, Sizes, cases, chain, config, name, schedule
 from emulated import check_emulated, skip_without_emulator
 
 import convsmith as cs
-from convsmith.compiler.blocked_chain import blocked_chain_artifact
-from convsmith.compiler.driver import lower
 from convsmith.frontend.annotated_nest import annotated_nest
-from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Invoke
-from convsmith.ir.walk import statements_of
 from convsmith.machine.generic.level import level
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
@@ -33,33 +28,41 @@ def case_of(n: int, case: dict[str, Any]) -> object:
     return pytest.param(case, id=name(case), marks=() if n in OFTEN else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("options", [("", ""), BYTES, ("--dt=u8:s8:u8", "--dt=u8:s8:u8")], ids=["f32", "s8", "u8"])
+PAIRS = Sizes(20, 6, 8, (5, 3, 2))
+"""Blocks of two channels, which scalar code sums up."""
+VECTORS = Sizes(10, 5, 96, (2, 3, 32))
+"""Blocks of 32 channels, as TVM has them, and three of them, so that the last tile of two is short."""
+PRODUCTS = "--terms=ic:4 --instruction=vrmpy_"
+KINDS = (
+    pytest.param(PAIRS, ("", ""), "", id="f32"), pytest.param(VECTORS, BYTES, f"{PRODUCTS}b_b", id="s8"),
+    pytest.param(
+        VECTORS, ("--dt=u8:s8:u8", "--dt=u8:s8:s32"), f"{PRODUCTS}ub_b", id="u8 to s32", marks=pytest.mark.slow
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes, options, words", KINDS)
 @pytest.mark.parametrize("case", [case_of(n, case) for n, case in enumerate(cases())])
-def test_a_case_is_exact(case: dict[str, Any], options: tuple[str, str]) -> None:
+def test_splits_are_cache_tiles_of_both_stages(
+    case: dict[str, Any], sizes: Sizes, options: tuple[str, str], words: str
+) -> None:
+    """An ordinary config makes the nest, in which both convolutions add four products of bytes to each of 32 sums."""
     skip_without_emulator(LEVEL)
-    plan = blocked_chain(case, LEVEL, SMALL, options)
-    problem = plan.stages.whole
-    check_emulated(problem, blocked_chain_artifact(plan), random_arrays(problem))
+    problem = chain(case, sizes, options)
+    text = config(case, LEVEL.name, sizes.blocks, words)
+    kernel = cs.compile(str(problem), target=LEVEL.name, config=text, threads=1)
+    assert kernel.artifact is not None and ("vrmpy" in kernel.asm()) == bool(words)
+    check_emulated(problem, kernel.artifact, random_arrays(problem))
 
 
-WIDE = Sizes(20, 6, 64, (5, 3, 32))
-"""Blocks of 32 channels, as TVM has them, and two of them."""
-BYTES_TO_SUMS = ("--dt=u8:s8:u8", "--dt=u8:s8:s32")
-
-
-@pytest.mark.parametrize("options", [BYTES, BYTES_TO_SUMS], ids=["s8", "u8 to s32"])
+@pytest.mark.parametrize("options", [("", ""), BYTES], ids=["f32", "s8"])
 @pytest.mark.parametrize("case", [case_of(n, case) for n, case in enumerate(cases())])
-def test_blocks_of_a_vector_of_sums_use_products_of_bytes(case: dict[str, Any], options: tuple[str, str]) -> None:
-    """Both convolutions add four products to each of 32 sums at once, which registers hold."""
+def test_the_schedule_of_the_library_is_exact(case: dict[str, Any], options: tuple[str, str]) -> None:
     skip_without_emulator(LEVEL)
-    plan = blocked_chain(case, LEVEL, WIDE, options)
-    problem = plan.stages.whole
-    artifact = blocked_chain_artifact(plan)
+    problem = chain(case, SMALL, options)
+    artifact = cs.compile(str(problem), target=LEVEL.name, schedule=schedule(case), threads=1).artifact
+    assert artifact is not None
     check_emulated(problem, artifact, random_arrays(problem))
-    with interning():
-        body = lower(plan).kernel.body
-    invoked = [x.instruction for x in statements_of(body) if isinstance(x, Invoke)]
-    assert len(invoked) >= 2 and set(invoked) <= {"vrmpy_b_b", "vrmpy_ub_b"}
 
 
 @pytest.mark.parametrize(
@@ -111,9 +114,9 @@ def test_the_plan_says_that_buffers_of_a_chain_lie_in_the_memory_of_the_vector_u
 
 
 def test_the_nest_in_blocks_says_where_its_caches_lie() -> None:
-    text = annotated_nest(blocked_chain(cases()[0], LEVEL, SMALL, BYTES))
-    assert text.endswith(f"\n// the caches lie {PLACE}")
-    assert "the caches lie" not in annotated_nest(blocked_chain(cases()[0], level(), SMALL, BYTES))
+    problem = chain(cases()[0], SMALL, BYTES)
+    assert annotated_nest(problem, LEVEL).endswith(f"\n// the caches lie {PLACE}")
+    assert "the caches lie" not in annotated_nest(problem, level())
 
 
 def stages(text: str) -> Stages:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from blocked_chains import BYTES, DATA, Sizes, blocked_chain, cases, config, line
+from blocked_chains import BYTES, DATA, Sizes, cases, chain, config
 
 from convsmith.arith.ranges import Range
 from convsmith.diag.errors import ConfigError
@@ -22,7 +22,6 @@ from convsmith.passes.manager import run_steps
 from convsmith.passes.partition import partition
 from convsmith.passes.scope import loop_range
 from convsmith.passes.share_storage import plan_storage
-from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 
@@ -34,7 +33,8 @@ ALLOCATIONS = ((65536, 65536, 4096), (131072, 131072, 8192), (196608, 196608, 73
 
 def printed(kernel: int, k_split: int, h_split: int, options: tuple[str, str] = ("", ""), **choices: bool) -> str:
     """The nest of a case of TVM's test whose stages have ``options``."""
-    return annotated_nest(blocked_chain(case_of(kernel, k_split, h_split), level(), None, options, **choices))
+    problem = chain(case_of(kernel, k_split, h_split), None, options)
+    return annotated_nest(problem, level(), k_split, h_split, **choices)
 
 
 def case_of(kernel: int, k_split: int, h_split: int) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_a_config_makes_the_loops_and_caches_of_the_document(n: int) -> None:
     """The filter caches share memory, because the second filter is read when the first convolution is done."""
     case = case_of(*SCHEDULES[n])
     with interning():
-        made = plan(parse_problem(line(case, WHOLE)), Config.parse(config(case, "avx512")), target("avx512"))
+        made = plan(chain(case, WHOLE), Config.parse(config(case, "avx512")), target("avx512"))
         rewrites = [step.run for step in made.pipeline]
         kernel = run_steps(made.naive(), made.pipeline[: rewrites.index(partition)])
         allocations = [s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc)]

@@ -16,7 +16,6 @@ from convsmith.passes.set_layout import set_layout
 from convsmith.passes.sink_guards import sink_guards
 from convsmith.passes.stage import stage
 from convsmith.passes.sum_in_place import sum_in_place
-from convsmith.passes.sum_in_registers import sum_in_registers
 
 SUMS = """kernel k(a: f32[6, 3], b: f32[12])
   alloc acc: f32[6] @cache:
@@ -66,42 +65,6 @@ def test_sums_are_made_where_a_stride_puts_them() -> None:
     made = sum_in_place(k, "acc")
     assert "acc" not in str(made)
     require_same_values(k, made)
-
-
-IN_MEMORY = """kernel k(a: f32[4, 6, 3], b: f32[4, 6])
-  for n in 0 .. 4:
-    for k in 0 .. 3:
-      for i in 0 .. 6:
-        b[n, i] = b[n, i] + a[n, i, k]
-"""
-
-
-def test_sums_are_made_in_registers() -> None:
-    k = parse_kernel(IN_MEMORY)
-    made = sum_in_registers(k, "n")
-    assert "alloc b_r: f32[6] @register" in str(made)
-    require_same_values(k, made)
-    assert str(sum_in_registers(k, "gone", ("gone too", "n"))) == str(made)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("k in 0 .. 3", "k in 0 .. min(n, 3)"), ("i in 0 .. 6", "i in 0 .. min(n, 6)"), ("k in 0 .. 3", "k in 3 .. 3"),
-        ("+ a[n, i, k]", "* a[n, i, k]"), ("+ a[n, i, k]", "+ b[n, k]"), ("for i in 0 .. 6", "for i in 1 .. 6"),
-    ],
-)  # fmt: skip
-def test_sums_stay_in_memory_where_bounds_vary(old: str, new: str) -> None:
-    """And where the statement is no sum. A reduction without terms reads no sum that nobody has started."""
-    assert old in IN_MEMORY
-    k = parse_kernel(IN_MEMORY.replace(old, new))
-    assert sum_in_registers(k, "n") is k
-
-
-def test_registers_that_would_hold_one_sum_twice_are_refused() -> None:
-    k = parse_kernel(IN_MEMORY.replace("b[n, i]", "b[n, i // 2]"))
-    with pytest.raises(ConfigError, match=r"^sum_in_registers"):
-        sum_in_registers(k, "n")
 
 
 def test_only_the_result_gets_loops_of_its_own() -> None:

@@ -50,7 +50,6 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.sink import sink
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
-from convsmith.passes.sum_in_registers import sum_in_registers
 from convsmith.passes.tile import tile
 from convsmith.passes.tile_ends import tile_ends
 from convsmith.passes.transpose import transpose
@@ -62,7 +61,7 @@ EDGE = 40
 RANKS = {"a": 1, "b": 2, "c": 1, "d": 2}
 OF_SUMS = {
     "block_reduction", "block_reduction-ends", "block_reduction-given", "drain", "drain-fission", "fission",
-    "rebase-rfactor", "rfactor", "sum_in_registers",
+    "rebase-rfactor", "rfactor",
 }  # fmt: skip
 """Rewrites of sums: they are asked of sums alone."""
 ASK = {
@@ -315,7 +314,6 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
         "vectorise-last": lambda k: vectorise(flatten(k), names[-1], 4),
         "gather_stores": lambda k: gather_stores(flatten(k), one, 4),
         "transpose": lambda k: transpose(k, names[-2:], (4, 4)),
-        "sum_in_registers": lambda k: sum_in_registers(k, one),
         "stage": lambda k: stage(k, r.choice(sorted(RANKS)), one),
         "derive_packing": lambda k: derive_packing(k, (r.choice(sorted(RANKS)),), f"{new}p"),
         "pack_near": lambda k: pack_near(k, r.choice(sorted(RANKS)), one),

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blocked_chains import SMALL, cases, line, name
 from click.testing import CliRunner
 
 import convsmith as cs
@@ -20,7 +19,6 @@ from convsmith.compiler import service
 from convsmith.compiler.driver import lower
 from convsmith.compiler.instruments import Interpret, Verify
 from convsmith.schedule.custom import KernelSchedule
-from convsmith.schedule.library.blocked_chain import blocked_chain
 from convsmith.schedule.library.depthwise import depthwise
 from convsmith.schedule.library.product import product
 
@@ -64,12 +62,6 @@ def test_schedules_of_the_library_are_exact(schedule: ScheduleFunction, problem:
     bias = "s32" not in problem and "BWD" not in problem
     for target in ("avx2", "generic"):
         assert made(problem, schedule, target, bias, threads=2).verify().ok
-
-
-@pytest.mark.parametrize("case", cases(), ids=name)
-def test_blocked_chain_is_a_schedule_like_any_other(case: dict[str, int]) -> None:
-    schedule = partial(blocked_chain, k_split=case["k_split_factor"], h_split=case["h_split_factor"])
-    assert cs.compile(line(case, SMALL), schedule=schedule, target="avx2", threads=1).verify().ok
 
 
 def test_kernels_of_devices_are_scheduled_alike() -> None:

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from blocked_chains import Sizes, cases, config, name
+from blocked_chains import chain as blocked_chain
 from chain_problems import random_chain
 from draws import examples
 from hypothesis import assume, given
@@ -19,6 +21,7 @@ from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, For, Stmt, Store
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import children, statements_of
+from convsmith.machine.base import Machine
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.manager import run_steps
 from convsmith.problem import Chain, Conv, parse_problem
@@ -50,10 +53,10 @@ CHAINS = {
 TARGET = small_target()
 
 
-def check_every_step(chain: Chain, config: Config) -> None:
+def check_every_step(chain: Chain, config: Config, machine: Machine = TARGET) -> None:
     with interning():
-        made = plan(chain, config, TARGET)
-        run_steps(made.naive(), made.pipeline, [Oracle(chain, TARGET)])
+        made = plan(chain, config, machine)
+        run_steps(made.naive(), made.pipeline, [Oracle(chain, machine)])
 
 
 @pytest.mark.parametrize("name, halo", [*((name, "keep") for name in CHAINS), ("three-windows", "recompute")])
@@ -65,6 +68,18 @@ def test_every_rewrite_keeps_the_numbers(name: str, halo: str) -> None:
         config = config_of(stages, StageConfigs(TARGET), 2, [True] * (len(stages) - 1))
     text = str(config) if halo == "keep" else str(config).replace(" --at=", " --halo=recompute --at=")
     check_every_step(chain, Config.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "ih", "iw"),
+    [("1-1-2-2", 3, 2), pytest.param("3-1-2-1", 5, 4, marks=pytest.mark.slow),
+     pytest.param("3-3-2-2", 7, 5, marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_every_rewrite_keeps_the_numbers_of_two_convolutions_in_tiles(text: str, ih: int, iw: int) -> None:
+    """Channels and rows of both stages are in cache tiles, for which operands are packed and the source is copied."""
+    case, machine = next(case for case in cases() if name(case) == text), small_target(2)
+    sizes = Sizes(ih, iw, 6, (1, 2, 2))
+    check_every_step(blocked_chain(case, sizes), Config.parse(config(case, machine.name, sizes.blocks)), machine)
 
 
 @pytest.mark.slow
