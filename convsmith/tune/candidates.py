@@ -58,8 +58,8 @@ class _ModelledChoice(NamedTuple):
     made_by: tuple[Model, Loops] | None
 
 
-def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
-    """Return the configs that make a kernel, each with all its decisions, best expected first."""
+def candidates(p: Problem, target: Machine, threads: int, arranged: int = ARRANGED) -> list[Choice]:
+    """Return the configs that make a kernel, best expected first; the first ``arranged`` have all their decisions."""
     with one_table():
         each = statement(p, target)
         only = () if of_fewer_bits(each) else (each,)
@@ -75,14 +75,14 @@ def candidates(p: Problem, target: Machine, threads: int) -> list[Choice]:
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
-        ranked = _ranked(found)
-        for n, choice in enumerate(ranked[:ARRANGED]):
+        ranked = _ranked(found, arranged)
+        for n, choice in enumerate(ranked[:arranged]):
             ranked[n] = replace(choice, config=with_own_pixels(p, choice.config, target, choice.cycles))
         return ranked
 
 
-def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
-    """Return the choices, best first; the first few are arranged to move little between memories.
+def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
+    """Return the choices, best first; the first ``count`` are arranged to move little between memories.
 
     Of the choices for a gradient of the weights on one thread that are alike, the first is the one whose operands
     memories deliver soonest: of all tiles as they are, and of the best tile of each lane as it is arranged. Choices on
@@ -103,7 +103,8 @@ def _ranked(found: list[_ModelledChoice]) -> list[Choice]:
         if made_by is None:
             continue
         model, loops = made_by
-        if n < ARRANGED or (n < len(alike) and choice.config.lane not in lanes):
+        is_rated = n < len(alike) or model.unit.rows > 1
+        if n < (ARRANGED if is_rated else count) or (n < len(alike) and choice.config.lane not in lanes):
             arranged = _arranged(model, loops, choice)
             choices[n] = arranged.choice
             if n < len(alike):
@@ -199,7 +200,8 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             for c in (config if not wide or model.evicts(loops, tile) else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = c if c.staged_at("near") else model.complete(loops, c)
-                    c = c.changed(stream=model.streamed(loops, c))
+                    if (stream := model.streamed(loops, c)) != c.staged("stream"):
+                        c = c.changed(stream=stream)
                     choice = Choice(model.cycles(loops, c), model.emitted(loops, c), c)
                     # A copy of an operand is made at a loop, whose place an order would change.
                     yield _ModelledChoice(choice, None if c.staged_at("near") else (model, loops))
@@ -224,7 +226,7 @@ def _serves(model: Model, config: Config) -> bool:
 
 def default_config(problem: Problem, target: Machine, threads: int = 1) -> Config:
     """Return the config that the model expects to be fastest."""
-    return candidates(problem, target, threads)[0].config
+    return candidates(problem, target, threads, 1)[0].config
 
 
 def operations(p: Problem, st: Statement) -> int:

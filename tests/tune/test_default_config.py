@@ -8,6 +8,7 @@ import pytest
 
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
+from convsmith.machine.registry import target as known_target
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.problem import parse_problem
@@ -177,3 +178,14 @@ def test_channels_on_pages_of_their_own_are_written_one_after_the_other(cost: fl
     target = replace(level, costs=replace(level.costs, page_turn=cost))
     layer = parse_problem(f"--stag=abx --dtag=abx mb1ic16ih{size}oc96oh{size}kh1ph0")
     assert default_config(layer, target).order == ("mb", *order.split(","))
+
+
+@pytest.mark.parametrize("level", ["avx512_amx", "avx2"])
+@pytest.mark.parametrize("line", [
+    "--stag=axb --dtag=axb mb1ic256ih14oc1024oh14kh1ph0", "--dir=BWD_W --stag=abx --dtag=abx mb2ic64ih14oc64oh14kh3ph1",
+    "--dt=u8:s8:s32 mb1ic256ih14oc256oh14kh3ph1", "--dt=bf16 mb4ic128ih28oc128oh28kh1ph0", "g32mb1ic32ih56oc32kh3ph1",
+])  # fmt: skip
+def test_the_first_choice_needs_no_other_arranged(line: str, level: str) -> None:
+    """Only the first choice of a default config is arranged, except where arranging decides which one that is."""
+    problem, machine = parse_problem(line).canonical(), known_target(level)
+    assert candidates(problem, machine, 1, 1)[0] == candidates(problem, machine, 1)[0]
