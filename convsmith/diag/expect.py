@@ -150,7 +150,13 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
         return lambda value: isinstance(value, tuple) and len(value) == len(parts) and all(map(conforms, value, parts))
     if hint in (int, float):
         number = Integral if hint is int else Real
-        return lambda value: isinstance(value, number) and not isinstance(value, bool) and not _is_huge(value)
+
+        def is_number(value: Any) -> bool:
+            if type(value) is int:
+                return value.bit_length() <= _MOST_BITS
+            return isinstance(value, number) and not isinstance(value, bool) and not _is_huge(value)
+
+        return is_number
     return lambda value: isinstance(value, origin or hint)
 
 

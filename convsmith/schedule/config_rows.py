@@ -127,7 +127,7 @@ class ConfigRow:
 
     def fits(self, value: Any) -> bool:
         """Return whether `value` has the row's type."""
-        return conforms(value, self.form.hint)
+        return value is self.default or conforms(value, self.form.hint)
 
     def text(self, value: Any) -> str:
         """Return the word that gives the row its `value`."""
