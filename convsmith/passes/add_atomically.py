@@ -17,8 +17,6 @@ START = "_start"
 """End of the name of the kernel that sets a result to zero."""
 ZERO = "zero"
 """Beginning of the names of its loops."""
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
 
 
 class _AddAtomically(LoopRewriter):
@@ -27,14 +25,14 @@ class _AddAtomically(LoopRewriter):
         self.parts, self.outermost = parts, around
         self.result: Buffer | None = None
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.outermost:
             return self._For(loop)
         chain, body = perfect_nest(loop)
         inner = body.body if isinstance(body, Alloc) else body
         stmts = inner.stmts if isinstance(inner, Block) else ()
         terms = stmts[1] if len(stmts) == 3 else None
-        if not isinstance(body, Alloc) or not isinstance(terms, Loop):
+        if not isinstance(body, Alloc) or not isinstance(terms, For):
             raise ConfigError(
                 "not-nested", f"add_atomically: loop {self.outermost} must be around a sum: its start, a loop over "
                 f"{self.parts}, and the store of its result",

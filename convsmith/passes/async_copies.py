@@ -37,8 +37,6 @@ from convsmith.passes.scope import ScopedRewriter, with_body, wrap
 from convsmith.passes.thread_conflicts import EarlierAccess
 from convsmith.passes.thread_order import Serial, ThreadWalk, bounds_of_threads, later_access
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
 SIZES = (4, 8, 16)
 """Bytes that one asynchronous copy may move."""
 MOST = 8
@@ -233,7 +231,7 @@ class _AsyncCopies(ScopedRewriter):
         super().__init__()
         self.written, self.sizes = written, sizes
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.kind not in THREAD_LOOPS:
             return self._For(loop)
         nest = nest_of(loop)

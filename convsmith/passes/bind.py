@@ -14,9 +14,6 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import NewPath, Unordered, require_independent_pieces, require_order
 from convsmith.passes.scope import LoopRewriter, with_body
 
-Loop = For
-Allocation = Alloc
-"""Within a rewriter, ``For`` and ``Alloc`` are its methods."""
 _AT_ONCE = {"parallel": ("parallel",), "grid": ("grid",), **dict.fromkeys(THREAD_LOOPS, THREAD_LOOPS)}
 """For a kind of loops whose iterations run at once, the kinds of the loops whose iterations run at once with them."""
 
@@ -49,7 +46,7 @@ class _Bind(LoopRewriter):
                     raise ConfigError("loop-kind", f"bind: loop {x.var} uses {s.buffer}, registers of one thread")
         return self._Alloc(s)
 
-    def require_parallel(self, loop: Loop) -> None:
+    def require_parallel(self, loop: For) -> None:
         """Raise ConfigError where a parallel loop would stand in a serial one, or iterations depend on each other.
 
         Loops over the threads of a group may stand in any loop.
@@ -57,7 +54,7 @@ class _Bind(LoopRewriter):
         for outer in (*self.around, loop):
             if self.kind in THREAD_LOOPS:
                 break
-            below = loops_of(outer.body) if isinstance(outer, Loop) and not self.is_parallel(outer) else ()
+            below = loops_of(outer.body) if isinstance(outer, For) and not self.is_parallel(outer) else ()
             inner = next((x for x in below if self.is_parallel(x)), None)
             if inner is not None:
                 raise ConfigError(
@@ -66,7 +63,7 @@ class _Bind(LoopRewriter):
         nest = [x for x in loops_of(loop) if self.is_parallel(x)]
         parallel = {x.var for x in nest}
         allocated = any(
-            x.var in parallel for s in statements_of(loop) if isinstance(s, Allocation) for x in loops_of(s)
+            x.var in parallel for s in statements_of(loop) if isinstance(s, Alloc) for x in loops_of(s)
         )
 
         def unordered(path: Path) -> NewPath:
@@ -74,16 +71,16 @@ class _Bind(LoopRewriter):
 
         require_order(self.what, sites_of(loop, self.ranges, allocated), unordered, self.ranges)
 
-    def is_parallel(self, loop: Loop) -> bool:
+    def is_parallel(self, loop: For) -> bool:
         return loop.kind in self.at_once or loop.var.name in self.names
 
     def visit_Block(self, s: Block) -> Stmt:
         """Require independent pieces of a loop, since they run at once, as its iterations do."""
         for a, b in pairwise(s.stmts):
-            if not (self.at_once and isinstance(a, Loop) and isinstance(b, Loop) and a.var is b.var):
+            if not (self.at_once and isinstance(a, For) and isinstance(b, For) and a.var is b.var):
                 continue
             if a.var.name in self.names and are_pieces((a, b)):
-                pieces = [x for x in s.stmts if isinstance(x, Loop) and x.var is a.var]
+                pieces = [x for x in s.stmts if isinstance(x, For) and x.var is a.var]
                 require_independent_pieces(self.what, pieces, self.ranges)
                 break
         return self._Block(s)

@@ -23,8 +23,6 @@ from convsmith.passes.scope import LoopRewriter, with_body
 
 ALIGNMENT = 16
 """Bytes that divide the address of a message."""
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
 
 
 class _Stored(NamedTuple):
@@ -64,7 +62,7 @@ class _BlockMessages(LoopRewriter):
             x = row.operands[number]
             self.rows[number, x.scope, x.dtype, x.layout.elements, x.layout.registers] = row
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.kind != "lane":
             return self._For(loop)
         body = self._of_lanes(loop.body, loop.var, int(loop.hi))
@@ -74,7 +72,7 @@ class _BlockMessages(LoopRewriter):
         """Return a statement that all lanes execute, with messages for its accesses."""
         if isinstance(s, If) and lane in variables_of(s.cond):
             return s
-        if isinstance(s, (If, Loop)) and not _elements(s):
+        if isinstance(s, (If, For)) and not _elements(s):
             body = self._of_lanes(s.body, lane, lanes)
             return s if body is s.body else replace(s, body=body)
         stmts = s.stmts if isinstance(s, Block) else (s,)
@@ -83,7 +81,7 @@ class _BlockMessages(LoopRewriter):
             if is_store:
                 made += self._of_stores([y for x in some for y in _elements(x)], lane, lanes)
             else:
-                made += [self._of_lanes(x, lane, lanes) if isinstance(x, (If, Loop)) else x for x in some]
+                made += [self._of_lanes(x, lane, lanes) if isinstance(x, (If, For)) else x for x in some]
         return s if len(made) == len(stmts) and all(map(is_, made, stmts)) else block(*made)
 
     def _of_stores(self, elements: Sequence[_Stored], lane: Var, lanes: int) -> list[Stmt]:
@@ -133,7 +131,7 @@ def _elements(s: Stmt) -> tuple[_Stored, ...]:
     """Return the stores of a statement that is one, or a loop over neighbours of a lane; nothing of others."""
     if isinstance(s, Store):
         return (_Stored(s, s),) if s.lanes is None else ()
-    if not isinstance(s, Loop) or s.kind != "unrolled" or not isinstance(s.body, Store) or s.body.lanes:
+    if not isinstance(s, For) or s.kind != "unrolled" or not isinstance(s.body, Store) or s.body.lanes:
         return ()
     sides = (s.body, s.body.value)
     if not any(isinstance(x, (Load, Store)) and x.buffer.scope == "fragment" for x in sides):

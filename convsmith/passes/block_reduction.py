@@ -30,9 +30,6 @@ from convsmith.passes.scope import (
     wrap,
 )
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _BlockReduction(LoopRewriter):
     def __init__(
@@ -46,7 +43,7 @@ class _BlockReduction(LoopRewriter):
     def visit_For(self, loop: For) -> Stmt:
         return self.kept(loop) if loop.var.name == self.moved[0] else self._For(loop)
 
-    def kept(self, loop: Loop) -> Stmt:
+    def kept(self, loop: For) -> Stmt:
         chain, body = perfect_nest(loop)
         names = [x.var.name for x in chain]
         allocs: list[Alloc] = []
@@ -54,7 +51,7 @@ class _BlockReduction(LoopRewriter):
             allocs.append(body)
             body = body.body
         parts = body.stmts if isinstance(body, Block) else ()
-        terms = [x for x in takewhile(self.is_of_terms, parts[1:]) if isinstance(x, Loop)]
+        terms = [x for x in takewhile(self.is_of_terms, parts[1:]) if isinstance(x, For)]
         start, finish = parts[:1], parts[1 + len(terms) :]
         if names == self.moved and Var(self.outer) not in bound_in(body):
             return self._For(loop)
@@ -78,7 +75,7 @@ class _BlockReduction(LoopRewriter):
         fetch, keep = _moves(start[0], acc, memory, self.place, tuple(x.var for x in chain))
         self.require_places(what, wrap(chain, keep))
 
-        def part(n: int, loop: Loop) -> Stmt:
+        def part(n: int, loop: For) -> Stmt:
             var, once = loop.var, loop.hi - loop.lo is as_index(1)
             begins, ends = n == 0, n == len(terms) - 1
             several = (begins or ends) and not once
@@ -92,16 +89,16 @@ class _BlockReduction(LoopRewriter):
             inner = block(*before, loop.body, *after)
             for a in reversed(allocs):
                 inner = Alloc(a.buffer, inner)
-            return Loop(var, loop.lo, loop.hi, wrap(chain, inner), loop.kind)
+            return For(var, loop.lo, loop.hi, wrap(chain, inner), loop.kind)
 
         nest = block(*(part(n, x) for n, x in enumerate(terms)))
         return nest if self.memory is not None else Alloc(memory, nest)
 
     def is_of_terms(self, s: Stmt) -> bool:
         """Return whether a part of a sum adds terms, in a loop of the reduction."""
-        return isinstance(s, Loop) and s.var.name == self.outer
+        return isinstance(s, For) and s.var.name == self.outer
 
-    def check(self, chain: Sequence[Loop], start: Stmt, terms: Sequence[Loop], finish: Sequence[Stmt]) -> None:
+    def check(self, chain: Sequence[For], start: Stmt, terms: Sequence[For], finish: Sequence[Stmt]) -> None:
         """Raise ConfigError unless the loops over ``terms`` can stand around the loops of the ``chain``."""
         names = ", ".join(x.var.name for x in chain)
         for x in (terms[0], terms[-1]):
@@ -121,7 +118,7 @@ class _BlockReduction(LoopRewriter):
                 "loop-name", f"block_reduction: a loop before, in or after the sum is called {self.outer} too"
             )
 
-    def private(self, chain: Sequence[Loop], acc: Buffer) -> Buffer:
+    def private(self, chain: Sequence[For], acc: Buffer) -> Buffer:
         """Return memory of the kernel's own for the sums of all iterations of the ``chain``."""
         ranges = dict(self.ranges)
         shape = []
@@ -136,7 +133,7 @@ class _BlockReduction(LoopRewriter):
         """Raise ConfigError where two sums have one place in the memory that is given."""
         if self.memory is None:
             return
-        if any(isinstance(x, Loop) and x.kind == "parallel" for x in self.around):
+        if any(isinstance(x, For) and x.kind == "parallel" for x in self.around):
             raise ConfigError(
                 "loop-kind",
                 f"block_reduction: {self.memory} holds the sums of one thread; legal are serial loops around it",
@@ -156,7 +153,7 @@ def _moves(
     start: Stmt, acc: Buffer, memory: Buffer, place: tuple[Index, ...], around: tuple[Index, ...]
 ) -> tuple[Stmt, Stmt]:
     """Return the loads of partial sums from memory and the stores to memory, within the loops that initialise them."""
-    loops, s = perfect_nest(start) if isinstance(start, Loop) else ([], start)
+    loops, s = perfect_nest(start) if isinstance(start, For) else ([], start)
     assert isinstance(s, Store)
     there = place or (*around, *s.index)
     if memory.dtype is not acc.dtype or len(memory.shape) != len(there):

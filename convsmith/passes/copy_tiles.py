@@ -30,8 +30,6 @@ from convsmith.passes.scope import (
 )
 from convsmith.passes.stage import is_implied, read_or_fill
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
 Operands = Sequence[tuple[str, tuple[str, ...]]]
 """Operands by name, each with the loops over the dims of its copy, outermost first."""
 
@@ -60,7 +58,7 @@ class _CopyTiles(ScopedRewriter):
         super().__init__()
         self.loop, self.operands, self.scope = loop, operands, scope
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         ranges: dict[Var, Range] = {**self.ranges, loop.var: loop_range(loop, self.ranges)}

@@ -12,9 +12,6 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
 from convsmith.passes.unswitch_uniform import without
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _DistributeCopy(LoopRewriter):
     def __init__(self, buffer: str, threads: int, thread: str, order: tuple[str, ...], width: int) -> None:
@@ -22,7 +19,7 @@ class _DistributeCopy(LoopRewriter):
         self.buffer, self.threads, self.order, self.width = buffer, threads, order, width
         self.thread, self.turn = Var(thread), Var(f"{buffer}.e")
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         chain, body = perfect_nest(loop)
         filled = body.buffer if isinstance(body, Store) else None
         if filled is None or filled.name != self.buffer:

@@ -12,17 +12,13 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import LoopRewriter, extent, require_loops, with_body
 
-Allocation = Alloc
-Loop = For
-"""Within a rewriter, ``Alloc`` and ``For`` are its methods."""
-
 
 class _Extend(LoopRewriter):
     def __init__(self, loop: str, multiple: int) -> None:
         super().__init__()
         self.loop, self.multiple = loop, multiple
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if loop.lo is not as_index(0):
@@ -44,7 +40,7 @@ class _Guard(Rewriter):
         self.cond = cond
         self.own: set[Buffer] = set()
 
-    def visit_Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         self.own.add(s.buffer)
         return self._Alloc(s)
 

@@ -7,16 +7,13 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, block
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, require_loops, with_body
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _GatherAllocs(LoopRewriter):
     def __init__(self, loop: str) -> None:
         super().__init__()
         self.loop = loop
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         found: list[Buffer] = []

@@ -19,9 +19,6 @@ from convsmith.passes.lets import Name
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 def _refuse(why: str) -> ConfigError:
     return ConfigError("fragment", f"hold_fragments: {why}")
@@ -43,7 +40,7 @@ class _HoldFragments(LoopRewriter):
         super().__init__()
         self.row, self.names, self.inner = row, tuple(names), tuple(inner)
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.names[0]:
             return self._For(loop)
         chain, s = perfect_nest(loop)
@@ -69,7 +66,7 @@ class _HoldFragments(LoopRewriter):
             body = Alloc(h.buffer, body)
         return body
 
-    def _in_order(self, x: _Factor, y: _Factor, spec: dict[Var, Loop]) -> tuple[_Factor, _Factor]:
+    def _in_order(self, x: _Factor, y: _Factor, spec: dict[Var, For]) -> tuple[_Factor, _Factor]:
         """Return the two factors in the order of the operands of the row."""
         moving = [{spec[v].var for v, n in self.row.steps(k).items() if n} for k in (1, 2)]
         element = {loop.var for loop in spec.values()}
@@ -80,7 +77,7 @@ class _HoldFragments(LoopRewriter):
                 return pair
         raise _refuse(f"{self.row.name} does not multiply {x.value} by {y.value} in loops {', '.join(self.inner)}")
 
-    def _held(self, operand: Operand, factor: _Factor, chain: Sequence[Loop], spec: dict[Var, Loop]) -> _Held:
+    def _held(self, operand: Operand, factor: _Factor, chain: Sequence[For], spec: dict[Var, For]) -> _Held:
         """Return the fragments that hold a factor: one for each iteration of the outer loops that move it."""
         number = self.row.operands.index(operand)
         moved = {spec[v].var for v, n in self.row.steps(number).items() if n}
@@ -93,7 +90,7 @@ class _HoldFragments(LoopRewriter):
         buffer = make_buffer(f"{name}_f", dtype(operand.dtype), shape, "fragment")
         return _Held(buffer, tuple(loops), (*(x.var for x in outer), *at), factor.value)
 
-    def _shared_out(self, cond: Cond, held: Sequence[_Held], chain: Sequence[Loop]) -> list[Cond]:
+    def _shared_out(self, cond: Cond, held: Sequence[_Held], chain: Sequence[For]) -> list[Cond]:
         """Return the condition of each fragment: the parts of ``cond`` whose loops fill it."""
         parts: list[list[Cond]] = [[] for _ in held]
         around = {x.var for x in chain}
@@ -110,7 +107,7 @@ class _Held(NamedTuple):
     """Fragments that hold a factor: the loops that fill them, the element of an iteration, and its value."""
 
     buffer: Buffer
-    loops: tuple[Loop, ...]
+    loops: tuple[For, ...]
     place: tuple[Index, ...]
     value: Value
 

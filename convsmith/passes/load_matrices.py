@@ -28,8 +28,6 @@ ROWS = 8
 """Rows of a matrix that is loaded: one register of each lane."""
 MOST = 1 << 18
 """Maximum number of points at which places in memory are compared."""
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
 
 
 class _LoadMatrices(ScopedRewriter):
@@ -37,7 +35,7 @@ class _LoadMatrices(ScopedRewriter):
         super().__init__()
         self.operands, self.rows = operands, rows
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         chain, s = perfect_nest(loop)
         if not isinstance(s, Store) or s.buffer not in self.operands or not isinstance(s.value, Load):
             return self._For(loop)
@@ -50,7 +48,7 @@ class _LoadMatrices(ScopedRewriter):
                     return made
         return loop
 
-    def _loaded(self, row: Instruction, chain: Sequence[Loop], s: Store, v: Load) -> Stmt | None:
+    def _loaded(self, row: Instruction, chain: Sequence[For], s: Store, v: Load) -> Stmt | None:
         """Return the nest that loads the fragments by ``row``, None where memory does not lie so."""
         operand, layout = self.operands[s.buffer], row.exchange
         assert layout is not None

@@ -25,16 +25,13 @@ from convsmith.passes.scope import (
     wrap,
 )
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _LoadOnce(ScopedRewriter):
     def __init__(self, buffer: str, names: Sequence[str], vector: str) -> None:
         super().__init__()
         self.buffer, self.names, self.vector = buffer, names, vector
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name not in self.names:
             return self._For(loop)
         chain, body = perfect_nest(loop)
@@ -58,7 +55,7 @@ class _LoadOnce(ScopedRewriter):
         kept = Load(new, tuple(x.var for x in moving), None)
         return Alloc(new, block(copy, Name({load: kept}).stmt(loop)))
 
-    def is_inside(self, load: Load, chain: Sequence[Loop]) -> bool:
+    def is_inside(self, load: Load, chain: Sequence[For]) -> bool:
         """Return whether ``load`` is within its buffer, whatever conditions hold."""
         ranges = dict(self.ranges)
         for x in chain:

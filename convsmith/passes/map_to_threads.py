@@ -25,9 +25,6 @@ from convsmith.passes.scope import ScopedRewriter, with_body
 from convsmith.passes.thread_conflicts import EarlierAccess
 from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_accesses, bounds_of_threads, later_access
 
-Allocation = Alloc
-"""Within a rewriter, ``Alloc`` is its method."""
-
 
 def _refuse(why: str) -> ConfigError:
     return ConfigError("threads", f"map_to_threads: {why}")
@@ -128,7 +125,7 @@ class _OwnRegisters(Rewriter):
             kept = tuple(d for d in range(len(old.shape)) if d not in shared)
             new = make_buffer(old.name, old.dtype, tuple(old.shape[d] for d in kept), old.scope)
             self.kept[old] = new, kept
-            return Allocation(new, self.stmt(s.body))
+            return Alloc(new, self.stmt(s.body))
         return self._Alloc(s)
 
     def _require_own(self, buffer: Buffer, uses: Sequence[Load], dims: Sequence[int]) -> None:
@@ -277,7 +274,7 @@ class _MapToThreads(ScopedRewriter):
         for x in reversed(frame):
             body = For(x.var, x.lo, x.hi, body, x.kind)
         for b in reversed(lifted.shared):
-            body = Allocation(b, body)
+            body = Alloc(b, body)
         return body
 
     def _frame(self, nests: Sequence[For], taken: set[Var]) -> list[For]:

@@ -18,10 +18,6 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Relocate, with_slots
 from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
 
-Loop = For
-Allocation = Alloc
-"""Within a rewriter, ``For`` and ``Alloc`` are its methods."""
-
 
 def _refuse(why: str) -> ConfigError:
     return ConfigError("buffering", f"multiple_buffers: {why}")
@@ -52,9 +48,9 @@ class _Slots(ScopedRewriter):
         self.loop, self.buffers, self.count, self.ahead, self.unrolled = loop, buffers, count, ahead, unrolled
         self.slots: dict[Buffer, Buffer] = {}
         """The buffers with slots, by the buffers without."""
-        self.around: list[Allocation | Loop] = []
+        self.around: list[Alloc | For] = []
 
-    def visit_Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         self.around.append(s)
         body = self.stmt(s.body)
         self.around.pop()
@@ -63,9 +59,9 @@ class _Slots(ScopedRewriter):
         new = self.slots.get(s.buffer, s.buffer)
         if new is not s.buffer and any(s.buffer in _used(x) for x in statements_of(body)):
             raise _refuse(f"{s.buffer} is used outside of loop {self.loop}, too; legal is a buffer of the loop's own")
-        return Allocation(new, body)
+        return Alloc(new, body)
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name == self.loop:
             return self._buffered(loop)
         self.around.append(loop)
@@ -73,11 +69,11 @@ class _Slots(ScopedRewriter):
         self.around.pop()
         return out
 
-    def _buffered(self, loop: Loop) -> Stmt:
+    def _buffered(self, loop: For) -> Stmt:
         if loop.kind not in ("serial", "unrolled") or loop.carried:
             raise _refuse(f"loop {loop.var} is {loop.kind} or carries pointers; legal is a plain serial loop")
         inside, parts = _opened(loop.body, self.buffers)
-        allocated = [*inside, *(x.buffer for x in self.around if isinstance(x, Allocation))]
+        allocated = [*inside, *(x.buffer for x in self.around if isinstance(x, Alloc))]
         named = [b for b in allocated if b.name in self.buffers]
         if {b.name for b in named} != set(self.buffers):
             raise _refuse(f"{', '.join(self.buffers)}: not all are allocated around loop {loop.var} or within it")
@@ -92,22 +88,22 @@ class _Slots(ScopedRewriter):
 
         def own(s: Stmt) -> Stmt:
             for b in reversed([x for x in inside if x not in named]):
-                s = Allocation(b, s)
+                s = Alloc(b, s)
             return s
 
         out = self._pipelined(loop, block(*copies), own(block(*rest)))
         for b in reversed([x for x in inside if x in named]):
-            out = Allocation(self.slots[b], out)
+            out = Alloc(self.slots[b], out)
         return out
 
     def _require_copies(
-        self, loop: Loop, named: Sequence[Buffer], copies: Sequence[Stmt], private: Sequence[Buffer]
+        self, loop: For, named: Sequence[Buffer], copies: Sequence[Stmt], private: Sequence[Buffer]
     ) -> None:
         """Require that the copies may run earlier, and that each iteration writes the same elements."""
         written = written_in(loop.body)
         for b in named:
-            where = next((n for n, x in enumerate(self.around) if isinstance(x, Allocation) and x.buffer is b), None)
-            within = [] if where is None else [x.var for x in self.around[where:] if isinstance(x, Loop)]
+            where = next((n for n, x in enumerate(self.around) if isinstance(x, Alloc) and x.buffer is b), None)
+            within = [] if where is None else [x.var for x in self.around[where:] if isinstance(x, For)]
             moving = {loop.var, *within}
             for s in (y for x in copies for y in statements_of(x)):
                 fixed: list[Index] = []
@@ -116,7 +112,7 @@ class _Slots(ScopedRewriter):
                 elif isinstance(s, AsyncCopy):
                     fixed = [*s.dst.index]
                 bounds = {v for e in fixed for v in variables_of(e)}
-                if isinstance(s, Loop):
+                if isinstance(s, For):
                     bounds |= variables_of(s.lo) | variables_of(s.hi)
                 elif isinstance(s, (If, Let)):
                     bounds |= variables_of(s.cond if isinstance(s, If) else s.value)
@@ -132,18 +128,18 @@ class _Slots(ScopedRewriter):
                 raise _refuse(f"`{line}` reads {', '.join(both)}, which loop {loop.var} writes")
 
     # -- the loop
-    def _at(self, s: Stmt, loop: Loop, iteration: Index, slot: Index) -> Stmt:
+    def _at(self, s: Stmt, loop: For, iteration: Index, slot: Index) -> Stmt:
         """Return a part of the loop's body for an iteration, on a slot."""
         out: Stmt = s if iteration is loop.var else substitute(s, {loop.var: iteration})
         for old, new in self.slots.items():
             out = Relocate(old, new, lambda index: (slot, *index)).stmt(out)
         return out
 
-    def _if_it_runs(self, loop: Loop, iteration: Index, s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:
+    def _if_it_runs(self, loop: For, iteration: Index, s: Stmt, ranges: dict[Var, tuple[int, int]]) -> Stmt:
         cond = simplify(iteration < loop.hi, ranges)
         return s if is_true(cond) else If(cond, s)
 
-    def _pipelined(self, loop: Loop, copies: Stmt, rest: Stmt) -> Stmt:
+    def _pipelined(self, loop: For, copies: Stmt, rest: Stmt) -> Stmt:
         first = [
             self._if_it_runs(loop, loop.lo + n, self._at(copies, loop, loop.lo + n, as_index(n)), self.ranges)
             for n in range(self.ahead)
@@ -154,9 +150,9 @@ class _Slots(ScopedRewriter):
         copy = self._at(copies, loop, loop.var + self.ahead, mod(number + self.ahead, self.count))
         use = self._at(rest, loop, loop.var, mod(number, self.count))
         body = block(self._if_it_runs(loop, loop.var + self.ahead, copy, self.ranges), use)
-        return block(*first, Loop(loop.var, loop.lo, loop.hi, body, loop.kind))
+        return block(*first, For(loop.var, loop.lo, loop.hi, body, loop.kind))
 
-    def _unrolled(self, loop: Loop, copies: Stmt, rest: Stmt) -> Iterator[Stmt]:
+    def _unrolled(self, loop: For, copies: Stmt, rest: Stmt) -> Iterator[Stmt]:
         """Yield a loop of rounds, which use every slot once, and the iterations that are left."""
         if not (loop.lo.is_const and loop.hi.is_const):
             raise _refuse(f"loop {loop.var} runs {loop.lo} .. {loop.hi}; unrolling needs a constant number")
@@ -171,7 +167,7 @@ class _Slots(ScopedRewriter):
 
         if rounds:
             steps = [s for n in range(self.count) for s in step(var * self.count + n + lo, n, True)]
-            yield Loop(var, as_index(0), as_index(rounds), block(*steps))
+            yield For(var, as_index(0), as_index(rounds), block(*steps))
         for n in range(rounds * self.count, total):
             yield from step(as_index(n + lo), n, n + self.ahead < total)
 

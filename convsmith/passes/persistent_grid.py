@@ -9,16 +9,13 @@ from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import LoopRewriter, require_loops, with_body
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _PersistentGrid(LoopRewriter):
     def __init__(self, loop: str, groups: int, name: str) -> None:
         super().__init__()
         self.loop, self.groups, self.group = loop, groups, Var(name)
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if loop.kind != "grid" or not loop.lo.is_const or loop.lo.const or not loop.hi.is_const:

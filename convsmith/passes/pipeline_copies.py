@@ -10,16 +10,13 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Relocate, with_slots
 from convsmith.passes.scope import LoopRewriter, require_loops, require_no_effects, with_body
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _PipelineCopies(LoopRewriter):
     def __init__(self, loop: str, slots: int, around: str) -> None:
         super().__init__()
         self.loop, self.slots, self.around_it = loop, slots, around
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         body, copies = loop.body, dict[Buffer, Buffer]()

@@ -15,8 +15,6 @@ from convsmith.passes.derive_packing import guards_of
 from convsmith.passes.lets import Name
 from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, with_body, wrap
 
-Allocation = Alloc
-"""Within a rewriter, ``Alloc`` is its method."""
 EARLY = "_e"
 """End of the names of registers that hold operands of the epilogue."""
 
@@ -29,7 +27,7 @@ class _EarlyLoads(LoopRewriter):
         self.legal: dict[str, None] = {}
         self.stores = [s for s in statements_of(kernel.body) if isinstance(s, Store)]
 
-    def visit_Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         parts = s.body.stmts if isinstance(s.body, Block) else (s.body,)
         last = parts[-1]
         if not s.buffer.in_registers or not isinstance(last, For):
@@ -61,8 +59,8 @@ class _EarlyLoads(LoopRewriter):
             return self._Alloc(s)
         found: Stmt = block(*nests, *parts[:-1], Name(registers).stmt(last))
         for y in reversed(registers.values()):
-            found = Allocation(y.buffer, found)
-        return Allocation(s.buffer, found)
+            found = Alloc(y.buffer, found)
+        return Alloc(s.buffer, found)
 
     def _require_first(self, x: Load, store: Store) -> None:
         """Require that nothing but ``store``, which reads the element ``x`` itself, writes its array."""

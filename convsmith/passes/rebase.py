@@ -134,7 +134,7 @@ class _Rebase(Rewriter):
         add = Store(s.buffer, s.index, Binary("add", own, term), s.lanes)
         return For(loop.var, as_index(0), loop.hi - loop.lo, add, loop.kind, loop.carried)
 
-    def require_alike(self, loop: Loop, term: Store, dim: int) -> None:
+    def require_alike(self, loop: For, term: Store, dim: int) -> None:
         """Raise ConfigError where a statement tells apart the partial sums along ``dim`` to which ``term`` adds."""
         acc, place = term.buffer, term.index[dim]
         what = f"rebase: loop {loop.var}: {access_text(acc, term.index, None)}"
@@ -155,10 +155,6 @@ class _Rebase(Rewriter):
                     "dependence", f"{what} = ... and {s}: the second does not take all partial sums, and would find "
                     "others in its own",
                 )  # fmt: skip
-
-
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
 
 
 @stages(*LOOPS)

@@ -16,9 +16,6 @@ from convsmith.passes.lets import Name
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.scope import LoopRewriter, require_loops, with_body, wrap
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 def _refuse(why: str) -> ConfigError:
     return ConfigError("buffering", f"register_buffers: {why}")
@@ -73,9 +70,9 @@ class _Preload(LoopRewriter):
         body = block(*copies, Name(names).stmt(loop.body))
         for b in reversed(buffers):
             body = Alloc(b, body)
-        return Loop(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+        return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
 
-    def _buffer(self, of: Buffer, used: Sequence[Loop]) -> Buffer:
+    def _buffer(self, of: Buffer, used: Sequence[For]) -> Buffer:
         name = next(x for n in range(len(self.taken) + 1) if (x := f"{of.name}_r{n or ''}") not in self.taken)
         self.taken.add(name)
         self.made.append(name)

@@ -12,8 +12,6 @@ from convsmith.ir.value import Load, Value
 from convsmith.layout.block import LayoutBlock
 
 Place = tuple[Index, ...]
-Allocation = Alloc
-"""Within a rewriter, ``Alloc`` is its method."""
 
 
 def with_slots(old: Buffer, count: int) -> Buffer:
@@ -37,5 +35,5 @@ class Relocate(Rewriter):
             return self._Store(s)
         return Store(self.new, self.place(s.index), self.expr(s.value), s.lanes)
 
-    def visit_Alloc(self, s: Allocation) -> Stmt:
-        return Allocation(self.new, self.stmt(s.body)) if s.buffer is self.old else self._Alloc(s)
+    def visit_Alloc(self, s: Alloc) -> Stmt:
+        return Alloc(self.new, self.stmt(s.body)) if s.buffer is self.old else self._Alloc(s)

@@ -51,11 +51,6 @@ def _private(s: Store, ranges: Mapping[Var, Range]) -> bool:
     return all(r is not None and 0 <= r[0] and r[1] < size for r, size in zip(intervals, s.buffer.shape))
 
 
-Allocation = Alloc
-Loop = For
-"""Within a rewriter, ``Alloc`` and ``For`` are its methods."""
-
-
 class _RoundUp(ScopedRewriter):
     def __init__(self, names: tuple[str, ...], widths: Mapping[str, int], shared: AbstractSet[Buffer]) -> None:
         super().__init__()
@@ -63,7 +58,7 @@ class _RoundUp(ScopedRewriter):
         self.short: set[Buffer] = set()
         """Register arrays that loops write which are not rounded up."""
 
-    def visit_Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         made = self._Alloc(s)
         return self._Alloc(s) if s.buffer.scope == "register" and s.buffer in self.short else made
 
@@ -78,7 +73,7 @@ class _RoundUp(ScopedRewriter):
         self.short |= {s.buffer for s in statements_of(loop.body) if isinstance(s, Store)}
         return self._For(loop)
 
-    def keeps_short(self, loop: Loop) -> bool:
+    def keeps_short(self, loop: For) -> bool:
         """Return whether ``loop`` moves sums to memory or from it, and no loop computes their lanes beyond the last.
 
         Nothing then reads these lanes, and products for them need not be zero.

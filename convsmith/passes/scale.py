@@ -26,9 +26,6 @@ from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.order import NewPath, Unordered, require_order
 from convsmith.passes.scope import LoopRewriter, with_body
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _Obstacle(Exception):
     """Says why iterations of a loop cannot be units of vectors."""
@@ -121,7 +118,7 @@ class _Scale(LoopRewriter):
             return For(loop.var, loop.lo, loop.hi, loop.body, "scalable")
         return self._For(loop)
 
-    def has_units(self, loop: Loop) -> bool:
+    def has_units(self, loop: For) -> bool:
         """Return whether iterations of a loop of vectors can be units."""
         if loop.carried or not any(x.lanes is not None for x in _stores(loop)):
             return False

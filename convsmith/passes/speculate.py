@@ -16,9 +16,6 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import ScopedRewriter, with_body
 
-Allocation = Alloc
-"""Within a rewriter, ``Alloc`` is its method."""
-
 
 class _Speculate(ScopedRewriter):
     def __init__(self) -> None:
@@ -26,7 +23,7 @@ class _Speculate(ScopedRewriter):
         self.unused: dict[Buffer, tuple[tuple[Index, ...], frozenset[Cond]]] = {}
         """For an array of sums, the index of each read of it and conditions without which none happens."""
 
-    def visit_Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.scope == "register":
             reads = list(_reads(s.body, s.buffer, ()))
             if reads and all(index == reads[0][0] for index, _ in reads):

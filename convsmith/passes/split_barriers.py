@@ -28,9 +28,6 @@ from convsmith.passes.scope import ScopedRewriter, with_body, wrap
 from convsmith.passes.thread_conflicts import EarlierAccess
 from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_accesses, bounds_of_threads, later_access
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _Unordered(ThreadWalk[Accesses]):
     """Collects the pairs of accesses that may touch one element with no barrier between, ``found``."""
@@ -96,7 +93,7 @@ def _splits(loop: For) -> Iterator[tuple[int, Stmt]]:
     def split(before: Sequence[Stmt], between: Sequence[Stmt], after: Sequence[Stmt]) -> Iterator[tuple[int, Stmt]]:
         if between and _waiting(between):
             body = block(*before, Barrier("arrive"), *between, Barrier("wait"), *after)
-            new, work = Loop(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried), sum(map(_work, between))
+            new, work = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried), sum(map(_work, between))
             yield from ((work, new), (work, block(Barrier(), new)))
 
     for n, s in enumerate(parts):
@@ -110,7 +107,7 @@ def _splits(loop: For) -> Iterator[tuple[int, Stmt]]:
 
 
 class _Split(ScopedRewriter):
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.kind not in THREAD_LOOPS:
             return self._For(loop)
         nest = nest_of(loop)
@@ -123,7 +120,7 @@ class _Split(ScopedRewriter):
                 body = self._best(body, serial, order)
         return loop if body is nest[-1].body else wrap(nest, body)
 
-    def _best(self, body: Stmt, serial: Loop, order: _Unordered) -> Stmt:
+    def _best(self, body: Stmt, serial: For, order: _Unordered) -> Stmt:
         """Return ``body`` with the longest split of a barrier of ``serial`` that leaves no new pair unordered."""
         known = order.of(body)
         for _, new in sorted(_splits(serial), key=lambda x: -x[0]):

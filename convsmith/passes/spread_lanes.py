@@ -21,8 +21,6 @@ MOST = 16
 """Maximum number of elements of a run, which become a vector."""
 LANE = "lane"
 """Name of the loop over the lanes of a warp."""
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
 
 
 def run_name(count: int) -> str:
@@ -48,7 +46,7 @@ class _SpreadLanes(LoopRewriter):
         super().__init__()
         self.operands = operands
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         chain, body = perfect_nest(loop)
         uses = [
             x for x in walk(body) if isinstance(x, (Load, Store)) and x.buffer in self.operands and x.lanes is None

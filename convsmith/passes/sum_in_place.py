@@ -22,9 +22,6 @@ from convsmith.passes.order import NewPath, Unordered, require_order
 from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_no_effects, with_body
 
-Allocation = Alloc
-"""Within a rewriter, ``Alloc`` is its method."""
-
 
 class _SumInPlace(LoopRewriter):
     def __init__(self, acc: str) -> None:

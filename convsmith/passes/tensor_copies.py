@@ -24,8 +24,6 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_no_effects, with_body
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
 COMPARED = 4
 """Iterations of the loops around a copy at which its elements are compared, besides the first and the last one."""
 
@@ -51,7 +49,7 @@ class _TensorCopies(ScopedRewriter):
         self.copies = {x.name: x for x in copies}
         self.replaced: set[str] = set()
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         loops, s = perfect_nest(loop)
         if not isinstance(s, Store) or s.buffer.name not in self.copies or s.lanes is not None:
             return self._For(loop)
@@ -69,7 +67,7 @@ class _TensorCopies(ScopedRewriter):
             out.append(TensorCopy(Load(s.buffer, index, None), src, copy.map, (piece, *copy.at), copy.offsets))
         return block(*out)
 
-    def _require_same(self, loops: Sequence[Loop], s: Store, read: Load, copy: MappedCopy) -> None:
+    def _require_same(self, loops: Sequence[For], s: Store, read: Load, copy: MappedCopy) -> None:
         """Raise ConfigError where the map brings other elements than the nest ``s`` copies."""
         own: dict[Var, Range] = {x.var: (0, x.hi.const - 1) for x in loops}
         grids = np.meshgrid(*(np.arange(hi + 1) for _, hi in own.values()), indexing="ij")

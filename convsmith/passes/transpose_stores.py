@@ -18,16 +18,13 @@ from convsmith.passes.order import require_order
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, with_body, wrap
 from convsmith.passes.transpose import through_registers
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _TransposeStores(ScopedRewriter):
     def __init__(self, along: str, lanes: str, shape: tuple[int, int], least: int) -> None:
         super().__init__()
         self.along, self.lanes, self.shape, self.least = along, lanes, shape, least
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         nest, s = perfect_nest(loop)
         found = {x.var.name: x for x in nest}
         if not isinstance(s, Store) or not {self.along, self.lanes} <= found.keys():
@@ -41,7 +38,7 @@ class _TransposeStores(ScopedRewriter):
         require_order(what, sites, lambda path: (*(path[n] for n in order), path[-1]), self.ranges)
         return wrap(outer, block(*self.pieces(along, lanes, s)))
 
-    def is_scattered(self, nest: list[Loop], along: Loop, lanes: Loop, s: Store) -> bool:
+    def is_scattered(self, nest: list[For], along: For, lanes: For, s: Store) -> bool:
         """Return whether vectors of ``s`` along ``lanes`` are scattered, with neighbours along the other loop."""
         if s.buffer.in_registers or not all(x.lo is as_index(0) and x.hi.is_const for x in nest):
             return False
@@ -53,7 +50,7 @@ class _TransposeStores(ScopedRewriter):
         is_read = any(isinstance(v, Load) and v.buffer is s.buffer for v in walk(s.value))
         return steps.get(along.var) == 1 and steps.get(lanes.var, 1) != 1 and not is_read
 
-    def pieces(self, along: Loop, lanes: Loop, s: Store) -> list[Stmt]:
+    def pieces(self, along: For, lanes: For, s: Store) -> list[Stmt]:
         """Return the transposed tiles, in equal parts of as many neighbours as a vector holds."""
         count = int(along.hi)
         parts = -(-count // self.shape[0])
@@ -62,7 +59,7 @@ class _TransposeStores(ScopedRewriter):
             first, last = count * n // parts, count * (n + 1) // parts
             moved = {along.var: Var(along.var.name) + first}
             store = Store(s.buffer, tuple(substitute(i, moved) for i in s.index), substitute(s.value, moved))
-            rows = Loop(along.var, as_index(0), as_index(last - first), store, along.kind)
+            rows = For(along.var, as_index(0), as_index(last - first), store, along.kind)
             made.append(through_registers([lanes, rows], store, self.shape, False, 0))
         return made
 

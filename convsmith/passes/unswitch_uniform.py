@@ -10,9 +10,6 @@ from convsmith.ir.walk import variables_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import LoopRewriter, with_body
 
-Loop = For
-"""Within a rewriter, ``For`` is its method."""
-
 
 class _Conditions(Rewriter):
     """Leaves a variable below ``width`` out of conditions that are the same for all of its values."""
@@ -55,7 +52,7 @@ class _UnswitchUniform(LoopRewriter):
         super().__init__()
         self.name = name
 
-    def visit_For(self, loop: Loop) -> Stmt:
+    def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.name or not (loop.lo.is_const and loop.lo.const == 0 and loop.hi.is_const):
             return self._For(loop)
         return For(loop.var, loop.lo, loop.hi, without(loop.body, loop.var, loop.hi.const), loop.kind, loop.carried)

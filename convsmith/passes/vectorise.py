@@ -202,11 +202,6 @@ def _apart(places: Sequence[Index], var: Var, count: int) -> bool:
     return len(starts) == 1 or not any([a + step * n in starts for a in starts for n in range(1, count)])
 
 
-Loop = For
-Allocation = Alloc
-"""Within a rewriter, ``For`` and ``Alloc`` are its methods."""
-
-
 class _Vectorise(ScopedRewriter):
     def __init__(self, name: str, lanes: int, strict: bool) -> None:
         super().__init__()
@@ -220,7 +215,7 @@ class _Vectorise(ScopedRewriter):
         self.uses: dict[Stmt, RegisterUse] = {}
         """The parts of register arrays that are read and written, by the statement in which the arrays exist."""
 
-    def visit_Alloc(self, s: Allocation) -> Stmt:
+    def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.scope != "register":
             return self._Alloc(s)
         body = s.body
@@ -318,7 +313,7 @@ class _Vectorise(ScopedRewriter):
                 raise ConfigError(code, f"{self.what}: {e}") from None
             return self._For(loop)
 
-    def require_lanes(self, loop: Loop) -> None:
+    def require_lanes(self, loop: For) -> None:
         """Raise NotVector where a statement on all lanes comes before one that an earlier lane depends on."""
         sites = sites_of(loop, self.ranges, allocated=True)
         for a, b in conflicts(sites):
