@@ -68,18 +68,18 @@ def filtering(m: int, r: int, stride: int = 1) -> Filtering:
     if m < 1 or r < 1 or count > len(POINTS):
         raise ValueError(f"F({m}, {r}) needs {count} points, there are {len(POINTS)}")
     if stride > 1:
-        return _joined([_spread(m, r, stride, phase) for phase in range(min(stride, r))])
+        return _sum_of_phases([_of_phase(m, r, stride, phase) for phase in range(min(stride, r))])
     if r == 1:
         rows = tuple(_unit(m, i) for i in range(m))
         return Filtering(rows, ((Fraction(1),),) * m, rows)
     return filtering_at(FIVE_POINTS if count == len(FIVE_POINTS) else POINTS[:count], m, r)
 
 
-def _spread(m: int, r: int, stride: int, phase: int) -> Filtering:
+def _of_phase(m: int, r: int, stride: int, phase: int) -> Filtering:
     """Return the matrices of one ``phase`` of F(m, r), with zero columns for the inputs and taps of the other phases.
     """
     taps, inputs = range(phase, r, stride), (m - 1) * stride + r
-    return _spread_out(filtering(m, len(taps)), taps, r, range(phase, inputs, stride), inputs)
+    return _with_zero_columns(filtering(m, len(taps)), taps, r, range(phase, inputs, stride), inputs)
 
 
 @lru_cache
@@ -91,7 +91,7 @@ def transposed_filtering(m: int, r: int, stride: int, pad: int) -> Filtering:
     first = first_input(r, stride, pad)
     classes = [_class(r, stride, pad, n) for n in range(stride)]
     inputs = max(start + m // stride + len(taps) - 1 for start, taps in classes if taps) - first
-    return _joined(
+    return _sum_of_phases(
         [_of_class(m, r, n, stride, inputs, start - first, taps) for n, (start, taps) in enumerate(classes)]
     )
 
@@ -119,10 +119,10 @@ def _of_class(m: int, r: int, n: int, stride: int, inputs: int, start: int, taps
     nothing = (Fraction(0),) * len(made.weights)
     output = tuple(made.output[i // stride] if i % stride == n else nothing for i in range(m))
     read = range(start, start + count + len(taps) - 1)
-    return _spread_out(made._replace(output=output), taps, r, read, inputs)
+    return _with_zero_columns(made._replace(output=output), taps, r, read, inputs)
 
 
-def _spread_out(made: Filtering, taps: Sequence[int], r: int, read: Sequence[int], inputs: int) -> Filtering:
+def _with_zero_columns(made: Filtering, taps: Sequence[int], r: int, read: Sequence[int], inputs: int) -> Filtering:
     """Return matrices with zero columns for each of the ``r`` taps and ``inputs`` inputs that ``made`` lacks."""
     weights = tuple(_placed(row, taps, r) for row in made.weights)
     return Filtering(made.output, weights, tuple(_placed(row, read, inputs) for row in made.input))
@@ -134,7 +134,7 @@ def _placed(row: Sequence[Fraction], places: Sequence[int], size: int) -> tuple[
     return tuple(by_place.get(i, Fraction(0)) for i in range(size))
 
 
-def _joined(phases: Sequence[Filtering]) -> Filtering:
+def _sum_of_phases(phases: Sequence[Filtering]) -> Filtering:
     """Return the matrices that add up the results of all ``phases``."""
     output = tuple(tuple(x for row in rows for x in row) for rows in zip(*(phase.output for phase in phases)))
     weights, data = ([row for rows in part for row in rows] for part in list(zip(*phases))[1:])

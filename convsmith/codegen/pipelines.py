@@ -31,7 +31,7 @@ _WARP = 32
 """Number of threads that arrive at a barrier together."""
 SWIZZLES = {128: 1, 64: 2, 32: 3}
 """Number of a swizzle in a descriptor, by the bytes of a row."""
-ROWS = 8
+SWIZZLE_ROWS = 8
 """Rows of the pattern that a swizzle repeats."""
 
 
@@ -305,7 +305,7 @@ def _form(v: Load, row: int) -> int:
     if any(x != n * row for n, x in enumerate(rows)):
         raise InternalError(f"{v} does not lie in rows of {row * nbytes} bytes")
     lead = across * nbytes >> 4 or 1
-    return lead | (ROWS * row * nbytes >> 4) << 16 | SWIZZLES[row * nbytes] << 46
+    return lead | (SWIZZLE_ROWS * row * nbytes >> 4) << 16 | SWIZZLES[row * nbytes] << 46
 
 
 def _signed(word: int) -> int:

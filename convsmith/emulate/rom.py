@@ -12,7 +12,7 @@ from convsmith.emulate.image import PAGE, START_SIZE, Image, Rights, numbers_at
 
 __all__ = ["rom_of"]
 
-_MOST = (1 << 22) - START_SIZE
+_MAX_BYTES = (1 << 22) - START_SIZE
 """Maximum bytes of a ROM in Bochs, minus the code."""
 
 _ROOT = numbers_at(PAGE) - PAGE
@@ -36,10 +36,10 @@ def rom_of(image: Image, code: bytes, pages_at: int) -> bytes:
     contents = {page: n for n, page in enumerate(dict.fromkeys(image.pages.values()))}
     listed = -(-(4 + 8 * len(image.pages)) // PAGE) * PAGE
     size = listed + len(contents) * PAGE
-    if size > _MOST:
+    if size > _MAX_BYTES:
         raise UnsupportedError(
             f"memory of {size >> 10} KiB does not fit into the emulated machine's ROM; legal are problems of up to "
-            f"{_MOST >> 10} KiB",
+            f"{_MAX_BYTES >> 10} KiB",
             code="memory",
         )
     start = (1 << 32) - len(code) - size

@@ -33,7 +33,7 @@ def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]
         lanes = bits // 32
         rows += [_square(name, lanes, group, needs, mnemonics[0]) for name, group in _GROUPED]
         rows += [_tall(name, lanes * group, needs, mnemonics[0]) for name, group in _GROUPED]
-        rows += [_joined(name, group, lanes, needs, mnemonics[1] if group > 2 else "") for name, group in _GROUPED]
+        rows += [_interleaved(name, group, lanes, needs, mnemonics[1] if group > 2 else "") for name, group in _GROUPED]
     return tuple({row.name: row for row in rows}.values())
 
 
@@ -191,7 +191,7 @@ def _side_by_side(text: _Text, element: str, parts: list[str], size: int) -> str
     return parts[0]
 
 
-def _joined(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
+def _interleaved(type_: str, rows: int, columns: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
     """Return the row that interleaves ``rows`` rows into one vector, so that elements of one column are adjacent.
 
     First each block of 128 bits receives its columns of all rows; then elements are ordered within each block.

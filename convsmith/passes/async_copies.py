@@ -39,7 +39,7 @@ from convsmith.passes.thread_order import Serial, ThreadWalk, bounds_of_threads,
 
 SIZES = (4, 8, 16)
 """Bytes that one asynchronous copy may move."""
-MOST = 8
+MAX_ITERATIONS = 8
 """Iterations between a copy and its use that are counted; more are any number."""
 
 
@@ -193,7 +193,7 @@ class _Waits(ThreadWalk[_States]):
         return _each_access(state, first)
 
     def carried(self, state: _States, loop: LoopBounds) -> _States:
-        return _each_access(state, lambda x: later_access(x, loop, MOST))
+        return _each_access(state, lambda x: later_access(x, loop, MAX_ITERATIONS))
 
 
 def _each_access(state: _States, change: Callable[[EarlierAccess], EarlierAccess]) -> _States:
@@ -201,7 +201,9 @@ def _each_access(state: _States, change: Callable[[EarlierAccess], EarlierAccess
 
     def groups(x: tuple[_Group, ...]) -> tuple[_Group, ...]:
         every = [frozenset(map(change, g)) for g in x]
-        return (*every[:MOST], frozenset[EarlierAccess]().union(*every[MOST:])) if len(every) > MOST else tuple(every)
+        if len(every) <= MAX_ITERATIONS:
+            return tuple(every)
+        return (*every[:MAX_ITERATIONS], frozenset[EarlierAccess]().union(*every[MAX_ITERATIONS:]))
 
     return frozenset(
         x._replace(

@@ -41,13 +41,13 @@ class _Register(NamedTuple):
     def follows(self, first: _Register, number: int, step: int, distance: int) -> bool:
         """Return whether this is the register of a number behind the ``first``."""
         return (
-            self.memory.buffer is first.memory.buffer and _apart(first.memory, self.memory) == number * distance
+            self.memory.buffer is first.memory.buffer and _distance(first.memory, self.memory) == number * distance
             and len(self.held) == len(first.held)
-            and all(x.buffer is y.buffer and _apart(y, x) == number * step for x, y in zip(self.held, first.held))
+            and all(x.buffer is y.buffer and _distance(y, x) == number * step for x, y in zip(self.held, first.held))
         )  # fmt: skip
 
 
-def _apart(x: Load, y: Load) -> int | None:
+def _distance(x: Load, y: Load) -> int | None:
     """Return how many elements ``y`` lies behind ``x``, None if that is no constant."""
     distance = offset(y.buffer, y.index) - offset(x.buffer, x.index)
     return distance.const if distance.is_const else None
@@ -72,14 +72,14 @@ class _BlockMessages(LoopRewriter):
         """Return a statement that all lanes execute, with messages for its accesses."""
         if isinstance(s, If) and lane in variables_of(s.cond):
             return s
-        if isinstance(s, (If, For)) and not _elements(s):
+        if isinstance(s, (If, For)) and not _single_stores(s):
             body = self._of_lanes(s.body, lane, lanes)
             return s if body is s.body else replace(s, body=body)
         stmts = s.stmts if isinstance(s, Block) else (s,)
         made: list[Stmt] = []
-        for is_store, some in groupby(stmts, lambda x: bool(_elements(x))):
+        for is_store, some in groupby(stmts, lambda x: bool(_single_stores(x))):
             if is_store:
-                made += self._of_stores([y for x in some for y in _elements(x)], lane, lanes)
+                made += self._of_stores([y for x in some for y in _single_stores(x)], lane, lanes)
             else:
                 made += [self._of_lanes(x, lane, lanes) if isinstance(x, (If, For)) else x for x in some]
         return s if len(made) == len(stmts) and all(map(is_, made, stmts)) else block(*made)
@@ -92,7 +92,7 @@ class _BlockMessages(LoopRewriter):
             made.append(x or elements[0])
             elements = elements[done:]
         left = Counter(x.whole for x in made if isinstance(x, _Stored))
-        kept = {s for s, count in left.items() if count == len(_elements(s))}
+        kept = {s for s, count in left.items() if count == len(_single_stores(s))}
         out = [
             x if isinstance(x, Stmt) else x.whole if x.whole in kept else x.store for x in made
         ]  # fmt: skip
@@ -104,7 +104,7 @@ class _BlockMessages(LoopRewriter):
         if first.buffer.scope == "global":
             row = self.rows.get((0, "global", first.buffer.dtype.name, 1, 1))
             place = Load(first.buffer, first.index, None)
-            if row is None or _neighbours(place, lane) != 1:
+            if row is None or _lane_elements(place, lane) != 1:
                 return 1, None
             return 1, Invoke(row.name, place, (first.value,))
         registers = list(_registers([x.store for x in elements], lane))
@@ -112,14 +112,14 @@ class _BlockMessages(LoopRewriter):
             return 1, None
         x, *others = registers
         size = len(x.held)
-        step, distance = _apart(x.held[0], others[0].held[0]) or 0 if others else 0, lanes * size
+        step, distance = _distance(x.held[0], others[0].held[0]) or 0 if others else 0, lanes * size
         count = 1 + next((n for n, y in enumerate(others) if not y.follows(x, n + 1, step, distance)), len(others))
         keys = ((1, x.memory.buffer.scope, x.memory.buffer.dtype.name, size, n) for n in range(count, 0, -1))
         row = next((self.rows[key] for key in keys if key in self.rows), None)
         if row is None:
             return 1, None
         number = row.result.layout.registers
-        own = [_apart(x.held[0], y) or 0 for y in x.held]
+        own = [_distance(x.held[0], y) or 0 for y in x.held]
         places = tuple(n * step + at for n in range(number) for at in own)
         held = Lanes(places, len(places)) if len(places) > 1 else None
         memory = strided(number, distance) if size == 1 else rows_of_lanes(number, size, distance)
@@ -127,7 +127,7 @@ class _BlockMessages(LoopRewriter):
         return number * size, Invoke(row.name, to, (Load(x.memory.buffer, x.memory.index, memory if held else None),))
 
 
-def _elements(s: Stmt) -> tuple[_Stored, ...]:
+def _single_stores(s: Stmt) -> tuple[_Stored, ...]:
     """Return the stores of a statement that is one, or a loop over neighbours of a lane; nothing of others."""
     if isinstance(s, Store):
         return (_Stored(s, s),) if s.lanes is None else ()
@@ -145,18 +145,18 @@ def _registers(stores: Sequence[Store], lane: Var) -> Iterator[_Register]:
         v = stores[0].value
         if not isinstance(v, Load):
             return
-        size = _neighbours(v, lane)
+        size = _lane_elements(v, lane)
         some = stores[:size]
         if not size or len(some) < size or any(s.buffer.scope != "fragment" for s in some):
             return
         for n, s in enumerate(some):
-            if not isinstance(s.value, Load) or s.value.buffer is not v.buffer or _apart(v, s.value) != n:
+            if not isinstance(s.value, Load) or s.value.buffer is not v.buffer or _distance(v, s.value) != n:
                 return
         yield _Register(tuple(Load(s.buffer, s.index, None) for s in some), v)
         stores = stores[size:]
 
 
-def _neighbours(place: Load, lane: Var) -> int:
+def _lane_elements(place: Load, lane: Var) -> int:
     """Return how many elements each lane has at a place, where those of the next lane follow, from an address that
     suits a message; 0 elsewhere.
     """

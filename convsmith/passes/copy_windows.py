@@ -88,9 +88,9 @@ class _CopyWindows(ScopedRewriter):
         old, name = read.buffer, f"{self.buffer}_s"
         rest = Var(f"{name}.z")
         pixels, taps = ([(Var(f"{name}.{n}"), size) for n, size in x.dims] for x in (self.pixels, self.terms))
-        pixel, term = _joined(pixels), _joined(taps)
+        pixel, term = _fused_iteration(pixels), _fused_iteration(taps)
         full = {**ranges, **{x: (0, size - 1) for x, size in (*pixels, *taps)}}
-        places = {**_first(self.pixels.parts, pixel), **_first(self.terms.parts, term)}
+        places = {**_loops_at(self.pixels.parts, pixel), **_loops_at(self.terms.parts, term)}
         moved = {x for x, _ in (*pixels, *taps)}
         index: list[Index] = []
         rows: list[tuple[Var, int]] = []
@@ -115,15 +115,15 @@ class _CopyWindows(ScopedRewriter):
         new = make_buffer(name, old.dtype, shape, "cache")
         outer = tuple(row for row, _ in rows)
         body = Store(new, (*outer, pixel, term), read_or_fill(old, tuple(index), full, 0))
-        copy = _wrapped([*rows, *pixels[:-1], *taps[:-IN_ROWS], pixels[-1], *taps[-IN_ROWS:]], body)
+        copy = _nest([*rows, *pixels[:-1], *taps[:-IN_ROWS], pixels[-1], *taps[-IN_ROWS:]], body)
         fill = []
         if (count := prod(size for _, size in taps)) < self.terms.room:
             zero = Store(new, (*outer, pixel, rest + count), const(old.dtype, 0))
-            fill.append(_wrapped([*rows, *pixels, (rest, self.terms.room - count)], zero))
-        return new, (*starts, _position(self.pixels.parts), _position(self.terms.parts)), fill, copy
+            fill.append(_nest([*rows, *pixels, (rest, self.terms.room - count)], zero))
+        return new, (*starts, _split_iteration(self.pixels.parts), _split_iteration(self.terms.parts)), fill, copy
 
 
-def _joined(loops: Sequence[tuple[Var, int]]) -> Index:
+def _fused_iteration(loops: Sequence[tuple[Var, int]]) -> Index:
     """Return the iteration of the loop to which ``loops`` are fused."""
     at: Index = as_index(0)
     for x, size in loops:
@@ -131,19 +131,19 @@ def _joined(loops: Sequence[tuple[Var, int]]) -> Index:
     return at
 
 
-def _wrapped(loops: Sequence[tuple[Var, int]], body: Stmt) -> Stmt:
+def _nest(loops: Sequence[tuple[Var, int]], body: Stmt) -> Stmt:
     """Return ``body`` within ``loops``, each with its extent, outermost first."""
     for loop, size in reversed(loops):
         body = For(loop, as_index(0), as_index(size), body)
     return body
 
 
-def _position(parts: Parts) -> Index:
+def _split_iteration(parts: Parts) -> Index:
     """Return the iteration of the loop that was split."""
     return sum((Var(name) * step for name, step in parts), as_index(0))
 
 
-def _first(parts: Parts, place: Index) -> dict[Var, Index]:
+def _loops_at(parts: Parts, place: Index) -> dict[Var, Index]:
     """Return values of the loops at which the loop that was split is at ``place``."""
     *outer, (innermost, step) = parts
     assert step == 1

@@ -39,12 +39,13 @@ class _Gather(Rewriter):
             s = made.pop()
             assert isinstance(s, Store)
             writes.insert(0, s)
-        if len(writes) < 2 or any(b.scope != "register" for b in arrays) or not _apart(made, writes, arrays):
+        in_registers = all(b.scope == "register" for b in arrays)
+        if len(writes) < 2 or not in_registers or not _writes_one_buffer(made, writes, arrays):
             return loop
         return _gathered(loop, arrays, made, writes)
 
 
-def _apart(made: list[Stmt], writes: list[Store], arrays: list[Buffer]) -> bool:
+def _writes_one_buffer(made: list[Stmt], writes: list[Store], arrays: list[Buffer]) -> bool:
     """Return whether the stores write one buffer in memory, and all other statements use only the register arrays."""
     (to, *others) = {s.buffer for s in writes}
     if others or to.scope == "register":

@@ -57,8 +57,8 @@ class _HoldFragments(LoopRewriter):
             raise _refuse(f"loops {', '.join(self.inner)} add {s.value.b}; legal is a product, which may be absent")
         spec = dict(zip(self.row.loops, chain[len(self.names) :]))
         factors = self._in_order(_Factor.of(term.a), _Factor.of(term.b), spec)
-        held = [self._held(x, f, chain, spec) for x, f in zip(self.row.operands[1:], factors)]
-        parts = self._shared_out(cond, held, chain)
+        held = [self._fragments_of(x, f, chain, spec) for x, f in zip(self.row.operands[1:], factors)]
+        parts = self._conditions_of(cond, held, chain)
         product = Name({f.value: h.read for f, h in zip(factors, held)}).expr(term)
         body: Stmt = wrap(chain, Store(s.buffer, s.index, Binary("add", s.value.a, product)))
         body = block(*(h.fill(p) for h, p in zip(held, parts)), body)
@@ -77,7 +77,9 @@ class _HoldFragments(LoopRewriter):
                 return pair
         raise _refuse(f"{self.row.name} does not multiply {x.value} by {y.value} in loops {', '.join(self.inner)}")
 
-    def _held(self, operand: Operand, factor: _Factor, chain: Sequence[For], spec: dict[Var, For]) -> _Held:
+    def _fragments_of(
+        self, operand: Operand, factor: _Factor, chain: Sequence[For], spec: dict[Var, For]
+    ) -> _FactorFragments:
         """Return the fragments that hold a factor: one for each iteration of the outer loops that move it."""
         number = self.row.operands.index(operand)
         moved = {spec[v].var for v, n in self.row.steps(number).items() if n}
@@ -88,9 +90,9 @@ class _HoldFragments(LoopRewriter):
         name = next((v.buffer.name for v in walk(factor.value) if isinstance(v, Load)), operand.name)
         shape = (*(int(x.hi) for x in outer), *operand.shape)
         buffer = make_buffer(f"{name}_f", dtype(operand.dtype), shape, "fragment")
-        return _Held(buffer, tuple(loops), (*(x.var for x in outer), *at), factor.value)
+        return _FactorFragments(buffer, tuple(loops), (*(x.var for x in outer), *at), factor.value)
 
-    def _shared_out(self, cond: Cond, held: Sequence[_Held], chain: Sequence[For]) -> list[Cond]:
+    def _conditions_of(self, cond: Cond, held: Sequence[_FactorFragments], chain: Sequence[For]) -> list[Cond]:
         """Return the condition of each fragment: the parts of ``cond`` whose loops fill it."""
         parts: list[list[Cond]] = [[] for _ in held]
         around = {x.var for x in chain}
@@ -103,7 +105,7 @@ class _HoldFragments(LoopRewriter):
         return [conj(x) for x in parts]
 
 
-class _Held(NamedTuple):
+class _FactorFragments(NamedTuple):
     """Fragments that hold a factor: the loops that fill them, the element of an iteration, and its value."""
 
     buffer: Buffer

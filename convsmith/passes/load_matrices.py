@@ -24,9 +24,9 @@ from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, loop_range, perfect_nest, with_body, wrap
 from convsmith.passes.spread_lanes import LANE, lane_operands, values_at
 
-ROWS = 8
+MATRIX_ROWS = 8
 """Rows of a matrix that is loaded: one register of each lane."""
-MOST = 1 << 18
+MAX_POINTS = 1 << 18
 """Maximum number of points at which places in memory are compared."""
 
 
@@ -64,7 +64,7 @@ class _LoadMatrices(ScopedRewriter):
         if layout.registers % count or (together > 1 and (not outer or int(outer[0].hi) % together)):
             return None
         lane = Var(LANE)
-        matrix, line = floordiv(lane, ROWS), mod(lane, ROWS)
+        matrix, line = floordiv(lane, MATRIX_ROWS), mod(lane, MATRIX_ROWS)
         start = _row_start(operand.layout, layout, mod(matrix, count), line)
         along = _direction(operand.layout, layout)
         if along is None or operand.layout.elements != layout.elements:
@@ -100,17 +100,17 @@ def _row_start(
 ) -> tuple[Index, ...]:
     """Return the coordinates of the first element of a row of the matrix that a register receives."""
     if exchange.is_plain:
-        return fragment.coordinates(register, line * (exchange.lanes // ROWS), 0)
+        return fragment.coordinates(register, line * (exchange.lanes // MATRIX_ROWS), 0)
     return fragment.coordinates(register, floordiv(line, exchange.elements), mod(line, exchange.elements))
 
 
 def _are_neighbours(places: Sequence[Index], ranges: Mapping[Var, Range]) -> bool:
     """Return whether the ``places`` follow each other, whatever the variables that their distances depend on are: these
-    are enumerated, up to MOST points.
+    are enumerated, up to MAX_POINTS points.
     """
     apart = [i - places[0] for i in places]
     used = sorted({v for i in apart for v in variables_of(i)}, key=str)
-    if any(v not in ranges for v in used) or prod(hi - lo + 1 for lo, hi in map(ranges.__getitem__, used)) > MOST:
+    if any(v not in ranges for v in used) or prod(hi - lo + 1 for lo, hi in map(ranges.__getitem__, used)) > MAX_POINTS:
         return False
     grids = np.meshgrid(*(np.arange(lo, hi + 1) for lo, hi in map(ranges.__getitem__, used)))
     return all(bool(np.all(np.asarray(evaluate(i, dict(zip(used, grids)))) == n)) for n, i in enumerate(apart))
@@ -118,7 +118,7 @@ def _are_neighbours(places: Sequence[Index], ranges: Mapping[Var, Range]) -> boo
 
 def _direction(fragment: FragmentLayout, exchange: FragmentLayout) -> int | None:
     """Return the coordinate of a fragment along which a row of the matrix lies."""
-    step = (0, 1) if exchange.is_plain else (exchange.lanes // ROWS, 0)
+    step = (0, 1) if exchange.is_plain else (exchange.lanes // MATRIX_ROWS, 0)
     apart = [b - a for a, b in zip(fragment.coordinates(0, 0, 0), fragment.coordinates(0, *step))]
     return next((n for n, x in enumerate(apart) if x is as_index(1)), None)
 

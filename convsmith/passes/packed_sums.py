@@ -58,7 +58,7 @@ def add_packed(place: PackedElement, kernels: Sequence[Kernel]) -> tuple[Stmt, K
     """
     for kernel in kernels:
         adding = _adding(kernel)
-        sums = None if adding is None else _joined(place, adding)
+        sums = None if adding is None else _sum_while_packing(place, adding)
         if sums is not None:
             return sums, kernel
     return block(), None
@@ -82,7 +82,7 @@ def _adding(kernel: Kernel) -> _Adding | None:
     return _Adding((*around, *below), add.value.b, here, last)
 
 
-def _joined(place: PackedElement, adding: _Adding) -> Stmt | None:
+def _sum_while_packing(place: PackedElement, adding: _Adding) -> Stmt | None:
     theirs = [x for x in walk(adding.term) if isinstance(x, Load)]
     ours = [x for x in walk(place.element) if isinstance(x, Load)]
     if not theirs or [x.buffer.name for x in theirs] != [x.buffer.name for x in ours]:

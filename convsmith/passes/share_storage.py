@@ -289,7 +289,7 @@ class _Share(Substitute):
         return PointerLoad(made.buffer, table, made.index, made.offset, source, zero, made.zero_at, made.body)
 
 
-def _joined(group: Sequence[StoredBuffer]) -> Buffer:
+def _group_buffer(group: Sequence[StoredBuffer]) -> Buffer:
     """Return the buffer of a group: the first one's name, and the largest size."""
     first = group[0].buffer
     size = max(x.buffer.size for x in group)
@@ -332,5 +332,5 @@ def share_storage(kernel: Kernel, asynchronous: bool = False) -> Kernel:
     groups = [g for g in plan_storage(kernel, asynchronous).groups if len(g) > 1]
     if not groups:
         return kernel
-    buffers = {x.buffer: joined for g in groups for joined in [_joined(g)] for x in g}
+    buffers = {x.buffer: joined for g in groups for joined in [_group_buffer(g)] for x in g}
     return with_body(kernel, _Share(buffers).stmt(kernel.body))

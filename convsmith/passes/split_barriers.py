@@ -70,7 +70,7 @@ class _Other(Rewriter):
         return self.new if s is self.old else super().stmt(s)
 
 
-def _waiting(parts: Sequence[Stmt]) -> bool:
+def _may_precede_wait(parts: Sequence[Stmt]) -> bool:
     """Return whether statements may stand between an arrival and its wait: they neither meet others nor copy."""
     every = (x for s in parts for x in statements_of(s))
     return not any(isinstance(x, (Barrier, AsyncCopy, Commit, Wait)) for x in every)
@@ -91,7 +91,7 @@ def _splits(loop: For) -> Iterator[tuple[int, Stmt]]:
     parts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
 
     def split(before: Sequence[Stmt], between: Sequence[Stmt], after: Sequence[Stmt]) -> Iterator[tuple[int, Stmt]]:
-        if between and _waiting(between):
+        if between and _may_precede_wait(between):
             body = block(*before, Barrier("arrive"), *between, Barrier("wait"), *after)
             new, work = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried), sum(map(_work, between))
             yield from ((work, new), (work, block(Barrier(), new)))

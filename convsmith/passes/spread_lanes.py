@@ -17,7 +17,7 @@ from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
 
-MOST = 16
+MAX_RUN = 16
 """Maximum number of elements of a run, which become a vector."""
 LANE = "lane"
 """Name of the loop over the lanes of a warp."""
@@ -77,7 +77,7 @@ def _runs(body: Stmt, operand: Operand, tail: tuple[Index, ...], sizes: Mapping[
     out: list[Stmt] = []
     start = 0
     while start < len(places):
-        step, count = _run(places[start : start + MOST])
+        step, count = _run(places[start : start + MAX_RUN])
         if count == 1:
             at = places[start]
             loops: list[For] = []

@@ -38,7 +38,7 @@ from convsmith.passes.scope import (
     with_body,
 )
 
-MOST = 1 << 22
+MAX_POINTS = 1 << 22
 """Maximum number of points at which two conditions are compared."""
 
 
@@ -80,7 +80,7 @@ def is_implied(cond: Cond, by: Collection[Cond], ranges: Mapping[Var, Range]) ->
     names = variables_of(cond)
     for c in by:
         used = sorted(names | variables_of(c), key=str)
-        if not names & variables_of(c) or prod(hi - lo + 1 for lo, hi in map(ranges.__getitem__, used)) > MOST:
+        if not names & variables_of(c) or prod(hi - lo + 1 for lo, hi in map(ranges.__getitem__, used)) > MAX_POINTS:
             continue
         grids = np.meshgrid(*(np.arange(lo, hi + 1) for lo, hi in map(ranges.__getitem__, used)), sparse=True)
         values = dict(zip(used, grids))

@@ -186,10 +186,10 @@ def _keeps_to_itself(s: Stmt, var: Var, count: int, loads: Collection[Load]) -> 
             if v.lanes is not None:
                 return False
             accesses[v.buffer].append(v.index)
-    return all(any(_apart(dim, var, count) for dim in zip(*places)) for places in accesses.values())
+    return all(any(_are_disjoint(dim, var, count) for dim in zip(*places)) for places in accesses.values())
 
 
-def _apart(places: Sequence[Index], var: Var, count: int) -> bool:
+def _are_disjoint(places: Sequence[Index], var: Var, count: int) -> bool:
     """Return whether no place of one of ``count`` lanes along ``var`` is a place of another lane: all places move by
     the same step and lie constant distances apart, none of which is a distance of two lanes.
     """

@@ -13,9 +13,9 @@ from convsmith.machine.nvidia.fragments import SMALL
 
 LANES = 128
 """Lanes of a warp group."""
-ROWS = 64
+PRODUCT_ROWS = 64
 """Rows of a product."""
-COLUMNS = (256, 128, 64, 32, 16)
+PRODUCT_COLUMNS = (256, 128, 64, 32, 16)
 """Columns of the products that are in the table."""
 _FACTOR = FragmentLayout(("l", "e"), 1)
 """The layout of a factor, which is not held in registers."""
@@ -42,7 +42,7 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
     word, letter = ("i32", "r") if sums == "s32" else ("float", "f")
     held = ", ".join(f"${n}" for n in range(count))
     flags = "" if sums == "s32" else ", 1, 1" + (f", {turned[0]:d}, {turned[1]:d}" if terms == 16 else "")
-    shape = f"m{ROWS}n{columns}k{terms}"
+    shape = f"m{PRODUCT_ROWS}n{columns}k{terms}"
     types = ".".join(x.removeprefix("f8_") for x in factors)
     text = (
         f"\\7B .reg .pred p; setp.ne.b32 p, ${2 * count + 2}, 0; wgmma.mma_async.sync.aligned.{shape}.{sums}."
@@ -55,20 +55,22 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
     lines += [f"extractvalue {result} {{0}}, {n}" for n in range(count)]
     a, b = ("a[k, m]" if turned[0] else "a[m, k]"), ("b[k, l]" if turned[1] else "b[l, k]")
     body = (
-        f"  for m in 0 .. {ROWS}:\n"
+        f"  for m in 0 .. {PRODUCT_ROWS}:\n"
         f"    for l in 0 .. {columns}:\n"
         f"      for k in 0 .. {terms}:\n"
         f"        c[m, l] = c[m, l] + cast({sums}, {a}) * cast({sums}, {b})\n"
     )
     operands = (
-        Operand("c", sums, (ROWS, columns), sums_layout(columns), "lane", "fragment"),
-        _factor("a", left, ROWS, terms, turned[0]), _factor("b", right, columns, terms, turned[1]),
+        Operand("c", sums, (PRODUCT_ROWS, columns), sums_layout(columns), "lane", "fragment"),
+        _factor("a", left, PRODUCT_ROWS, terms, turned[0]), _factor("b", right, columns, terms, turned[1]),
     )  # fmt: skip
     majors = ["mn" if x else "k" for x in turned] if any(turned) else []
     name = "_".join(["wgmma", shape, *dict.fromkeys(factors), *majors])
     kind = "IGMMA" if sums == "s32" else "HGMMA" if terms == 16 else "QGMMA"
-    return Instruction(name, operands, body, "\n".join(lines), "", ("sm_90a",),
-                       f"{kind}.{ROWS}x{columns}x{terms}", rounds="sums" if kind == "QGMMA" else "")  # fmt: skip
+    mnemonic = f"{kind}.{PRODUCT_ROWS}x{columns}x{terms}"
+    return Instruction(
+        name, operands, body, "\n".join(lines), "", ("sm_90a",), mnemonic, rounds="sums" if kind == "QGMMA" else ""
+    )
 
 
 _MAJORS = ((False, False), (False, True), (True, True))
@@ -76,7 +78,7 @@ _MAJORS = ((False, False), (False, True), (True, True))
 _BYTES = (*((a, b) for a in ("s8", "u8") for b in ("s8", "u8")), *((a, b) for a in SMALL for b in SMALL))
 """Types of factors of bytes. The sums of 8-bit floats are f32, which the hardware adds up with about 14 bits."""
 GROUP_PRODUCTS = (
-    *(product((t, t), n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in COLUMNS),
-    *(product(types, n) for types in _BYTES for n in COLUMNS),
+    *(product((t, t), n, turned) for t in ("bf16", "f16") for turned in _MAJORS for n in PRODUCT_COLUMNS),
+    *(product(types, n) for types in _BYTES for n in PRODUCT_COLUMNS),
 )
 """Products of sm_90a."""
