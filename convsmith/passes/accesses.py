@@ -35,9 +35,9 @@ Path = tuple[int | LoopBounds, ...]
 class Site:
     """An access and its path.
 
-    ``storage`` is the allocation of the buffer, or the buffer where the statement does not allocate it; iterations of
-    the ``private`` outermost loops have memory of their own there.  ``is_sum`` says that the access belongs to a
-    statement ``x[i] = x[i] + e`` or to an atomic addition, which ``is_atomic`` says too.
+    ``storage`` is the allocation of the buffer, or the buffer if the statement does not allocate it; iterations of the
+    ``private`` outermost loops have their own memory for it. ``is_sum`` states that the access belongs to a statement
+    ``x[i] = x[i] + e`` or to an atomic addition, ``is_atomic`` that it is the latter.
     """
 
     access: Access
@@ -56,8 +56,8 @@ class Site:
 def sites_of(s: Stmt, ranges: Ranges, allocated: bool = False) -> list[Site]:
     """Return the accesses of the buffers that ``s`` writes, in order of the text.
 
-    ``ranges`` are of the variables around ``s``.  Buffers that ``s`` itself allocates count where ``allocated`` is
-    true.
+    ``ranges`` are the ranges of the variables around ``s``. Buffers that ``s`` itself allocates are included if
+    ``allocated``.
     """
     written, own = _written_and_allocated(s)
     collector = _Collector(written if allocated else written - own, ranges)
@@ -82,7 +82,7 @@ def sites_within(
 
 
 def _buffers(x: AnyNode) -> tuple[Buffer, ...]:
-    """Return the buffers that a node itself names."""
+    """Return the buffers that a node itself accesses."""
     if isinstance(x, (Load, Store, AtomicAdd)):
         return (x.buffer,)
     if isinstance(x, Call):
@@ -170,11 +170,11 @@ class _Collector:
                     self.site(buffer, None, None, is_write, path)
 
     def named(self, var: Var, value: Index) -> LoopBounds:
-        """Return the bounds of a variable with a ``value``: those of a loop that runs once."""
+        """Return the bounds of a variable with a ``value``, as for a loop that runs once."""
         return LoopBounds(var, value, value + 1, try_interval(value, self.ranges) or (-INFINITE, INFINITE))
 
     def inside(self, around: tuple[LoopBounds, ...], body: Stmt, path: Path) -> None:
-        """Collect in the body of a loop; no variable is bound twice at one place."""
+        """Collect accesses in the body of a loop; a variable must not be bound twice on one path."""
         loops = self.loops
         self.loops = (*loops, *around)
         for x in around:
@@ -231,7 +231,7 @@ class _Collector:
 
 
 def reads_any(v: Value, buffers: set[Buffer]) -> bool:
-    """Return whether a value reads one of the buffers; a part that occurs several times is visited once."""
+    """Return whether a value reads one of the buffers; a shared subexpression is visited once."""
     stack, seen = [v], set[Value]()
     while stack:
         x = stack.pop()
@@ -245,7 +245,9 @@ def reads_any(v: Value, buffers: set[Buffer]) -> bool:
 
 
 def _range(loop: For, ranges: Ranges) -> Range:
-    """Return the range of a loop, without an end if the size is known at the call only, but for a constant minimum."""
+    """Return the range of a loop, without an upper end if its size is known only at the call, except for a constant
+    minimum.
+    """
     if loop.lo.is_const and loop.hi.is_const:
         return loop.lo.const, loop.hi.const - 1
     lo, hi = try_interval(loop.lo, ranges), try_interval(loop.hi, ranges)

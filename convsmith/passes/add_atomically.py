@@ -1,4 +1,4 @@
-"""Sum parts of a reduction in different groups, which add them to the result atomically."""
+"""Sum parts of a reduction in different groups, which add their sums to the result atomically."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from convsmith.passes.order import require_sum
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, with_body, wrap
 
 START = "_start"
-"""End of the name of the kernel that sets a result to zero."""
+"""Suffix of the name of the kernel that sets a result to zero."""
 ZERO = "zero"
-"""Beginning of the names of its loops."""
+"""Prefix of the names of its loops."""
 
 
 class _AddAtomically(LoopRewriter):

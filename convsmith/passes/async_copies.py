@@ -40,12 +40,14 @@ from convsmith.passes.thread_order import Serial, ThreadWalk, bounds_of_threads,
 SIZES = (4, 8, 16)
 """Bytes that one asynchronous copy may move."""
 MAX_ITERATIONS = 8
-"""Iterations between a copy and its use that are counted; more are any number."""
+"""Maximum number of iterations between a copy and its use that are told apart; beyond it, any number is assumed."""
 
 
 # -- copies
 class _Copies(Rewriter):
-    """Replaces stores to shared memory of what global memory holds, or of zeros where a condition does not hold."""
+    """Replaces stores to shared memory of elements from global memory, or of zeros under a condition, by asynchronous
+    copies.
+    """
 
     def __init__(self, written: Collection[Buffer], sizes: Collection[int]) -> None:
         super().__init__()
@@ -60,7 +62,9 @@ class _Copies(Rewriter):
 
 
 def _copy_of(s: Store) -> AsyncCopy | None:
-    """Return the store as a copy of contiguous elements from global to shared memory; None if it is another store."""
+    """Return the store as a copy of contiguous elements from global to shared memory; None if it is a store of another
+    kind.
+    """
     cond, value = None, s.value
     if isinstance(value, Select) and _is_zero(value.no):
         cond, value = value.cond, value.yes
@@ -114,14 +118,15 @@ def _copied_in(s: Stmt) -> set[Buffer]:
 
 # -- waits
 _Group = frozenset[EarlierAccess]
-"""The accesses by which a group of copies writes."""
+"""The write accesses of a group of copies."""
 
 
 class _Pending(NamedTuple):
     """Groups of copies that may not have arrived, the latest first.
 
-    ``open`` are the copies of no group yet. ``at_barrier`` are the groups that were pending when the thread arrived at
-    the last ``barrier`` that it has passed, ``at_arrival`` those at the ``arrival`` that it will wait for.
+    ``open`` are copies that are not yet in a group. ``at_barrier`` are the groups that were pending when the thread
+    arrived at the last barrier that it has passed, ``at_arrival`` the groups that were pending at the arrival that it
+    will wait for.
     """
 
     groups: tuple[_Group, ...] = ()
@@ -133,7 +138,7 @@ class _Pending(NamedTuple):
 
 
 _States = frozenset[_Pending]
-"""The states that the iterations and conditions before a statement, executed or not, may leave."""
+"""The set of states that may precede a statement, over the iterations and conditions that were executed or not."""
 
 
 class _Waits(ThreadWalk[_States]):
@@ -175,7 +180,7 @@ class _Waits(ThreadWalk[_States]):
         return frozenset(out)
 
     def _ask(self, s: Stmt, x: _Pending, first: int) -> None:
-        """Ask for a wait for the group of that number, where it stands before the use ``s``."""
+        """Insert a wait for the group of the given number at its place before the use ``s``."""
         place, pending = s, first
         if x.barrier is not None and x.groups[first] in x.at_barrier:
             place, pending = x.barrier, x.at_barrier.index(x.groups[first])
@@ -197,7 +202,7 @@ class _Waits(ThreadWalk[_States]):
 
 
 def _each_access(state: _States, change: Callable[[EarlierAccess], EarlierAccess]) -> _States:
-    """Return the states with every access changed; groups beyond a number count as one."""
+    """Return the states with every access changed; groups beyond `MAX_ITERATIONS` are merged."""
 
     def groups(x: tuple[_Group, ...]) -> tuple[_Group, ...]:
         every = [frozenset(map(change, g)) for g in x]

@@ -15,7 +15,8 @@ from convsmith.passes.order import NewPath, Unordered, require_independent_piece
 from convsmith.passes.scope import LoopRewriter, with_body
 
 _AT_ONCE = {"parallel": ("parallel",), "grid": ("grid",), **dict.fromkeys(THREAD_LOOPS, THREAD_LOOPS)}
-"""For a kind of loops whose iterations run at once, the kinds of the loops whose iterations run at once with them."""
+"""For a kind of loops whose iterations run at once, the kinds of enclosing loops whose iterations run at the same time.
+"""
 
 
 class _Bind(LoopRewriter):
@@ -25,7 +26,7 @@ class _Bind(LoopRewriter):
         self.at_once = _AT_ONCE.get(kind, ())
         self.what = f"bind({', '.join(names)}, {kind})"
         self.is_asked = False
-        """Whether the statement in hand is in a loop that was found to be parallel."""
+        """Whether the current statement is in a loop that was found to be parallel."""
 
     def visit_For(self, loop: For) -> Stmt:
         kind = self.kind if loop.var.name in self.names else loop.kind
@@ -47,9 +48,9 @@ class _Bind(LoopRewriter):
         return self._Alloc(s)
 
     def require_parallel(self, loop: For) -> None:
-        """Raise ConfigError where a parallel loop would stand in a serial one, or iterations depend on each other.
+        """Raise ConfigError if a parallel loop would be nested in a serial one, or iterations depend on each other.
 
-        Loops over the threads of a group may stand in any loop.
+        Loops over the threads of a group may be nested in any loop.
         """
         for outer in (*self.around, loop):
             if self.kind in THREAD_LOOPS:
@@ -75,7 +76,7 @@ class _Bind(LoopRewriter):
         return loop.kind in self.at_once or loop.var.name in self.names
 
     def visit_Block(self, s: Block) -> Stmt:
-        """Require independent pieces of a loop, since they run at once, as its iterations do."""
+        """Require pieces of a loop to be independent, since they run at once, as iterations of the loop do."""
         for a, b in pairwise(s.stmts):
             if not (self.at_once and isinstance(a, For) and isinstance(b, For) and a.var is b.var):
                 continue

@@ -1,4 +1,4 @@
-"""Load and store elements that follow each other by messages of a sub-group, which have one address."""
+"""Load and store contiguous elements of all lanes by messages of a sub-group, which have a single address."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ ALIGNMENT = 16
 
 
 class _Stored(NamedTuple):
-    """A store of one element, and the statement that it is, or the loop over neighbours that it is of."""
+    """A store of one element, and the statement that contains it: the store itself, or a loop over adjacent elements.
+    """
 
     store: Store
     whole: Stmt
 
 
 class _Register(NamedTuple):
-    """A register that each lane loads: the places of its elements in a fragment, and that of the first in memory."""
+    """A register that each lane loads: the places of its elements in a fragment, and the place of the first in memory.
+    """
 
     held: tuple[Load, ...]
     memory: Load
 
     def follows(self, first: _Register, number: int, step: int, distance: int) -> bool:
-        """Return whether this is the register of a number behind the ``first``."""
+        """Return whether this register follows the ``first`` by ``number`` registers, both in the fragment and in
+        memory.
+        """
         return (
             self.memory.buffer is first.memory.buffer and _distance(first.memory, self.memory) == number * distance
             and len(self.held) == len(first.held)
@@ -48,7 +52,7 @@ class _Register(NamedTuple):
 
 
 def _distance(x: Load, y: Load) -> int | None:
-    """Return how many elements ``y`` lies behind ``x``, None if that is no constant."""
+    """Return the distance from ``x`` to ``y`` in elements; None if it is not constant."""
     distance = offset(y.buffer, y.index) - offset(x.buffer, x.index)
     return distance.const if distance.is_const else None
 
@@ -85,7 +89,7 @@ class _BlockMessages(LoopRewriter):
         return s if len(made) == len(stmts) and all(map(is_, made, stmts)) else block(*made)
 
     def _of_stores(self, elements: Sequence[_Stored], lane: Var, lanes: int) -> list[Stmt]:
-        """Return the statements of stores that follow each other; a loop whose stores all remain is one of them."""
+        """Return the statements for consecutive stores; a loop whose stores all remain unchanged stays a loop."""
         made: list[Stmt | _Stored] = []
         while elements:
             done, x = self._message(elements, lane, lanes)
@@ -99,7 +103,9 @@ class _BlockMessages(LoopRewriter):
         return list(dict.fromkeys(out))
 
     def _message(self, elements: Sequence[_Stored], lane: Var, lanes: int) -> tuple[int, Stmt | None]:
-        """Return how many of the first stores one message executes, and the message; 1 and None without one."""
+        """Return the number of leading stores that one message executes, and the message; 1 and None if there is no
+        message.
+        """
         first = elements[0].store
         if first.buffer.scope == "global":
             row = self.rows.get((0, "global", first.buffer.dtype.name, 1, 1))
@@ -128,7 +134,7 @@ class _BlockMessages(LoopRewriter):
 
 
 def _single_stores(s: Stmt) -> tuple[_Stored, ...]:
-    """Return the stores of a statement that is one, or a loop over neighbours of a lane; nothing of others."""
+    """Return the stores of a single store or of a loop over adjacent elements of a lane; empty for other statements."""
     if isinstance(s, Store):
         return (_Stored(s, s),) if s.lanes is None else ()
     if not isinstance(s, For) or s.kind != "unrolled" or not isinstance(s.body, Store) or s.body.lanes:
@@ -140,7 +146,7 @@ def _single_stores(s: Stmt) -> tuple[_Stored, ...]:
 
 
 def _registers(stores: Sequence[Store], lane: Var) -> Iterator[_Register]:
-    """Yield the registers that the first stores load from places that suit a message."""
+    """Yield the registers that the first stores load from contiguous, aligned memory."""
     while stores:
         v = stores[0].value
         if not isinstance(v, Load):
@@ -157,8 +163,8 @@ def _registers(stores: Sequence[Store], lane: Var) -> Iterator[_Register]:
 
 
 def _lane_elements(place: Load, lane: Var) -> int:
-    """Return how many elements each lane has at a place, where those of the next lane follow, from an address that
-    suits a message; 0 elsewhere.
+    """Return the number of adjacent elements that each lane accesses if lanes are contiguous and the start is aligned
+    for a message; otherwise 0.
     """
     if len(place.index) != 1 or place.lanes or place.buffer.scope not in ("global", "shared"):
         return 0
@@ -170,10 +176,10 @@ def _lane_elements(place: Load, lane: Var) -> int:
 
 @stages(*FLATTENED, ensures=TENSORISED)
 def block_messages(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
-    """Load registers of fragments, and store to memory, by ``rows``, where the elements of all lanes follow each other.
+    """Load registers of fragments, and store to memory, by ``rows``, where the elements of all lanes are contiguous.
 
-    One message loads several registers whose elements follow each other. Other accesses stay as they are: each lane has
-    an address, and maybe a mask.
+    One message loads several registers if they are contiguous. Other accesses are unchanged: each lane has an address,
+    and possibly a mask.
 
     Before::
 

@@ -1,6 +1,6 @@
 """Split a reduction outside of its register tiles: memory keeps the partial sums between the parts.
 
-The memory is private to the kernel, or a parameter of it.
+The memory is private to the kernel, or a parameter of the kernel.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ class _BlockReduction(LoopRewriter):
         return nest if self.memory is not None else Alloc(memory, nest)
 
     def is_of_terms(self, s: Stmt) -> bool:
-        """Return whether a part of a sum adds terms, in a loop of the reduction."""
+        """Return whether a statement of a sum is a loop of the reduction, which adds terms."""
         return isinstance(s, For) and s.var.name == self.outer
 
     def check(self, chain: Sequence[For], start: Stmt, terms: Sequence[For], finish: Sequence[Stmt]) -> None:
-        """Raise ConfigError unless the loops over ``terms`` can stand around the loops of the ``chain``."""
+        """Raise ConfigError unless the loops over ``terms`` can be moved around the loops of the ``chain``."""
         names = ", ".join(x.var.name for x in chain)
         for x in (terms[0], terms[-1]):
             if not (x.lo.is_const and x.hi.is_const and x.lo.const < x.hi.const):
@@ -119,7 +119,7 @@ class _BlockReduction(LoopRewriter):
             )
 
     def private(self, chain: Sequence[For], acc: Buffer) -> Buffer:
-        """Return memory of the kernel's own for the sums of all iterations of the ``chain``."""
+        """Return private memory of the kernel for the sums of all iterations of the ``chain``."""
         ranges = dict(self.ranges)
         shape = []
         for x in chain:
@@ -130,7 +130,7 @@ class _BlockReduction(LoopRewriter):
         return make_buffer(f"{acc.name}_k", acc.dtype, (*shape, *acc.shape), "cache")
 
     def require_places(self, what: str, kept: Stmt) -> None:
-        """Raise ConfigError where two sums have one place in the memory that is given."""
+        """Raise ConfigError if two sums have the same place in the given memory."""
         if self.memory is None:
             return
         if any(isinstance(x, For) and x.kind == "parallel" for x in self.around):
@@ -152,7 +152,8 @@ def _at_most(var: Var, bound: Index) -> Cond:
 def _moves(
     start: Stmt, acc: Buffer, memory: Buffer, place: tuple[Index, ...], around: tuple[Index, ...]
 ) -> tuple[Stmt, Stmt]:
-    """Return the loads of partial sums from memory and the stores to memory, within the loops that initialise them."""
+    """Return the loads of partial sums from memory and the stores to memory, within the loops that initialise the sums.
+    """
     loops, s = perfect_nest(start) if isinstance(start, For) else ([], start)
     assert isinstance(s, Store)
     there = place or (*around, *s.index)

@@ -17,7 +17,7 @@ class _CoefficientsDiffer(Exception):
 def _check(n: object, outer: Var, inner: Var, size: int, divides: bool) -> None:
     """Raise unless the coefficient of ``outer`` in every index below is ``size`` times that of ``inner``.
 
-    If it ``divides``, a condition may depend on ``outer`` alone.
+    If it ``divides``, a condition may depend only on ``outer``.
     """
     if divides and isinstance(n, Ge0) and inner not in variables_of(n):
         return
@@ -77,7 +77,7 @@ class _Coalesce(Rewriter):
 def coalesce(kernel: Kernel, outer: str, inner: str, name: str, divides: bool = False) -> Kernel:
     """Coalesce directly nested loops ``outer`` and ``inner`` into the loop ``name``, wherever all accesses permit it.
 
-    A condition that depends on ``outer`` alone prevents it, unless the new loop ``divides`` its variable there.
+    A condition that depends only on ``outer`` prevents it, unless the new loop ``divides`` its variable there.
 
     Before::
 

@@ -5,14 +5,14 @@ Where consecutive iterations read overlapping rows, the halo, the buffer can be 
 next iteration reads again, each iteration computes only its new rows, and a nest before the loop computes the halo of
 the first.
 
-A nest before the loop may read the buffer too, as one does that computes the halo of another buffer. It then has a
-buffer of its own, and what it reads is computed right before it.
+A nest before the loop may read the buffer too, for example to compute the halo of another buffer. It then has its own
+buffer, and the elements that it reads are computed right before it.
 
 The rewrite relies on four facts, and checks them: the statement that writes the buffer is a nest that writes nothing
-else and does not read it; it writes one element an iteration; one later statement reads the buffer, and only under the
-loop or in nests right before it; and no statement that the nest moves over, nor the one that reads the buffer, writes
-an element that the nest reads. The dependence test decides the last one. A dim is cut to the footprint where a loop of
-the nest is its coordinate; any other dim is computed whole.
+else and does not read it; it writes one element per iteration; one later statement reads the buffer, and only under the
+loop or in nests right before it; and neither the reader nor a statement that the nest moves across writes an element
+that the nest reads. The dependence test decides the last condition. A dim is cut to the footprint where a loop of the
+nest is its coordinate; any other dim is computed whole.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _refuse(why: str) -> ConfigError:
 class _Producer:
     """The nest that writes `buffer`; `cuts` has for each dim the loop that is its coordinate, or None.
 
-    A dim without a loop of its own is computed whole.
+    A dim without its own loop is computed completely.
     """
 
     buffer: Buffer
@@ -64,7 +64,7 @@ class _Producer:
 
     @staticmethod
     def of(buffer: Buffer, s: Stmt) -> _Producer:
-        """Return the nest of `s`; ConfigError where it does more than write one element of `buffer` an iteration."""
+        """Return the nest of `s`; ConfigError unless it only writes one element of `buffer` per iteration."""
         if not isinstance(s, For):
             raise _refuse(f"{buffer} is not written by a nest of loops")
         loops, body = perfect_nest(s)
@@ -101,8 +101,8 @@ def _place(buffer: Buffer, index: tuple[Index, ...]) -> str:
 
 
 def _into(old: Buffer, new: Buffer, origin: Place, circular: int | None = None) -> Relocate:
-    """Return the rewriter that accesses ``new`` for ``old``: coordinates are relative to ``origin``; those of a
-    ``circular`` dim are taken modulo its size.
+    """Return the rewriter that accesses ``new`` instead of ``old``: coordinates are relative to ``origin``, and taken
+    modulo the size along a ``circular`` dim.
     """
 
     def place(index: Place) -> Place:
@@ -123,14 +123,14 @@ class _Interval:
     size: int
 
     def step(self, var: Var) -> int:
-        """Return the distance that an iteration of `var` moves the interval; 0 where it is not constant."""
+        """Return the distance that an iteration of `var` moves the interval; 0 if the distance is not constant."""
         coefficients = dict(self.first.terms)
         step = coefficients.pop(var, 0)
         return 0 if any(var in variables_of(atom) for atom in coefficients) else step
 
 
 class _ComputeAt(ScopedRewriter):
-    """Puts the producer into `loop`, wherever that is in the statement that it rewrites."""
+    """Moves the producer into `loop`, wherever `loop` is in the rewritten statement."""
 
     def __init__(self, producer: _Producer, loop: str, rolling: bool) -> None:
         super().__init__()
@@ -153,8 +153,8 @@ class _ComputeAt(ScopedRewriter):
         return any(isinstance(x, For) and x.var.name == self.loop for x in statements_of(s))
 
     def _before(self, s: Stmt) -> Stmt:
-        """Return a statement that contains the loop or is next to it; one next to it that reads the buffer follows a
-        nest which computes the elements that it reads.
+        """Return a statement that contains the loop or precedes it; a preceding reader of the buffer gets a nest before
+        it that computes the elements that it reads.
         """
         if self._has_loop(s) or self.producer.buffer not in _read(s):
             return self.stmt(s)
@@ -166,14 +166,16 @@ class _ComputeAt(ScopedRewriter):
 
 
 def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range]) -> Stmt:
-    """Return the loop with the producer of what its iterations read; `outer` are the ranges around it."""
+    """Return the loop with a nest that computes the elements that its iterations read; `outer` are the ranges around
+    it.
+    """
     old = producer.buffer
     ranges = {**outer, loop.var: loop_range(loop, outer)}
     parts = _footprint(producer, loop.body, ranges, str(loop.var), loop.var)
     rolled = _rolled(parts, loop) if rolling else None
     shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
     if rolled is not None:
-        shape[rolled] = 1 << (shape[rolled] - 1).bit_length()  # a power of two: the modulo is a bitwise "and"
+        shape[rolled] = 1 << (shape[rolled] - 1).bit_length()  # a power of two, so that the modulo is a bitwise "and"
     new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old.blocks, shape), "cache")
     origin = tuple(parts[dim].first if dim in parts else as_index(0) for dim in range(len(shape)))
     redirect = _into(old, new, origin, rolled)
@@ -196,7 +198,9 @@ def _moved(producer: _Producer, loop: For, rolling: bool, outer: dict[Var, Range
 
 
 def _computed_before(producer: _Producer, reader: Stmt, ranges: dict[Var, Range]) -> Stmt:
-    """Return the nest `reader` behind the producer of what it reads; `ranges` are those around it."""
+    """Return the nest `reader` preceded by a nest that computes the elements that it reads; `ranges` are the ranges
+    around it.
+    """
     old, parts = producer.buffer, _footprint(producer, reader, ranges, str(producer.buffer))
     shape = [old.shape[dim] if dim not in parts else parts[dim].size for dim in range(len(old.shape))]
     new = Buffer(old.name, old.dtype, tuple(shape), dense_blocks(old.blocks, shape), "cache")
@@ -209,10 +213,10 @@ def _computed_before(producer: _Producer, reader: Stmt, ranges: dict[Var, Range]
 def _footprint(
     producer: _Producer, reader: Stmt, ranges: Mapping[Var, Range], what: str, moving: Var | None = None
 ) -> dict[int, _Interval]:
-    """Return the coordinates that `reader` reads, for each dim of the buffer that is not computed whole.
+    """Return the coordinates that `reader` reads, for each dim of the buffer that is not computed completely.
 
-    A dim is computed whole if `reader` reads all of it, and `moving` does not move what it reads. `what` names reader
-    and buffer in messages.
+    A dim is computed completely if `reader` reads all of it and the coordinates do not depend on `moving`. `what` names
+    reader and buffer in messages.
     """
     old = producer.buffer
     reads = [x for x in walk(reader) if isinstance(x, Load) and x.buffer is old]
@@ -240,7 +244,7 @@ def _rolled(parts: Mapping[int, _Interval], loop: For) -> int | None:
 
 
 def _cut(part: _Interval, ranges: Mapping[Var, Range]) -> tuple[Index, Index]:
-    """Return the first coordinate and the number of the iterations of the loop that lie in the interval."""
+    """Return the first coordinate and the number of the iterations of the loop that are in the interval."""
     loop, end = part.loop, part.first + part.size
     start = simplify(maximum(part.first, loop.lo), ranges)
     number = minimum(part.size, end - loop.lo, loop.hi - part.first, loop.hi - loop.lo)
@@ -251,8 +255,8 @@ def _cut(part: _Interval, ranges: Mapping[Var, Range]) -> tuple[Index, Index]:
 def compute_at(kernel: Kernel, buffer: str, loop: str, rolling: bool = True) -> Kernel:
     """Move the nest that writes `buffer` into `loop` of the nest that reads it; `buffer` shrinks to the footprint.
 
-    With `rolling`, the buffer is circular where iterations overlap: rows are never computed twice. Else each iteration
-    computes its halo again.
+    With `rolling`, the buffer is circular if iterations overlap, so no row is computed twice. Otherwise each iteration
+    recomputes its halo.
 
     Before::
 
@@ -324,7 +328,7 @@ class _Moving(ScopedRewriter):
 
 
 def _check_stage(s: Alloc) -> None:
-    """Raise ConfigError where accesses have lanes, or memory is reached by other statements than stores."""
+    """Raise ConfigError if accesses have lanes, or statements other than stores write memory."""
     nodes = walk(s)
     opaque = (PointerLoad, Call, Invoke, Let)
     if any(isinstance(x, opaque) or (isinstance(x, (Load, Store)) and x.lanes) for x in nodes):

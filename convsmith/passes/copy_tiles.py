@@ -1,8 +1,8 @@
 """Copy the elements that a tile of a product reads, one place for each of its iterations.
 
-The copy has a dim for each loop over the tile that moves the operand.  Pixels that share an element of the image have
-a copy of it each, so the place of an element is linear in the loops, whatever the image's index is.  Elements beyond
-the operand are zeros there, so the products need no mask.
+The copy has a dim for each loop over the tile that moves the operand. An element of the image that several pixels share
+is copied for each of them, so the place of an element is linear in the loops, whatever the image's index is. Elements
+outside of the operand are zero in the copy, so the products need no mask.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Operands = Sequence[tuple[str, tuple[str, ...]]]
 
 
 class _ReadCopies(Rewriter):
-    """Replaces loads by loads of copies; a product whose factors are copied loses the masks that the copies keep."""
+    """Replaces loads by loads of copies; a product whose factors are copied loses the masks that the copies evaluate.
+    """
 
     def __init__(self, copies: Mapping[Load, Load], kept: set[Cond], ranges: Mapping[Var, Range]) -> None:
         super().__init__()
@@ -100,8 +101,8 @@ class _CopyTiles(ScopedRewriter):
 def copy_tiles(kernel: Kernel, loop: str, operands: Operands, scope: str = "shared") -> Kernel:
     """Copy what each iteration of ``loop`` reads of the ``operands`` before the iteration runs.
 
-    The copy ``<name>_s`` of an operand has a dim for each of the loops that are given with the operand. Masks that the
-    copies keep are dropped: a term that was absent becomes a product with a stored zero.
+    The copy ``<name>_s`` of an operand has a dim for each loop listed with the operand. Masks that the copies evaluate
+    are dropped: an absent term becomes a product with a stored zero.
 
     Before::
 

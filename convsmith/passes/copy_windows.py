@@ -1,8 +1,8 @@
 """Copy the windows of a buffer, so that all terms of a pixel are contiguous.
 
-An instruction that adds up many terms reads them as one run of memory. Where the terms of a pixel are several runs, of
-few channels each, the copy holds them in one run for each pixel, filled up with zeros to full instructions. Elements of
-the border are zeros there too, so that the mask moves from every access into the copy.
+An instruction that adds up many terms reads them as one run of memory. If the terms of a pixel are several runs, of few
+channels each, the copy joins them to one run per pixel, padded with zeros to full instructions. Elements of the border
+are zero too, so that the mask moves from every access into the copy.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from convsmith.passes.scope import (
 from convsmith.passes.stage import LoadsOfCopy, read_or_fill
 
 IN_ROWS = 2
-"""Number of the last loops over the terms of a pixel, those over a row's taps and channels, which may be one run of
-memory. Whether a row exists is tested outside of the loop over its pixels.
+"""Number of innermost loops over the terms of a pixel, over a row's taps and channels, that may form one run of memory.
+Whether a row exists is tested outside of the loop over its pixels.
 """
 Parts = tuple[tuple[str, int], ...]
-"""Loops that one loop was split into, outermost first, with the iterations of that loop which each one steps over."""
+"""Loops that a loop was split into, outermost first, each with the iterations of that loop per step."""
 
 
 class Windows(NamedTuple):
     """A loop of a nest: the ``dims`` that were fused to it, with their sizes, and the ``parts`` that it was split into.
 
-    The copy has room for ``room`` iterations of the loop.
+    The copy has space for ``room`` iterations of the loop.
     """
 
     dims: tuple[tuple[str, int], ...]
@@ -84,7 +84,7 @@ class _CopyWindows(ScopedRewriter):
     def copy(
         self, read: Load, ranges: dict[Var, Range], inner: dict[Var, Range]
     ) -> tuple[Buffer, Place, list[Stmt], Stmt]:
-        """Return the copy, the place of ``read`` in it, and the loops that fill up its terms, and that write them."""
+        """Return the copy, the place of ``read`` in it, the loops that pad its terms, and the loops that fill it."""
         old, name = read.buffer, f"{self.buffer}_s"
         rest = Var(f"{name}.z")
         pixels, taps = ([(Var(f"{name}.{n}"), size) for n, size in x.dims] for x in (self.pixels, self.terms))
@@ -124,7 +124,7 @@ class _CopyWindows(ScopedRewriter):
 
 
 def _fused_iteration(loops: Sequence[tuple[Var, int]]) -> Index:
-    """Return the iteration of the loop to which ``loops`` are fused."""
+    """Return the iteration of the fused loop, given the ``loops`` that were fused to it."""
     at: Index = as_index(0)
     for x, size in loops:
         at = at * size + x
@@ -139,12 +139,12 @@ def _nest(loops: Sequence[tuple[Var, int]], body: Stmt) -> Stmt:
 
 
 def _split_iteration(parts: Parts) -> Index:
-    """Return the iteration of the loop that was split."""
+    """Return the iteration of the split loop, given the loops that it was split into."""
     return sum((Var(name) * step for name, step in parts), as_index(0))
 
 
 def _loops_at(parts: Parts, place: Index) -> dict[Var, Index]:
-    """Return values of the loops at which the loop that was split is at ``place``."""
+    """Return the values of the loops for iteration ``place`` of the loop that was split into them."""
     *outer, (innermost, step) = parts
     assert step == 1
     return {**{Var(name): as_index(0) for name, _ in outer}, Var(innermost): place}
@@ -156,9 +156,9 @@ def copy_windows(
 ) -> Kernel:
     """Copy what each iteration of ``loop`` reads of ``buffer`` to ``<buffer>_s`` before the iteration runs.
 
-    The copy holds the terms of each pixel, filled up to their room. ``pixels`` and ``terms`` say what became of the
-    loops over pixels, and over terms of each; along other dims, the copy holds all that is read. The zeros that fill it
-    up are written in each iteration, or ``once`` before all of them.
+    The copy holds the terms of each pixel, padded to full room. ``pixels`` and ``terms`` describe how the loops over
+    pixels and over terms were fused and split; along other dims, the copy holds every element that is read. The padding
+    is written in each iteration, or ``once`` before all of them.
 
     Before::
 

@@ -34,9 +34,9 @@ from convsmith.passes.scope import extent, loop_range
 class _Elements(Rewriter):
     """Replaces the largest subexpressions that use only the operands, by the result of ``read``.
 
-    ``convert`` is whether a conversion to a wider type is part of such a subexpression; the name of a type makes an
-    exact conversion to that type part of it, where the nest converts the subexpression to a still wider one, or where
-    the type is narrower than the subexpression.
+    ``convert`` states whether a conversion to a wider type is part of the subexpression. If ``convert`` is the name of
+    a type, an exact conversion to that type is part of it, provided that the nest converts the subexpression to a still
+    wider type, or that the type is narrower than the subexpression.
     """
 
     def __init__(self, names: frozenset[str], convert: bool | str, read: Callable[[Value], Value]) -> None:
@@ -84,7 +84,7 @@ class _Elements(Rewriter):
 
 
 def guards_of(root: Value, v: Value) -> tuple[Cond, ...]:
-    """Return the conditions of the masks around ``v``, which hold wherever ``root`` evaluates it."""
+    """Return the conditions of the masks around ``v``, which hold whenever ``root`` evaluates it."""
     known: dict[Value, tuple[Cond, ...] | None] = {}
 
     def around(x: Value) -> tuple[Cond, ...] | None:
@@ -104,7 +104,7 @@ def guards_of(root: Value, v: Value) -> tuple[Cond, ...]:
 
 
 class _Unmasked(Rewriter):
-    """Replaces masked values by the values themselves where some of ``conditions`` are the mask."""
+    """Replaces masked values by the values themselves if some of ``conditions`` are the mask."""
 
     def __init__(self, conditions: tuple[Cond, ...]) -> None:
         super().__init__()
@@ -134,14 +134,14 @@ class Packing:
         places = self.elements(kernel.body)
         types = {dtype_of(v) for v in places}
         self.alone = len(set(self.places(kernel.body, ()))) == 1
-        """Whether there is one place, or several that read the same elements in the same order."""
+        """Whether there is one place, or all places read the same elements in the same order."""
         self.dtype = types.pop() if len(types) == 1 else U8
         self.packed: Buffer | None = None
         self.place: PackedElement | None = None
         self.whole = True
-        """Whether all that there is of the operands is packed."""
+        """Whether the operands are packed completely."""
         self.once = len(places) == 1
-        """Whether one place reads the operands: where it is empty, nothing is packed."""
+        """Whether exactly one place reads the operands; an empty place packs no element."""
 
     def elements(self, s: Stmt) -> list[Value]:
         """Return the packed elements that a statement reads, one entry per access."""
@@ -276,7 +276,7 @@ class Packing:
         return For(s.var, s.lo, s.hi, new, s.kind, s.carried), pack
 
     def dims(self) -> list[tuple[For, Index]]:
-        """Return the loops that index the operands in the order of the packed operand's dims."""
+        """Return the loops that index the operands, in the order of the packed operand's dims."""
         names = [x.var.name for x, _ in self.kept]
         if self.order:
             if sorted(self.order) != sorted(names):
@@ -301,7 +301,7 @@ class Packing:
     def element(self, v: Value, at: Index, guards: tuple[Cond, ...]) -> tuple[Value, Stmt]:
         """Return the packed access that replaces ``v``, and the store that packs it.
 
-        If the guards do not hold, ``v`` is not read and may lie outside the operand.
+        If the guards do not hold, ``v`` is not read and may be outside of the operand.
         """
         absent = self.absent(guards)
         masked = isinstance(v, Select) and isinstance(v.no, Const) and v.no.value == 0
@@ -341,15 +341,15 @@ def derive_packing(
     kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (),
     convert: bool | str = False, adjacent: tuple[str, ...] = (), filled: bool = False, order: tuple[str, ...] = (),
 ) -> Kernel:  # fmt: skip
-    """Let the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
+    """Make the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
     Operands that are never read (every term absent) stay unpacked. ``widths`` gives loops with room for more elements
-    than their iterations; ``convert`` also packs converted elements that are wider than the original: those of the
-    nest or, if it is the name of a type, elements of that type, which the nest converts further. ``adjacent`` are two
-    loops, the outer one first, whose dims are neighbours in the packed operand; ``order`` are all loops that index the
-    operand, in another order of its dims than that of the nest. With ``filled``, the kernel multiplies the zeros that a
-    packed operand holds in the place of absent elements, and tests nothing. If a kernel ``before`` this one only adds
-    up entries, the packing kernel adds them up (:mod:`convsmith.passes.packed_sums`).
+    than their iterations; ``convert`` also packs converted elements that are wider than the original: those of the nest
+    or, if it is the name of a type, elements of that type, which the nest converts further. ``adjacent`` are two loops,
+    the outer one first, whose dims are adjacent in the packed operand; ``order`` lists all loops that index the operand
+    in the desired order of its dims. With ``filled``, the kernel multiplies the zeros that a packed operand holds in
+    place of absent elements, without tests. If a kernel ``before`` this one only adds up entries, the packing kernel
+    computes the sums (:mod:`convsmith.passes.packed_sums`).
 
     Before::
 

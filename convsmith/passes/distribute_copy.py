@@ -58,12 +58,12 @@ class _DistributeCopy(LoopRewriter):
 def distribute_copy(
     kernel: Kernel, buffer: str, threads: int, thread: str, order: tuple[str, ...] = (), width: int = 1
 ) -> Kernel:
-    """Have all ``threads`` fill ``buffer`` in turns; in each turn, neighbours fill adjacent elements.
+    """Distribute the copy to ``buffer`` over all ``threads``; in each round, adjacent threads fill adjacent elements.
 
-    Elements are adjacent along the innermost loop around the store, as the loops stand or in the ``order`` given. These
-    loops become a loop ``thread`` and one ``<buffer>.e`` over turns. Where the elements are no multiple of the threads,
-    a guard skips the rest of the last turn. Each element has one thread that fills it; a thread fills ``width``
-    neighbours in a turn, in a loop ``<buffer>.v`` that can become a vector.
+    Elements are adjacent along the innermost loop around the store, in the present order of the loops or in ``order``.
+    These loops become a loop ``thread`` and a loop ``<buffer>.e`` over rounds. If the number of elements is not a
+    multiple of the threads, a guard skips the remainder of the last round. Each element is filled by one thread; a
+    thread fills ``width`` adjacent elements per round, in a loop ``<buffer>.v`` that can become a vector.
 
     Before::
 

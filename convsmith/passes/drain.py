@@ -45,7 +45,9 @@ class _Drain(LoopRewriter):
 
 
 def _writing(loop: For, accumulator: Buffer) -> _Nest | None:
-    """Return the nest that writes results to memory, each from its own element of the accumulator, otherwise None."""
+    """Return the nest that writes results to memory, each result from its own element of the accumulator; None if there
+    is no such nest.
+    """
     chain, body = perfect_nest(loop)
     store = body.body if isinstance(body, If) else body
     if not isinstance(store, Store) or store.buffer.scope == "register":

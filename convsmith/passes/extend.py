@@ -32,7 +32,7 @@ class _Extend(LoopRewriter):
 class _Guard(Rewriter):
     """Guards stores: a term of a sum is zero where ``cond`` does not hold, and other stores are dropped.
 
-    A first value that is a constant is stored to memory of an iteration's own all the same.
+    The store of a constant first value to an iteration's own memory is not guarded.
     """
 
     def __init__(self, cond: Cond) -> None:
@@ -59,7 +59,7 @@ class _Guard(Rewriter):
 
 
 def present(cond: Cond, term: Value, acc: Buffer) -> Value:
-    """Return ``term`` where ``cond`` holds too, otherwise zero of the type of ``acc``."""
+    """Return ``term`` if ``cond`` also holds, otherwise zero of the type of ``acc``."""
     zero = const(acc.dtype, 0)
     if isinstance(term, Select) and term.no is zero:
         return Select(conj((term.cond, cond)), term.yes, zero)
@@ -70,8 +70,8 @@ def present(cond: Cond, term: Value, acc: Buffer) -> Value:
 def extend(kernel: Kernel, loop: str, multiple: int) -> Kernel:
     """Run ``loop`` up to the next ``multiple``, so that tiles of that size are whole; added iterations store nothing.
 
-    A loop whose end depends on outer loops runs as far as the longest. A term that an added iteration adds to registers
-    is zero.
+    A loop whose end depends on outer loops runs to its largest end. A term that an added iteration adds to registers is
+    zero.
 
     Before::
 

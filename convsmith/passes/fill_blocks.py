@@ -1,7 +1,7 @@
-"""Let the stores of the last channels write the zeros behind them, which a layout in blocks adds.
+"""Let the stores of the last channels also write the zeros in the padding of a blocked layout.
 
-A nest of its own writes these zeros element by element, when caches have replaced the lines of the result. The vectors
-of the last channels lie on the same lines.
+A separate nest would write these zeros element by element, after the caches have evicted the lines of the result. The
+vectors of the last channels are on the same lines.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class _Zeros(NamedTuple):
 
 
 def _extent(loop: For) -> int | None:
-    """Return the iterations of ``loop``; None if its bounds are no constants."""
+    """Return the iterations of ``loop``; None if its bounds are not constant."""
     return loop.hi.const - loop.lo.const if loop.lo.is_const and loop.hi.is_const else None
 
 
 def _zeros(nest: For, buffer: str) -> _Zeros | None:
-    """Return what ``nest`` writes if it writes zeros to ``buffer``, one by one, and does nothing else."""
+    """Return the zeros that ``nest`` writes to ``buffer`` one by one; None if it does anything else."""
     loops: list[For] = []
     s: Stmt = nest
     while isinstance(s, For):
@@ -49,15 +49,15 @@ def _zeros(nest: For, buffer: str) -> _Zeros | None:
 
 
 class _Writes:
-    """The stores of vectors to ``buffer`` and the nests that write zeros to it; nothing if other statements write it
-    or the number of their executions is unknown.
+    """The stores of vectors to ``buffer`` and the nests that write zeros to it; empty if other statements write it or
+    the number of their executions is unknown.
     """
 
     def __init__(self, buffer: str, s: Stmt) -> None:
         self.buffer = buffer
         self.zeros: list[_Zeros] = []
         self.stores: list[tuple[Store, int]] = []
-        """Stores of vectors with the number of their executions."""
+        """Stores of vectors, with their numbers of executions."""
         self.known = True
         self._collect(s, 1)
 
@@ -130,11 +130,11 @@ def _stored(s: Stmt) -> Buffer:
 
 @stages(*FLATTENED)
 def fill_blocks(kernel: Kernel, buffer: str) -> Kernel:
-    """Let the vectors of ``buffer`` that leave lanes out write zeros to these, in place of a nest that writes them.
+    """Make partial vectors of ``buffer`` write zeros in inactive lanes, in place of a nest that writes these zeros.
 
-    A kernel is left alone unless these vectors write every zero of the nest: each begins at a multiple of its lanes,
-    leaves out as many lanes as the nest writes side by side, and they are as many as its runs of zeros. Blocks of the
-    buffer hold multiples of the lanes of a vector, so that the lanes left out belong to the vector's own block.
+    The kernel is unchanged unless the vectors write every zero of the nest: each begins at a multiple of its lanes, its
+    inactive lanes are as many as the nest writes in one run, and there is one vector per run. Blocks of the buffer hold
+    multiples of the lanes of a vector, so that the lanes left out belong to the vector's own block.
 
     Before::
 

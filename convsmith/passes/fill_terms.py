@@ -63,7 +63,7 @@ def fill_terms(kernel: Kernel, loop: str, count: int, filled: Sequence[str] = ()
     """Let each reduction loop named ``loop`` run ``count`` times.
 
     In the added iterations, one factor reads as zero, and the packed one holds zeros; buffers named in ``filled`` hold
-    zeros too. A loop whose variable no access uses would repeat its single term, and is left alone.
+    zeros too. A loop whose variable no access uses is unchanged, because it would repeat its single term.
 
     Before::
 

@@ -75,9 +75,9 @@ def fission(
 ) -> Kernel:
     """Distribute the register loops over the statements of their body; the accumulator becomes an array of them.
 
-    ``widths`` gives loops that shall have room for more elements than they run (a full vector of lanes). The array lies
-    in ``scope``, which is that of the accumulator by default. With ``result``, the last statement alone, which stores
-    the results, gets loops of its own.
+    ``widths`` gives loops with room for more elements than their iterations (a full vector of lanes). The array is in
+    ``scope``, by default the scope of the accumulator. With ``result``, only the last statement, which stores the
+    results, gets its own loops.
 
     Before::
 

@@ -16,8 +16,8 @@ def box(
 ) -> tuple[Index, int, int]:
     """Return (base, lowest, highest): each of `indices` is the base plus an offset in that interval.
 
-    The base holds the variables of `outer`, the offset those of `inner`. ConfigError, naming `what` is read, where the
-    indices have no common base.
+    The base contains the variables of `outer`, the offset the variables of `inner`. ConfigError, which names `what` is
+    read, if the indices have no common base.
     """
     bases, lows, highs = set(), [], []
     for e in indices:
@@ -35,7 +35,7 @@ def box(
 def dense_blocks(
     old: Iterable[LayoutBlock], shape: Sequence[int], innermost: int | None = None
 ) -> tuple[LayoutBlock, ...]:
-    """Return dense blocks of `shape`, whose dims lie in the order of `old`, but for `innermost`."""
+    """Return dense blocks of `shape`, whose dims have the order of `old` except that `innermost` comes last."""
     nearest = {b.dim: b.stride for b in old}
     order = sorted(range(len(shape)), key=lambda d: (d == innermost, -nearest.get(d, 0), d))
     out, stride = [], 1

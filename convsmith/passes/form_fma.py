@@ -1,4 +1,4 @@
-"""Multiply and add in one instruction."""
+"""Contract multiplications and additions to fused multiply-adds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _FormFma(Rewriter):
 
 
 def _added(before: Value, term: Value) -> Value | None:
-    """Return the sum of ``before`` and a product, which may be absent; None for other terms."""
+    """Return ``before`` plus a product, which may be absent, as fused multiply-adds; None for other terms."""
     if isinstance(term, Binary) and term.op == "mul":
         return Fma(term.a, term.b, before)
     if isinstance(term, Select):
@@ -35,7 +35,7 @@ def _added(before: Value, term: Value) -> Value | None:
 
 @stages(*FLATTENED)
 def form_fma(kernel: Kernel, types: tuple[str, ...]) -> Kernel:
-    """Add products to sums of the ``types`` by ``fma``, which rounds once; a term that is absent changes no sum.
+    """Add products to sums of the ``types`` by ``fma``, which rounds once; an absent term changes no sum.
 
     Before::
 

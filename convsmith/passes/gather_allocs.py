@@ -1,4 +1,4 @@
-"""Bring the allocations of a loop's body to its start."""
+"""Move the allocations of a loop's body to its start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _gathered(s: Stmt, found: list[Buffer]) -> list[Stmt]:
 
 @stages(*LOOPS)
 def gather_allocs(kernel: Kernel, loop: str) -> Kernel:
-    """Allocate at the start of an iteration of ``loop`` all that its body allocates, outside of inner loops.
+    """Allocate at the start of an iteration of ``loop`` all buffers that its body allocates, outside of inner loops.
 
     Before::
 
@@ -57,6 +57,7 @@ def gather_allocs(kernel: Kernel, loop: str) -> Kernel:
                 s[0] = a[i]
                 r[0] = s[0]
                 c[i] = r[0]
+
     """
     require_loops(kernel, (loop,), "gather_allocs")
     return with_body(kernel, _GatherAllocs(loop).stmt(kernel.body))

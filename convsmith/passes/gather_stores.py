@@ -1,6 +1,6 @@
 """Reorder the stores of unrolled iterations so that stores to one cache line follow each other.
 
-If an iteration writes to several places, and the next iteration writes beside them, then consecutive stores go to
+If an iteration writes to several places, and the next iteration writes next to each of them, consecutive stores go to
 different cache lines. This pass performs all reads of the iterations first, and then the stores place by place.
 """
 
@@ -110,8 +110,8 @@ def _differ(a: Store, b: Store) -> bool:
 def gather_stores(kernel: Kernel, loop: str, most: int) -> Kernel:
     """Unroll loops named ``loop`` of at most ``most`` iterations, and move their stores to the end, place by place.
 
-    The pass applies if iterations compute in register arrays and then store to one buffer that they do not read, no
-    element twice; other loops are left alone.
+    The pass applies if iterations compute in register arrays and then store to one buffer that they do not read, each
+    element once; other loops are unchanged.
 
     Before::
 

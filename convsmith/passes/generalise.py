@@ -1,4 +1,4 @@
-"""Replace constant extents and strides by sizes of the kernel, which are known only at the call."""
+"""Replace constant extents and strides by sizes of the kernel that are known only at the call."""
 
 from __future__ import annotations
 

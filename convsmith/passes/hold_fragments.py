@@ -1,4 +1,6 @@
-"""Copy what a product of fragments reads into fragments, so that an instruction on fragments may compute it."""
+"""Copy the factors of products of fragments into fragments, so that an instruction on fragments may compute the
+products.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ class _HoldFragments(LoopRewriter):
     def _fragments_of(
         self, operand: Operand, factor: _Factor, chain: Sequence[For], spec: dict[Var, For]
     ) -> _FactorFragments:
-        """Return the fragments that hold a factor: one for each iteration of the outer loops that move it."""
+        """Return the fragments for a factor: one for each iteration of the outer loops that the factor depends on."""
         number = self.row.operands.index(operand)
         moved = {spec[v].var for v, n in self.row.steps(number).items() if n}
         outer = [x for x in chain[: len(self.names)] if x.var in variables_of(factor.value)]
@@ -93,7 +95,9 @@ class _HoldFragments(LoopRewriter):
         return _FactorFragments(buffer, tuple(loops), (*(x.var for x in outer), *at), factor.value)
 
     def _conditions_of(self, cond: Cond, held: Sequence[_FactorFragments], chain: Sequence[For]) -> list[Cond]:
-        """Return the condition of each fragment: the parts of ``cond`` whose loops fill it."""
+        """Return the condition of each factor's fragments: the parts of ``cond`` that depend only on the loops that
+        fill them.
+        """
         parts: list[list[Cond]] = [[] for _ in held]
         around = {x.var for x in chain}
         for part in parts_of(cond):
@@ -106,7 +110,7 @@ class _HoldFragments(LoopRewriter):
 
 
 class _FactorFragments(NamedTuple):
-    """Fragments that hold a factor: the loops that fill them, the element of an iteration, and its value."""
+    """The fragments of a factor: the loops that fill them, the element of an iteration, and its value."""
 
     buffer: Buffer
     loops: tuple[For, ...]
@@ -135,8 +139,8 @@ class _FactorFragments(NamedTuple):
 def hold_fragments(kernel: Kernel, row: Instruction, loops: tuple[str, ...], inner: tuple[str, ...]) -> Kernel:
     """Fill fragments for all iterations of the nest ``loops`` with the factors of the products in the loops ``inner``.
 
-    The loops ``inner`` stand for those of the specification of ``row``, in its order. Where a product is absent, the
-    fragment of the factor that the condition moves with holds zero.
+    The loops ``inner`` correspond to the loops of the specification of ``row``, in its order. If a product is absent,
+    the fragment of the factor on whose loops the condition depends holds zero.
 
     Before::
 

@@ -56,7 +56,7 @@ def indirect(
     kernel: Kernel, source: str, table: Buffer, zero: Buffer, index: tuple[Index, ...], moved: Index,
     sizes: tuple[Var, ...] = (),
 ) -> Kernel:  # fmt: skip
-    """Let the term that reads ``source`` (images, channels, pixels) find its pixel through ``table`` at ``index``.
+    """Make the term that reads ``source`` (images, channels, pixels) find its pixel through ``table`` at ``index``.
 
     ``moved`` elements are added to every entry that is not absent: the offset of the image and of a row that the table
     does not store.  ``zero`` has the layout of a pixel's channels.  Table and zero buffer become parameters.

@@ -1,4 +1,4 @@
-"""Load fragments from shared memory by rows: lanes give the addresses of rows, whose elements all lanes receive."""
+"""Load fragments from shared memory by rows: each lane gives the address of a row, whose elements all lanes receive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from convsmith.passes.scope import ScopedRewriter, loop_range, perfect_nest, wit
 from convsmith.passes.spread_lanes import LANE, lane_operands, values_at
 
 MATRIX_ROWS = 8
-"""Rows of a matrix that is loaded: one register of each lane."""
+"""Rows of a matrix that is loaded; a matrix fills one register of each lane."""
 MAX_POINTS = 1 << 18
 """Maximum number of points at which places in memory are compared."""
 
@@ -49,7 +49,7 @@ class _LoadMatrices(ScopedRewriter):
         return loop
 
     def _loaded(self, row: Instruction, chain: Sequence[For], s: Store, v: Load) -> Stmt | None:
-        """Return the nest that loads the fragments by ``row``, None where memory does not lie so."""
+        """Return the nest that loads the fragments by ``row``, None if memory does not have the required order."""
         operand, layout = self.operands[s.buffer], row.exchange
         assert layout is not None
         rank, count = len(operand.shape), operand.layout.registers
@@ -59,7 +59,7 @@ class _LoadMatrices(ScopedRewriter):
         sizes = {x.var: int(x.hi) for x in chain if x.var in element}
         if any(x.lo is not as_index(0) or not x.hi.is_const for x in chain) or len(outer) > 1:
             return None
-        # The matrices that one load fills: the registers of a fragment, of neighbouring fragments where it has fewer.
+        # The matrices that one load fills: the registers of a fragment, and of adjacent fragments if it has fewer.
         together = layout.registers // count
         if layout.registers % count or (together > 1 and (not outer or int(outer[0].hi) % together)):
             return None
@@ -105,8 +105,8 @@ def _row_start(
 
 
 def _are_neighbours(places: Sequence[Index], ranges: Mapping[Var, Range]) -> bool:
-    """Return whether the ``places`` follow each other, whatever the variables that their distances depend on are: these
-    are enumerated, up to MAX_POINTS points.
+    """Return whether the ``places`` are contiguous for all values of the variables that their distances depend on,
+    which are enumerated up to MAX_POINTS.
     """
     apart = [i - places[0] for i in places]
     used = sorted({v for i in apart for v in variables_of(i)}, key=str)
@@ -117,7 +117,7 @@ def _are_neighbours(places: Sequence[Index], ranges: Mapping[Var, Range]) -> boo
 
 
 def _direction(fragment: FragmentLayout, exchange: FragmentLayout) -> int | None:
-    """Return the coordinate of a fragment along which a row of the matrix lies."""
+    """Return the coordinate of a fragment along which a row of the matrix runs."""
     step = (0, 1) if exchange.is_plain else (exchange.lanes // MATRIX_ROWS, 0)
     apart = [b - a for a, b in zip(fragment.coordinates(0, 0, 0), fragment.coordinates(0, *step))]
     return next((n for n, x in enumerate(apart) if x is as_index(1)), None)
@@ -125,9 +125,9 @@ def _direction(fragment: FragmentLayout, exchange: FragmentLayout) -> int | None
 
 @stages(*FLATTENED, ensures=TENSORISED)
 def load_matrices(kernel: Kernel, fragments: Sequence[Instruction], rows: Sequence[Instruction]) -> Kernel:
-    """Fill fragments of the rows ``fragments`` from shared memory by the first of ``rows`` that can; others stay.
+    """Fill fragments of the rows ``fragments`` from shared memory by the first of ``rows`` that can load them.
 
-    A lane gives the place of a row of neighbours, and receives the elements that its registers hold from all lanes. A
+    A lane gives the place of a row of contiguous elements, and receives the elements of its registers from all lanes. A
     place is a multiple of the row's size.
 
     Before::

@@ -56,7 +56,7 @@ class _LoadOnce(ScopedRewriter):
         return Alloc(new, block(copy, Name({load: kept}).stmt(loop)))
 
     def is_inside(self, load: Load, chain: Sequence[For]) -> bool:
-        """Return whether ``load`` is within its buffer, whatever conditions hold."""
+        """Return whether ``load`` is within its buffer, regardless of conditions."""
         ranges = dict(self.ranges)
         for x in chain:
             ranges[x.var] = loop_range(x, ranges)
@@ -66,11 +66,11 @@ class _LoadOnce(ScopedRewriter):
 
 @stages(*LOOPS)
 def load_once(kernel: Kernel, buffer: str, loops: tuple[str, ...], vector: str = "") -> Kernel:
-    """Load the elements of ``buffer`` that the nest of ``loops`` reads into registers, where some loop moves none.
+    """Load the elements of ``buffer`` that the nest of ``loops`` reads into registers, if it is invariant in a loop.
 
-    Registers are numbered by the loops that move the element, so that they have no gaps; the loop ``vector`` comes
-    last, and that over its iterations is ``<buffer>_r.v``, so that it may become a vector. Nothing changes where the
-    nest writes the buffer, or where a load may be outside of it.
+    Registers are numbered densely by the loops that the element depends on; the loop ``vector`` comes last, and the
+    loop over its iterations is ``<buffer>_r.v``, which may become a vector. The kernel is unchanged if the nest writes
+    the buffer, or if a load may be outside of it.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Turn loops over threads that follow each other into one nest, with barriers where threads depend on each other."""
+"""Turn consecutive loops over threads into one nest, with barriers between parts whose threads depend on each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def _refuse(why: str) -> ConfigError:
 
 # -- one nest of thread loops
 class _Lifted(Rewriter):
-    """Moves shared memory out of a statement, to ``shared``, and replaces names that all threads share by indices."""
+    """Moves shared memory out of a statement, to ``shared``, and replaces names that all threads share by their
+    indices.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +64,7 @@ class _Lifted(Rewriter):
 def _for_frame(nest: Sequence[For], frame: Sequence[For]) -> Stmt:
     """Return the body of ``nest`` for the thread of ``frame`` that has the same number.
 
-    A frame of warps has a loop over lanes within, where the nest has more threads.
+    A frame of warps contains a loop over lanes if the nest has more threads.
     """
     extents, own = [_count(x) for x in frame], [_count(x) for x in nest]
     if _is_of_warps(frame) and prod(own) > prod(extents):
@@ -106,7 +108,7 @@ def _count(loop: For) -> int:
 
 # -- registers of one thread
 class _OwnRegisters(Rewriter):
-    """Drops the dims of registers that number the threads: a thread then has registers of its own."""
+    """Drops the dims of registers that number the threads, because each thread has its own registers."""
 
     def __init__(self, frame: Sequence[For]) -> None:
         super().__init__()
@@ -173,11 +175,12 @@ def _accesses_of(s: Stmt) -> list[Load]:
 
 # -- barriers
 class _Barriers(ThreadWalk[Accesses]):
-    """Chooses the nests that a barrier precedes: the first whose accesses conflict with those since the last barrier.
+    """Chooses the nests that a barrier precedes: each nest whose accesses conflict with accesses since the last
+    barrier.
 
     ``parts`` are the statements that the threads execute for each nest. The barrier of the first nest under a condition
-    stands before the condition, where it orders the threads in any case. A barrier that others make superfluous, such
-    as one at the start of a loop, goes away again.
+    is placed before the condition, where it always orders the threads. A barrier that other barriers make superfluous,
+    such as one at the start of a loop, is removed again.
     """
 
     def __init__(self, threads: tuple[LoopBounds, ...], ranges: dict[Var, Range], parts: dict[Stmt, Stmt]) -> None:
@@ -219,7 +222,7 @@ class _Barriers(ThreadWalk[Accesses]):
         return [later_access(x, loop) for x in state if loop in x.serial]
 
     def _ordered(self, s: Stmt, nest: Stmt | None, serial: Serial, state: Accesses) -> Accesses:
-        """Return the accesses that no barrier has followed, after a barrier before ``s`` if ``nest`` needs one."""
+        """Return the accesses since the last barrier, after adding a barrier before ``s`` if ``nest`` needs one."""
         if nest is not None and s not in self.before:
             if any(self.conflict(a, b, serial) for a in state for b in self.sites(nest, serial)):
                 if self._asks:
@@ -238,7 +241,7 @@ def _first_nest(s: Stmt) -> For | None:
 
 
 class _Replaced(Rewriter):
-    """Replaces nests by what the threads execute, with barriers."""
+    """Replaces nests by the statements that the threads execute, with barriers."""
 
     def __init__(self, parts: dict[Stmt, Stmt], before: Container[Stmt]) -> None:
         super().__init__()
@@ -251,7 +254,8 @@ class _Replaced(Rewriter):
 
 
 class _MapToThreads(ScopedRewriter):
-    """Descends through loops over groups and allocations of shared memory; makes one nest of what stands there."""
+    """Descends through loops over groups and allocations of shared memory, and makes one nest of the statements inside.
+    """
 
     def stmt(self, s: Stmt) -> Stmt:
         if isinstance(s, Let) or (isinstance(s, For) and s.kind == "grid"):
@@ -280,7 +284,7 @@ class _MapToThreads(ScopedRewriter):
     def _frame(self, nests: Sequence[For], taken: set[Var]) -> list[For]:
         """Return loops like those of the largest nest, from 0 on, under names that are not ``taken``.
 
-        Where warps execute statements together, the threads of the frame are warps.
+        If warps execute statements together, the threads of the frame are warps.
         """
         chains = [nest_of(x) for x in nests]
         candidates = [x for x in chains if _is_of_warps(x)] or chains
@@ -293,7 +297,7 @@ class _MapToThreads(ScopedRewriter):
 
 
 def _outer_loops(s: Stmt) -> Iterator[For]:
-    """Yield the loops in ``s`` but for those within loops over threads."""
+    """Yield the loops in ``s`` that are outside of loops over threads."""
     if isinstance(s, For):
         yield s
         if s.kind in THREAD_LOOPS:
@@ -307,11 +311,12 @@ def _outer_loops(s: Stmt) -> Iterator[For]:
 def map_to_threads(kernel: Kernel) -> Kernel:
     """Make one nest of thread loops around the serial loops of a group, and order the threads' accesses by barriers.
 
-    Loops over threads that follow each other become parts of one body; a thread keeps its number, and fewer threads
-    become a condition.  Where a nest is of warps without lanes, the one nest is, and the others have their lanes within
-    it.  Dims of registers that number the threads go away.  Shared memory moves out of the nest.  A
-    barrier stands before a part whose accesses may touch, in another thread, elements that were accessed since the last
-    barrier and of which one access writes; it is as late as possible, so that the fewest barriers suffice.
+    Consecutive loops over threads become parts of one body; a thread keeps its number, and a loop over fewer threads
+    becomes a condition. If one of the nests is over warps without lanes, the common nest is too, and the other parts
+    have their loops over lanes within it. Dims of registers that number the threads are dropped. Shared memory moves
+    out of the nest. A barrier precedes a part that may access, in another thread, an element that was accessed since
+    the last barrier, if one of both accesses writes; barriers are placed as late as possible, so that the fewest
+    suffice.
 
     Before::
 

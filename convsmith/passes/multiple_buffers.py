@@ -1,4 +1,4 @@
-"""Give copies of a loop several slots, so that the copies of later iterations run before the use of earlier ones."""
+"""Give copies of a loop several slots, so that copies of later iterations run before the use of earlier iterations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def _refuse(why: str) -> ConfigError:
 
 
 def _opened(s: Stmt, buffers: Collection[str]) -> tuple[list[Buffer], list[Stmt]]:
-    """Return the buffers that a loop's body allocates, and its statements; those in the life of the named buffers too.
+    """Return the buffers that a loop's body allocates, and its statements, including statements within allocations of
+    the named buffers.
     """
     inside: list[Buffer] = []
     parts: list[Stmt] = []
@@ -47,7 +48,7 @@ class _Slots(ScopedRewriter):
         super().__init__()
         self.loop, self.buffers, self.count, self.ahead, self.unrolled = loop, buffers, count, ahead, unrolled
         self.slots: dict[Buffer, Buffer] = {}
-        """The buffers with slots, by the buffers without."""
+        """The buffers with slots, by the original buffers."""
         self.around: list[Alloc | For] = []
 
     def visit_Alloc(self, s: Alloc) -> Stmt:
@@ -153,7 +154,7 @@ class _Slots(ScopedRewriter):
         return block(*first, For(loop.var, loop.lo, loop.hi, body, loop.kind))
 
     def _unrolled(self, loop: For, copies: Stmt, rest: Stmt) -> Iterator[Stmt]:
-        """Yield a loop of rounds, which use every slot once, and the iterations that are left."""
+        """Yield a loop of rounds, which use every slot once, and the remaining iterations."""
         if not (loop.lo.is_const and loop.hi.is_const):
             raise _refuse(f"loop {loop.var} runs {loop.lo} .. {loop.hi}; unrolling needs a constant number")
         lo, total = loop.lo.const, loop.hi.const - loop.lo.const
@@ -179,9 +180,9 @@ def multiple_buffers(
     """Give the ``buffers``, which ``loop`` fills and uses, ``count`` slots, and fill each ``ahead`` iterations early.
 
     Iteration ``k`` fills the slot of iteration ``k + ahead``, then uses its own; the first slots are filled before the
-    loop. Two slots with ``ahead=1`` need one barrier in an iteration where one slot needs two; a third slot lets a
-    thread go on to the next iteration before all others have arrived. ``unrolled`` makes rounds of ``count``
-    iterations, in which slots are constant, as registers need them. A ``count`` of 1 changes nothing.
+    loop. Two slots with ``ahead=1`` need one barrier per iteration where one slot needs two; a third slot lets a thread
+    continue with the next iteration before all threads have arrived. ``unrolled`` makes rounds of ``count`` iterations,
+    in which slots are constant, as registers need them. A ``count`` of 1 changes nothing.
 
     Before::
 

@@ -2,8 +2,8 @@
 
 A function takes one pointer into each buffer that it touches, with the tile's constant offsets folded in, and the loop
 bounds that depend on the tile's position. The caller allocates memory that the tile uses. Functions therefore stay
-small, which LLVM needs because its time grows faster than linearly with a function's size, and they are the
-micro-kernels that a reader finds in the assembly.
+small, because LLVM's compile time grows faster than linearly with a function's size; they are the micro-kernels in the
+assembly.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Outline(Rewriter):
         return self.texts[f]
 
     def equal(self, f: Function) -> Function:
-        """Return the function that equals ``f``: an earlier one, or else ``f``, which is kept."""
+        """Return an earlier function that equals ``f``, or else ``f`` itself, which is stored."""
         statements = tuple((s.lo, s.hi) if isinstance(s, For) else type(s) for s in statements_of(f.body))
         alike = self.alike.setdefault((tuple((v, b.name) for v, b in f.pointers), len(f.indices), statements), [])
         found = next((x for x in alike if self.text(x) == self.text(f)), None)
@@ -135,7 +135,7 @@ class _Outline(Rewriter):
         return self.call(a) if a.buffer.in_registers and not self.loops else self._Alloc(a)
 
     def call(self, s: Stmt) -> Stmt:
-        """Return the call of a function that does what ``s`` does, which it becomes unless there is one."""
+        """Return a call of a function for ``s``: an existing equal function, or a new one whose body is ``s``."""
         free = variables_of(s) - bound_in(s)
         abstract = _Abstract(free, {x.buffer for x in statements_of(s) if isinstance(x, PointerLoad)})
         body = abstract.stmt(s)
@@ -154,9 +154,9 @@ class _Outline(Rewriter):
 def outline(kernel: Kernel, loops: tuple[str, ...] = ()) -> Kernel:
     """Outline every statement that allocates registers into a function; requires a flat kernel.
 
-    With ``loops``, outline these loops and nothing else.
+    With ``loops``, outline only these loops.
 
-    Statements in a scalable loop stay in it, for the loop says where its last vectors end.
+    Statements in a scalable loop stay in it, because the loop determines where its last vectors end.
 
     Before::
 

@@ -58,8 +58,8 @@ class _PackNear(ScopedRewriter):
 
 
 def _filled(new: Buffer, writes: Stmt, s: Stmt) -> Stmt:
-    """Return ``s``, which reads ``new``, behind the nest that ``writes`` it: where the last of several statements alone
-    reads it, right before that one, so that the memory is free until then.
+    """Return ``s``, which reads ``new``, after the nest that ``writes`` it. If only the last of several statements
+    reads it, the nest comes right before that statement, so that the memory is free until then.
     """
     allocated, inner = [], s
     while isinstance(inner, Alloc):
@@ -85,7 +85,7 @@ def pack_near(
     """Copy what each iteration of ``loop`` reads of ``operand`` to ``<operand>_n``, one dim per loop that indexes it.
 
     ``widths`` gives loops with room for more elements than their iterations, which hold zeros; ``adjacent`` are loops
-    whose elements lie side by side.
+    whose elements are contiguous.
 
     Before::
 

@@ -32,7 +32,7 @@ from convsmith.passes.scope import perfect_nest, wrap
 SIDE_BY_SIDE = 256
 """Maximum number of sums that a run holds at once."""
 MARK, HELD = ".s", ".h"
-"""Suffixes of the new loops' names: of all, and of those over the sums that a run holds."""
+"""Suffixes of the names of all new loops, and of the loops over the sums that a run holds."""
 
 
 class PackedElement(NamedTuple):
@@ -53,8 +53,8 @@ class _Adding(NamedTuple):
 
 
 def add_packed(place: PackedElement, kernels: Sequence[Kernel]) -> tuple[Stmt, Kernel | None]:
-    """Return the statement that computes one of the kernels from packed elements, and that kernel; None if there is
-    none.
+    """Return the statement that computes one of the kernels from packed elements, and that kernel; None if no kernel
+    can be.
     """
     for kernel in kernels:
         adding = _adding(kernel)
@@ -121,7 +121,7 @@ def _each_once(place: PackedElement, adding: _Adding, moved: dict[Var, Index]) -
 
 
 def _nest(place: PackedElement, here: Load, term: Value, store: Store) -> Stmt:
-    """Return the nest that adds up run by run; sums to which several runs contribute are first set to zero."""
+    """Return the nest that adds up run by run; sums with contributions from several runs are first set to zero."""
     along = {v for x in store.index for v in variables_of(x)}
     loops = list(reversed(place.loops))
     terms = list(takewhile(lambda x: x[0].var not in along, loops))

@@ -1,12 +1,12 @@
 """Index-set splitting: split a loop where conditions or bounds below it change, found by evaluation.
 
 The pass evaluates, for all iterations, every condition, minimum and maximum below the loop that depends on its variable
-(and otherwise only on loops inside it).  Neighbouring iterations with equal outcomes form one piece, which is
-simplified under its range.  Nothing is solved symbolically.
+(and otherwise only on loops inside it). Adjacent iterations with equal outcomes form one piece, which is simplified
+under its range. No condition is solved symbolically.
 
 The outcome of a minimum or maximum is the argument that it selects; the outcome of some loops' bounds is their value.
-Of equal arguments it selects a constant where the loop then has fewer pieces, as one whose last iteration is a whole
-tile like those before it.
+Among equal arguments, a constant is selected if the loop then has fewer pieces, as in a loop whose last tile is a full
+one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from convsmith.passes.simplify import simplify_stmt
 MAX_POINTS = 1 << 20
 """Maximum number of points at which a test is evaluated."""
 MAX_TILES = 1 << 16
-"""Maximum number of iterations of a loop whose last tile is asked whether it is a whole one."""
+"""Maximum number of iterations of a loop whose last tile is tested for being a full one."""
 FEW_POINTS = 16
-"""Points up to which numbers are evaluated sooner than arrays."""
+"""Maximum number of points at which evaluating numbers is faster than evaluating arrays."""
 
 
 class _Value(Node):
@@ -69,7 +69,7 @@ def _tests(s: Stmt, known: dict[Stmt, Tests], exact: frozenset[str]) -> Tests:
 
 
 def _tests_within(e: AnyNode) -> Tests:
-    """Return the conditions, minima and maxima of an expression; the table of nodes keeps them."""
+    """Return the conditions, minima and maxima of an expression; the intern table caches them."""
     known = nodes()
     tests: Tests | None = known.get((_tests_within, e))
     if tests is None:
@@ -79,8 +79,8 @@ def _tests_within(e: AnyNode) -> Tests:
 
 
 def _outcomes(test: Test, values: Mapping[Var, Any], constants: bool) -> list[Any]:
-    """Return the outcomes of ``test`` for values of its variables, which are ints or arrays over their box; of equal
-    arguments, ``constants`` are selected if there are any.
+    """Return the outcomes of ``test`` for values of its variables, which are ints or arrays over their box; among equal
+    arguments, constants are selected if ``constants``.
     """
     if isinstance(test, (Min, Max)):
         evaluated = [evaluate(a, values) for a in test.args]
@@ -96,7 +96,7 @@ def signatures(
     var: Var, r: Range, tests: Tests, inner: dict[Var, Range], constants: bool = False
 ) -> list[tuple[object, ...]] | None:  # fmt: skip
     """Return one signature per iteration (a single one without tests); None if the box of variables has too many
-    points. Of equal arguments of a minimum or maximum, ``constants`` are selected.
+    points. Among equal arguments of a minimum or maximum, constants are selected if ``constants``.
     """
     count = r[1] - r[0] + 1
     known = inner.keys() | {var}
@@ -137,10 +137,10 @@ class _Partition(ScopedRewriter):
         super().__init__()
         self.names, self.budget, self.exact, self.longest_only = names, budget, exact, longest_only
         self.simple = False
-        """Names of loops that were split, and of those within them."""
+        """Names of loops that were split, and of the loops within them."""
         self.tests: dict[Stmt, Tests] = {}
         self.is_whole = False
-        """Whether the loops below the statement at hand are left whole."""
+        """Whether the loops below the current statement are left whole."""
 
     def visit_For(self, loop: For) -> Stmt:
         if not has_loop(loop, self.names):

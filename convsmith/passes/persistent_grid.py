@@ -1,4 +1,4 @@
-"""Run the groups of a grid in rounds: as many groups as reside on a device at a time share the iterations."""
+"""Run the groups of a grid in rounds: as many groups as are resident on the device share the iterations."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class _PersistentGrid(LoopRewriter):
 
 @stages(*LOOPS)
 def persistent_grid(kernel: Kernel, loop: str, groups: int, name: str) -> Kernel:
-    """Let at most ``groups`` run the iterations of a grid ``loop``, each several of them one after the other.
+    """Distribute the iterations of a grid ``loop`` over at most ``groups`` groups, which run several in sequence.
 
-    The loop ``name`` over the groups stands around the loop, which counts the rounds of a group. Iterations of a grid
+    The new loop ``name`` over the groups surrounds the loop, which counts the rounds of a group. Iterations of a grid
     are independent, so they may run in any order.
 
     Before::

@@ -112,7 +112,7 @@ def pieces(
     """Split a tiled loop whose length is a size of the kernel, so that loops over vectors and lanes have constant ends.
 
     ``outer`` counts tiles, ``vector`` counts vectors in a tile (or is empty), ``lane`` and ``others`` count lanes.
-    ``sizes`` are those of a tile, of the subtiles of the remainder, and of a vector. ``whole`` keeps one loop, with
+    ``sizes`` are the sizes of a tile, of the subtiles of the remainder, and of a vector. ``whole`` keeps one loop, with
     conditions inside.
 
     Before::

@@ -1,4 +1,4 @@
-"""Load operands of the epilogue before the products, so that their way from memory overlaps the products."""
+"""Load operands of the epilogue before the products, so that their memory latency overlaps the products."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convsmith.passes.lets import Name
 from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, with_body, wrap
 
 EARLY = "_e"
-"""End of the names of registers that hold operands of the epilogue."""
+"""Suffix of the names of registers that hold operands of the epilogue."""
 
 
 class _EarlyLoads(LoopRewriter):
@@ -63,7 +63,7 @@ class _EarlyLoads(LoopRewriter):
         return Alloc(s.buffer, found)
 
     def _require_first(self, x: Load, store: Store) -> None:
-        """Require that nothing but ``store``, which reads the element ``x`` itself, writes its array."""
+        """Require that ``store``, which reads the element ``x`` itself, is the only statement that writes its array."""
         others = [s for s in self.stores if s.buffer is x.buffer and s is not store]
         if others or (x.buffer is store.buffer and x.index != store.index):
             raise ConfigError(
@@ -73,8 +73,8 @@ class _EarlyLoads(LoopRewriter):
 
 
 def _loops_of(x: Load, chain: Sequence[For], conds: Sequence[Cond], scope: str) -> list[For]:
-    """Return the loops of ``chain`` in which a register of ``scope`` holds the element ``x``: those over threads, and
-    all that decide which element it is, or whether it is there. A fragment has the loops of the sums.
+    """Return the loops of ``chain`` in which a register of ``scope`` holds the element ``x``: loops over threads, and
+    loops that its index or its mask depends on. A fragment has the loops of the sums.
     """
     if scope == "fragment":
         return list(chain)
@@ -91,8 +91,8 @@ def _loops_of(x: Load, chain: Sequence[For], conds: Sequence[Cond], scope: str) 
 def preload(kernel: Kernel, operands: Collection[str], scope: str = "register") -> Kernel:
     """Load the elements of ``operands`` that the stores of sums read before the sums, to registers of each thread.
 
-    In the ``scope`` ``fragment``, they lie in the registers of a warp as the sums do. An operand that the kernel
-    overwrites, the summand of a ``sum``, is legal where each store reads its own element.
+    In the ``scope`` ``fragment``, they have the layout of the sums in the registers of a warp. An operand that the
+    kernel overwrites, the summand of a ``sum``, is legal if each store reads its own element.
 
     Before::
 

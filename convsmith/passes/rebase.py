@@ -1,8 +1,8 @@
 """Let loops over partial sums start at 0; a term may go to any of the partial sums.
 
-A dependence does not decide whether this is legal, since a term that moves touches another element.  The rewrite relies
-on nothing telling the partial sums apart, and checks it: besides the statements that add terms, some set all partial
-sums, some add all of them up, and some move all of them to private memory, from where they return to the same places.
+Dependences do not decide whether this is legal, since a moved term accesses another element. The rewrite requires that
+no statement distinguishes the partial sums, and checks it: besides the statements that add terms, statements may only
+set all partial sums, add all of them up, or move all of them to private memory and back to the same places.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def _names(s: Store, acc: Buffer) -> bool:
 
 
 def _place(use: _Use, acc: Buffer, dim: int) -> Index | None:
-    """Return the coordinate along ``dim`` of a statement that sets or adds up partial sums; None for any other."""
+    """Return the coordinate along ``dim`` of a statement that sets or adds up partial sums; None for any other
+    statement.
+    """
     s = use.stmt
     if not isinstance(s, Store):
         return None
@@ -73,7 +75,7 @@ def _place(use: _Use, acc: Buffer, dim: int) -> Index | None:
 
 
 def _moved(s: Stmt, acc: Buffer) -> tuple[_Element, _Element] | None:
-    """Return the element of private memory and the partial sum, of which a statement makes one equal to the other."""
+    """Return the element of private memory and the partial sum, if a statement copies one to the other."""
     if not isinstance(s, Store) or not isinstance(s.value, Load):
         return None
     here, there = _Element(s.buffer, s.index), _Element(s.value.buffer, s.value.index)
@@ -82,7 +84,8 @@ def _moved(s: Stmt, acc: Buffer) -> tuple[_Element, _Element] | None:
 
 
 def _memories(uses: Sequence[_Use], acc: Buffer, dim: int) -> set[Buffer]:
-    """Return the memories of which one dim numbers the partial sums of each place, in all statements that move them."""
+    """Return the private memories in which one dim numbers the partial sums, in all statements that copy partial sums.
+    """
     dims: dict[Buffer, set[int]] = {}
     for memory, part in filter(None, (_moved(use.stmt, acc) for use in uses)):
         lane = part.at[dim]
@@ -93,14 +96,15 @@ def _memories(uses: Sequence[_Use], acc: Buffer, dim: int) -> set[Buffer]:
 
 
 def _readers(whole: Stmt, memories: set[Buffer], acc: Buffer) -> Iterator[Stmt]:
-    """Yield the statements that read the memories, and do not set a partial sum to what they read."""
+    """Yield the statements that read the memories, except those that only copy to a partial sum."""
     for s in statements_of(whole) if memories else ():
         if isinstance(s, Store) and reads_any(s.value, memories) and _moved(s, acc) is None:
             yield s
 
 
 def _takes_all(use: _Use, acc: Buffer, dim: int) -> bool:
-    """Return whether a statement and one loop around it, with nothing else that uses ``acc``, take all partial sums."""
+    """Return whether a statement and one loop around it, the only use of ``acc`` in that loop, cover all partial sums.
+    """
     moved = _moved(use.stmt, acc)
     place = _place(use, acc, dim) if moved is None else moved[1].at[dim]
     loop = next((x for x in use.loops if x.var is place), None)
@@ -135,13 +139,13 @@ class _Rebase(Rewriter):
         return For(loop.var, as_index(0), loop.hi - loop.lo, add, loop.kind, loop.carried)
 
     def require_alike(self, loop: For, term: Store, dim: int) -> None:
-        """Raise ConfigError where a statement tells apart the partial sums along ``dim`` to which ``term`` adds."""
+        """Raise ConfigError if a statement distinguishes the partial sums along ``dim`` to which ``term`` adds."""
         acc, place = term.buffer, term.index[dim]
         what = f"rebase: loop {loop.var}: {access_text(acc, term.index, None)}"
         if place is not loop.var or any(loop.var in variables_of(i) for i in term.index if i is not place):
             raise ConfigError("not-nested", f"{what}: legal is a sum of which one coordinate is the loop")
         uses = list(_uses(self.around[acc], acc))
-        if any(_moved(use.stmt, acc) for use in uses):  # other parts of the sum find the terms where they moved to
+        if any(_moved(use.stmt, acc) for use in uses):  # the moved terms stay in the sum
             uses = list(_uses(self.whole, acc))
         memories = _memories(uses, acc, dim)
         uses += (_Use(s, (), frozenset()) for s in _readers(self.whole, memories, acc))

@@ -1,4 +1,4 @@
-"""Load what a loop reads from shared memory into registers, iterations before they are used."""
+"""Load elements of shared memory that a loop reads into registers, iterations before their use."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class _Preload(LoopRewriter):
 def register_buffers(kernel: Kernel, loop: str, count: int = 2, ahead: int = 1) -> Kernel:
     """Load the elements of shared memory that ``loop`` reads into registers, ``ahead`` iterations before their use.
 
-    Every read at one index of the inner loops has an array of registers, with ``count`` slots as in
-    ``multiple_buffers``, so that a load has an iteration's time to arrive. Loads under a condition stay where they are.
+    Every distinct read has an array of registers over the inner loops, with ``count`` slots as in ``multiple_buffers``,
+    so that the latency of a load is hidden by an iteration. Loads under a condition are unchanged.
 
     Before::
 

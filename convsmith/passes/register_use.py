@@ -1,4 +1,4 @@
-"""Which elements of register arrays a statement reads and writes."""
+"""The elements of register arrays that a statement reads and writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Part = tuple[Range, ...]
 
 
 def part_of(index: tuple[Index, ...], ranges: Ranges, first: int = 0, last: int = 0) -> Part:
-    """Return the part that an access may touch whose lanes have offsets from ``first`` to ``last``."""
+    """Return the part that an access whose lanes have offsets from ``first`` to ``last`` may touch."""
     if not index:
         return ()
     *rows, (lo, hi) = (try_interval(i, ranges) or _ALL for i in index)
@@ -36,10 +36,10 @@ Uses = defaultdict[Buffer, set[Part]]
 
 
 class RegisterUse:
-    """The parts of register arrays that a statement reads, those that it writes, and those that it fills with other
-    values than zeros.
+    """The parts of register arrays that a statement reads, that it writes, and that it fills with values other than
+    zero.
 
-    A value that is computed from its own element, as that of a sum, is no read.
+    Reading an element to compute its own new value, as in a sum, does not count as a read.
     """
 
     def __init__(self, body: Stmt, ranges: Ranges) -> None:

@@ -1,4 +1,4 @@
-"""Permute loops that are nested without anything between them."""
+"""Permute perfectly nested loops."""
 
 from __future__ import annotations
 

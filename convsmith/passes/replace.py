@@ -1,7 +1,7 @@
 """Replace nests and vector statements by machine instructions, by unifying them with specifications.
 
-A result on vectors stays in its register array.  Where a row computes fragments, matrices of several rows in registers
-of their own, the whole life of the register array moves into them: it is filled, loaded and stored by whole fragments.
+A result on vectors stays in its register array. If a row computes fragments, matrices in registers of a separate file,
+the register array moves into them for its whole lifetime: it is filled, loaded and stored by whole fragments.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def _innermost(loops: Sequence[For], s: Store, form: Specification) -> StoreNest
 
 
 def _invoked(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> tuple[Sequence[For], Invoke] | None:
-    """Return the first instruction that computes the innermost of the loops, and the loops around it; None for none."""
+    """Return the instruction that computes the most of the innermost loops, and the loops around it; None if there is
+    none.
+    """
     for form in forms:
         nest = _innermost(loops, s, form)
         invoked = form.invoke_on_nest(nest) if len(form.extents) <= len(loops) else None
@@ -101,7 +103,7 @@ class _UseRows(Rewriter):
         return self._Alloc(a)
 
 def _has(loops: Sequence[For], names: frozenset[str]) -> bool:
-    """Return whether there are names, and all of them are loops."""
+    """Return whether ``names`` is not empty and all of them are loops."""
     return bool(names) and names <= {x.var.name for x in loops}
 
 
@@ -129,7 +131,7 @@ def _no_row(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> C
 
 
 class _FragmentLife(Rewriter):
-    """Move the life of a register array into registers for fragments."""
+    """Moves a register array into registers for fragments."""
 
     def __init__(self, old: Buffer, fragment: Operand, forms: Sequence[Specification]) -> None:
         super().__init__()
@@ -164,7 +166,7 @@ class _FragmentLife(Rewriter):
 
 
 class _LaneFragmentLife(_FragmentLife):
-    """Move the life of a register array into fragments whose elements belong to lanes, which access them one by one."""
+    """Moves a register array into fragments whose elements belong to lanes, which access them one by one."""
 
     def visit_For(self, loop: For) -> Stmt:
         s = perfect_nest(loop)[1]
@@ -191,10 +193,10 @@ def _copy(fragment: Operand) -> Specification:
 
 @stages(*FLATTENED, ensures=TENSORISED)
 def replace(kernel: Kernel, rows: Sequence[Instruction], strict: Collection[str] = ()) -> Kernel:
-    """Use the first of `rows` that computes each nest or vector statement on registers; others stay as they are.
+    """Use the first of `rows` that computes each nest or vector statement on registers; others are unchanged.
 
-    Loops may have any names, and any order that computes the same. Needs a flat kernel. A nest
-    of sums in all of the loops `strict` that no row for fragments computes is a ConfigError.
+    Loops may have any names, and any equivalent order. Needs a flat kernel. A nest of sums in all of the loops `strict`
+    that no row for fragments computes is a ConfigError.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Split a loop into residue classes, within each of which expressions modulo a number are constant."""
+"""Split a loop into residue classes, so that expressions modulo a number are constant within each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Residue(LoopRewriter):
             raise ConfigError("bounds", f"residue: loop {self.loop} starts at {loop.lo}; only loops from 0 are cut")
         m, r = self.modulus, self.remainder
         body = substitute(loop.body, {loop.var: loop.var * m + r})
-        # In the order of the loop, its iterations are classes within rounds.
+        # In the order of the loop: residue classes within rounds.
         classes = For(r, loop.lo, minimum(m, loop.hi - loop.var * m), body)
         rounds = For(loop.var, loop.lo, floordiv(loop.hi + (m - 1), m), classes)
         require_nest_order(f"residue({self.loop})", [rounds, classes], [classes, rounds], self.ranges)

@@ -27,8 +27,8 @@ def _bounds(cond: Cond, var: Var, inner: set[Var]) -> tuple[Index | None, Index 
 
 
 def _once(cond: Cond, loop: For, inner: set[Var]) -> tuple[Index | None, Index | None] | None:
-    """Return the bounds by which a ``loop`` of one iteration runs only if ``cond`` holds; None if it has more of them,
-    or if ``cond`` depends on loops of the nest.
+    """Return the bounds by which a ``loop`` of one iteration runs only if ``cond`` holds; None if it has more
+    iterations, or if ``cond`` depends on loops of the nest.
     """
     count = loop.hi - loop.lo
     if type(cond) is not Ge0 or count.terms or count.const != 1 or variables_of(cond) & {loop.var, *inner}:

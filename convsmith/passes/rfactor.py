@@ -1,4 +1,4 @@
-"""Factor a reduction: each iteration of the loop gets a partial sum of its own; the partial sums are added last."""
+"""Factor a reduction: each iteration of the loop gets its own partial sum; the partial sums are added last."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Rfactor(ScopedRewriter):
             return self._Alloc(a)
         if not isinstance(a.body, Block) or not 2 <= len(a.body.stmts) <= 3:
             raise ConfigError("not-nested", f"rfactor: loop {self.name} must lie in a split nest")
-        # A nest that stores nothing has no last part.
+        # A nest without stores has no last part.
         init, reduce, *finish = a.body.stmts
         old = a.buffer
         self.require_sums(old, init, reduce, finish)

@@ -1,8 +1,8 @@
 """Round lane loops up to a full vector if they write only registers or the kernel's private memory.
 
-The rewrite relies on no iteration of the old loops reading what an added iteration writes.  It asks the dependence
-test, except for two accesses of which one is before the old end of a loop that is its coordinate, and the other is not.
-A loop whose added iterations write elements that are read keeps its end.
+The rewrite requires that no original iteration reads an element that an added iteration writes. The dependence test
+decides this, except for two accesses that the old end of a loop, which is their coordinate, separates. A loop whose
+added iterations write elements that are read keeps its end.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_l
 
 
 def _legal(loop: For, n: int, outer: Mapping[Var, Range], shared: AbstractSet[Buffer]) -> bool:
-    """Return whether the added iterations write only private memory and registers, none of them a ``shared`` buffer,
-    and read only existing elements.
+    """Return whether the added iterations write only registers and private memory (no ``shared`` buffer), and read only
+    existing elements.
     """
     ranges = {**outer, loop.var: (0, n - 1)}
     for s in statements_of(loop.body):
@@ -56,7 +56,7 @@ class _RoundUp(ScopedRewriter):
         super().__init__()
         self.names, self.widths, self.shared = names, widths, shared
         self.short: set[Buffer] = set()
-        """Register arrays that loops write which are not rounded up."""
+        """Register arrays that loops write that are not rounded up."""
 
     def visit_Alloc(self, s: Alloc) -> Stmt:
         made = self._Alloc(s)
@@ -76,7 +76,7 @@ class _RoundUp(ScopedRewriter):
     def keeps_short(self, loop: For) -> bool:
         """Return whether ``loop`` moves sums to memory or from it, and no loop computes their lanes beyond the last.
 
-        Nothing then reads these lanes, and products for them need not be zero.
+        These lanes are then never read, and their products need not be zero.
         """
         for s in statements_of(loop.body):
             if isinstance(s, Store) and isinstance(s.value, Load):
@@ -88,7 +88,9 @@ class _RoundUp(ScopedRewriter):
 
 @dataclass(frozen=True)
 class _Rounded:
-    """An access after the rewrite; ``ends`` are the old ends of the loops around it, ``longer`` those that moved."""
+    """An access after the rewrite; ``ends`` are the old ends of the loops around it, ``longer`` the loops that were
+    extended.
+    """
 
     site: Site
     ends: Mapping[Var, Index]
@@ -99,7 +101,7 @@ class _Rounded:
 
 
 def _written_and_read(old: Stmt, new: Stmt) -> set[Buffer]:
-    """Return the buffers of which an iteration of ``old`` reads an element that an iteration added in ``new`` writes.
+    """Return the buffers with an element that an iteration of ``old`` reads and an iteration added in ``new`` writes.
     """
     rounded = []
     for before, after in zip(sites_of(old, {}, True), sites_of(new, {}, True)):
@@ -125,7 +127,7 @@ def _may_meet(w: _Rounded, r: _Rounded) -> bool:
 
 
 def _are_apart(w: _Rounded, r: _Rounded, var: Var) -> bool:
-    """Return whether ``var`` is a coordinate of ``w``, and the loop that is this one of ``r`` has its old end."""
+    """Return whether ``var`` is a coordinate of ``w``, and the same coordinate of ``r`` is a loop with its old end."""
     same: dict[Var, Index] = {x.var: x.var for x in w.site.access.loops[: w.site.private]}
     for i, j in zip(w.site.access.index or (), r.site.access.index or ()):
         if isinstance(i, Var) and isinstance(j, Var):
@@ -139,7 +141,7 @@ def round_up(kernel: Kernel, loops: tuple[str, ...], widths: Sequence[tuple[str,
     """Round the last tile of ``loops`` up to full length where that is safe.
 
     It is safe if the operand along the loop is packed, so that it holds zeros there, and the accumulator has room; the
-    added lanes are computed and never stored to the result.
+    added lanes are computed but never stored to the result.
 
     Before::
 

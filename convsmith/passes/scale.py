@@ -1,11 +1,11 @@
-"""Make loops scalable: a machine whose vectors have several units runs as many iterations at a time.
+"""Make loops scalable: a machine whose vectors have several units runs one iteration per unit at a time.
 
-The lanes of one iteration become a unit of a vector, and those of the next iterations the further units.  This keeps
-every address where it is if the lanes of consecutive iterations lie side by side in memory, or are the same in all.
+The lanes of one iteration become a unit of a vector, the lanes of the next iterations the further units. This preserves
+every address if the lanes of consecutive iterations are contiguous in memory, or the same in all iterations.
 
-The rewrite relies on iterations that run at once, statement by statement, not depending on each other, and asks the
-dependence test.  Control flow must not depend on the iteration, registers must belong to one, and instructions must
-have a row that works on all units.
+The rewrite requires that iterations that run at once, statement by statement, do not depend on each other, which the
+dependence test decides.  Control flow must not depend on the iteration, registers must belong to one, and instructions
+must have a row that works on all units.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from convsmith.passes.scope import LoopRewriter, with_body
 
 
 class _Obstacle(Exception):
-    """Says why iterations of a loop cannot be units of vectors."""
+    """The reason why iterations of a loop cannot be units of vectors."""
 
 
 class _Units:
@@ -38,7 +38,7 @@ class _Units:
         self.var, self.own, self.scalable = var, own, scalable
 
     def step(self, index: tuple[Index, ...]) -> int:
-        """Return the elements that an iteration moves an access of flat memory by."""
+        """Return the distance in elements by which an iteration moves an access of flat memory."""
         (place,) = index
         terms = dict(place.terms)
         step = terms.pop(self.var, 0)
@@ -74,7 +74,7 @@ class _Units:
             raise _Obstacle(f"{what} differs between iterations")
 
     def access(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, what: Store | Load) -> None:
-        """Raise _Obstacle unless units of the access are adjacent, or one for all iterations."""
+        """Raise _Obstacle unless units of the access are adjacent, or the access is the same in all iterations."""
         if buffer.in_registers:
             self.same(index, f"the register of {what}")
             if buffer not in self.own or (lanes is not None and (lanes.stride != 1 or not lanes.is_whole)):
@@ -145,7 +145,7 @@ def _stores(loop: For) -> Iterator[Store]:
 def scale(kernel: Kernel, loops: tuple[str, ...], rows: tuple[Instruction, ...] = ()) -> Kernel:
     """Make each loop of the names scalable whose iterations can be units of vectors; requires a flat kernel.
 
-    ``rows`` are the machine's instructions.  Other loops are left alone: they run on vectors of one unit.
+    ``rows`` are the machine's instructions. Other loops are unchanged, and run on vectors of one unit.
 
     Before::
 

@@ -29,7 +29,8 @@ def loop_names(s: Stmt) -> tuple[str, ...]:
 def _loops_and_effects(s: Stmt) -> tuple[tuple[str, ...], tuple[Stmt, ...]]:
     """Return the names of all loops in ``s``, and its effects.
 
-    The table of nodes keeps those of each loop: a pass that rewrites one nest leaves the others as they are.
+    The intern table caches the result for each loop, because a pass that rewrites one nest leaves the other nests
+    unchanged.
     """
     names: list[str] = []
     effects: list[Stmt] = []
@@ -85,7 +86,7 @@ def require_loops(kernel: Kernel, names: Iterable[str], what: str) -> None:
 
 
 def require_new_buffer(kernel: Kernel, name: str, what: str) -> None:
-    """Raise ConfigError where the kernel has a buffer of that name."""
+    """Raise ConfigError if the kernel already has a buffer of that name."""
     allocated = (x.buffer for x in statements_of(kernel.body) if isinstance(x, Alloc))
     if any(b.name == name for b in (*kernel.params, *allocated)):
         raise ConfigError("buffer-name", f"{what}: kernel {kernel.name} has a buffer {name} already")
@@ -179,9 +180,9 @@ class ScopedRewriter(Rewriter):
 
 
 class LoopRewriter(Rewriter):
-    """A rewriter that tracks the loops and names around the statement in hand.
+    """A rewriter that tracks the loops and names around the current statement.
 
-    ``around`` are the loops and names around the statement in hand, outermost first.
+    ``around`` are these loops and names, outermost first.
     """
 
     def __init__(self) -> None:

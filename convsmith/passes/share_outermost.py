@@ -1,4 +1,4 @@
-"""Bind the outermost loops of a nest to threads, as many loops as give each thread enough iterations."""
+"""Bind the outermost loops of a nest to threads: the fewest loops that give each thread enough iterations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from convsmith.passes.scope import perfect_nest
 def share_outermost(kernel: Kernel, names: Sequence[str], tasks: int) -> Kernel:
     """Make the outermost loops of ``kernel`` parallel until they have ``tasks`` iterations; ``names`` are legal.
 
-    The kernel remains as it is where its body is no loop. An iteration must not touch an element that another one
-    writes (`bind`).
+    The kernel is unchanged if its body is not a loop. An iteration must not touch an element that another one writes
+    (`bind`).
 
     Before::
 

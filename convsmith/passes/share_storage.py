@@ -1,15 +1,15 @@
 """Share memory between private buffers whose lifetimes do not overlap.
 
 The lifetime of a buffer runs from the first to the last statement that accesses it. Within its allocation, an access in
-a loop counts for the whole loop, because another iteration may read what this one writes. A buffer that several copies
-of a nest allocate has one lifetime for each allocation.
+a loop counts for the whole loop, because a later iteration may read an element that an earlier one writes. A buffer
+that several copies of a nest allocate has one lifetime for each allocation.
 
-Asynchronous copies change the answer. A copy between an argument and a buffer would run beside the statements before
-or after it, but where it needs memory that another buffer uses, it waits. The plan then keeps the two apart: one buffer
-of a pair may not be filled while the other is still read, nor be drained while the other is written. Iterations of a
-loop around both follow each other, so that each buffer comes before the other there.
+Asynchronous copies change the answer. A copy between an argument and a buffer could overlap the statements before or
+after it, but would have to wait if it needed memory that another buffer uses. The plan therefore keeps both buffers
+apart: one buffer of a pair may not be filled while the other is still read, nor be drained while the other is written.
+In a loop around both, each of the buffers precedes the other.
 
-The rewrite has every allocation of a group allocate one buffer of the largest size. Buffers share memory if they hold
+The rewrite makes every allocation of a group allocate one buffer of the largest size. Buffers share memory if they hold
 one data type and are flat, and if no parallel loop gives one of them, but not the other, memory for each iteration.
 """
 
@@ -44,8 +44,8 @@ class Lifetime(NamedTuple):
 
 @dataclass(eq=False)
 class StoredBuffer:
-    """A private buffer and its lifetimes; copies from arguments fill a ``is_filled`` one, and copies to arguments drain
-    a ``is_drained`` one.
+    """A private buffer and its lifetimes; copies from arguments fill it if ``is_filled``, and copies to arguments drain
+    it if ``is_drained``.
     """
 
     buffer: Buffer
@@ -64,7 +64,7 @@ class StoredBuffer:
         return min(x.first for x in self.lifetimes)
 
     def may_share(self, other: StoredBuffer, asynchronous: bool) -> bool:
-        """Return whether one piece of memory may hold both buffers."""
+        """Return whether one block of memory may hold both buffers."""
         a, b = self.buffer, other.buffer
         if a.dtype is not b.dtype or a.scope != b.scope or not (a.flat and b.flat):
             return False
@@ -74,7 +74,7 @@ class StoredBuffer:
         return not asynchronous or not any(self._blocks(x, other, y) for x, y in pairs)
 
     def _differs_in_threads(self, x: Lifetime, other: StoredBuffer, y: Lifetime) -> bool:
-        """Return whether iterations of a loop that run at once have memory of their own for one buffer alone."""
+        """Return whether iterations of a loop that run at once have private memory for exactly one of both buffers."""
         for outer, inner in ((x, y), (y, x)):
             of = self.buffer if outer is x else other.buffer
             within = [n for n, s in enumerate(inner.around) if isinstance(s, Alloc) and s.buffer is of]
@@ -105,17 +105,17 @@ class StoragePlan:
 
     @property
     def before(self) -> int:
-        """Bytes of all buffers, each in memory of its own."""
+        """Bytes of all buffers without sharing."""
         return sum(x.bytes for x in self.buffers)
 
     @property
     def after(self) -> int:
-        """Bytes of all groups."""
+        """Bytes of all groups, with sharing."""
         return sum(max(x.bytes for x in group) for group in self.groups)
 
     @property
     def live(self) -> int:
-        """Bytes of the buffers that are alive at one statement, at most; no plan needs less."""
+        """Maximum bytes of the buffers that are alive at one statement, a lower bound for every plan."""
         starts = [x.first for b in self.buffers for x in b.lifetimes]
         return max((sum(b.bytes for b in self.buffers if _is_alive(b, n)) for n in starts), default=0)
 
@@ -150,7 +150,7 @@ def _is_alive(x: StoredBuffer, statement: int) -> bool:
 
 
 def plan_storage(kernel: Kernel, asynchronous: bool = False) -> StoragePlan:
-    """Return the storage plan of ``kernel``; ``asynchronous`` copies run beside other statements.
+    """Return the storage plan of ``kernel``; ``asynchronous`` copies overlap other statements.
 
     The largest buffers choose first. A buffer joins the group of the nearest size in which it may share memory with
     every member.
@@ -184,7 +184,7 @@ class _Lives:
         self.spans: dict[Buffer, list[int]] = {}
         """First and last statement of the allocations in scope."""
         self.waiting: list[set[Buffer]] = []
-        """For each loop around, the buffers that it accesses and does not allocate."""
+        """For each enclosing loop, the buffers that it accesses and does not allocate."""
 
     def stmt(self, s: Stmt) -> None:
         if isinstance(s, Block):
@@ -242,7 +242,7 @@ class _Lives:
         self.access(used, self.count - 1)
 
     def access(self, buffers: Iterable[Buffer], first: int) -> None:
-        """Enter an access of ``buffers`` by the statements from ``first`` to the one in hand."""
+        """Record an access of ``buffers`` by the statements from ``first`` to the current one."""
         last = max(first, self.count - 1)
         for buffer in self.spans.keys() & set(buffers):
             span = self.spans[buffer]
@@ -251,26 +251,28 @@ class _Lives:
                 inside.add(buffer)
 
     def stored(self, buffer: Buffer) -> StoredBuffer:
-        """Return the entry of ``buffer``, which is new at its first mention."""
+        """Return the entry of ``buffer``, created at its first mention."""
         return self.found.setdefault(buffer, StoredBuffer(buffer))
 
 
 def _copied(v: Value) -> Buffer | None:
-    """Return the buffer of which a value is an element, or a constant where the element is absent; else None."""
+    """Return the buffer that a value is an element of, or an element or constant selected by a mask; otherwise None."""
     if isinstance(v, Select):
         v = v.yes
     return v.buffer if isinstance(v, Load) else None
 
 
 class _Share(Substitute):
-    """Replaces buffers by those of their groups; an allocation within one of the same buffer goes away."""
+    """Replaces buffers by the buffers of their groups; an allocation within an allocation of the same buffer is
+    dropped.
+    """
 
     def __init__(self, buffers: dict[Buffer, Buffer]) -> None:
         super().__init__({}, buffers)
         self.allocated: set[Buffer] = set()
 
     def shared(self, b: Buffer) -> Buffer:
-        """Return the buffer that stands for ``b``."""
+        """Return the buffer that replaces ``b``."""
         return self._buffers.get(b, b)
 
     def visit_Alloc(self, s: Alloc) -> Stmt:
@@ -298,7 +300,7 @@ def _group_buffer(group: Sequence[StoredBuffer]) -> Buffer:
 
 @stages(*FLATTENED)
 def share_storage(kernel: Kernel, asynchronous: bool = False) -> Kernel:
-    """Have buffers whose lifetimes do not overlap share memory; ``asynchronous`` copies keep their buffers apart.
+    """Make buffers with disjoint lifetimes share memory; ``asynchronous`` copies restrict which buffers may share.
 
     Before::
 
@@ -328,6 +330,7 @@ def share_storage(kernel: Kernel, asynchronous: bool = False) -> Kernel:
                 x[k] = y[k] + y[-k + 7]
               for l in 0 .. 8:
                 b[l] = x[l]
+
     """
     groups = [g for g in plan_storage(kernel, asynchronous).groups if len(g) > 1]
     if not groups:

@@ -1,4 +1,4 @@
-"""Let taps share a packed operand: one dim for the rows that taps and pixels meet, not one for each of the two."""
+"""Let taps share a packed operand: one dim for the rows that taps and pixels have in common, instead of two dims."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from convsmith.passes.scope import perfect_nest, wrap
 
 @stages(*LOOPS)
 def share_taps(kernel: Kernel, packed: str, tap: str, pixel: str) -> Kernel:
-    """Merge the dims of the loops ``tap`` and ``pixel`` of the ``packed`` operand, whose elements depend on a weighted
-    sum of the two alone.
+    """Merge the dims ``tap`` and ``pixel`` of the ``packed`` operand, if elements depend only on their weighted sum.
 
-    The weights are those in the operand's coordinates, of which one divides the other. Nothing is done where elements
-    depend on the loops otherwise, or where only one of the loops indexes the packed operand.
+    The weights are the coefficients in the operand's coordinates; one must divide the other. The kernel is unchanged if
+    elements depend on the loops in another way, or if only one of the loops indexes the packed operand.
 
     Before::
 
@@ -58,8 +57,8 @@ def share_taps(kernel: Kernel, packed: str, tap: str, pixel: str) -> Kernel:
 
 
 def _shared(pack: Kernel, tap: Var, pixel: Var) -> tuple[Stmt, Buffer, Callable[[Place], Place]] | None:
-    """Return the nest that packs each row once, the packed operand, and the place there of an element; None where rows
-    are not shared.
+    """Return the nest that packs each row once, the packed operand, and the place of an element in it; None if rows are
+    not shared.
     """
     if not isinstance(pack.body, For):
         return None

@@ -1,4 +1,4 @@
-"""Move loops to the innermost place of the nests they stand in."""
+"""Move loops to the innermost place of their perfect nests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Guard the statements that need a condition, rather than the loops around them.
 
-A condition around several statements moves to each of them. It goes away at a statement that sets elements of private
-memory to a constant, where the memory has room: the added iterations write elements of their own, and every other
-statement that writes the buffer adds to what it reads, so that elements without a first value are never accessed.
+A condition around several statements moves to each of them. It is dropped at a statement that sets elements of private
+memory to a constant, if the memory has room: the added iterations write their own elements, and every other statement
+that writes the buffer adds to an element that it reads, so no uninitialised element is accessed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _SinkGuards(ScopedRewriter):
     def __init__(self) -> None:
         super().__init__()
         self.alone: set[Stmt] = set()
-        """Stores of constants that give elements of private memory their first values, each its own."""
+        """Stores of constants that initialise elements of private memory, each element once."""
 
     def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.scope == "cache":
@@ -63,7 +63,7 @@ class _SinkGuards(ScopedRewriter):
 
 
 def _bounds(cond: Cond) -> Iterator[Cond]:
-    """Yield the conditions that ``cond`` means: where it bounds a minimum, one for each operand of that."""
+    """Yield the conditions that ``cond`` implies: if it bounds a minimum, one for each operand of the minimum."""
     terms = cond.arg.terms if isinstance(cond, Ge0) else ()
     least = next((a for a, factor in terms if isinstance(a, Min) and factor == 1), None)
     if least is None:
@@ -93,8 +93,7 @@ def _with_inner(s: Stmt, inner: Stmt) -> Stmt:
 
 
 def _first_values(s: Alloc) -> Sequence[Stmt]:
-    """Return the store of a constant to the buffer of ``s`` that gives each element its first value, if there is one.
-    """
+    """Return the store of a constant that initialises each element of the buffer of ``s``, if there is one."""
     stores = [x for x in statements_of(s.body) if isinstance(x, Store) and x.buffer is s.buffer]
     first = [x for x in stores if isinstance(x.value, Const)]
     if len(first) != 1 or first[0].lanes is not None:
@@ -108,7 +107,7 @@ def _first_values(s: Alloc) -> Sequence[Stmt]:
 
 @stages(*LOOPS)
 def sink_guards(kernel: Kernel) -> Kernel:
-    """Move conditions from around several statements to each of them, and drop those that initialisations do not need.
+    """Move conditions from around several statements to each of them, and drop conditions that initialisations do not need.
 
     Before::
 

@@ -44,5 +44,6 @@ def skip_zero(kernel: Kernel) -> Kernel:
                 if kw + ow - 1 >= 0 and -kw - ow + 5 >= 0:
                   acc[] = acc[] + src[kw + ow - 1] * wei[kw]
               dst[ow] = acc[]
+
     """
     return with_body(kernel, _SkipZero().stmt(kernel.body))

@@ -1,4 +1,4 @@
-"""Replace a loop by the solution of a modular equation, outside of which the loop's iterations add nothing."""
+"""Replace a loop by the solution of a modular equation if all other iterations of the loop have no effect."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class _Solve(Rewriter):
 def solve(kernel: Kernel, loop: str) -> Kernel:
     """Replace ``loop`` by the iteration whose variable solves an equation.
 
-    The equation is part of the mask of the term that the loop adds, so all other iterations add nothing. A loop without
-    such an equation is left alone.
+    The equation is part of the mask of the term that the loop adds, so all other iterations have no effect. A loop
+    without an equation is unchanged.
 
     Before::
 

@@ -1,4 +1,4 @@
-"""Compute sums that no store uses, where that spares a test for each of their terms."""
+"""Compute sums that no store uses, if that saves a test for each of their terms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Speculate(ScopedRewriter):
     def __init__(self) -> None:
         super().__init__()
         self.unused: dict[Buffer, tuple[tuple[Index, ...], frozenset[Cond]]] = {}
-        """For an array of sums, the index of each read of it and conditions without which none happens."""
+        """For an array of sums, the index of each read of it, and conditions that every read requires."""
 
     def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.scope == "register":
@@ -48,7 +48,7 @@ class _Speculate(ScopedRewriter):
 
 
 def _reads(s: Stmt, buffer: Buffer, conds: tuple[Cond, ...]) -> Iterator[tuple[tuple[Index, ...], tuple[Cond, ...]]]:
-    """Yield the index and the conditions of each read of ``buffer`` but those by which it sums."""
+    """Yield the index and the conditions of each read of ``buffer``, except the reads of its own accumulation."""
     if isinstance(s, If):
         yield from _reads(s.body, buffer, (*conds, *parts_of(s.cond)))
     elif isinstance(s, Block):
@@ -68,7 +68,7 @@ def _reads(s: Stmt, buffer: Buffer, conds: tuple[Cond, ...]) -> Iterator[tuple[t
 
 
 def _are_inside(v: Value, ranges: Mapping[Var, Range]) -> bool:
-    """Return whether all loads of ``v`` are within their buffers, whatever conditions hold."""
+    """Return whether all loads of ``v`` are within their buffers, regardless of conditions."""
     loads = (x for x in walk(v) if isinstance(x, Load))
     bounds = (c for x in loads for i, n in zip(x.index, x.buffer.shape) for c in (i >= 0, i < n))
     return all(is_true(simplify(c, ranges)) for c in bounds)
@@ -76,7 +76,7 @@ def _are_inside(v: Value, ranges: Mapping[Var, Range]) -> bool:
 
 @stages(*LOOPS)
 def speculate(kernel: Kernel) -> Kernel:
-    """Drop conditions from the terms of sums that are not used where the condition does not hold.
+    """Drop conditions from the terms of sums that are unused if the condition does not hold.
 
     All loads of such a term must be within their buffers.
 
@@ -105,5 +105,6 @@ def speculate(kernel: Kernel) -> Kernel:
             for i in 0 .. 8:
               if -i + 4 >= 0:
                 dst[i] = acc[i]
+
     """
     return with_body(kernel, _Speculate().stmt(kernel.body))

@@ -1,4 +1,6 @@
-"""Split barriers into an arrival and a wait, with statements between that threads run while others are late."""
+"""Split barriers into an arrival and a wait, so that threads run the statements in between while waiting for late
+threads.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_acce
 
 
 class _Unordered(ThreadWalk[Accesses]):
-    """Collects the pairs of accesses that may touch one element with no barrier between, ``found``."""
+    """Collects in ``found`` the pairs of accesses that may touch one element without a barrier in between."""
 
     found: set[object]
 
@@ -71,7 +73,9 @@ class _Other(Rewriter):
 
 
 def _may_precede_wait(parts: Sequence[Stmt]) -> bool:
-    """Return whether statements may stand between an arrival and its wait: they neither meet others nor copy."""
+    """Return whether statements may be placed between an arrival and its wait, because they contain no barriers or
+    copies.
+    """
     every = (x for s in parts for x in statements_of(s))
     return not any(isinstance(x, (Barrier, AsyncCopy, Commit, Wait)) for x in every)
 
@@ -84,9 +88,10 @@ def _work(s: Stmt) -> int:
 
 
 def _splits(loop: For) -> Iterator[tuple[int, Stmt]]:
-    """Yield what may stand in place of ``loop`` with one of its barriers split, and the work that lies between.
+    """Yield the work between arrival and wait, and the statement that replaces ``loop``, for each way to split one
+    barrier.
 
-    A barrier before the loop may stand for the first of those that the split moves to the end of an iteration.
+    If the split moves a barrier to the end of an iteration, a barrier before the loop may replace the first one.
     """
     parts = loop.body.stmts if isinstance(loop.body, Block) else (loop.body,)
 
@@ -132,11 +137,11 @@ class _Split(ScopedRewriter):
 
 @stages(*FLATTENED, ensures=TENSORISED)
 def split_barriers(kernel: Kernel) -> Kernel:
-    """Split a barrier of each serial loop of the threads, where statements can run between arrival and wait.
+    """Split a barrier of each serial loop of the threads, if statements can run between arrival and wait.
 
-    A statement can run there if it touches nothing that other threads write before they arrive, or after they have
-    waited: with three slots, for example, the products of an iteration. A barrier at the start of an iteration may
-    become one at its end; the first then stands before the loop. The longest legal split is taken.
+    A statement can run there if it accesses no element that other threads write before they arrive, or after they have
+    waited: with three slots, for example, the products of an iteration. A barrier at the start of an iteration may move
+    to its end; the first barrier is then placed before the loop. The longest legal split is taken.
 
     Before::
 

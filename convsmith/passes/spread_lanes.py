@@ -1,4 +1,4 @@
-"""Spread elements of fragments over the lanes of a warp: each lane accesses those that its registers hold."""
+"""Spread elements of fragments over the lanes of a warp: each lane accesses the elements in its registers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
 
 MAX_RUN = 16
-"""Maximum number of elements of a run, which become a vector."""
+"""Maximum number of elements of a run, which becomes a vector."""
 LANE = "lane"
 """Name of the loop over the lanes of a warp."""
 
 
 def run_name(count: int) -> str:
-    """Return the name of the loops over ``count`` elements of a lane that are neighbours along a dim."""
+    """Return the name of the loops over ``count`` elements of a lane that are adjacent along a dim."""
     return f"{LANE}.{count}"
 
 
 def lane_operands(kernel: Kernel, rows: Sequence[Instruction]) -> dict[Buffer, Operand]:
-    """Return the operand whose layout each buffer of fragments has, whose registers belong to lanes."""
+    """Return the operand whose layout each buffer of fragments has, for operands whose registers belong to lanes."""
     by_name = {row.name: row for row in rows}
     found: dict[Buffer, Operand] = {}
     for s in statements_of(kernel.body):
@@ -69,7 +69,7 @@ class _SpreadLanes(LoopRewriter):
 
 
 def _runs(body: Stmt, operand: Operand, tail: tuple[Index, ...], sizes: Mapping[Var, int]) -> list[Stmt]:
-    """Return ``body`` for the elements of a lane; those that are neighbours along a dim have a loop."""
+    """Return ``body`` for the elements of a lane; elements that are adjacent along a dim are covered by a loop."""
     layout, lane = operand.layout, Var(LANE)
     places = [
         layout.coordinates(r, lane, e) for r in range(layout.registers) for e in range(layout.elements)
@@ -91,7 +91,8 @@ def _runs(body: Stmt, operand: Operand, tail: tuple[Index, ...], sizes: Mapping[
 
 
 def _run(places: Sequence[tuple[Index, ...]]) -> tuple[tuple[int, ...], int]:
-    """Return the step from each of the first places to the next one, a single one along a dim, and their number."""
+    """Return the constant step between consecutive leading places, along a single dim, and the number of these places.
+    """
 
     def step(n: int) -> tuple[int, ...] | None:
         apart = [b - a for a, b in zip(places[n], places[n + 1])]
@@ -122,8 +123,8 @@ def values_at(tail: tuple[Index, ...], at: tuple[Index, ...], sizes: Mapping[Var
 def spread_lanes(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
     """Replace nests over elements of the fragments of ``rows`` by a loop over the lanes, each with its own elements.
 
-    The loops over neighbours that a lane holds, such as pairs of halves in a register, keep a name, so that they may
-    become vectors. A fragment that no row computes with stays as it is.
+    The loops over adjacent elements of a lane, such as pairs of halves in a register, have distinct names, so that they
+    may become vectors. A fragment that no row computes with is unchanged.
 
     Before::
 

@@ -45,8 +45,8 @@ MAX_POINTS = 1 << 22
 class LoadsOfCopy(Relocate):
     """Redirects loads to the ``place`` of their index in the copy, and drops the conditions that it has evaluated.
 
-    Conditions are compared as they are when simplified under ``ranges``, or by their values there: simplifying may have
-    rewritten them before. A condition that keeps another load within its buffer stays.
+    Conditions are compared after simplification under ``ranges``, or by their values, because earlier simplification
+    may have rewritten them. A condition that keeps another load within its buffer stays.
     """
 
     def __init__(self, old: Buffer, new: Buffer, place: Callable[[Place], Place], ranges: Mapping[Var, Range]) -> None:
@@ -145,7 +145,9 @@ class _Stage(ScopedRewriter):
 
 
 def _read_as(old: Buffer, body: Stmt) -> DType:
-    """Return the type to which ``body`` converts each element of ``old`` that it reads; ConfigError without one."""
+    """Return the type to which ``body`` converts each element of ``old`` that it reads; ConfigError if there is no such
+    type.
+    """
     types = {
         n.dtype if isinstance(n, Cast) else old.dtype
         for n in walk(body) for x in children(n) if isinstance(x, Load) and x.buffer is old
@@ -171,7 +173,7 @@ def _before_first_read(old: Buffer, new: Buffer, copy: Stmt, rewriter: Rewriter,
 def _copy(
     old: Buffer, new: Buffer, origin: Sequence[Index], ranges: dict[Var, Range], fill: int, sizes: Sequence[int]
 ) -> Stmt:
-    """Return the nest that copies the elements of ``old`` from ``origin`` on, of which there are ``sizes``."""
+    """Return the nest that copies ``sizes`` elements of ``old`` along each dim, starting at ``origin``."""
     *outer, lanes = new.blocks
     last = lanes.dim if new.in_registers else None
     index = tuple(Var(f"{new.name}.l" if d == last else f"{new.name}{d}") for d in range(len(new.shape)))
@@ -187,7 +189,7 @@ def _copy(
 
 
 def _exact_copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: Mapping[Var, Range]) -> Stmt:
-    """Return the nest that copies the elements of ``old`` from ``origin`` on, as far as they exist."""
+    """Return the nest that copies elements of ``old`` starting at ``origin``, as far as they exist."""
     index = tuple(Var(f"{new.name}{d}") for d in range(len(new.shape)))
     body: Stmt = Store(new, index, Load(old, tuple(o + i for o, i in zip(origin, index)), None))
     for var, start, size, whole in reversed(list(zip(index, origin, new.shape, old.shape))):
@@ -199,7 +201,8 @@ def _exact_copy(old: Buffer, new: Buffer, origin: Sequence[Index], ranges: Mappi
 def read_or_fill(
     buffer: Buffer, index: Place, ranges: Mapping[Var, Range], fill: int, sizes: Sequence[int] | None = None
 ) -> Value:
-    """Return the element of ``buffer`` at ``index``, or ``fill`` where that lies outside of it, or of ``sizes``."""
+    """Return the element of ``buffer`` at ``index``, or ``fill`` if the index is outside of the buffer or of ``sizes``.
+    """
     within = buffer.shape if sizes is None else sizes
     inside = simplify(conj(c for i, n in zip(index, within) for c in (i >= 0, i < n)), ranges)
     read = Load(buffer, index, None)
@@ -219,8 +222,8 @@ def stage(
     ``<buffer>_s.l`` over its last dim can be vectorised, and ``width`` is the room for its elements. An ``exact`` copy
     holds its dims in their own order, and only elements that exist; it runs before the first statement that reads it.
     With ``masked``, the loads keep their masks. With ``convert``, the copy holds elements of the type to which the nest
-    converts each of them. The contiguous dim is filled up to a ``multiple`` of elements; if ``count`` says how many of
-    them there are, those that a blocked layout adds are ``fill`` too.
+    converts each of them. The contiguous dim is padded to a ``multiple`` of elements; if ``count`` gives the number of
+    existing elements, the padding of a blocked layout is ``fill`` too.
 
     Before::
 

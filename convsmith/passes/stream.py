@@ -2,7 +2,7 @@
 
 A load of a fragment from such a buffer tells the cache to replace its lines first, so that the lines of the other
 operand, which register tiles share, stay there. A load of a vector prefetches a line that a later load reads; a result
-that the kernel does not load is stored past the caches.
+that the kernel does not load is stored non-temporally.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from convsmith.passes.contracts import FLATTENED, stages
 
 @stages(*FLATTENED, ensures=TENSORISED)
 def stream(kernel: Kernel, streamed: tuple[tuple[str, int], ...]) -> Kernel:
-    """Mark the buffers ``streamed`` of ``kernel``, its parameters or arrays of its own, as streamed.
+    """Mark the buffers ``streamed`` of ``kernel``, parameters or private arrays, as streamed.
 
-    Each has the bytes from a vector to the line that its load prefetches, or 0 where no load prefetches. The values
-    that the kernel computes do not depend on the mark.
+    Each is paired with the bytes from a vector to the line that its load prefetches, or 0 if its loads do not prefetch.
+    The values that the kernel computes do not depend on the mark.
 
     Before::
 

@@ -1,9 +1,9 @@
 """Strength reduction: loops carry pointers instead of computing addresses.
 
 In each serial loop, positions that advance by a constant step per iteration become pointers that the loop carries.
-Offsets due to inner loops that will be unrolled stay constant distances from the pointer.  Three kinds of positions do
-not advance by a constant step and are left alone: those behind an entry of a pointer table, those in an array that the
-loop's body allocates, and those that contain the loop's variable inside a minimum or maximum.
+Offsets due to inner loops that will be unrolled stay constant distances from the pointer. Three kinds of positions do
+not advance by a constant step and are left alone: positions behind an entry of a pointer table, positions in an array
+that the loop's body allocates, and positions that contain the loop's variable inside a minimum or maximum.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from convsmith.passes.scope import each_body
 
 
 class _Carry(Rewriter):
-    """Replaces positions that advance with ``loop`` by pointers, and collects the pointers; ``passed`` ones are those
-    that a function is given.
+    """Replaces positions that advance with ``loop`` by pointers, and collects the pointers; ``passed`` pointers are
+    parameters of a function.
     """
 
     def __init__(self, loop: For, passed: frozenset[Var]) -> None:

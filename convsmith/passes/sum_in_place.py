@@ -1,7 +1,7 @@
-"""Add sums up where their results are stored: the array of accumulators goes away.
+"""Accumulate sums in the memory of their results, without an array of accumulators.
 
-The rewrite relies on the result being the sum itself, in a loop over the elements that the sums are over: each element
-is stored once, and nothing else touches it while the sums are made.
+The rewrite requires that each result is the sum itself and is stored once, and that no other statement accesses it
+during the summation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class _SumInPlace(LoopRewriter):
         return block(*map(Relocate(s.buffer, copy.buffer, place).stmt, sums))
 
     def check(self, acc: Buffer, copy: Store, ends: Mapping[Var, For], s: Stmt) -> None:
-        """Raise ConfigError unless ``s`` accesses elements that are copied, in loops of the same bounds, and no result.
+        """Raise ConfigError unless ``s`` accesses only accumulators that are copied, in loops of the same bounds, and
+        no result.
         """
         loops = [x for x in statements_of(s) if isinstance(x, For)]
         for loop in loops:
@@ -67,7 +68,7 @@ class _SumInPlace(LoopRewriter):
                 raise _refuse(f"{acc} is accessed at {', '.join(map(str, x.index))}, and copied at {_text(ends)}")
 
     def require_one_place(self, result: Stmt) -> None:
-        """Raise ConfigError where two sums are stored to one element."""
+        """Raise ConfigError if two sums are stored to one element."""
 
         def in_any_order(path: Path) -> NewPath:
             return tuple(Unordered(x) if isinstance(x, LoopBounds) else x for x in path)

@@ -21,7 +21,7 @@ from convsmith.passes.scope import each_body
 
 
 class _Total(NamedTuple):
-    """``store`` uses ``read``, the horizontal sum of ``vector``."""
+    """A store that uses ``read``, the horizontal sum of ``vector``."""
 
     store: Store
     read: Load

@@ -1,7 +1,8 @@
-"""Let the copy engine bring what nests of loops copy to shared memory (TMA).
+"""Replace nests that copy to shared memory by copies through the copy engine (TMA).
 
-The plan knows the tensor map of each copy, from the view that the copy realises. The pass compares the elements that
-the map brings with those that the nest copies, at some iterations of the loops around, before it replaces the nest.
+The plan derives the tensor map of each copy from the view that the copy realises. Before it replaces a nest, the pass
+compares the elements that the map brings with the elements that the nest copies, at some iterations of the loops
+around.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ from convsmith.passes.flatten import offset
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_no_effects, with_body
 
 COMPARED = 4
-"""Iterations of the loops around a copy at which its elements are compared, besides the first and the last one."""
+"""Number of iterations of the loops around a copy at which its elements are compared, besides the first and the last.
+"""
 
 
 class MappedCopy(NamedTuple):
-    """The copies to the buffer ``name``: their tensor map, and the place of the parts that they bring.
+    """The copies to the buffer ``name``: their tensor map, and the coordinates of the parts that they bring.
 
-    A copy brings the elements of one of the ``pieces``, which are innermost coordinates; ``at`` are the others. Where
-    ``needed``, a condition on the loops of the nest that is replaced, does not hold, no result needs the element.
+    A copy brings the elements of one of the ``pieces``, the innermost coordinates; ``at`` are the remaining
+    coordinates. No result needs an element for which ``needed``, a condition on the loops of the replaced nest, is
+    false.
     """
 
     name: str
@@ -68,7 +71,7 @@ class _TensorCopies(ScopedRewriter):
         return block(*out)
 
     def _require_same(self, loops: Sequence[For], s: Store, read: Load, copy: MappedCopy) -> None:
-        """Raise ConfigError where the map brings other elements than the nest ``s`` copies."""
+        """Raise ConfigError if the map brings elements that differ from those of the nest ``s``."""
         own: dict[Var, Range] = {x.var: (0, x.hi.const - 1) for x in loops}
         grids = np.meshgrid(*(np.arange(hi + 1) for _, hi in own.values()), indexing="ij")
         around = {v: r for v, r in self.ranges.items() if v not in own}
@@ -96,7 +99,7 @@ class _TensorCopies(ScopedRewriter):
 
 
 def _copied(of: TensorMap, at: Sequence[int], offsets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offset in the tensor of each element of a copy, and whether the element lies in the tensor."""
+    """Return the offset in the tensor of each element of a copy, and whether the element is in the tensor."""
     rows = copied_rows(of, at, offsets)
     channels = at[0] + np.arange(of.box[0])
     present = np.array([x is not None for x in rows])[:, None] & (channels >= 0) & (channels < of.dims[0])
@@ -126,7 +129,7 @@ def _present(v: Value, values: Mapping[Var, Any]) -> Any:
 def tensor_copies(kernel: Kernel, copies: Sequence[MappedCopy]) -> Kernel:
     """Replace the nest that fills each of the buffers of ``copies`` by a copy through its tensor map.
 
-    ConfigError where a map brings other elements than the nest copies.
+    ConfigError if a map brings elements that differ from those of the nest.
 
     Before::
 

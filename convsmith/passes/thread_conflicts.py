@@ -1,8 +1,8 @@
-"""Whether two threads may touch one element, so that only a barrier keeps their accesses in order.
+"""Tests whether two threads may access one element, so that only a barrier orders their accesses.
 
-The question is asked of two accesses within one nest of thread loops, for two threads that differ.  Both accesses
-happen in the same iteration of the serial loops around them, or the second happens a number of iterations later.  Slots
-of a buffer are told apart exactly: the remainders of a serial loop's variable are enumerated.
+The test is for two accesses within one nest of thread loops, by two different threads. Both accesses happen in the same
+iteration of the serial loops around them, or the second happens a number of iterations later. Slots of a buffer are
+distinguished exactly: the remainders of a serial loop's variable are enumerated.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.accesses import Site
 
 SLOTS = 64
-"""Remainders of serial loops that are enumerated at most; accesses with more are compared by intervals."""
+"""Maximum number of remainders of serial loops that are enumerated; beyond it, accesses are compared by intervals."""
 
 @dataclass(frozen=True, slots=True)
 class EarlierAccess:
     """An access that no barrier has followed yet.
 
-    ``serial`` are the serial loops around the statement that it belongs to, outermost first.  ``later`` are the loops
-    that have begun further iterations since, and how many; None stands for any positive number.  For a loop that has
-    begun since, the number is that of its iteration.  ``has_arrived`` says that the thread has arrived at a barrier
-    since, for which others do not wait yet.
+    ``serial`` are the serial loops around the statement that it belongs to, outermost first. ``later`` are the loops
+    that have begun further iterations since, with their number; None means any positive number. For a loop that was
+    entered since, it is the number of the current iteration. ``has_arrived`` states that the thread has since arrived
+    at a barrier for which it has not yet waited.
     """
 
     site: Site
@@ -42,11 +42,12 @@ class EarlierAccess:
 def may_conflict(
     a: EarlierAccess, b: Site, serial: Sequence[LoopBounds], threads: Sequence[LoopBounds], ranges: Ranges
 ) -> bool:
-    """Return whether access ``b`` of one thread may touch an element that ``a`` of another one touches before.
+    """Return whether access ``b`` of one thread may touch an element that access ``a`` of another thread touched
+    before.
 
-    ``threads`` are the loops over threads, the outermost loops of both accesses, and ``serial`` are those around the
-    statement of ``b``, outermost first.  Without ``threads``, the thread may be the same.  ``ranges`` are of the
-    variables around the threads.
+    ``threads`` are the loops over threads, the outermost loops of both accesses, and ``serial`` are the serial loops
+    around the statement of ``b``, outermost first. Without ``threads``, both accesses may be by one thread. ``ranges``
+    are the ranges of the variables around the threads.
     """
     first, second = a.site.access, b.access
     if a.site.storage is not b.storage or not (first.is_write or second.is_write):
@@ -82,7 +83,7 @@ def may_conflict(
 
 
 def _are_apart(a: Access, b: Access, common: Container[Var]) -> bool:
-    """Return whether the intervals of two accesses do not meet, for equal values of the ``common`` variables."""
+    """Return whether the intervals of two accesses are disjoint, for equal values of the ``common`` variables."""
     if a.index is None or b.index is None:
         return False
     own = {x.var: Var(f"{x.var}'") for x in b.loops if x.var not in common}
@@ -97,7 +98,7 @@ def _are_apart(a: Access, b: Access, common: Container[Var]) -> bool:
 
 
 def _narrowed(a: Access, b: Access, threads: Sequence[LoopBounds]) -> tuple[Access, Access]:
-    """Return the accesses within loops over those threads that execute one of them."""
+    """Return the accesses with loops over threads restricted to the threads that execute one of them."""
     loops: dict[LoopBounds, LoopBounds] = {}
     for x in threads:
         places = [_where_it_happens(c)[x.var] for c in (a, b)]
@@ -108,7 +109,7 @@ def _narrowed(a: Access, b: Access, threads: Sequence[LoopBounds]) -> tuple[Acce
 
 
 def _where_it_happens(a: Access) -> dict[Var, Range]:
-    """Return the ranges of the loops' variables, narrowed by conditions on one of them."""
+    """Return the ranges of the loops' variables, narrowed by conditions on a single variable."""
     ranges: dict[Var, Range] = {x.var: x.range for x in a.loops}
     for c in a.conds:
         if isinstance(c, (Ge0, Eq0)) and len(c.arg.terms) == 1:
@@ -124,7 +125,7 @@ def _where_it_happens(a: Access) -> dict[Var, Range]:
 
 
 def _other_threads(threads: Sequence[LoopBounds]) -> Iterator[dict[Var, int]]:
-    """Yield the signs of distances between two threads that differ; without loops, those between any two."""
+    """Yield the signs of distances between two threads that differ; without loops, between any two threads."""
     same: dict[Var, int] = {}
     if not threads:
         yield same

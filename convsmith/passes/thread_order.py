@@ -1,7 +1,7 @@
-"""Walks over the body of a nest of threads in the order of execution, with a state that loops carry on.
+"""Walks over the body of a nest of threads in the order of execution, with a state that is carried through loops.
 
-A *unit* is a statement that the walk does not look into.  Loops are walked until the state at their start is the same
-as before.
+A *unit* is a statement that the walk does not descend into. Loops are walked until the state at their start reaches a
+fixed point.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Accesses = list[EarlierAccess]
 
 
 class ThreadWalk(ABC, Generic[State]):
-    """A walk over the statements of the ``threads``; ``ranges`` are of the variables around them."""
+    """A walk over the statements of the ``threads``; ``ranges`` are the ranges of the variables around them."""
 
     def __init__(self, threads: Serial, ranges: dict[Var, Range]) -> None:
         self.threads, self.ranges = threads, ranges
         self.version = 0
-        """Number of decisions; a loop in which one is made is walked again."""
+        """Number of decisions; a loop in which a decision is made is walked again."""
         self._sites: dict[Stmt, list[Site]] = {}
         self._bounds: dict[For | Let, LoopBounds] = {}
         self._conflicts: dict[object, bool] = {}
         self._conds: tuple[Cond, ...] = ()
 
     def is_unit(self, s: Stmt) -> bool:
-        """Return whether the walk does not look into ``s``."""
+        """Return whether the walk does not descend into ``s``."""
         return not any(isinstance(x, Barrier) for x in statements_of(s))
 
     def statement(self, unit: Stmt) -> Stmt:
@@ -52,14 +52,14 @@ class ThreadWalk(ABC, Generic[State]):
 
     @abstractmethod
     def joined(self, a: State, b: State) -> State:
-        """Return the state where either of two may hold."""
+        """Return the join of two states, either of which may hold."""
 
     @abstractmethod
     def carried(self, state: State, loop: LoopBounds) -> State:
-        """Return the state at the end of an iteration as the next one sees it."""
+        """Return the state at the end of an iteration, as seen from the next iteration."""
 
     def entered(self, state: State, loop: LoopBounds) -> State:
-        """Return the state before a loop as the first iteration sees it."""
+        """Return the state before a loop, as seen from its first iteration."""
         return state
 
     def condition(self, s: If, serial: Serial, state: State) -> State:
@@ -113,7 +113,9 @@ class ThreadWalk(ABC, Generic[State]):
         return found
 
     def conflict(self, a: EarlierAccess, b: Site, serial: Serial, threads: Serial | None = None) -> bool:
-        """Return whether ``b`` may touch what ``a`` touched before; in another thread, unless ``threads`` are none."""
+        """Return whether ``b`` may access an element that ``a`` accessed before, in another thread unless ``threads``
+        is empty.
+        """
         threads = self.threads if threads is None else threads
         key = a, b, bool(threads)
         known = self._conflicts.get(key)
@@ -123,7 +125,7 @@ class ThreadWalk(ABC, Generic[State]):
 
 
 def later_access(x: EarlierAccess, loop: LoopBounds, most: int = 1) -> EarlierAccess:
-    """Return ``x`` one iteration of ``loop`` later; iterations are counted up to ``most``."""
+    """Return ``x`` as seen from the next iteration of ``loop``; iterations are counted up to ``most``."""
     later = dict(x.later)
     count = later.get(loop.var, 0)
     later[loop.var] = count + 1 if count is not None and count < most else None
@@ -131,7 +133,7 @@ def later_access(x: EarlierAccess, loop: LoopBounds, most: int = 1) -> EarlierAc
 
 
 def all_accesses(a: Iterable[EarlierAccess], b: Iterable[EarlierAccess]) -> Accesses:
-    """Return the accesses of both, each once."""
+    """Return the union of both lists of accesses."""
     return list(dict.fromkeys([*a, *b]))
 
 

@@ -1,4 +1,4 @@
-"""Split a loop into tiles, of which the first and the last have sizes of their own."""
+"""Split a loop into tiles, with separate sizes for the first and the last tile."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _TileEnds(LoopRewriter):
         )
 
     def least(self, e: Index) -> int:
-        """Return the least value of ``e``; nothing is known of sizes of the kernel."""
+        """Return the least value of ``e``, given no bounds on sizes of the kernel."""
         sizes = {v: (-INFINITE, INFINITE) for v in variables_of(e)}
         return interval(e, {**sizes, **self.ranges})[0]
 

@@ -54,7 +54,7 @@ class _Transpose(ScopedRewriter):
 
 
 def through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int) -> Stmt:
-    """Return the copy of a tile through registers; its loops are those of :func:`transpose`."""
+    """Return the copy of a tile through registers; its loops are the loops of :func:`transpose`."""
     columns, rows, *groups = nest
     height, width = shape
     group = int(groups[0].hi) if groups else 1
@@ -97,7 +97,7 @@ def through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined:
 
 
 def _prefix(v: Select, columns: For, groups: list[For], rows: For) -> bool:
-    """Return whether a masked vector along the columns can be a partial load with zeros in the other lanes."""
+    """Return whether a masked vector along the columns can be a partial load with zeros in the inactive lanes."""
     along = {columns.var, *(g.var for g in groups)}
     used = [variables_of(part) for part in parts_of(v.cond)]
     return all(isinstance(v.yes, Load) and names <= along | {rows.var} for names in used if names & along)
@@ -115,7 +115,7 @@ def transpose(
 
     Reads are contiguous along the columns, writes along the rows; a nest has at most ``shape`` (rows, columns)
     iterations. ``joined`` states that consecutive columns are contiguous in the result too: all, or each ``piece`` of
-    them. A nest of other loops or without constant bounds is left alone, as is one that reads nothing, or that masks
+    them. A nest of other loops or without constant bounds is unchanged, as is a nest without reads, or one that masks
     columns and computes with the loaded values.
 
     Before::

@@ -1,7 +1,7 @@
 """Transpose in registers the tiles of a result whose vectors would be scattered.
 
-Vectors of accumulators lie along one loop of a register tile, and neighbours in the result along another. Tiles of both
-are transposed in registers, so that vectors of neighbours are stored.
+Vectors of accumulators run along one loop of a register tile, contiguous elements of the result along another. Tiles of
+both loops are transposed in registers, so that contiguous vectors are stored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _TransposeStores(ScopedRewriter):
         return wrap(outer, block(*self.pieces(along, lanes, s)))
 
     def is_scattered(self, nest: list[For], along: For, lanes: For, s: Store) -> bool:
-        """Return whether vectors of ``s`` along ``lanes`` are scattered, with neighbours along the other loop."""
+        """Return whether vectors of ``s`` along ``lanes`` are scattered, while the other loop is contiguous."""
         if s.buffer.in_registers or not all(x.lo is as_index(0) and x.hi.is_const for x in nest):
             return False
         count = int(lanes.hi)
@@ -51,7 +51,7 @@ class _TransposeStores(ScopedRewriter):
         return steps.get(along.var) == 1 and steps.get(lanes.var, 1) != 1 and not is_read
 
     def pieces(self, along: For, lanes: For, s: Store) -> list[Stmt]:
-        """Return the transposed tiles, in equal parts of as many neighbours as a vector holds."""
+        """Return the transposed tiles, in equal parts of at most a vector's lanes."""
         count = int(along.hi)
         parts = -(-count // self.shape[0])
         made: list[Stmt] = []
@@ -66,11 +66,11 @@ class _TransposeStores(ScopedRewriter):
 
 @stages(*FLATTENED)
 def transpose_stores(kernel: Kernel, along: str, lanes: str, shape: tuple[int, int], least: int = 2) -> Kernel:
-    """Transpose in registers what nests store whose vectors, along the loop ``lanes``, are scattered in memory.
+    """Transpose in registers the results of nests whose vectors, along the loop ``lanes``, are scattered in memory.
 
-    Neighbours in memory lie along the loop ``along``, of at least ``least`` iterations. ``shape`` is that of the tiles
-    that are transposed: elements along either loop. A nest that reads the buffer that it writes is left alone, as is
-    one without constant bounds, or one whose vectors are short and computed.
+    Elements are contiguous along the loop ``along``, of at least ``least`` iterations. ``shape`` is the shape of the
+    transposed tiles: elements along either loop. A nest that reads the buffer that it writes is unchanged, as is a nest
+    without constant bounds, or one whose vectors are short and computed.
 
     Before::
 

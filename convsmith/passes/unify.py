@@ -1,9 +1,9 @@
 """Unify the specification of an instruction with a nest of loops, or with a statement on vectors.
 
-Both are trees of values over loads.  A load of an operand in the specification stands for a load of the nest; what
-remains is to find the loop of the nest that each loop of the specification stands for, and the elements of memory that
-the operand then consists of.  A statement on vectors has no loops left: there the specification is vectorised as well,
-and an operand stands for any value of as many lanes.
+Both are trees of values over loads. A load of an operand in the specification matches a load of the nest; it remains to
+find the loop of the nest that matches each loop of the specification, and the elements of memory that form the operand.
+A statement on vectors has no loops left: the specification is vectorised as well, and an operand matches any value with
+the same number of lanes.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from convsmith.passes.scope import wrap
 from convsmith.passes.vectorise import vectorise
 
 Binding = Mapping[Load, Value]
-"""The values that loads of a specification stand for."""
+"""The values that match the loads of a specification."""
 
 COMMUTATIVE = frozenset({"add", "mul", "and", "or", "xor"})
 UPDATES = frozenset({"add", "sub", "mul", "and", "or", "xor", "max", "min"})
-"""Operations of ``c = c op x`` that may take the values ``x`` in any order."""
+"""Operations of ``c = c op x`` for which the order of the values ``x`` does not matter."""
 
 
 def contract(v: Value) -> Value:
-    """Return ``x + a * b`` as ``fma(a, b, x)``, which rounds once; other values as they are."""
+    """Return ``x + a * b`` as ``fma(a, b, x)``, which rounds once; other values unchanged."""
     if isinstance(v, Binary) and v.op == "add":
         if isinstance(v.b, Binary) and v.b.op == "mul":
             return Fma(v.b.a, v.b.b, v.a)
@@ -64,7 +64,7 @@ def contract(v: Value) -> Value:
 
 
 def unify_values(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
-    """Yield every way to extend `bound` so that the pattern `p` is the value `v`."""
+    """Yield every extension of `bound` under which the pattern `p` equals the value `v`."""
     if isinstance(p, Load):
         known = bound.get(p)
         if known is v or (known is None and lanes_of(v) == lanes_of(p) and dtype_of(v) is dtype_of(p)):
@@ -79,7 +79,7 @@ def unify_values(p: Value, v: Value, bound: Binding) -> Iterator[Binding]:
     elif isinstance(p, Binary) and p.op in COMMUTATIVE:
         yield from _unify_all((ps[1], ps[0]), vs, bound)
     elif isinstance(p, Sum) and isinstance(v, Sum) and isinstance(p.a, Binary) and p.a.op == "mul":
-        # A sum without factors is one of products by one.
+        # A sum without factors matches a sum of products by one.
         for factor, rest in ((p.a.a, p.a.b), (p.a.b, p.a.a)):
             if isinstance(factor, Cast) and isinstance(factor.a, Load):
                 ones = Repeat(const(factor.a.buffer.dtype, 1), lanes_of(factor.a))
@@ -90,11 +90,11 @@ _ATTRIBUTES: dict[type, tuple[str, ...]] = {
     Const: ("dtype", "bits"), Binary: ("op",), Unary: ("op",), Where: ("op",), Cast: ("dtype",), Bits: ("dtype",),
     Select: ("cond",), Repeat: ("times",), Sum: ("group",),
 }  # fmt: skip
-"""Fields of a value besides its operands; the condition of a mask is of the nest alone, so that it equals no other."""
+"""Fields of a value besides its operands; the condition of a mask exists only in the nest, so it matches no pattern."""
 
 
 def _unify_all(ps: Sequence[object], vs: Sequence[object], bound: Binding) -> Iterator[Binding]:
-    """Yield every way to extend `bound` so that the patterns are the values, one by one."""
+    """Yield every extension of `bound` under which the patterns equal the values, one by one."""
     if len(ps) != len(vs):
         return
     if not ps:
@@ -124,7 +124,7 @@ class OperandAccess(NamedTuple):
 class Specification:
     """A row's specification as a pattern; each form is made once, when the first statement is compared with it.
 
-    Nodes of the pattern belong to another table than those of the kernel: only their structure is compared.
+    The pattern and the kernel belong to different intern tables, so only the structure of nodes is compared.
     """
 
     def __init__(self, row: Instruction) -> None:
@@ -153,7 +153,7 @@ class Specification:
 
     @cached_property
     def partial(self) -> tuple[bool, ...]:
-        """Whether each loop may run fewer times: the row says so, or has a predicate for its iterations."""
+        """Whether each loop may run fewer iterations: the row permits it, or has a predicate for its iterations."""
         masked = [x for x in statements_of(self.row.kernel.body) if isinstance(x, If)]
         return tuple(
             x.var.name in self.row.partial or any(_is_below(y, x.var, self.row.predicate) for y in masked)
@@ -175,20 +175,21 @@ class Specification:
 
     @cached_property
     def result(self) -> tuple[Load, ...]:
-        """The loads that stand for the elements that are written: the stored one, and the one that is read, if any."""
+        """The loads of the elements that are written: the stored element, and, if any, the one that is read."""
         stored, *reads = self.accesses
         return (stored, *(v for v in reads if self.accesses[v] == self.accesses[stored]))
 
     @cached_property
     def is_update(self) -> bool:
-        """Whether the terms of an element of the result may be taken in any order."""
+        """Whether the order of the terms of an element of the result does not matter."""
         v = self.value
         first = v.c if isinstance(v, Fma) else v.a if isinstance(v, Binary) and v.op in UPDATES else None
         return first in self.result and sum(x in self.result for x in walk(v)) == 1
 
     @cached_property
     def vector(self) -> tuple[Value, tuple[Load, ...]] | None:
-        """The value on vectors and the result it reads; None where an operand is no single vector in element order."""
+        """The value on vectors and the result it reads; None unless every operand is a single vector in element order.
+        """
         if any(x.layout.registers > 1 or x.scope != "register" for x in self.row.operands):
             return None
         kernel = Kernel(self.row.name, self.row.kernel.params, wrap(*self.nest))
@@ -217,14 +218,14 @@ class Specification:
         return None
 
     def invoke_on_nest(self, nest: StoreNest) -> Invoke | None:
-        """Return the instruction that computes a nest whose result lies in registers, or None."""
+        """Return the instruction that computes a nest whose result is in registers, or None."""
         for c, *read in self.operands_of(nest):
             if isinstance(c, Load) and c.buffer.in_registers and all(isinstance(v, Load) for v in read):
                 return Invoke(self.row.name, c, tuple(read))
         return None
 
     def operands_of(self, nest: StoreNest) -> Iterator[list[Value]]:
-        """Yield the operands in each way that the nest is the specification: lanes of buffers, or constants."""
+        """Yield the operands for each way to match the nest with the specification: lanes of buffers, or constants."""
         s = nest.store
         if not self._may_run(nest):
             return
@@ -251,7 +252,7 @@ class Specification:
                     yield operands
 
     def _may_run(self, nest: StoreNest) -> bool:
-        """Return whether the loops run as often as those of the specification, or fewer times where they may."""
+        """Return whether each loop runs as often as in the specification, or fewer times if it may."""
         if len(nest.loops) != len(self.extents):
             return False
         if any(x.lo.terms or x.lo.const or x.hi.terms for x in nest.loops):
@@ -265,7 +266,7 @@ class Specification:
         return True
 
     def _orders(self, nest: StoreNest, reads: list[_OperandRead]) -> Iterator[tuple[int, ...]]:
-        """Yield the numbers of the nest's loops that the specification's loops may stand for."""
+        """Yield, as permutations, the matches of the specification's loops with loops of the nest."""
         sizes = [x.hi.const for x in nest.loops]
 
         def fits(i: int, j: int) -> bool:
@@ -290,7 +291,7 @@ class Specification:
     def _operand(
         self, operand: Operand, order: tuple[int, ...], nest: StoreNest, reads: list[_OperandRead]
     ) -> Load | None:
-        """Return the elements that an operand consists of; None where registers cannot hold them so."""
+        """Return the elements that an operand consists of; None if registers cannot hold them in this form."""
         if not reads:
             return None
         origin: dict[Var, Index] = {x.var: x.lo for x in nest.loops}
@@ -321,19 +322,19 @@ class Specification:
 
 @cache
 def _whole(count: int) -> Lanes:
-    """Return the lanes of `count` neighbours."""
+    """Return the lanes of `count` adjacent elements."""
     return strided(count, 1)
 
 
 class _OperandRead(NamedTuple):
-    """A load of the nest, the access of the specification that it stands for, and its steps along the nest's loops."""
+    """A load of the nest, the matching access of the specification, and its steps along the nest's loops."""
 
     access: OperandAccess
     load: Load
     steps: tuple[int, ...]
 
     def allows(self, i: int, j: int) -> bool:
-        """Return whether loop `i` of the specification may stand for loop `j` of the nest."""
+        """Return whether loop `i` of the specification may match loop `j` of the nest."""
         wanted, actual = self.access.steps[i], self.steps[j]
         return wanted == actual if self.load.buffer.in_registers else wanted != 0 or actual == 0
 
@@ -344,7 +345,7 @@ def _flat(v: Load) -> Index:
 
 
 def _steps(v: Load, loops: Sequence[For]) -> tuple[int, ...] | None:
-    """Return the elements that each loop moves a load by; None where a loop does so unevenly."""
+    """Return the elements that each loop moves a load by; None if a loop moves it by varying distances."""
     if v.lanes is not None:
         return None
     flat = dict(_flat(v).terms)
@@ -366,10 +367,10 @@ class _OperandPart(NamedTuple):
 def _lanes(
     operand: Operand, extents: tuple[int, ...], used: tuple[int, ...], parts: tuple[_OperandPart, ...]
 ) -> Lanes | None:
-    """Return the offsets of an operand's elements in memory; None where its registers cannot be loaded from there.
+    """Return the offsets of an operand's elements in memory; None if its registers cannot be loaded from there.
 
-    Loops run `extents` times in the specification, and `used` times in the nest: elements that only further iterations
-    reach are not active.
+    Loops run `extents` times in the specification and `used` times in the nest; elements of the missing iterations are
+    inactive.
     """
     offsets: dict[int, int] = {}
     active = set()
@@ -392,7 +393,7 @@ def _lanes(
 
 @cache
 def _runs(operand: Operand) -> tuple[range, ...]:
-    """Return the elements of each lane that has several: they are neighbours in memory."""
+    """Return the elements of each lane, for lanes with several elements, which must be contiguous in memory."""
     layout = operand.layout
     if layout.elements == 1:
         return ()
@@ -405,7 +406,7 @@ def _runs(operand: Operand) -> tuple[range, ...]:
 
 
 def _is_below(s: If, loop: Var, size: str) -> bool:
-    """Return whether a statement is for the iterations of a loop below a size."""
+    """Return whether a condition holds for the iterations of a loop below a size."""
     return bool(size) and str(s.cond) == str(loop < Var(size))
 
 

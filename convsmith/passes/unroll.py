@@ -15,7 +15,9 @@ BUDGET = 20_000
 _NOTHING = Block(())
 
 Splits = dict[Index, tuple[tuple[Term, ...], list[tuple[Var, int]]] | None]
-"""The terms of a sum that stay and those that only change its constant; None if the sum must be rebuilt."""
+"""For a sum, the terms that remain and the unrolled variables that only change its constant; None if it must be
+rebuilt.
+"""
 
 
 class _Unroll(Rewriter):

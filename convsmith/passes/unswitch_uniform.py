@@ -12,7 +12,7 @@ from convsmith.passes.scope import LoopRewriter, with_body
 
 
 class _Conditions(Rewriter):
-    """Leaves a variable below ``width`` out of conditions that are the same for all of its values."""
+    """Removes a variable below ``width`` from conditions that have the same value for all its values."""
 
     def __init__(self, var: Var, width: int) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class _Conditions(Rewriter):
 
 
 def without(s: Stmt, var: Var, width: int) -> Stmt:
-    """Return ``s`` with conditions that do not ask for ``var``, which is below ``width``, where they need not."""
+    """Return ``s`` with uniform conditions independent of ``var``, which is below ``width``."""
     return _Conditions(var, width).stmt(s)
 
 
 def _of_all(cond: Cond, var: Var, width: int) -> Cond:
-    """Return the condition without ``var``, if it is the same for all values of it below ``width``."""
+    """Return the condition without ``var``, if it has the same value for all values of ``var`` below ``width``."""
     if not isinstance(cond, Ge0):
         return cond
     step = dict(cond.arg.terms).get(var)
@@ -60,7 +60,7 @@ class _UnswitchUniform(LoopRewriter):
 
 @stages(*FLATTENED)
 def unswitch_uniform(kernel: Kernel, loop: str) -> Kernel:
-    """Leave the loop ``loop`` out of the conditions within it that hold for all of its iterations or for none.
+    """Make conditions within the loop ``loop`` that are uniform over its iterations independent of its variable.
 
     Before::
 
@@ -77,5 +77,6 @@ def unswitch_uniform(kernel: Kernel, loop: str) -> Kernel:
             for l in 0 .. 4:
               if -i + 1 >= 0:
                 dst[i * 4 + l] = a[i * 4 + l]
+
     """
     return with_body(kernel, _UnswitchUniform(loop).stmt(kernel.body))

@@ -1,7 +1,6 @@
-"""Replace statements on vectors that compute with numbers of which a machine has no vectors by loops over their lanes.
+"""Replace statements on vectors of types for which a machine has no vectors by loops over their lanes.
 
-LLVM would write each operation on such a vector as one operation for each lane, which makes long code and takes minutes
-where statements are long.
+LLVM would scalarise each operation on such a vector, which makes long code and takes minutes for long statements.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _ROW, _LANE = Var("row"), Var("lane")
 
 
 class _NoLoop(Exception):
-    """A value whose lanes are no iterations of a loop."""
+    """A value whose lanes are not iterations of a loop."""
 
 
 class _Lane(Rewriter):
-    """The value of one lane of vectors of which the first ``active`` lanes are needed, in rows of ``width`` lanes."""
+    """The value of one lane of vectors whose first ``active`` lanes are needed, in rows of ``width`` lanes."""
 
     def __init__(self, active: int, width: int) -> None:
         super().__init__()
@@ -70,7 +69,7 @@ class _Lane(Rewriter):
 
 
 def _row_length(lanes: Lanes) -> int:
-    """Return the number of leading lanes that lie at even distances."""
+    """Return the number of leading lanes at even distances."""
     offsets = lanes.offsets[: lanes.active]
     step = offsets[1] - offsets[0] if len(offsets) > 1 else 0
     return next((n for n, offset in enumerate(offsets) if offset != n * step), len(offsets))
@@ -87,7 +86,7 @@ def _moved(index: tuple[Index, ...], lanes: Lanes, width: int) -> tuple[Index, .
 
 
 def _computes(v: Value, types: Collection[str]) -> bool:
-    """Return whether a value has arithmetic on numbers of the types, other than a conversion of an integer to one."""
+    """Return whether a value has arithmetic in the types, other than a conversion of an integer to one of them."""
     if isinstance(v, (Binary, Unary, Fma, Where)):
         return dtype_of(v.a).name in types
     return isinstance(v, Cast) and dtype_of(v.a).name in types
@@ -134,7 +133,7 @@ class _Unvectorise(Rewriter):
 def unvectorise(kernel: Kernel, types: tuple[str, ...]) -> Kernel:
     """Replace stores to memory of vectors that are computed with numbers of ``types`` by loops over their lanes.
 
-    A store whose lanes are no iterations of a loop is left alone.
+    A store whose lanes are not iterations of a loop is unchanged.
 
     Before::
 

@@ -33,7 +33,7 @@ class NotVector(Exception):
 
 
 class NotOrdered(NotVector):
-    """Return the access of an earlier lane that would come after that of a later one."""
+    """The error that an access of an earlier lane would come after an access of a later lane."""
 
 
 class LaneMap(Rewriter):
@@ -118,7 +118,7 @@ class LaneMap(Rewriter):
         return Select(conj(same), load, v.no) if same else load
 
     def holding(self, cond: Cond) -> tuple[int, int]:
-        """Return the first lane for which a condition holds, and the end of those lanes; zeros for no lane."""
+        """Return the first lane for which a condition holds, and the end of these lanes; zeros if there is none."""
         lanes = range(self.low, self.active)
         holds = [self.simplifier.expr(substitute(cond, {self.var: self.start + n})) for n in lanes]
         low = next((n for n, each in zip(lanes, holds) if is_true(each)), 0)
@@ -129,9 +129,9 @@ class LaneMap(Rewriter):
 
 
 class _Broadcasts(Rewriter):
-    """Broadcasts to all lanes what the active lanes read, which needs no mask, where nothing reads the other lanes.
+    """Broadcasts a value to all lanes, without a mask, if no statement reads the inactive lanes.
 
-    Where something does, their value must stay that of a masked product: zero, whatever the factors are.
+    If a statement reads them, they must keep the value of a masked product, which is zero whatever the factors are.
     """
 
     def visit_Load(self, v: Load) -> Value:
@@ -141,7 +141,7 @@ class _Broadcasts(Rewriter):
 
 
 def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) -> Value:
-    """Return a load that has lanes already, with these as groups of ``count`` new lanes."""
+    """Return a load that already has lanes, with these lanes as groups of ``count`` new lanes."""
     inner = v.lanes
     assert inner is not None
     if lanes is None:
@@ -155,7 +155,7 @@ def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) 
 
 
 def _is_sum(s: Store) -> bool:
-    """Return whether a store adds something to its own element."""
+    """Return whether a store adds to its own element."""
     v = s.value
     return (
         isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load)
@@ -164,9 +164,10 @@ def _is_sum(s: Store) -> bool:
 
 
 def _keeps_to_itself(s: Stmt, var: Var, count: int, loads: Collection[Load]) -> bool:
-    """Return whether each of ``count`` lanes reads, of what a body writes, only what the same lane has written.
+    """Return whether each of ``count`` lanes reads, among the elements that a body writes, only elements that it has
+    written.
 
-    ``loads`` are those of the body. A false answer says nothing: the dependence test knows more cases.
+    ``loads`` are the loads of the body. False means unknown: the dependence test handles more cases.
     """
     while isinstance(s, If):
         s = s.body
@@ -190,8 +191,8 @@ def _keeps_to_itself(s: Stmt, var: Var, count: int, loads: Collection[Load]) -> 
 
 
 def _are_disjoint(places: Sequence[Index], var: Var, count: int) -> bool:
-    """Return whether no place of one of ``count`` lanes along ``var`` is a place of another lane: all places move by
-    the same step and lie constant distances apart, none of which is a distance of two lanes.
+    """Return whether different lanes of ``count`` along ``var`` access different places: all places move by the same
+    step and have constant distances, none of which is a distance of two lanes.
     """
     terms = places[0].terms
     step = next((c for atom, c in terms if atom is var), 0)
@@ -208,10 +209,11 @@ class _Vectorise(ScopedRewriter):
         self.name, self.lanes, self.strict = name, lanes, strict
         self.what = f"vectorise: loop {name}"
         self.scopes: dict[Buffer, Stmt] = {}
-        """The statement in which each register array around exists; arrays that are allocated together have the same.
+        """The statement in which each enclosing register array exists; arrays that are allocated together have the same
+        one.
         """
         self.moved: dict[Stmt, dict[Buffer, int]] = {}
-        """The arrays that statements move into others, with the most lanes, by the statement around them."""
+        """For each statement, the arrays that statements in it copy to other arrays, with the maximum lanes."""
         self.uses: dict[Stmt, RegisterUse] = {}
         """The parts of register arrays that are read and written, by the statement in which the arrays exist."""
 
@@ -228,8 +230,8 @@ class _Vectorise(ScopedRewriter):
         return made
 
     def most_lanes(self, buffer: Buffer) -> int | None:
-        """Return the most iterations of a loop over lanes that moves the register array ``buffer`` into another one;
-        None if it is allocated by no statement around.
+        """Return the maximum iterations of a loop over lanes that copies the register array ``buffer`` to another; None
+        if no enclosing statement allocates it.
         """
         body = self.scopes.get(buffer)
         if body is None:
@@ -239,26 +241,28 @@ class _Vectorise(ScopedRewriter):
         return self.moved[body].get(buffer, self.lanes)
 
     def use_of(self, buffer: Buffer) -> RegisterUse | None:
-        """Return what reads and writes the register array ``buffer``; None if no statement around allocates it."""
+        """Return the uses of the register array ``buffer``; None if no enclosing statement allocates it."""
         body = self.scopes.get(buffer)
         if body is not None and body not in self.uses:
             self.uses[body] = RegisterUse(body, self.ranges)
         return self.uses[body] if body is not None else None
 
     def beyond(self, index: tuple[Index, ...], lanes: LaneMap) -> list[Part]:
-        """Return the elements of a register vector at ``index`` that belong to no active lane."""
+        """Return the elements of a register vector at ``index`` that belong to inactive lanes."""
         ends = ((0, lanes.low - 1), (lanes.active, lanes.count - 1))
         return [part_of(index, self.ranges, first, last) for first, last in ends if first <= last]
 
     def is_needed_beyond(self, buffer: Buffer, index: tuple[Index, ...], lanes: LaneMap) -> bool:
-        """Return whether something may read what others write beyond the active lanes of a register vector."""
+        """Return whether a statement may read elements that another statement writes beyond the active lanes of a
+        register vector.
+        """
         beyond = self.beyond(index, lanes)
         use = self.use_of(buffer) if beyond else None
         read = [(x, y) for x in use.reads[buffer] for y in beyond if may_meet(x, y)] if use is not None else []
         return use is not None and any(may_meet(x, y, z) for x, y in read for z in use.writes[buffer])
 
     def is_filled_beyond(self, buffer: Buffer, index: tuple[Index, ...], lanes: LaneMap) -> bool:
-        """Return whether some statement may write other values than zeros beyond the active lanes."""
+        """Return whether some statement may write values other than zero beyond the active lanes."""
         beyond = self.beyond(index, lanes)
         use = self.use_of(buffer) if beyond else None
         return use is not None and any(may_meet(x, y) for x in use.fills[buffer] for y in beyond)
@@ -267,7 +271,7 @@ class _Vectorise(ScopedRewriter):
         """Return whether inactive lanes of a value add nothing to a sum.
 
         Inactive lanes of memory read as zero. Registers hold zeros in these lanes, because the statements that fill
-        them store zeros, unless others write there.
+        them store zeros, unless other statements write there.
         """
         if isinstance(v, Load):
             filled = v.buffer.scope == "register" and self.is_filled_beyond(v.buffer, v.index, lanes)
@@ -281,7 +285,9 @@ class _Vectorise(ScopedRewriter):
         return linear and all(self.is_zero_beyond(x, lanes) for x in children(v) if isinstance(x, Value))
 
     def moved_lanes(self, body: Stmt) -> dict[Buffer, int]:
-        """Return the most iterations of a loop over lanes in ``body`` that moves each array into another."""
+        """Return, for each array, the maximum iterations of a loop over lanes in ``body`` that copies it to another
+        array.
+        """
         most: dict[Buffer, int] = {}
         for loop in loops_of(body):
             if loop.var.name != self.name or not (loop.lo.is_const and loop.hi.is_const):
@@ -314,7 +320,7 @@ class _Vectorise(ScopedRewriter):
             return self._For(loop)
 
     def require_lanes(self, loop: For) -> None:
-        """Raise NotVector where a statement on all lanes comes before one that an earlier lane depends on."""
+        """Raise NotOrdered if a statement on all lanes precedes a statement that an earlier lane depends on."""
         sites = sites_of(loop, self.ranges, allocated=True)
         for a, b in conflicts(sites):
             if a.private and any(Distances(a.access, b.access, self.ranges).may({loop.var: x}) for x in (1, -1)):
@@ -383,8 +389,8 @@ class _Vectorise(ScopedRewriter):
 def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Kernel:
     """Replace the loops named ``loop`` (at most ``lanes`` iterations each) by vector statements.
 
-    If ``strict``, ConfigError for a loop that cannot be vectorised or does not exist; otherwise such a loop is left
-    alone.
+    If ``strict``, ConfigError for a loop that cannot be vectorised or does not exist; otherwise such a loop is
+    unchanged.
 
     Before::
 
