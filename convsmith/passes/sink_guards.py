@@ -20,8 +20,6 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
 from convsmith.passes.simplify import simplify_stmt
 
-Allocation, Loop = Alloc, For
-"""Within a rewriter, ``Alloc`` and ``For`` are its methods."""
 
 
 class _SinkGuards(ScopedRewriter):
@@ -53,7 +51,7 @@ class _SinkGuards(ScopedRewriter):
         """Return the parts of ``cond`` without which a ``store`` in a ``nest`` would leave its buffer."""
         ranges = dict(self.ranges)
         for x in statements_of(nest):
-            if isinstance(x, Loop):
+            if isinstance(x, For):
                 ranges[x.var] = loop_range(x, ranges)
         bounds = (c for i, n in zip(store.index, store.buffer.shape) for c in (i >= 0, i < n))
         required = {simplify(c, ranges) for c in bounds}
@@ -107,7 +105,7 @@ def _first_values(s: Alloc) -> Sequence[Stmt]:
 
 @stages(*LOOPS)
 def sink_guards(kernel: Kernel) -> Kernel:
-    """Move conditions from around several statements to each of them, and drop conditions that initialisations do not need.
+    """Move conditions from around several statements to each of them, and drop them from initialisations.
 
     Before::
 
