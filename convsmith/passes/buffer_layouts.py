@@ -1,4 +1,4 @@
-"""Layouts that a buffer of a kernel may be given: blocks as dims of their own, longer rows, and rotated rows."""
+"""Layouts that `set_layout` can give to a buffer: blocks as dims of their own, longer rows, and rotated rows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from convsmith.passes.relocate import Place
 
 
 class BufferLayout(Protocol):
-    """A layout, which says where the elements of a buffer lie; ``in_place`` where they stay where they are."""
+    """A layout, which determines the places of a buffer's elements; ``in_place`` if no element moves in memory."""
 
     in_place: bool
 
     def of(self, old: Buffer) -> tuple[Buffer, Callable[[Place], Place]]:
-        """Return the buffer that takes the place of ``old``, and the function from an index there to the new one."""
+        """Return the buffer that replaces ``old``, and the function from an index of ``old`` to an index of the new
+        buffer.
+        """
 
 
 @dataclass(frozen=True)
 class BlockDims:
     """One dim for each block: ``digits`` are pairs of a dim and a size, and the first digit of a dim is outermost.
 
-    The memory stays as it is. Where loops are tiled as the layout is blocked, each digit is the variable of one loop,
-    and the footprint of a tile is a number of whole blocks.
+    The memory does not change. If loops are tiled like the blocks of the layout, each digit is the variable of one
+    loop, and the footprint of a tile consists of whole blocks.
     """
 
     digits: tuple[tuple[int, int], ...]
@@ -80,9 +82,9 @@ def _weight(digits: tuple[tuple[int, int], ...], n: int) -> int:
 
 @dataclass(frozen=True)
 class LongRows:
-    """Rows, the elements that lie side by side in memory, with room for ``elements`` more each.
+    """Rows (runs of contiguous elements) with room for ``elements`` more each.
 
-    The elements of a column of shared memory then lie in different banks.
+    The elements of a column of shared memory are then in different banks.
     """
 
     elements: int
@@ -99,13 +101,13 @@ class LongRows:
 
 
 def _require_rows(old: Buffer) -> None:
-    """Raise ConfigError where ``old`` has no rows in memory."""
+    """Raise ConfigError if ``old`` has no rows in memory."""
     if old.in_registers:
         raise ConfigError("scope", f"set_layout: {old} is in registers; legal are buffers in memory, which have rows")
 
 
 def _padded(blocks: tuple[LayoutBlock, ...], elements: int) -> tuple[LayoutBlock, ...]:
-    """Return dense blocks, of which the innermost that is longer than 1 has room for ``elements`` more."""
+    """Return dense blocks; the innermost block longer than 1 has room for ``elements`` more."""
     out: list[LayoutBlock] = []
     stride, row = 1, False
     for b in sorted(blocks, key=lambda b: b.stride):
@@ -119,10 +121,10 @@ def _padded(blocks: tuple[LayoutBlock, ...], elements: int) -> tuple[LayoutBlock
 
 @dataclass(frozen=True)
 class RotatedRows:
-    """Rows of which each is rotated by one part of ``elements`` more than the row before it.
+    """Rows, each of which is rotated by one part of ``elements`` more than the row before it.
 
-    The elements of a column of shared memory then lie in different banks. The memory has no gaps, and a part stays
-    whole, so that a vector of ``elements`` is one access.
+    The elements of a column of shared memory are then in different banks. The memory has no gaps, and a part is not
+    divided, so that a vector of ``elements`` is one access.
     """
 
     elements: int
@@ -132,7 +134,7 @@ class RotatedRows:
         return f"rows rotated by {self.elements}"
 
     def row(self, blocks: Iterable[LayoutBlock]) -> LayoutBlock:
-        """Return the rows of a buffer of these ``blocks``; ConfigError where they are no whole number of parts."""
+        """Return the rows of a buffer of these ``blocks``; ConfigError unless they are a whole number of parts."""
         nearest = min((b for b in blocks if b.size > 1), key=lambda b: b.stride, default=None)
         if self.elements < 1 or nearest is None or nearest.stride != 1 or nearest.size % self.elements:
             found = "one element" if nearest is None else f"{nearest.size} elements {nearest.stride} apart"

@@ -3,8 +3,8 @@
 Each task computes its loop variables by division.  Pieces of a partitioned loop, and bounds that depend on outer loops,
 become conditions.  A loop may end at a size of the kernel.  A host thread runs a range of the task loop.
 
-The rewrite relies on iterations of a parallel loop having no order, which ``bind`` asks of the dependence test, also
-of loops that follow each other as pieces.  All pieces must hold the same parallel loops.
+The rewrite requires that iterations of a parallel loop have no order; ``bind`` checks this with the dependence test,
+also for consecutive loops that are pieces of one. All pieces must contain the same parallel loops.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Bounds = tuple[int, Index]
 
 
 def are_pieces(loops: Sequence[For]) -> bool:
-    """Return whether loops that follow each other are pieces of one: they have one variable, and no value in common."""
+    """Return whether consecutive loops are pieces of one loop: they have the same variable, and no value in common."""
     if len(loops) == 1:
         return True
     ends = [(x.lo, x.hi) for x in loops]

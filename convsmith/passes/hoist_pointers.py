@@ -1,7 +1,7 @@
 """Hoist loads of pointers out of loops that do not change them.
 
-After unrolling, a remaining loop contains one such load per pixel; each is hoisted, and its target gets a buffer of its
-own.
+After unrolling, a remaining loop contains one such load per pixel; each load is hoisted, and its target gets its own
+buffer.
 """
 
 from __future__ import annotations

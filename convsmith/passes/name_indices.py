@@ -1,4 +1,4 @@
-"""Code motion of indices: loop-invariant ones leave their loops, and common subexpressions are computed once."""
+"""Code motion of indices: hoists loop-invariant indices, and computes common subexpressions once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _LeaveLoops(Rewriter):
 
 
 class _ShareIndices(Rewriter):
-    """Names common subexpressions where their own variables are in scope."""
+    """Names common subexpressions at the innermost place where all their variables are in scope."""
 
     def __init__(self, fresh: Fresh) -> None:
         super().__init__()

@@ -1,17 +1,17 @@
-"""Whether a rewrite keeps the order in which accesses touch an element.
+"""The test whether a rewrite keeps the order in which accesses touch an element.
 
 A rewrite that changes the order of iterations or statements gives each access a new path
-(:mod:`convsmith.passes.accesses`).  Paths are compared entry by entry: positions as numbers, loops by their iterations.
+(:mod:`convsmith.passes.accesses`). Paths are compared entry by entry: positions as numbers, loops by their iterations.
 If one of two accesses of a buffer writes, iterations that touch the same element must keep their order.
 
 A sum, ``x[i] = x[i] + e``, has the same value in any order of its terms: exactly for integers, up to rounding for
-floats.  The rewrites that bring a reduction into the order of the config change the order of sums: reorder, sink,
-block_reduction, and vectorise where it adds lanes up.  All others keep it.
+floats. The rewrites that establish the config's order of a reduction change the order of sums: reorder, sink,
+block_reduction, and vectorise if it adds lanes up. All other rewrites keep it.
 
-These passes keep the order of everything, and ask nothing: tile, tile_ends, fuse and coalesce (the new loops run
-through the same iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of an
-iteration follow each other as the iterations do), restrict, solve and skip_zero (iterations that do nothing go away),
-hoist_pointers and name_indices (only look-ups of pointers and indices move).
+The following passes keep the order of all accesses, and need no test: tile, tile_ends, fuse and coalesce (the new loops
+run through the same iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of
+an iteration follow each other as the iterations do), restrict, solve and skip_zero (only iterations without effect are
+removed), hoist_pointers and name_indices (only loads of pointers and computations of indices move).
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def require_order(
     sums: bool = False,
     among: Callable[[Site, Site], bool] = lambda a, b: True,
 ) -> None:
-    """Raise ConfigError where accesses of one element change their order under ``new_path``.
+    """Raise ConfigError if accesses of one element change their order under ``new_path``.
 
-    ``what`` is the rewrite, ``ranges`` are of the variables around the statement of the ``sites``.  With ``sums``, the
-    order within a sum may change.  Pairs that are not ``among`` those asked are passed over.
+    ``what`` is the rewrite, ``ranges`` are the ranges of the variables around the statement of the ``sites``. With
+    ``sums``, the order within a sum may change. Only pairs for which ``among`` holds are checked.
     """
     for a, b in conflicts(sites, sums):
         if not among(a, b):
@@ -72,9 +72,9 @@ def require_order(
 
 
 def require_nest_order(what: str, old: Sequence[For], new: Sequence[For], ranges: Ranges) -> None:
-    """Raise ConfigError where the loops ``old`` of a perfect nest cannot stand in the order ``new``.
+    """Raise ConfigError if the loops ``old`` of a perfect nest cannot be put in the order ``new``.
 
-    The order of sums may change.  ``ranges`` are of the variables around the nest.
+    The order of sums may change. ``ranges`` are the ranges of the variables around the nest.
     """
     kinds = [loop.kind == "parallel" for loop in new]
     if kinds != sorted(kinds, reverse=True):
@@ -97,9 +97,10 @@ def is_only_sum(s: Store) -> bool:
 
 
 def meet_outside(parts: Sequence[Stmt], whole: Stmt) -> bool:
-    """Return whether several ``parts`` of a statement access a buffer that one writes and the ``whole`` does not own.
+    """Return whether several ``parts`` of a statement access a buffer that one of them writes and the ``whole`` does
+    not own.
 
-    This is a quick test: where one part alone uses such buffers, parts cannot change their order wrongly.
+    This is a quick test: if only one part uses shared buffers, the order of the parts does not matter.
     """
     written = written_in(whole) - {x.buffer for x in statements_of(whole) if isinstance(x, Alloc)}
     if not written:
@@ -115,10 +116,10 @@ def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
 
 
 def require_order_in_passes(what: str, loop: For, count: int, pieces: int, ranges: Ranges) -> None:
-    """Raise ConfigError where a reduction cannot run around the ``count`` outermost loops of ``loop``.
+    """Raise ConfigError if a reduction cannot be moved around the ``count`` outermost loops of ``loop``.
 
     The outermost loops hold a block: a start, loops over the ``pieces`` of the reduction, and statements that finish.
-    In the new order, the start runs in the first iteration of the reduction only, the statements that finish in the
+    In the new order, the start runs only in the first iteration of the reduction, and the final statements only in the
     last.
     """
     sites = sites_of(loop, ranges)
@@ -148,9 +149,9 @@ def require_sum(what: str, acc: Buffer, start: Stmt, terms: For) -> None:
 
 
 def require_independent_pieces(what: str, pieces: Sequence[For], ranges: Ranges) -> None:
-    """Raise ConfigError where pieces of one parallel loop, which run at once, touch an element that one of them writes.
+    """Raise ConfigError if pieces of one parallel loop, which run at once, touch an element that one of them writes.
 
-    ``ranges`` are of the variables around the pieces.
+    ``ranges`` are the ranges of the variables around the pieces.
     """
     if len(pieces) > 1:
         require_independent(what, sites_of(Block(tuple(pieces)), ranges), ranges, lambda a, b: a.path[0] != b.path[0])
@@ -159,7 +160,7 @@ def require_independent_pieces(what: str, pieces: Sequence[For], ranges: Ranges)
 def require_independent(
     what: str, sites: Sequence[Site], ranges: Ranges, among: Callable[[Site, Site], bool]
 ) -> None:
-    """Raise ConfigError where two accesses ``among`` the pairs asked touch an element that one of them writes."""
+    """Raise ConfigError if two accesses for which ``among`` holds touch an element that one of them writes."""
     for a, b in conflicts(sites):
         if among(a, b):
             distances = Distances(a.access, b.access, ranges, a.private)
@@ -168,7 +169,7 @@ def require_independent(
 
 
 def conflicts(sites: Sequence[Site], sums: bool = False) -> Iterator[tuple[Site, Site]]:
-    """Yield pairs of accesses of one memory, of which one writes; with ``sums``, but for those within one sum."""
+    """Yield pairs of accesses of one memory, one of which writes; with ``sums``, except for pairs within one sum."""
     for a, b in combinations_with_replacement(sites, 2):
         if a.storage is b.storage and (a.access.is_write or b.access.is_write):
             if not (sums and a.is_sum and b.is_sum) and not (a.is_atomic and b.is_atomic):
@@ -208,7 +209,7 @@ def _tuple(values: Iterable[object]) -> str:
 
 
 def _compared(paths: tuple[NewPath, NewPath], own: Sequence[LoopBounds]) -> list[tuple[object, object]]:
-    """Return the entries that decide which of two paths comes first; an ``own`` loop decides nothing."""
+    """Return the entries that decide which of two paths comes first; an ``own`` loop is skipped."""
     out: list[tuple[object, object]] = []
     for x, y in zip(*paths):
         if isinstance(x, int):
@@ -223,7 +224,7 @@ def _compared(paths: tuple[NewPath, NewPath], own: Sequence[LoopBounds]) -> list
 def _reversals(
     distances: Distances, old: tuple[Path, Path], new: tuple[NewPath, NewPath], direction: int
 ) -> Iterator[_Signs]:
-    """Yield signs of distances for which one access comes before the other in the old paths and not in the new ones.
+    """Yield signs of distances for which one access comes first in the old paths, but not in the new paths.
 
     Direction 1 is a before b, -1 is b before a.
     """
@@ -241,7 +242,7 @@ def _reversals(
 
 
 def _later(distances: Distances, signs: _Signs, new: tuple[NewPath, NewPath], direction: int) -> Iterator[_Signs]:
-    """Yield signs, more of them, for which the access that came first comes later, or at the same time."""
+    """Yield extended signs for which the access that came first comes later, or at the same time."""
     for x, y in zip(*new):
         if isinstance(x, int) or isinstance(y, int):
             assert isinstance(x, int) and isinstance(y, int)

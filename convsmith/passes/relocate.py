@@ -1,4 +1,4 @@
-"""Accesses of another buffer, at another place."""
+"""A rewriter that makes statements access another buffer, at another place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Place = tuple[Index, ...]
 
 
 def with_slots(old: Buffer, count: int) -> Buffer:
-    """Return ``old`` with a first dim, of ``count`` slots that have the layout of ``old``, one behind the other."""
+    """Return ``old`` with a leading dim of ``count`` slots, which have the layout of ``old`` and are adjacent in
+    memory.
+    """
     blocks = (LayoutBlock(0, count, old.size), *(b._replace(dim=b.dim + 1) for b in old.blocks))
     return Buffer(old.name, old.dtype, (count, *old.shape), blocks, old.scope)
 

@@ -1,4 +1,4 @@
-"""Give a buffer another layout: every access of it moves to the place that its element has there."""
+"""Give a buffer another layout: every access moves to the new place of its element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convsmith.passes.scope import with_body
 
 @stages(*LOOPS)
 def set_layout(kernel: Kernel, buffer: str, layout: BufferLayout) -> Kernel:
-    """Give ``buffer`` a ``layout``; a parameter, whose elements lie where the caller has them, takes a layout in place.
+    """Give ``buffer`` a ``layout``; a parameter, whose memory belongs to the caller, takes only layouts in place.
 
     Before::
 

@@ -21,7 +21,6 @@ from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
 from convsmith.passes.simplify import simplify_stmt
 
 
-
 class _SinkGuards(ScopedRewriter):
     def __init__(self) -> None:
         super().__init__()
