@@ -42,10 +42,12 @@ def test_a_rewriter_reaches_every_part(part: str) -> None:
     ("value", "x", "arm"),
     [
         ("(a[1] if x >= 1 else 2.0)", 1, "a[1]"), ("(a[1] if x >= 1 else 2.0)", 0, "2.0"),
-        ("(a[1]{4} if x >= 1 else 2.0)", 1, "a[1]{4}"), ("(a[1]{4} if x >= 1 else 2.0)", 0, "repeat(2.0, 4)"),
+        ("(a[1]{4} if x >= 1 else 2.0)", 1, "a[1]{4}"), ("(a[1]{4} if x >= 1 else 2.0)", 0, "2.0"),
+        ("(a[1]{4} if x >= 1 else 2.0) + a[4]{4}", 0, "repeat(2.0, 4) + a[4]{4}"),
     ],
 )  # fmt: skip
 def test_conditions_that_are_decided(value: str, x: int, arm: str) -> None:
+    """The arm that is left has the lanes of the choice, except that a store itself writes a scalar to all lanes."""
     lanes = "{4}" if "{4}" in value else ""
     loop = parse_kernel(f"{HEAD}b[0]{lanes} = {value}\n").body
     assert str(substitute(loop.body, {Var("x"): as_index(x)})) == f"b[0]{lanes} = {arm}"  # type: ignore[attr-defined]
