@@ -180,20 +180,21 @@ class KernelSchedule(Schedule):
 
     def tile(
         self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register"),
-        *, tail: str = "guard",
+        ends: tuple[int, int] | None = None, *, tail: str = "guard",
     ) -> tuple[Loop, Loop]:  # fmt: skip
         """Split ``loop`` by ``size``, and return the loop over tiles and that over the iterations of a tile.
 
         The ``tail`` is what becomes of the last tile, where it has fewer iterations than the others: with ``guard`` it
         is shorter, with ``round`` it has all iterations, of which the added ones store nothing, and with ``peel`` it
-        becomes a nest of its own, of which the two loops stand for those of either nest.
+        becomes a nest of its own, of which the two loops stand for those of either nest. With ``ends``, the first and
+        the last tile have these sizes, and all others are whole.
         """
         if tail not in TAILS:
             raise UsageError(f"tile: tail={shown(tail)} is not legal; legal are {choices(tail, TAILS)}", code="tail")
         with self._step("tile", loop):
             _require_count("tile", loop, size)
             whole = super().extend(loop, size) if tail == "round" else loop
-            made = super().tile(whole, size, parts, levels)
+            made = super().tile(whole, size, parts, levels, ends)
             if tail == "peel":
                 self.run(partition, (made[0],), PIECES)
         self._became((loop,), made)

@@ -36,7 +36,6 @@ from convsmith.passes.spread_lanes import run_name, spread_lanes
 from convsmith.passes.stage import stage
 from convsmith.passes.tensor_copies import MappedCopy, tensor_copies
 from convsmith.passes.tile import tile
-from convsmith.passes.tile_ends import tile_ends
 from convsmith.schedule.loops import Loop, fused_name
 
 WRITTEN = ".w"
@@ -92,30 +91,18 @@ class Schedule:
     # -- Loops --------------------------------------------------------------------------------------------------------
 
     def tile(
-        self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register")
-    ) -> tuple[Loop, Loop]:
+        self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register"),
+        ends: tuple[int, int] | None = None,
+    ) -> tuple[Loop, Loop]:  # fmt: skip
         """Split ``loop`` by ``size``, and return the loop over tiles and that over the iterations of a tile.
 
         ``parts`` are letters that tell readers of the IR what the two loops are; one without a letter keeps the name of
-        ``loop``. ``levels`` are those of their tiles. The last tile may be shorter.
+        ``loop``. ``levels`` are those of their tiles. The last tile may be shorter; with ``ends``, the first and the
+        last tile have these sizes.
         """
-        outer, inner = self._parts(loop, size, parts, levels)
-        self.run(tile, loop, size, outer, inner)
-        return outer, inner
-
-    def tile_ends(
-        self, loop: Loop, sizes: tuple[int, int, int], parts: Sequence[str], levels: tuple[str, str]
-    ) -> tuple[Loop, Loop]:
-        """Split ``loop`` into tiles of three ``sizes``: the first, all others, and the last. Return as `tile` does."""
-        outer, inner = self._parts(loop, sizes[1], parts, levels)
-        self.run(tile_ends, loop, sizes, outer, inner)
-        return outer, inner
-
-    def _parts(
-        self, loop: Loop, size: int, parts: Sequence[str], levels: tuple[str, str]
-    ) -> tuple[Loop, Loop]:  # fmt: skip
         self._taken.discard(loop.name)
         outer, inner = (self._name(f"{loop.of}.{letter}" if letter else loop.name) for letter in parts)
+        self.run(tile, loop, size, outer, inner, *([ends] if ends else ()))
         _, of, dims, role, _, extent, each, is_tiled = loop
         return (
             Loop(outer, of, dims, role, levels[0], -(-extent // size), each * size, True),

@@ -33,7 +33,6 @@ from convsmith.passes.sink import sink
 from convsmith.passes.solve import solve
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
-from convsmith.passes.tile_ends import tile_ends
 from convsmith.passes.transpose import transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
@@ -157,7 +156,7 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
     "sums-in-passes": (
         "kernel k(a: f32[9, 7], b: f32[5])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n      acc[] = 1.0\n"
         "      for k in 0 .. 7:\n        acc[] = acc[] + a[i, k] * b[i]\n      b[i + 1] = acc[]\n",
-        lambda k: block_reduction(tile_ends(k, "k", (3, 2, 2), "p", "k"), "p", ("i",), SUMS),
+        lambda k: block_reduction(tile(k, "k", 2, "p", "k", (3, 2)), "p", ("i",), SUMS),
         "block_reduction(p): b[i + 1] = ... and ... b[i]: iteration (i) = (1) reads what (0) writes, and must come "
         "after it",
     ),
@@ -165,7 +164,7 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
         "kernel k(a: f32[4, 3], b: f32[4], c: f32[9])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n"
         "      acc[] = 1.0\n      for k in 0 .. 3:\n        acc[] = acc[] + a[i, k]\n        c[i + k] = a[i, k]\n"
         "      b[i] = acc[]\n",
-        lambda k: block_reduction(tile_ends(k, "k", (1, 1, 1), "p", "k"), "p", ("i",), SUMS),
+        lambda k: block_reduction(tile(k, "k", 1, "p", "k", (1, 1)), "p", ("i",), SUMS),
         "block_reduction(p): c[i + k + p + 1] = ... and c[i + k] = ...: iteration (i) = (1) writes what (0) writes, "
         "and must come after it",
     ),
@@ -286,7 +285,7 @@ def test_a_loop_over_sums_has_no_partial_sums() -> None:
         lambda k: reorder(k, ("j", "i")), lambda k: tile(k, "i", 2, "i.o", "i.i"), lambda k: fuse(k, "i", "j", "i_j"),
         lambda k: residue(k, "i", 2, "i.r"), lambda k: cut(k, "i", (1,)), lambda k: fission(k, ("i",)),
         lambda k: rfactor(k, "i"), lambda k: block_reduction(k, "j", ("i",)), lambda k: solve(k, "i"),
-        lambda k: stage(k, "a", "i"), lambda k: tile_ends(k, "i", (1, 1, 1), "p", "q"),
+        lambda k: stage(k, "a", "i"), lambda k: tile(k, "i", 1, "p", "q", (1, 1)),
     ],
 )  # fmt: skip
 def test_all_loops_of_a_name_are_rewritten(rewrite: Rewrite) -> None:

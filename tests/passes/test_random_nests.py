@@ -51,7 +51,6 @@ from convsmith.passes.sink import sink
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
-from convsmith.passes.tile_ends import tile_ends
 from convsmith.passes.transpose import transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
@@ -288,7 +287,7 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
         "reversed": lambda k: reorder(k, tuple(reversed(names[: r.randint(2, 3)]))),
         "sink": lambda k: sink(k, some(r, names)),
         "tile": lambda k: tile(k, one, size, f"{new}o", f"{new}i"),
-        "tile_ends": lambda k: tile_ends(k, one, ends, f"{new}o", f"{new}i"),
+        "tile-ends": lambda k: tile(k, one, ends[1], f"{new}o", f"{new}i", ends[::2]),
         "fuse": lambda k: fuse(k, one, following, f"{new}f"),
         "coalesce": lambda k: coalesce(flatten(k), one, following, f"{new}c"),
         "residue": lambda k: residue(k, one, size, f"{new}r"),
@@ -297,7 +296,7 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
         "rfactor": lambda k: rfactor(k, one, r.choice((1, 4))),
         "block_reduction": lambda k: block_reduction(k, names[-1], outer),
         "block_reduction-ends": lambda k: block_reduction(
-            tile_ends(k, names[-1], ends, f"{new}e", names[-1]), f"{new}e", outer
+            tile(k, names[-1], ends[1], f"{new}e", names[-1], ends[::2]), f"{new}e", outer
         ),
         "block_reduction-given": lambda k: block_reduction(k, names[-1], tuple(names[:-1]), sums, (place,)),
         "drain": lambda k: drain(k, chain, ".w"),

@@ -20,7 +20,7 @@ from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of
 from convsmith.passes.bind import bind
 from convsmith.passes.block_reduction import block_reduction
-from convsmith.passes.tile_ends import tile_ends
+from convsmith.passes.tile import tile
 
 ROW = """\
 kernel k(a: f32[9], b: f32[9])
@@ -58,7 +58,7 @@ def in_tiles() -> Kernel:
 def test_a_reduction_of_a_length_known_at_the_call_is_summed_in_passes(n: int) -> None:
     with interning():
         kernel = in_tiles()
-        tiled = tile_ends(kernel, "k", (2, 4, 5), "p", "k")
+        tiled = tile(kernel, "k", 4, "p", "k", (2, 5))
         kept = block_reduction(tiled, "p", ("c",), SUMS)
         assert kept.params == (*kernel.params, SUMS)
         assert [x.var.name for x in loops_of(kept.body)] == ["p", "c", "k"] * 3
@@ -71,22 +71,32 @@ def test_a_reduction_of_a_length_known_at_the_call_is_summed_in_passes(n: int) -
             assert arrays["b"].tolist() == wanted.tolist()
 
 
-def test_other_lengths_are_refused() -> None:
-    message = r"tile_ends: loop {} runs 0 .. {}; legal are {} \+ {} iterations, and any number of tiles of {} between"
+def test_every_iteration_is_in_one_tile() -> None:
     with interning():
-        tile_ends(parse_kernel(ROW), "i", (4, 2, 5), "o", "i")
+        tiled = tile(parse_kernel(ROW), "i", 2, "o", "i", (4, 1))
+        assert str(tiled).splitlines()[1:] == [
+            "  for o in 0 .. 1:", "    for i in 0 .. 4:", "      b[i] = a[i]",
+            "  for o in 0 .. 2:", "    for i in 0 .. 2:", "      b[i + o * 2 + 4] = a[i + o * 2 + 4]",
+            "  for o in 0 .. 1:", "    for i in 0 .. 1:", "      b[i + 8] = a[i + 8]",
+        ]  # fmt: skip
+
+
+def test_other_lengths_are_refused() -> None:
+    message = r"tile: loop {} runs 0 .. {}; legal are {} \+ {} iterations, and any number of tiles of {} between"
+    with interning():
+        tile(parse_kernel(ROW), "i", 2, "o", "i", (4, 5))
         for sizes in ((5, 1, 5), (2, 2, 2)):
             with pytest.raises(ConfigError, match=message.format("i", 9, sizes[0], sizes[2], sizes[1])):
-                tile_ends(parse_kernel(ROW), "i", sizes, "o", "i")
+                tile(parse_kernel(ROW), "i", sizes[1], "o", "i", sizes[::2])
         with pytest.raises(ConfigError, match=message.format("k", "n", 1, 1, 1)):
-            tile_ends(parse_kernel(SUM), "k", (1, 1, 1), "o", "k")
+            tile(parse_kernel(SUM), "k", 1, "o", "k", (1, 1))
         with pytest.raises(ConfigError, match="a tile has at least one iteration"):
-            tile_ends(parse_kernel(ROW), "i", (4, 1, 0), "o", "i")
+            tile(parse_kernel(ROW), "i", 1, "o", "i", (4, 0))
 
 
 def test_memory_that_does_not_fit_the_sums_is_refused() -> None:
     with interning():
-        tiled = tile_ends(in_tiles(), "k", (2, 4, 5), "p", "k")
+        tiled = tile(in_tiles(), "k", 4, "p", "k", (2, 5))
         for memory, message in (
             (make_buffer("sums", F32, (3,)), "sums has 1 dims of f32; expected 1 of s32, for sums at [c]"),
             (make_buffer("sums", S32, (3, 1)), "sums has 2 dims of s32; expected 1 of s32, for sums at [c]"),
