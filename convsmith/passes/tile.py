@@ -58,7 +58,7 @@ class _Tile(LoopRewriter):
         return For(self.outer, as_index(0), count, For(self.inner, as_index(0), size, body, loop.kind), loop.kind)
 
     def least(self, e: Index) -> int:
-        """Return the least value of ``e``; nothing is known of sizes of the kernel."""
+        """Return the least value of ``e``, given no bounds on sizes of the kernel."""
         sizes = {v: (-INFINITE, INFINITE) for v in variables_of(e)}
         return interval(e, {**sizes, **self.ranges})[0]
 
@@ -86,7 +86,7 @@ def tile(
               dst[i.i + i.o * 4] = a[i.i + i.o * 4]
     """
     require_loops(kernel, (loop,), "tile")
-    if min(size, *(ends or ())) < 1:
+    if min((size, *(ends or ()))) < 1:
         sizes = size if ends is None else (ends[0], size, ends[1])
         raise ConfigError("tile-size", f"tile: loop {loop} by {sizes}; a tile has at least one iteration")
     return with_body(kernel, _Tile(loop, size, outer, inner, ends).stmt(kernel.body))

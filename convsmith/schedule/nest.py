@@ -254,12 +254,10 @@ class _NestBuilder:
 
     def split(self, loop: Loop, splits: Sequence[Split]) -> None:
         """Split ``loop``, then what is within each of its tiles."""
-        made, ends = [loop], [size for n, size in self.config.tiles_at("ends") if n == loop.of]
+        made, found = [loop], [size for n, size in self.config.tiles_at("ends") if n == loop.of]
+        ends = (found[0], found[1]) if found else None
         for size, letters, levels in splits:
-            if ends:
-                made[-1:] = self.s.tile_ends(made[-1], (ends[0], size, ends[1]), letters, levels)
-            else:
-                made[-1:] = self.s.tile(made[-1], size, letters, levels)
+            made[-1:] = self.s.tile(made[-1], size, letters, levels, ends)
         self.parts[loop.of] = made
 
 
