@@ -31,6 +31,7 @@ from typing import Any, Literal, get_args
 
 from convsmith.codegen.decode import decoder
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import cached_property
 from convsmith.diag.settings import MOST_THREADS
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import DTYPES, POINTERS
@@ -273,12 +274,12 @@ class Artifact:
     address_bits: int = 64
     plan: Any = field(default=None, compare=False, repr=False)
 
-    @property
+    @cached_property
     def steps(self) -> dict[str, Entry]:
         """The entries of every call, in order."""
         return {name: entry for name, entry in self.entries.items() if not entry.packing}
 
-    @property
+    @cached_property
     def packs(self) -> dict[str, tuple[str, ...]]:
         """Names of the packing entries, in order, by the tensor that they pack."""
         packing_entries: dict[str, tuple[str, ...]] = {}

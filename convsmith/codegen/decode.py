@@ -58,6 +58,7 @@ def _record(kind: Any) -> Decoder:
     names = {f.name for f in fields(kind)}
     plain = [(name, hints[name]) for name in names if hints[name] in (str, int)]
     parts = [(name, decoder(hints[name])) for name in names - {name for name, _ in plain}]
+    check: Callable[[Any], None] | None = getattr(kind, "__post_init__", None)
 
     def decode(value: Any) -> Any:
         if _plain(dict, value).keys() != names:
@@ -65,7 +66,14 @@ def _record(kind: Any) -> Decoder:
         for name, type_ in plain:
             if type(value[name]) is not type_:
                 _plain(type_, value[name])
-        return kind(**{**value, **{name: part(value[name]) for name, part in parts}})
+        made = object.__new__(kind)  # all fields are given, and the constructor stores them one by one
+        stored = made.__dict__
+        stored.update(value)
+        for name, part in parts:
+            stored[name] = part(value[name])
+        if check is not None:
+            check(made)
+        return made
 
     return decode
 

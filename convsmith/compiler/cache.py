@@ -69,6 +69,7 @@ class DiskCache:
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
         self.limit = limit
+        self._folder = str(directory)
         self._above = directories_above(directory)
         self._warned = False
         self._stuck: set[str] = set()
@@ -171,8 +172,8 @@ class DiskCache:
             self._full = False
         return removed
 
-    def _path(self, key: str) -> Path:
-        return self.directory / f"{key}{_SUFFIX}"
+    def _path(self, key: str) -> str:
+        return f"{self._folder}{os.sep}{key}{_SUFFIX}"
 
     def _write(self, key: str, content: bytes) -> None:
         # The tempfile module holds a lock, on which a forked child would wait for ever.
@@ -192,7 +193,7 @@ class DiskCache:
         """
         try:
             problem = replaceable(self._above)
-            status = os.stat(self.directory)
+            status = os.stat(self._folder)
         except FileNotFoundError:
             return "none", problem or _MISSING
         except OSError as error:
@@ -205,7 +206,7 @@ class DiskCache:
         if problem := writable_by_others(status):
             return mode, problem
         # The mode is checked as well, because access() grants root everything.
-        if status.st_mode & stat.S_IRWXU != stat.S_IRWXU or not os.access(self.directory, os.W_OK | os.X_OK):
+        if status.st_mode & stat.S_IRWXU != stat.S_IRWXU or not os.access(self._folder, os.W_OK | os.X_OK):
             return mode, "cannot be written"
         return mode, ""
 
@@ -357,21 +358,27 @@ class _UnfitEntry(Exception):
     """The reason why a file is not a legal entry."""
 
 
-def _read_entry(path: Path) -> bytes:
+def _read_entry(path: str) -> bytes:
     """Return the content of a regular file that belongs to the user and has a legal size. Never blocks on a FIFO or
     device.
     """
     if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a device can have effects
         raise _UnfitEntry("is not a regular file")
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):  # replaced since the first check
             raise _UnfitEntry("is not a regular file")
         if status.st_uid != os.geteuid():
             raise _UnfitEntry(f"belongs to user {status.st_uid}")
         if status.st_size > _LARGEST_ENTRY:
             raise _UnfitEntry(f"has {status.st_size} bytes, more than the {_LARGEST_ENTRY} of the largest entry")
-        return file.read(status.st_size)
+        data = os.read(file, status.st_size)
+        while len(data) < status.st_size and (more := os.read(file, status.st_size - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(file)
 
 
 def _new_file(path: Path) -> int:
@@ -394,13 +401,13 @@ def _make_private(directory: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
-def _remove(path: Path) -> bool:
+def _remove(path: str | Path) -> bool:
     """Remove a file or an empty folder; return whether it is gone."""
     try:
-        if stat.S_ISDIR(path.lstat().st_mode):
-            path.rmdir()
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            os.rmdir(path)
         else:
-            path.unlink()
+            os.unlink(path)
     except OSError:
         return False
     return True
