@@ -1,13 +1,14 @@
 """The space of configs of several stages, a chain or a convolution with a fused depthwise one, as data.
 
 Its first dimensions are those of the stages together: which neighbours are fused, how many rows a kernel computes at
-once, and whether rows that two steps read are kept. The others are those of one statement, for each stage in turn.
+once, whether rows that two steps read are kept, and in which tiles channels are computed. The others are those of one
+statement, for each stage in turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
@@ -19,6 +20,7 @@ from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.fused import links
 from convsmith.schedule.plan import plan
 from convsmith.tune.chains import are_fusible, computes_near, config_of, stages_config
+from convsmith.tune.channel_tiles import in_channel_tiles
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS
 from convsmith.tune.fused import fused_config
@@ -48,7 +50,7 @@ class StagesSpace(ConfigSpace):
         self._is_near = isinstance(problem, Conv) and computes_near(problem)
         self._steps = [Steps(own, target, self.refused) for own in stages.problems]
         self._together: dict[str, Callable[[Config], Iterator[Config]]] = {
-            "joint": self._joints, "rows": self._rows, "halo": self._halos,
+            "joint": self._joints, "rows": self._rows, "halo": self._halos, "channels": self._channels,
         }  # fmt: skip
         first = stages_config(problem, target, threads)
         self.seeds = list(dict.fromkeys((first, *self._every_choice())))
@@ -141,6 +143,16 @@ class StagesSpace(ConfigSpace):
             if at:
                 halo = next(h for h in CONFIG_ROWS["halo"].legal if h != kept)
                 yield _chain(config.stages, [*places[:n], (at, halo), *places[n + 1 :]])
+
+    def _channels(self, config: Config) -> Iterator[Config]:
+        """Yield configs of a chain in which the channels of two fused stages are in tiles around those of rows."""
+        stages, places, ways = config.stages, _places(config), (False, *_ways(config), False)
+        rows = [link.place[1] or 1 for link in links(config)]
+        for n, (one, two) in enumerate(pairwise(self._stages.problems)):
+            if ways[n : n + 3] != (False, True, False) or not (isinstance(one, Conv) and isinstance(two, Conv)):
+                continue
+            for pair in in_channel_tiles(stages[n], stages[n + 1], one, two, rows[n]):
+                yield _chain([*stages[:n], *pair, *stages[n + 2 :]], places)
 
     def _of_stages(self, config: Config, dimension: str) -> Iterator[Config]:
         """Yield configs in which one stage is a step along ``dimension`` away."""

@@ -50,8 +50,9 @@ TARGETS = {t.name: t for t in (*_OTHERS, *LEVELS, generic_level())}
 class Row:
     """A kernel, and what it was when the row was written.
 
-    `kind` is "fixed" (a problem's line), "dynamic" (the same, for sizes of each call) or "micro" (a name). `text` and
-    `code` are hashes of the LLVM text and of the object code, which kernels for devices do not have here.
+    `kind` is "fixed" (a problem's line), "dynamic" (the same, for sizes of each call), "config" (a problem's line with
+    the config that the row gives) or "micro" (a name). `text` and `code` are hashes of the LLVM text and of the object
+    code, which kernels for devices do not have here.
     """
 
     kind: str
@@ -95,7 +96,7 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
         config = dynamic_config(plain, level, row.threads)
         return str(config), lower(plan(plain, config, level, requirements(problem, ()))).text
     plain = problem.canonical()
-    config = _default(plain, level, row.threads)
+    config = Config.parse(row.config) if row.kind == "config" else _default(plain, level, row.threads)
     return str(config), lower(plan_for(plain, config, level)).text
 
 

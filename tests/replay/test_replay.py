@@ -23,8 +23,8 @@ def test_every_kernel(row: Row) -> None:
 
 
 def test_rows_are_of_every_kind() -> None:
-    assert len(ROWS) == len({(r.kind, r.line, r.target, r.threads) for r in ROWS}) >= 500
-    assert {r.kind for r in ROWS} == {"fixed", "dynamic", "micro"}
+    assert len(ROWS) == len({(r.kind, r.line, r.target, r.threads, r.config) for r in ROWS}) >= 500
+    assert {r.kind for r in ROWS} == {"fixed", "dynamic", "config", "micro"}
     for text in ("--dir=BWD_D", "--dir=BWD_W", "--deconv", "--matmul", "--dt=bf16", "--dt=u8:s8", "zero-points",
                  "post-ops", "axb", "B", "g", "->"):  # fmt: skip
         assert any(text in row.line for row in ROWS), text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,20 @@ def test_steps_of_several_stages_are_exact(line: str, dimensions: tuple[str, ...
         *_, config = (c for c in of.neighbours(fused, dimension) if not of.refusal(c))
         kernel = cs.compile(line, config=str(config), threads=1)
         assert verify_kernel(kernel).detail == "exact", (dimension, config)
+
+
+def test_the_space_of_two_convolutions_contains_the_blocked_chain() -> None:
+    """Steps along rows, channels and the halo lead to tiles of both stages that pack what they read."""
+    line = "--stag=axb mb1ic8ih10oc32oh8kh3ph0 -> --dtag=axb mb1ic32ih8oc64oh8kh1"
+    of = StagesSpace(parse_problem(line).canonical(), target("avx2"), 1)
+    fused = next(c for c in of.seeds if "--at=" in str(c))
+    rows = next(c for c in of.neighbours(fused, "rows") if "--at=oh:4" in str(c))
+    found = [next(of.neighbours(c, "halo")) for c in of.neighbours(rows, "channels")]
+    for config in found:
+        assert verify_kernel(cs.compile(line, config=str(config), threads=1, target="avx2")).detail == "exact", config
+    one = r"--cache=oh:4,oc:16 --pack= --near=src\+oh:4,wei\+oc:16 --at=oh:4 --halo=recompute"
+    two = r"--cache=oc:24,oh:4 --pack= --near=wei\+oc:24"
+    assert re.search(f"{one} / .* {two}$", str(found[-1]))
 
 
 def test_steps_that_several_stages_cannot_take_are_refused_and_counted() -> None:
