@@ -17,9 +17,9 @@ from convsmith.statement.statement import Statement, View
 
 
 class BufferPlan(NamedTuple):
-    """A buffer: its ``name``, ``scope`` and ``lifetime``, and the loops in whose ``order`` it is read.
+    """A buffer: its ``name``, ``scope`` and ``lifetime``, and the ``order`` of the loops in which it is read.
 
-    ``elements`` of type ``dtype`` are those of memory; 0 where the rewrites decide how many there are.
+    ``elements`` counts the elements of type ``dtype``; 0 if the rewrites determine their number.
     """
 
     name: str
@@ -70,8 +70,8 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
 
 
 def packed_type(st: Statement, nest: Nest) -> str:
-    """Return the type to which packing converts the elements of B, or nothing: the one that the instruction asks for,
-    or that of narrow numbers where vectors hold whole bytes of them.
+    """Return the type to which packing converts the elements of B, or an empty string: the type that the instruction
+    requires, or the type of narrow numbers if vectors hold whole bytes of them.
     """
     if nest.unit.widens:
         return nest.unit.widens
@@ -80,7 +80,7 @@ def packed_type(st: Statement, nest: Nest) -> str:
 
 
 def _indexes(st: Statement, view: View, loop: Loop) -> bool:
-    """Return whether a loop moves a view; a residue class of the result also selects taps, and so weights."""
+    """Return whether a view depends on a loop; a residue class of the result also selects taps, and hence weights."""
     variables = {v for x in view.coords for v in variables_of(x)}
     used = {d.name: d.axis for d in st.dims if Var(d.name) in variables and d.size > 1}
     if loop.level == "class" and loop.role != "k":

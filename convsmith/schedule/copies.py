@@ -29,10 +29,10 @@ def is_packed(st: Statement, config: Config) -> bool:
 
 
 def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
-    """Return the loops over a tap and over a pixel, whole ones of the nest, that together index one dim of packed A,
-    with its length; none where A is not that of a gradient of the weights.
+    """Return the loops over a tap and over a pixel that together index one dim of packed A, with its length; None
+    unless A is the source of a gradient of the weights, and both loops are whole.
 
-    The rows that a tap meets are those of another one, moved.
+    The rows that a tap meets are the rows of another tap, shifted.
     """
     if len(st.factors) < 2 or st.constant or not is_packed(st, config):
         return {}
@@ -57,8 +57,9 @@ def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
 
 
 def copied_type(st: Statement, nest: Nest) -> str:
-    """Return the type of the elements of the padded copy of A: that of the sums where each element would be converted
-    before each of its products. The copy converts vectors, once. Lanes along pixels convert vectors in any case.
+    """Return the type of the elements of the padded copy of A: the type of the sums if each element would otherwise be
+    converted before each of its products. The copy converts vectors, once. With lanes along pixels, conversions work on
+    vectors in any case.
     """
     floats = dtype(st.a.dtype).kind == "float" and len(st.factors) > 1 and not st.a.filled
     return st.acc if floats and not nest.unit.dot and nest.lane.role == "n" else st.a.dtype
@@ -75,14 +76,14 @@ def window_dims(config: Config) -> tuple[str, ...]:
 
 
 def empty_terms(st: Statement, config: Config) -> int:
-    """Return the terms of the last instruction on a window that the copy fills up with zeros."""
+    """Return the terms of the last instruction on a window that the copy pads with zeros."""
     ((joined, terms),) = config.tiles_at("terms")
     sizes = {d.name: d.size for d in st.dims}
     return -prod(sizes[n] for n in fused_dims(config, joined)) % terms
 
 
 def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
-    """Return whether the padded copy of A has zeros for the terms that the last instruction on fragments lacks."""
+    """Return whether the padded copy of A has zeros for the missing terms of the last instruction on fragments."""
     is_padded = bool(nest.rows) and is_copied(st, config) and not has_windows(config)
     sizes = {d.name: d.size for d in st.dims}
     return (
@@ -91,7 +92,7 @@ def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
 
 
 def window_borders(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:
-    """Return the loops of a ``copy`` of windows that meet borders: over rows, pixels, and all but channels."""
+    """Return the loops of a ``copy`` of windows that may read padding: over rows, pixels, and all dims but channels."""
     rank, pixels = len(st.a.coords), fused_dims(config, _row_loop(nest))
     moved = {Var(n) for n in (*pixels, *window_dims(config))}
     rows = (copy.loops[dim] for dim, x in enumerate(st.a.coords) if not moved & variables_of(x))
@@ -99,7 +100,7 @@ def window_borders(st: Statement, config: Config, nest: Nest, copy: Copy) -> tup
 
 
 def _row_loop(nest: Nest) -> str:
-    """Return the loop along a row whose pixels a register tile holds."""
+    """Return the loop along a row of pixels that the register tile contains."""
     pixels = nest.rows or nest.pixels
     return pixels[-1].of if pixels else [x for x in nest.around if x.role == "m"][-1].of
 
@@ -109,9 +110,9 @@ def window_place(
 ) -> tuple[tuple[Loop, ...], tuple[Windows, Windows, bool]]:
     """Return the loops around the copy of windows, which is made in the last of them, and the arguments of the copy.
 
-    That loop is the innermost of those around the pixels of a row in whose iterations taps read no row twice; of a loop
-    between rows that several taps read, that is the one over cache tiles. A loop that runs once counts only if all do:
-    the zeros that fill up the copy are written once before the loop.
+    That loop is the innermost loop around the pixels of a row in whose iterations taps do not read a row twice; for
+    rows that several taps read, it is the loop over cache tiles. A loop that runs once counts only if all loops do. The
+    padding zeros of the copy are written once before the loop.
     """
     if not config.tiles_at("terms") or st.residues:
         raise ConfigError(

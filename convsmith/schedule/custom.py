@@ -1,10 +1,10 @@
-"""The schedule of a kernel at hand: what a user's function is given.
+"""The schedule of a kernel that a user's function receives.
 
-A primitive rewrites the kernel at once, so that an illegal one is refused where it is called, with the loop, the dim
-and the numbers. The schedule is then as it was before the call: the function may catch the error, and go on.
+A primitive rewrites the kernel immediately, so an illegal primitive is rejected where it is called, with the loop, the
+dim and the numbers. The schedule is then unchanged: the function may catch the error and continue.
 
-Loops are values. One that a primitive has replaced is refused from then on, with what stands in its place. A rewrite
-may make several loops of one, as splitting a nest at the border of an image does: the value stands for all of them.
+Loops are values. A loop that a primitive has replaced is rejected from then on, and the error names its replacement. A
+rewrite may copy a loop, as splitting a nest at the border of an image does; the value then denotes all copies.
 """
 
 from __future__ import annotations
@@ -58,16 +58,17 @@ from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement
 
 TAILS = ("guard", "round", "peel")
-"""The forms of the last tile of a loop that is no multiple of it: it is shorter, it is as long as the others but stores
-nothing beyond the end, or it has a nest of its own."""
+"""The treatments of the last tile of a loop that is not a multiple of the tile: it is shorter (``guard``), has full
+length but stores no element beyond the end (``round``), or has a separate nest (``peel``)."""
 PIECES = 8
 """Maximum number of pieces of a loop that is split."""
 
 
 class KernelSchedule(Schedule):
-    """A schedule of ``kernel``, the naive nest of ``problem``, for ``machine``; its loops are those of ``statements``.
+    """A schedule of ``kernel``, the naive nest of ``problem``, for ``machine``; its loops are the loops of
+    ``statements``.
 
-    ``print`` shows the kernel as it is now, ``steps`` are the rewrites so far.
+    ``print`` shows the kernel in its present form, ``steps`` are the rewrites so far.
     """
 
     def __init__(self, problem: Problem, machine: Machine, kernel: Kernel, statements: Sequence[Statement]) -> None:
@@ -86,7 +87,7 @@ class KernelSchedule(Schedule):
         return f"<schedule of {self.problem} for {self.machine.name} after {len(self.steps)} rewrites>"
 
     def record(self, *steps: Step) -> None:
-        """Rewrite the kernel by each of ``steps``, and record it."""
+        """Rewrite the kernel by each of ``steps``, and record the step."""
         for step in steps:
             super().record(step)
             try:
@@ -98,7 +99,8 @@ class KernelSchedule(Schedule):
 
     @contextmanager
     def _step(self, what: str, *loops: Loop) -> Iterator[None]:
-        """Run the ``with`` block, in which the primitive ``what`` rewrites ``loops``; undo all of it where it raises.
+        """Run the ``with`` block, in which the primitive ``what`` rewrites ``loops``; undo the primitive if the block
+        raises.
         """
         for loop in loops:
             self._check(what, loop)
@@ -111,7 +113,9 @@ class KernelSchedule(Schedule):
             raise
 
     def _check(self, what: str, loop: object) -> None:
-        """Raise UsageError where a primitive is given no loop, ConfigError where the loop is no more."""
+        """Raise UsageError if a primitive receives an object that is not a loop, ConfigError if the loop no longer
+        exists.
+        """
         if not isinstance(loop, Loop):
             raise UsageError(f"{what}: {shown(loop)} is no loop; s.loop('ow') returns one", code="bad-loop")
         if self._live.get(loop.name) is not loop:
@@ -124,13 +128,13 @@ class KernelSchedule(Schedule):
             )  # fmt: skip
 
     def _require_scope(self, what: str, scope: str) -> None:
-        """Raise ConfigError where a kernel for the machine has no memory of its own in ``scope``."""
+        """Raise ConfigError unless a kernel for the machine can allocate memory in ``scope``."""
         legal = ("cache", "register") if self.machine.device is None else ("cache", "register", "shared")
         if scope not in legal:
             raise ConfigError("scope", f"{what}: scope {shown(scope)}; legal are {choices(scope, legal)}")
 
     def _became(self, old: Sequence[Loop], new: Sequence[Loop]) -> None:
-        """Note that primitives have replaced the loops ``old`` by the loops ``new``."""
+        """Record that primitives have replaced the loops ``old`` by the loops ``new``."""
         for loop in old:
             del self._live[loop.name]
             self._replaced.append((loop, f"is no more: {self.steps[-1]} made {', '.join(map(str, new))} of it"))
@@ -144,7 +148,7 @@ class KernelSchedule(Schedule):
         return tuple(self._live[n] for n in names if n in self._live)
 
     def loop(self, name: str) -> Loop:
-        """Return the loop of that name; UsageError lists those that there are."""
+        """Return the loop of that name; UsageError lists the existing loops."""
         found = {x.name: x for x in self.loops()}
         if name not in found:
             legal = choices(name, tuple(found))
@@ -157,7 +161,7 @@ class KernelSchedule(Schedule):
         return self.machine.lanes(dtype(self.statements[-1].acc).bits)
 
     def array(self, name: str) -> Buffer:
-        """Return the array of that name: a parameter of the kernel, or one that it allocates."""
+        """Return the array of that name: a parameter of the kernel, or an array that it allocates."""
         inside = (x.buffer for x in statements_of(self.kernel.body) if isinstance(x, Alloc))
         found = {b.name: b for b in (*self.kernel.params, *inside)}
         if name not in found:
@@ -173,7 +177,8 @@ class KernelSchedule(Schedule):
         return rows[name]
 
     def reads(self, name: str) -> bool:
-        """Return whether the kernel has an array of that name among its parameters: a problem without bias has none."""
+        """Return whether the kernel has a parameter of that name: a problem without bias, for example, has no ``bia``.
+        """
         return any(b.name == name for b in self.kernel.params)
 
     # -- Loops --------------------------------------------------------------------------------------------------------
@@ -201,7 +206,7 @@ class KernelSchedule(Schedule):
         return made
 
     def extend(self, loop: Loop, size: int) -> Loop:
-        """Let ``loop`` run up to a multiple of ``size`` iterations, the added ones of which store nothing."""
+        """Extend ``loop`` to a multiple of ``size`` iterations; added iterations store no elements."""
         with self._step("extend", loop):
             _require_count("extend", loop, size)
             made = super().extend(loop, size)
@@ -209,7 +214,7 @@ class KernelSchedule(Schedule):
         return made
 
     def fuse(self, loops: Sequence[Loop], name: str = "") -> Loop:
-        """Return the loop that the adjacent ``loops``, outermost first, become."""
+        """Fuse the adjacent ``loops``, outermost first, and return the fused loop."""
         with self._step("fuse", *loops):
             if len(loops) < 2:
                 given = ", ".join(map(str, loops)) or "none"
@@ -219,38 +224,40 @@ class KernelSchedule(Schedule):
         return made
 
     def reorder(self, *loops: Loop) -> None:
-        """Put ``loops`` of a nest without statements between them into this order; other loops keep their places."""
+        """Put the perfectly nested ``loops`` into this order; other loops keep their places."""
         with self._step("reorder", *loops):
             self.run(reorder, loops)
 
     def sink(self, *loops: Loop) -> None:
-        """Move ``loops`` to the innermost places of the nests that they stand in, in this order."""
+        """Move ``loops`` to the innermost places of their nests, in this order."""
         with self._step("sink", *loops):
             self.run(sink, loops)
 
     def fission(
         self, *loops: Loop, room: Sequence[tuple[Loop, int]] = (), scope: str = "", result: bool = False
     ) -> None:
-        """Give each statement of the nest of ``loops`` loops of its own: sums start, grow and are stored in turn.
+        """Give each statement of the nest of ``loops`` its own loops: initialisation, accumulation and store become
+        separate nests.
 
-        An accumulator becomes an array of accumulators in ``scope``, by default where it was, with ``room`` for more
-        elements along a loop than it has. With ``result``, only the statement that stores the result is parted.
+        An accumulator becomes an array of accumulators in ``scope`` (default: its present scope), with ``room`` for
+        more elements along a loop. With ``result``, only the statement that stores the result is separated.
         """
         with self._step("fission", *loops, *(x for x, _ in room)):
             self._require_scope("fission", scope or "register")
             self.run(fission, loops, tuple(room), scope, result)
 
     def bind(self, kind: str, *loops: Loop) -> None:
-        """Give ``loops`` a kind: ``unrolled``, or ``parallel``, ``grid`` and others whose iterations run at once."""
+        """Give ``loops`` a kind: ``unrolled``, or ``parallel``, ``grid`` and other kinds whose iterations run at once.
+        """
         with self._step("bind", *loops):
             self.run(bind, loops, kind)
 
     def unroll(self, *loops: Loop) -> None:
-        """Let ``loops`` become straight lines at the end of the schedule."""
+        """Mark ``loops`` to be unrolled at the end of the schedule."""
         self.bind("unrolled", *loops)
 
     def parallel(self, *loops: Loop) -> None:
-        """Let threads share the iterations of ``loops``, as many as the kernel is compiled for."""
+        """Distribute the iterations of ``loops`` over the threads that the kernel is compiled for."""
         self.bind("parallel", *loops)
 
     def peel(self, *loops: Loop, pieces: int = PIECES, exact: Sequence[Loop] = ()) -> None:
@@ -262,22 +269,22 @@ class KernelSchedule(Schedule):
             self.run(partition, loops, pieces, tuple(exact))
 
     def restrict(self, *loops: Loop) -> None:
-        """Let ``loops`` run over the iterations only whose terms exist, as far as guards of the terms bound them."""
+        """Restrict ``loops`` to the iterations whose terms exist, as far as guards of the terms bound them."""
         with self._step("restrict", *loops):
             self.run(restrict, loops)
 
     def round_up(self, *loops: Loop) -> None:
-        """Let shorter last tiles of ``loops`` have all iterations, where these write the kernel's own memory only."""
+        """Extend shorter last tiles of ``loops`` to full length, if the added iterations write only private memory."""
         with self._step("round_up", *loops):
             self.run(round_up, loops, tuple((x, x.extent) for x in loops))
 
     def coalesce(self, outer: Loop, inner: Loop) -> None:
-        """Make one loop of two that together step through contiguous memory; it is ``inner`` from then on."""
+        """Merge two loops that together step through contiguous memory into the loop ``inner``."""
         with self._step("coalesce", outer, inner):
             self.run(coalesce, outer, inner, inner)
 
     def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
-        """Run ``loop`` once per residue class, and return the loop over classes that goes around it."""
+        """Run ``loop`` once per residue class, and return the enclosing loop over classes."""
         with self._step("residue", loop):
             _require_count("residue", loop, modulus)
             classes = super().residue(loop, modulus, name)
@@ -285,9 +292,10 @@ class KernelSchedule(Schedule):
         return classes
 
     def compute_at(self, array: str, loop: Loop, rolling: bool = True) -> None:
-        """Compute in each iteration of ``loop`` what it reads of ``array``, which an earlier nest of the kernel writes.
+        """Compute in each iteration of ``loop`` the elements that it reads of ``array``, which an earlier nest of the
+        kernel writes.
 
-        With ``rolling``, elements that the next iteration reads too are kept for it; else it computes them again.
+        With ``rolling``, elements that the next iteration also reads are kept for it; otherwise they are recomputed.
         """
         self.array(array)
         with self._step("compute_at", loop):
@@ -296,25 +304,25 @@ class KernelSchedule(Schedule):
     # -- Sums ---------------------------------------------------------------------------------------------------------
 
     def skip_zero(self) -> None:
-        """Guard absent terms of sums, where zero would be added for them."""
+        """Guard absent terms of sums instead of adding zero."""
         with self._step("skip_zero"):
             self.run(skip_zero)
 
     def rfactor(self, loop: Loop, lanes: int = 1) -> None:
-        """Give each iteration of the reduction ``loop`` a sum of its own; the sums are added up before they are used.
-        """
+        """Give each iteration of the reduction ``loop`` its own sum; the sums are added up before their use."""
         with self._step("rfactor", loop):
             _require_count("rfactor", loop, lanes)
             self.run(rfactor, loop, lanes)
 
     def sum_in_place(self, sums: str) -> None:
-        """Add up where the array ``sums`` of accumulators is copied to, in place of the array."""
+        """Accumulate in the array to which the accumulators ``sums`` are copied, instead of the accumulators."""
         self.array(sums)
         with self._step("sum_in_place"):
             self.run(sum_in_place, sums)
 
     def drain(self, loops: Sequence[Loop]) -> dict[Loop, Loop]:
-        """Store accumulators to memory, and return for each of the ``loops`` over them the one that writes the result.
+        """Store accumulators to memory, and return, for each of the ``loops`` over them, the loop that writes the
+        result.
         """
         with self._step("drain", *loops):
             made = super().drain(loops)
@@ -328,8 +336,8 @@ class KernelSchedule(Schedule):
     ) -> Copy:  # fmt: skip
         """Pack operands before the kernel runs, in the order in which its nest reads them.
 
-        There is ``room`` along loops for more elements than they have, which are zero. With ``convert``, packed
-        elements have the type to which the nest converts them.
+        ``room`` pads loops with zeros to more elements than their iterations. With ``convert``, packed elements have
+        the type to which the nest converts them.
         """
         names = (operands,) if isinstance(operands, str) else tuple(operands)
         for name in names:
@@ -345,11 +353,11 @@ class KernelSchedule(Schedule):
         self, array: str, loop: Loop, rank: int = 0, *args: Any, scope: str = "cache", innermost: int | None = None,
         exact: bool = False, masked: bool = False, convert: bool = False,
     ) -> Copy:  # fmt: skip
-        """Copy what each iteration of ``loop`` reads of ``array``, with zeros for elements beyond its ends.
+        """Copy the elements that each iteration of ``loop`` reads of ``array``, with zeros for elements outside of it.
 
-        The copy lies in ``scope``, and the dim ``innermost`` of the array is contiguous in it. An ``exact`` copy holds
-        only elements that there are. Those that are read keep their masks where it is ``masked``. With ``convert``, it
-        holds elements of the type to which the nest converts them.
+        The copy is in ``scope``, with the dim ``innermost`` of the array contiguous. An ``exact`` copy holds only
+        elements that exist. With ``masked``, reads keep their masks. With ``convert``, the copy holds elements of the
+        type to which the nest converts them.
         """
         dims = len(self.array(array).shape)
         with self._step("stage", loop):
@@ -366,20 +374,21 @@ class KernelSchedule(Schedule):
         return self._filled(made)
 
     def set_layout(self, array: str, tag: str = "") -> None:
-        """Give ``array`` one dim for each block of its layout, or of the layout ``tag`` of an array of its shape."""
+        """Give ``array`` one dim for each block of its layout, or of the layout that ``tag`` describes for its shape.
+        """
         old = self.array(array)
         blocks = Layout.from_tag(tag, old.shape).blocks if tag else old.blocks
         with self._step("set_layout"):
             self.run(set_layout, array, BlockDims(tuple((b.dim, b.size) for b in blocks)))
 
     def pack_near(self, operand: str, loop: Loop, *args: Any) -> Copy:
-        """Pack what each iteration of ``loop`` reads of ``operand``, in the order in which it is read."""
+        """Pack the elements that each iteration of ``loop`` reads of ``operand``, in reading order."""
         self.array(operand)
         with self._step("pack_near", loop):
             return super().pack_near(operand, loop, *args)
 
     def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
-        """Load elements that several products of the nest of ``loops`` share once."""
+        """Load elements that several products of the nest of ``loops`` share only once."""
         self.array(array)
         with self._step("load_once", *loops, *(() if vector is None else (vector,))):
             made = super().load_once(array, loops, vector)
@@ -417,7 +426,7 @@ class KernelSchedule(Schedule):
             self.run(pipeline_copies, loop, slots)
 
     def _filled(self, copy: Copy) -> Copy:
-        """Note the loops that fill ``copy``, as far as there are any."""
+        """Record the loops that fill ``copy``, if there are any."""
         names = {x.var.name for x in loops_of(self.kernel.body)}
         made = (*copy.loops, *(() if copy.lane is None else (copy.lane,)))
         self._live |= {x.name: x for x in made if x.name in names}
@@ -425,7 +434,7 @@ class KernelSchedule(Schedule):
 
     def indirect(self, form: str = "sections") -> None:
         """Read the source through a table of pointers in the ``form``, a word of `--table`: one pointer for each pixel
-        and tap, to zeros where the pixel is absent.
+        and tap, which points to zeros if the pixel is absent.
         """
         forms = CONFIG_ROWS["table"].legal
         if form not in forms:
@@ -440,12 +449,14 @@ class KernelSchedule(Schedule):
     # -- Code ---------------------------------------------------------------------------------------------------------
 
     def sink_guards(self) -> None:
-        """Move conditions around several statements to each of them, which may not need all of them."""
+        """Move conditions around several statements to each of them, and drop conditions that a statement does not
+        need.
+        """
         with self._step("sink_guards"):
             self.run(sink_guards)
 
     def guard(self, *loops: Loop) -> None:
-        """Let ``loops`` with a shorter last tile run over whole tiles, and test each iteration."""
+        """Run ``loops`` with a shorter last tile over whole tiles, with a test of each iteration."""
         with self._step("guard", *loops):
             self.run(guard_tails, loops)
 
@@ -455,24 +466,25 @@ class KernelSchedule(Schedule):
             self.run(simplify, *(() if unit_loops else (False,)))
 
     def flatten(self) -> None:
-        """Give every array one dim, with offsets for places; vectors and instructions come after it."""
+        """Give every array a single dim, with offsets as indices; vectors and instructions require it."""
         with self._step("flatten"):
             self.run(flatten)
             self.run(simplify)
 
     def vectorise(self, loop: Loop, lanes: int = 0, strict: bool = True) -> None:
-        """Make vectors of ``lanes`` elements of ``loop``, by default of as many as it has iterations; needs `flatten`.
+        """Vectorise ``loop`` with ``lanes`` lanes, by default one for each iteration; requires `flatten`.
 
-        If not ``strict``, loops that cannot become vectors stay as they are.
+        If not ``strict``, loops that cannot become vectors are unchanged.
         """
         with self._step("vectorise", loop):
             _require_count("vectorise", loop, lanes or loop.extent)
             self.run(vectorise, loop, lanes or loop.extent, strict)
 
     def replace(self, rows: Sequence[Instruction] | None = None, within: Sequence[Loop] = ()) -> None:
-        """Compute nests and vectors by the first of ``rows`` that does, by default by the machine's instructions.
+        """Replace nests and vector statements by the first of ``rows`` that computes them; the default is the machine's
+        table.
 
-        ConfigError where a nest of sums in the loops ``within`` is computed by none of them.
+        ConfigError if no row computes a nest of sums in the loops ``within``.
         """
         with self._step("replace", *within):
             self.run(replace, self.machine.instructions if rows is None else tuple(rows), tuple(within))
@@ -490,13 +502,13 @@ class KernelSchedule(Schedule):
             multiply_fragments(self, self.machine, row, loops)
 
     def stream(self, array: str, ahead: int = 0) -> None:
-        """Let elements of ``array`` pass the first cache; a load prefetches the line ``ahead`` of it, in bytes."""
+        """Let elements of ``array`` bypass the first cache; a load prefetches the line ``ahead`` bytes after it."""
         self.array(array)
         with self._step("stream"):
             self.run(stream, ((array, ahead),))
 
 
 def _require_count(what: str, loop: Loop, count: object) -> None:
-    """Raise ConfigError where a primitive is given no number of iterations of ``loop``."""
+    """Raise ConfigError unless a primitive receives a positive number of iterations of ``loop``."""
     if type(count) is not int or count < 1:
         raise ConfigError("tile-size", f"{what}: loop {loop} (of {loop.extent}) by {shown(count)}; legal is 1 or more")

@@ -1,11 +1,11 @@
-"""Problems some of whose sizes are known at the call only: which sizes these are, and the plan of their kernel.
+"""Problems some of whose sizes are known only at the call: their symbolic sizes, and the plan of their kernel.
 
-Ends of loops, and strides of arrays, that depend on such sizes are sizes of the kernel. Where taps meet borders, a
-kernel reads its source through a table of pointers (`schedule/dynamic_table.py`), or the masks of its views take
-extents and pads as sizes (``--realise=mask``). The kernel is compiled from a representative problem (`general`), whose
-sizes are placeholders, so lines that differ only in sizes share one kernel. The stages of a chain run one after the
-other, each as a kernel with sizes of its own. Rows of fused stages would lie in private memory, whose size is a
-constant of the code, and the length of a row is known at the call only.
+Ends of loops and strides of arrays that depend on these sizes are sizes of the kernel. If taps read padding, a kernel
+reads its source through a table of pointers (`schedule/dynamic_table.py`), or the masks of its views take extents and
+pads as sizes (``--realise=mask``). The kernel is compiled from a representative problem (`general`), whose sizes are
+placeholders, so lines that differ only in sizes share one kernel. The stages of a chain run one after the other, each
+as a kernel with its own sizes. They are not fused, because rows of fused stages would be in private memory, whose size
+is a constant of the code, while the length of a row is known only at the call.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EXTENT = 64
 
 
 def check_dynamic(p: Problem) -> Problem:
-    """Return ``p``; UnsupportedError, which says why, where no kernel takes its sizes at the call."""
+    """Return ``p``; UnsupportedError, with the reason, if no kernel takes its sizes at the call."""
     why = ""
     if isinstance(p, Chain):
         for stage in p.stages:
@@ -60,7 +60,7 @@ def check_dynamic(p: Problem) -> Problem:
 
 
 def _why_fixed(p: Chain) -> str:
-    """Return why the sizes of a call do not determine those of all stages; empty if they do."""
+    """Return the reason why the sizes of a call do not determine the sizes of all stages; empty if they do."""
     for n, (one, two) in enumerate(pairwise(p.stages), start=1):
         written, read = one.outputs[0], two.tensor("src")
         free, taken = ([x in symbolic_dims(q) for x in t.dims] for q, t in ((one, written), (two, read)))
@@ -74,8 +74,8 @@ def _why_fixed(p: Chain) -> str:
 
 
 def symbolic_dims(p: Problem) -> tuple[str, ...]:
-    """Return the dims whose sizes are known at the call: batch and pixels, or rows and the batch of the source; those
-    of the first stage of a chain.
+    """Return the dims whose sizes are known only at the call: batch and pixels, or rows and the batch of the source;
+    for a chain, the dims of its first stage.
     """
     if isinstance(p, Chain):
         return symbolic_dims(p.stages[0])
@@ -86,7 +86,7 @@ def symbolic_dims(p: Problem) -> tuple[str, ...]:
 
 
 def through_table(p: Problem) -> bool:
-    """Return whether ``p`` may read pixels through a table: it is no matrix product, and its result has pixels."""
+    """Return whether ``p`` may read pixels through a table: it is not a matrix product, and its result has pixels."""
     return isinstance(p, Conv) and not p.dir.startswith("BWD_W")
 
 
@@ -115,7 +115,8 @@ def general(p: Problem, extent: int = _EXTENT) -> Problem:
 
 
 def _general_chain(p: Chain, extent: int) -> Chain:
-    """Return the chain with a result of ``extent`` pixels; each stage before has those that its successor reads."""
+    """Return the chain with a result of ``extent`` pixels; each earlier stage has the pixels that its successor reads.
+    """
     fewest = extent + 2 * sum(pad for stage in p.stages if isinstance(stage, Conv) for pad in stage.p)
     o: tuple[int, ...] = (fewest,) * p.rank
     stages: list[Problem] = []
@@ -130,7 +131,7 @@ def _general_chain(p: Chain, extent: int) -> Chain:
 
 
 def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:
-    """Return how the kernel of ``st``, a statement of ``p``, takes its sizes; ConfigError where it cannot."""
+    """Return how the kernel of ``st``, a statement of ``p``, takes its sizes; ConfigError if it cannot."""
     loops = frozenset(d.name for d in st.dims) & set(symbolic_dims(p))
     if st.when == "main":
         _check_config(p, st, config, loops)
@@ -139,7 +140,7 @@ def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:
 
 
 def symbolic_stage(kernel: FusedStatements, n: int, config: Config) -> SymbolicSizes:
-    """Return how the ``kernel`` of stage ``n`` of a chain takes its sizes; ConfigError where it cannot."""
+    """Return how the ``kernel`` of stage ``n`` of a chain takes its sizes; ConfigError if it cannot."""
     p, st = kernel.stages.problems[n], kernel.own[n - kernel.start]
     _check_config(p, st, config, frozenset(d.name for d in st.dims) & set(symbolic_dims(p)))
     whole = kernel.stages.whole
@@ -150,8 +151,8 @@ def symbolic_stage(kernel: FusedStatements, n: int, config: Config) -> SymbolicS
 def _symbolic_sizes(
     p: Problem, st: Statement, config: Config, suffix: str, found: Mapping[str, tuple[Place, ...]]
 ) -> SymbolicSizes:
-    """Return how the kernel of ``st`` takes its sizes; ``found`` are the blocks of its arrays. Names of its loops have
-    a ``suffix`` behind the names of the dims of ``p``.
+    """Return how the kernel of ``st`` takes its sizes; ``found`` are the blocks of its arrays. Names of its loops are
+    the names of the dims of ``p`` followed by ``suffix``.
     """
     ends = {d: end(d) for d in symbolic_dims(p) if any(x.name == d + suffix for x in st.dims)}
     loops = frozenset(d + suffix for d in ends)
@@ -163,7 +164,7 @@ def _symbolic_sizes(
 
 
 def _check_config(p: Problem, st: Statement, config: Config, loops: frozenset[str]) -> None:
-    """Raise ConfigError, which names the words of ``config``, where a kernel of it does not serve all sizes."""
+    """Raise ConfigError, which names the words of ``config``, if a kernel of that config does not serve all sizes."""
     row = st.of("m")[-1].name
     legal = ("indirection", "mask") if through_table(p) else ("mask",) if isinstance(p, Conv) else ("peel", "mask")
     table = config.realise == "indirection"
@@ -208,7 +209,7 @@ def kernel_arrays(p: Problem, n: int = 0) -> dict[str, Tensor]:
 
 
 def varying_names(p: Problem, n: int = 0) -> list[str]:
-    """Return the names of those of `kernel_arrays` whose shapes depend on the sizes of a call."""
+    """Return the names of the arrays among `kernel_arrays` whose shapes depend on the sizes of a call."""
     one, two = (kernel_arrays(general(p, extent), n) for extent in (_EXTENT, _EXTENT + 1))
     return [name for name, t in one.items() if t.shape != two[name].shape]
 
@@ -242,7 +243,7 @@ def _general_step(
 ) -> Step:  # fmt: skip
     """Return the rewrite that makes the ``ends`` of loops and the strides of arrays sizes, before ``more``.
 
-    The source that is ``pointed`` at by a table keeps its own strides until then.
+    A source that a table points into (``pointed``) keeps its own strides until then.
     """
     stops = {name + suffix: stop for name, stop in ends.items()}
     layout = st.c.layout

@@ -1,6 +1,6 @@
-"""The table of pointers through which a kernel reads pixels whose number is known at the call only.
+"""The table of pointers through which a kernel reads pixels whose number is known only at the call.
 
-Where the sections of the table lie is a size of the kernel.
+The positions of the table's sections are sizes of the kernel.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def table_name(source: str) -> str:
 
 
 def section_sizes(axes: str) -> tuple[Var, ...]:
-    """Return the sizes that say where the sections of the table lie along the outer ones of ``axes``."""
+    """Return the sizes that determine the positions of the table's sections along the outer ``axes``."""
     return tuple(Var(f"{word}_{a}") for a in axes[:-1] for word in ("low", "high", "row", "step"))
 
 
 def section_values(axes: str, window: Window) -> dict[str, int]:
-    """Return these sizes, by name, at a call with the ``window`` over its source."""
+    """Return the values of these sizes, by name, at a call with the ``window`` over its source."""
     found = {}
     _, length = shape_of(window, "sections")
     rows = [a.sections.rows for a in window.axes[:-1]]
@@ -50,7 +50,7 @@ def call_pointers(q: Problem, n: int = 0) -> Pointers:
 
 
 def table_steps(st: Statement, places: tuple[Place, ...]) -> tuple[Step, ...]:
-    """Return the rewrites that let ``st`` read its first factor, laid out by ``places``, through the table."""
+    """Return the rewrites that make ``st`` read its first factor, laid out by ``places``, through the table."""
     return (_pointer_step(st, places), *_pixel_steps(st, places))
 
 

@@ -1,4 +1,4 @@
-"""Kernels of devices that store to all places of an array, such as those that pack, or write zeros."""
+"""Kernels of devices that store to every element of an array, for example to pack it or to write zeros."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from convsmith.schedule.loops import Loop, names
 from convsmith.schedule.schedule import Schedule
 
 THREADS = 128
-"""Threads of a group that only moves or adds up entries."""
+"""Threads of a group that only copies or sums entries."""
 
 
 def filling_groups(elements: int, threads: int = THREADS) -> int:
-    """Return the number of groups of ``threads`` that store to ``elements`` elements, one for each thread."""
+    """Return the number of groups of ``threads`` that store ``elements`` elements, one per thread."""
     return -(-elements // threads)
 
 
 def fill(s: Schedule, loops: Sequence[Loop], threads: int = THREADS) -> None:
-    """Run a nest of ``loops`` that stores to all of their places: a thread for each place."""
+    """Run a nest of ``loops`` with one thread for each of its iterations."""
     outer, inner = zip(*(s.tile(x, 1, "oi", ("grid", "register")) for x in loops))
     s.run(reorder, (*outer, *inner))
     whole = s.extend(s.fuse(outer, "x"), threads)
@@ -38,7 +38,7 @@ def fill(s: Schedule, loops: Sequence[Loop], threads: int = THREADS) -> None:
 
 
 def filling(loops: Sequence[Loop]) -> tuple[Step, ...]:
-    """Return the rewrites of a kernel of such a nest alone."""
+    """Return the rewrites of a kernel that consists of one nest of ``loops``."""
     s = Schedule(names(loops))
     fill(s, loops)
     return tuple(s.steps)

@@ -1,8 +1,8 @@
-"""Several stages: the schedules of statements of one kernel as one pipeline.
+"""Several stages: the schedules of the statements of one kernel as one pipeline.
 
-Rows of a statement are computed in a loop of a later one that reads them (`passes/compute_at.py`). The later nest is
-brought into its order first, so that the loop exists; the earlier one is ordered where it then stands. A statement that
-is computed at no loop of another one ends a kernel of its own.
+Rows of a statement are computed in a loop of a later statement that reads them (`passes/compute_at.py`). The later nest
+is ordered first, so that the loop exists; the earlier nest is then ordered inside it. A statement that is not computed
+at a loop of another statement ends a kernel.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ NEAR = ("mask", "peel")
 class ComputedAt:
     """The loop at which rows of a stage are computed: ``loop`` of stage ``of`` (from 0), by its name in the kernel.
 
-    It steps over cache tiles of ``tile`` iterations; where that is 0, it is the innermost one around the register tile.
+    It steps over cache tiles of ``tile`` iterations; if that is 0, it is the innermost such loop around the register
+    tile.
 
-    Rows that consecutive iterations read are kept where ``keeps`` is set.
+    With ``keeps``, rows that consecutive iterations read are kept.
     """
 
     of: int
@@ -52,7 +53,8 @@ class ComputedAt:
 def scheduled_stages(
     problem: Problem, stages: Stages, config: Config, machine: Machine, dynamic: bool = False
 ) -> Program:
-    """Return the program of ``stages``, each scheduled by its config; sizes of ``dynamic`` ones are known at the call.
+    """Return the program of ``stages``, each scheduled by its config; sizes of ``dynamic`` stages are known only at the
+    call.
     """
     configs = config.stages
     if len(configs) != len(stages):
@@ -99,7 +101,7 @@ def scheduled_stages(
 
 
 def links(config: Config) -> Iterator[Config]:
-    """Yield the configs of all statements, each with the configs of those behind it."""
+    """Yield the configs of all statements, each with the configs of the following statements."""
     link: Config | None = config
     while link is not None:
         yield link
@@ -109,7 +111,7 @@ def links(config: Config) -> Iterator[Config]:
 def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
     """Raise ConfigError if ``config`` of a stage does not suit a kernel of several stages.
 
-    Its statement may read rows of another one, in a kernel that ``has_others``.
+    In a kernel that ``has_others``, the statement may read rows of another one.
     """
     if config.tiles_at("split") or ((config.tiles_at("winograd") or config.realise == "indirection") and has_others):
         raise ConfigError(
@@ -124,7 +126,7 @@ def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
 
 
 def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
-    """Return the place of each stage of ``kernel`` but the last; ConfigError where ``config`` names no loop."""
+    """Return the place of each stage of ``kernel`` except the last; ConfigError if ``config`` names no loop."""
     found = {}
     every = list(links(config))
     for n in kernel.numbers[:-1]:

@@ -16,7 +16,7 @@ from convsmith.statement.statement import KINDS, Statement
 
 
 def fuse_dims(s: Schedule, st: Statement, config: Config) -> list[Loop]:
-    """Cut the loops of ``st`` into residue classes and fuse those that ``config`` fuses; return the loops over classes.
+    """Split the loops of ``st`` into residue classes, and fuse loops as ``config`` says; return the loops over classes.
     """
     bring_together(s, st, config)
     classes = cut_classes(s, st, config)
@@ -25,7 +25,7 @@ def fuse_dims(s: Schedule, st: Statement, config: Config) -> list[Loop]:
 
 
 def bring_together(s: Schedule, st: Statement, config: Config) -> None:
-    """Bring loops of ``st`` that ``config`` fuses side by side."""
+    """Reorder the loops of ``st`` so that loops that ``config`` fuses are adjacent."""
     around = sorted((d for d in st.dims if d.kind != "k"), key=lambda d: KINDS.index(d.kind))
     if len(around) > 1 and config.fuse:
         s.run(reorder, tuple(d.name for d in around))
@@ -41,9 +41,9 @@ def fuse_pairs(s: Schedule, config: Config) -> None:
 
 
 def cut_classes(s: Schedule, st: Statement, config: Config) -> list[Loop]:
-    """Cut loops that a stride must divide into residue classes, and return the loops over those that are no phases.
+    """Split loops that a stride must divide into residue classes; return the loops over classes that are not phases.
 
-    Phases go outside, in runs that are all alike.
+    Phases are moved outside, in runs of equal ones.
     """
     classes = split_classes(s, st, config)
     by_phase = {loop: phase for loop, phase in classes.items() if phase is not None}
@@ -60,7 +60,7 @@ def cut_classes(s: Schedule, st: Statement, config: Config) -> list[Loop]:
 
 def split_classes(s: Schedule, st: Statement, config: Config) -> dict[Loop, Phase | None]:
     """Run each loop that a stride must divide once per residue class, and return the loops over classes, with the phase
-    where they are those of a phase of ``config``. Of a reduction loop, an element of the result meets one class alone.
+    for loops that belong to a phase of ``config``. An element of the result reads only one class of a reduction loop.
     """
     if not st.residues:
         return {}

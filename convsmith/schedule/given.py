@@ -1,4 +1,4 @@
-"""A schedule that is given as a function, beside configs: who writes it decides everything."""
+"""A schedule that is given as a function instead of a config."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from convsmith.schedule.custom import KernelSchedule
 
 OPTION = "--schedule="
-"""Beginning of the word that names a function, in the text of decisions and as an option of commands."""
+"""Prefix of the word that names a function, in the text of decisions and as an option of commands."""
 
 
 @dataclass(frozen=True)
 class GivenSchedule:
-    """The decisions of ``function``, which is given a :class:`~convsmith.schedule.custom.KernelSchedule` of the naive
+    """The decisions of ``function``, which receives a :class:`~convsmith.schedule.custom.KernelSchedule` of the naive
     nest and calls its primitives.
 
-    An empty ``target`` and 0 ``threads`` are left to the call.
+    With an empty ``target`` or 0 ``threads``, the call determines them.
     """
 
     function: Callable[[KernelSchedule], object]
@@ -46,7 +46,7 @@ class GivenSchedule:
 
     @property
     def has_transform(self) -> bool:
-        """Whether a statement is the product of a transform; none is."""
+        """Whether a statement is the product of a transform: never."""
         return False
 
     def __str__(self) -> str:
@@ -57,8 +57,8 @@ class GivenSchedule:
 
     @staticmethod
     def parse(text: str) -> GivenSchedule:
-        """Return the decisions of a text such as ``--target=avx2 --schedule=FILE.py:function``; UsageError names what
-        is wrong with it.
+        """Return the decisions of a text such as ``--target=avx2 --schedule=FILE.py:function``; UsageError names the
+        fault.
         """
         fields = {"target": "", "threads": "", "schedule": ""}
         for word in text.split():
@@ -108,7 +108,7 @@ def _loaded(place: str) -> Callable[[KernelSchedule], object]:
 
 @lru_cache(16)
 def _names(file: str, text: str) -> dict[str, Any]:
-    """Return the names that a program defines; the same text is run once. UsageError where it is no Python."""
+    """Return the names that a program defines; the same text is run once. UsageError if it is not Python."""
     module = ModuleType(f"{Path(file).stem} {sha256(text.encode()).hexdigest()[:8]}")
     module.__file__ = file
     sys.modules[module.__name__] = module  # where classes look their module up

@@ -1,4 +1,4 @@
-"""The plan that a schedule given as a function makes: the record of what it did to the naive nest."""
+"""The plan of a schedule that is given as a function: the record of its rewrites of the naive nest."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class GivenPlan:
 
     @property
     def each_call(self) -> frozenset[str]:
-        """The names of those of them that run in each call."""
+        """The names of the preparing kernels that run in each call."""
         return frozenset(st.name for st in self.program.of("before"))
 
     def naive(self) -> Kernel:
-        """Return the naive nest of the main kernel, with those of the kernels before it."""
+        """Return the naive nest of the main kernel, with the nests of the kernels before it."""
         return self.program.naive()
 
     def finishing(self) -> Sequence[tuple[Kernel, Sequence[Step]]]:

@@ -36,12 +36,12 @@ def lane_rows(st: Statement, loops: Loops, config: Config, machine: Machine) -> 
 
 
 def row_views(st: Statement, loops: Loops, config: Config) -> tuple[View, View]:
-    """Return the views that the rows and the columns of fragments move."""
+    """Return the views that the rows and the columns of fragments index."""
     return (st.a, st.b) if loops.kinds[config.lane] == "n" else (st.b, st.a)
 
 
 def lane_row(st: Statement, loops: Loops, config: Config, machine: Machine) -> Instruction | None:
-    """Return the row that ``config`` names, None without a name; ConfigError where it does not serve ``st``."""
+    """Return the row that ``config`` names, None without a name; ConfigError if it does not suit ``st``."""
     if not config.instruction:
         return None
     legal = {row.name: row for row in lane_rows(st, loops, config, machine)}
@@ -94,8 +94,8 @@ def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterato
 
 @dataclass(frozen=True)
 class WarpTile:
-    """The fragments of a warp: ``fragments`` rows and columns of fragments of sums, for each of which a step of the
-    reduction has ``steps`` products of ``row``.
+    """The fragments of a warp: ``fragments`` rows and columns of fragments of sums, with ``steps`` products of ``row``
+    per fragment and step of the reduction.
 
     They are parts of the loops over ``rows``, ``columns`` and ``terms``. The instructions ``loads`` may load factors.
     """
@@ -121,8 +121,8 @@ class WarpTile:
 
 
 class FragmentLoops(NamedTuple):
-    """The loops that stand for those of a warp's rows and columns: ``outer`` from fragment to fragment, ``element``
-    within one of the sums.
+    """The loops that replace the loops of a warp's rows and columns: ``outer`` over fragments, ``element`` within a
+    fragment of sums.
     """
 
     outer: tuple[Loop, Loop]
@@ -130,13 +130,13 @@ class FragmentLoops(NamedTuple):
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """All of them, outermost first."""
+        """All of these loops, outermost first."""
         return (*self.outer, *self.element)
 
 
 class ProductLoops(NamedTuple):
-    """The loops over the products of a warp: ``steps`` from product to product of a fragment, ``inner`` in the place of
-    those of an instruction's specification.
+    """The loops over the products of a warp: ``steps`` over the products of a fragment, ``inner`` in place of the loops
+    of an instruction's specification.
     """
 
     steps: Loop
@@ -155,7 +155,7 @@ def tile_sums(s: Schedule, warp: WarpTile) -> FragmentLoops:
 
 
 def tile_products(s: Schedule, warp: WarpTile, sums: FragmentLoops) -> ProductLoops:
-    """Tile the terms of a step by those of an instruction, and return the loops."""
+    """Tile the terms of a step by the terms of an instruction, and return the loops."""
     row, levels = warp.row, ("instruction", "instruction")
     stands: dict[Var, Loop] = {}
     for number, rest in enumerate(sums.element):
@@ -182,7 +182,7 @@ def warp_tile(
     """Return the tile of a warp that computes the loops ``registers`` and ``terms`` with products of ``row``, whose
     factors ``loads`` may load.
 
-    ConfigError where they are no whole fragments. Columns are along the loop ``lane`` and those of its role.
+    ConfigError unless they are whole fragments. Columns run along the loop ``lane`` and other loops of its role.
     """
     role = next((x.role for x in registers if x.of == lane), "n")
     batch = [x for x in registers if x.role == "batch"]

@@ -23,9 +23,9 @@ from convsmith.schedule.nest import Nest, tile_of
 from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
-"""The ways in which absent elements are read on machines with thread groups."""
+"""The ways to read absent elements on machines with thread groups."""
 ATOMIC = ("f32", "s32")
-"""Types of results that groups add parts to."""
+"""Types of results to which groups can add parts."""
 
 
 def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -> None:
@@ -66,7 +66,7 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
 
 
 def check_parts(st: Statement, loops: Loops, config: Config) -> None:
-    """Raise ConfigError where groups cannot add parts of the sums to the result."""
+    """Raise ConfigError if groups cannot add parts of the sums to the result."""
     if config.join != "atomic":
         return
     if not config.tiles_at("split"):
@@ -83,7 +83,7 @@ def check_parts(st: Statement, loops: Loops, config: Config) -> None:
 
 
 def check_join(config: Config, row: Instruction | None) -> None:
-    """Raise ConfigError where sums that groups would add to the result lie in fragments, those of ``row``."""
+    """Raise ConfigError if sums that groups would add to the result are in fragments of ``row``."""
     if config.join == "atomic" and row is not None:
         raise ConfigError(
             "join", f"--join=atomic: {row.name} keeps its sums in fragments, which are not added to the "
@@ -98,7 +98,7 @@ def check_limits(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> Non
 
 
 def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> ConfigError | None:
-    """Return the error, with the numbers, where a grid or a group needs more than ``machine`` has, else None.
+    """Return the error, with the numbers, if a grid or a group needs more than ``machine`` has, otherwise None.
 
     ``shared`` are the bytes that each array of a group takes from shared memory.
     """
@@ -125,8 +125,10 @@ def check_grid(machine: Machine, sizes: Sequence[int], what: str = "") -> None:
 
 
 def grid_flaw(machine: Machine, sizes: Sequence[int], what: str = "") -> ConfigError | None:
-    """Return the error where a grid of ``sizes`` groups, outermost first, has more than ``machine`` has along an axis,
-    else None; ``what`` names the kernel if it is not the main one.
+    """Return the error if a grid of ``sizes`` groups, outermost first, exceeds the limit of ``machine`` along an axis,
+    otherwise None.
+
+    ``what`` names the kernel if it is not the main one.
     """
     device = machine.device
     assert device is not None
@@ -138,7 +140,7 @@ def grid_flaw(machine: Machine, sizes: Sequence[int], what: str = "") -> ConfigE
 
 
 def taken(shared: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes that the copies of operands take from shared memory, from the bytes of each in ``shared``."""
+    """Return the bytes that the copies of operands occupy in shared memory, given the bytes of each in ``shared``."""
     return {name: taken_bytes(nbytes) for name, nbytes in shared.items()}
 
 
@@ -156,8 +158,8 @@ def shared_bytes(st: Statement, loops: Loops, config: Config, nest: Nest) -> dic
 
 
 def ends_beyond(st: Statement, loops: Loops, config: Config) -> bool:
-    """Return whether tiles of a group end beyond a loop whose next iterations would be elements of the result that
-    belong to another iteration of a loop around it, such as channels of the next group.
+    """Return whether tiles of a group extend beyond a loop whose next iterations are elements of the result that belong
+    to another iteration of an enclosing loop, such as channels of the next group.
     """
     sizes = {Var(d.name): d.size for d in st.dims}
     of = {Var(dim): n for n, dims in loops.dims.items() for dim in dims}
@@ -169,7 +171,7 @@ def ends_beyond(st: Statement, loops: Loops, config: Config) -> bool:
 
 
 def check_rows(st: Statement, loops: Loops, config: Config, nest: Nest) -> None:
-    """Raise ConfigError where rows of a copy have no parts of as many elements as stay together in rotated rows."""
+    """Raise ConfigError unless rows of a copy divide into the parts that rotation keeps together."""
     for view in (v for v in st.factors if v.name in dict(config.layouts("swizzle"))):
         shape = _copy_shape(st, view, loops, config)
         blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
@@ -190,8 +192,8 @@ def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list
 def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict[Var, int]:
     """Return the iterations of each dim, of these ``sizes``, in the tile of a group.
 
-    A tile of a fused loop has a part of the innermost dim that it divides, whole inner dims and a part of the next one
-    where they divide it, or else all iterations. Dims of one iteration do not move.
+    A tile of a fused loop covers a part of the innermost dim that it divides, or whole inner dims and a part of the
+    next dim if they divide it, or otherwise all iterations. Dims of one iteration are constant.
     """
     found: dict[Var, int] = dict.fromkeys(sizes, 1)
     for n, dims in loops.dims.items():
@@ -209,7 +211,7 @@ def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict
 
 
 def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Nest, access: int) -> int:
-    """Return the elements that a thread copies at once: neighbours in memory and in shared memory, of aligned vectors
+    """Return the elements that a thread copies at once: contiguous in memory and in shared memory, as aligned vectors
     of at most ``access`` bytes.
     """
     blocks = [b for b in view.layout.blocks if b.size > 1]
@@ -231,8 +233,8 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Ne
 
 
 def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest: Nest) -> Loop | None:
-    """Return the loop along which a thread loads elements of a view at once: one over its sums that moves the view, or
-    one over terms that are neighbours. None without such a loop.
+    """Return the loop along which a thread loads elements of a view as vectors: a loop over its sums that indexes the
+    view, or a loop over contiguous terms. None if there is no such loop.
     """
     if view.name in config.staged("shared"):
         dim = innermost(st, view, nest, config)
@@ -251,8 +253,8 @@ def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest:
 def _moving(
     coordinate: Index, tiles: Mapping[Var, int], sizes: Mapping[Var, int], apart: Mapping[str, int]
 ) -> Mapping[Var, int]:
-    """Return how far each variable moves a coordinate of a copy: through its tile, or all the way where steps from tile
-    to tile are divided with a remainder. Iterations of a residue class are some numbers ``apart``.
+    """Return the distance by which each variable moves a coordinate of a copy: through its tile, or over the full range
+    if steps from tile to tile are divided with a remainder. Iterations of a residue class have the distance ``apart``.
     """
     whole: dict[Var, int] = {}
     for atom, _ in coordinate.terms:
@@ -264,8 +266,8 @@ def _moving(
 
 
 def innermost(st: Statement, view: View, nest: Nest, config: Config) -> int | None:
-    """Return the dim along which the elements of a view's copy are neighbours: that of lanes, of fragments that of
-    terms; or that of memory, where loads of matrices transpose it.
+    """Return the dim along which the elements of a view's copy are contiguous: the lanes, the terms of fragments, or
+    the contiguous dim of memory if loads of matrices transpose it.
     """
     if nest.warp is None:
         lanes = along_lanes(view, config)

@@ -31,7 +31,7 @@ from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement
 
 RUNS = (2, 4, 8, 16)
-"""Neighbouring elements of a fragment that a lane has, which it accesses as vectors."""
+"""Numbers of adjacent elements of a fragment in a lane, which accesses them as vectors."""
 UNROLLED = 256
 """Maximum number of products in a straight line."""
 
@@ -54,7 +54,7 @@ class GroupReads(NamedTuple):
 def lower_group(
     s: Schedule, st: Statement, nest: Nest, staged: GroupReads, machine: Machine, config: Config
 ) -> None:
-    """Bring loops over threads to straight lines of each thread."""
+    """Lower loops over threads to straight-line code of each thread."""
     warp, products = nest.warp, staged.products
     straight = _straight(nest) if products is None else [products.steps, *staged.fragments]
     flatten_threads(s, straight, machine)
@@ -79,7 +79,7 @@ def lower_group(
 
 
 def flatten_threads(s: Schedule, straight: Sequence[Loop], machine: Machine) -> None:
-    """Bring the nest of a group to flat offsets; the loops ``straight`` become straight lines."""
+    """Bring the nest of a group to flat offsets; the loops ``straight`` become straight-line code."""
     s.run(bind, tuple(straight), "unrolled")
     s.run(flatten)
     s.run(simplify)
@@ -89,8 +89,8 @@ def flatten_threads(s: Schedule, straight: Sequence[Loop], machine: Machine) -> 
 def multiply_fragments(
     s: Schedule, machine: Machine, row: Instruction, inner: tuple[Loop, ...], loads: tuple[Instruction, ...] = ()
 ) -> None:
-    """Have ``row`` take the place of the loops ``inner``, and give each lane its elements of fragments, which the
-    instructions ``loads`` may load.
+    """Replace the loops ``inner`` by ``row``, and give each lane its elements of fragments, which the instructions
+    ``loads`` may load.
     """
     s.run(replace, (row,), inner)
     if loads:
@@ -104,7 +104,7 @@ def multiply_fragments(
 
 
 def finish_group(s: Schedule) -> None:
-    """Give indices the width that they need, and make straight lines short."""
+    """Determine the width of indices, and shorten straight-line code."""
     s.run(narrow_index)
     s.run(simplify, False)
     for rewrite in (name_indices, unroll):
@@ -112,7 +112,9 @@ def finish_group(s: Schedule) -> None:
 
 
 def _straight(nest: Nest) -> list[Loop]:
-    """Return the loops of a thread that become straight lines: those of its sums, and of the terms that fit."""
+    """Return the loops of a thread that become straight-line code: the loops over its sums, and over the terms that
+    fit.
+    """
     products, found = prod(x.extent for x in nest.accumulators), [*nest.accumulators]
     for x in reversed(nest.terms):
         products *= x.extent

@@ -18,7 +18,7 @@ __all__ = ["pack_operands", "packed_statement"]
 
 
 def packed_statement(st: Statement, config: Config, machine: Machine) -> Statement:
-    """Return ``st`` with the operands that ``config`` packs in the order in which a group reads them; ConfigError where
+    """Return ``st`` with the operands that ``config`` packs in the order in which a group reads them; ConfigError if
     one cannot be packed.
     """
     legal = [v.name for v in st.factors if v.constant and not any(x.adds == v.name for x in st.sums)]
@@ -36,7 +36,7 @@ def packed_statement(st: Statement, config: Config, machine: Machine) -> Stateme
 
 
 def _packed(st: Statement, view: View, config: Config) -> View:
-    """Return the packed view: one dim for each loop that moves it."""
+    """Return the packed view, with one dim for each loop that indexes it."""
     order = _order(st, view, config)
     shape = tuple(d.size for d in order)
     coords = tuple(Var(d.name) for d in order)
@@ -44,8 +44,10 @@ def _packed(st: Statement, view: View, config: Config) -> View:
 
 
 def _order(st: Statement, view: View, config: Config) -> list[Dim]:
-    """Return the dims that move ``view``, outermost first: those of the reduction in the order of the steps, within its
-    channels, so that terms are neighbours; around them where neighbouring threads have neighbouring channels.
+    """Return the dims that index ``view``, outermost first.
+
+    Dims of the reduction have the order of the steps and are inside the channels, so that terms are contiguous; they
+    are outside if adjacent threads have adjacent channels.
     """
     moving = [d for d in st.dims if any(Var(d.name) in variables_of(x) for x in view.coords)]
     outer = [d for d in moving if d.kind == "batch"]
@@ -56,12 +58,12 @@ def _order(st: Statement, view: View, config: Config) -> list[Dim]:
 
 
 def _place(name: str, first: tuple[str, ...], others: tuple[str, ...]) -> int:
-    """Return the place of a loop among those that are named ``first``, and the ``others`` behind them."""
+    """Return the position of a loop among the loops named ``first``, followed by the ``others``."""
     return [*first, *(n for n in others if n not in first)].index(name)
 
 
 def pack_operands(s: Schedule, st: Statement) -> None:
-    """Have the naive nest read the packed views of ``st``, which kernels of their own pack."""
+    """Make the naive nest read the packed views of ``st``, which separate kernels pack."""
     for view in st.factors:
         if view.packed:
             s.pack((view.name,), (), False, (), False, tuple(str(x) for x in view.coords))

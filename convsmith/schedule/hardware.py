@@ -68,13 +68,13 @@ def engine_of(machine: Machine) -> CopyEngine:
 
 
 def is_mn_major(row: Instruction, number: int) -> bool:
-    """Return whether the factor of that number is MN-major: its terms are no neighbours."""
+    """Return whether the factor of that number is MN-major: its terms are not contiguous."""
     return all(step != 1 for v, step in row.steps(number).items() if not row.steps(0).get(v))
 
 
 def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> ConfigError | None:
-    """Return the error where ``config`` gives the loops of ``st``, which has its phases, no tiles of groups that
-    multiply with ``row``, else None.
+    """Return the error if ``config`` does not tile the loops of ``st``, which has its phases, into tiles of groups that
+    multiply with ``row``; otherwise None.
     """
     around, inner = _rows_and_terms(loops, config)
     if len(around) != 1 or set(inner) != set(loops.of("k")) or st.residues:
@@ -117,22 +117,22 @@ def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> 
 
 
 def _rows_and_terms(loops: Loops, config: Config) -> tuple[list[str], list[str]]:
-    """Return the loops of rows, of which a legal config has one, and those of the reduction, outermost first."""
+    """Return the loops of rows (a legal config has one) and the loops of the reduction, outermost first."""
     rows = [n for n in loops.of("batch", "n", "m") if n != config.lane and n in dict(config.tiles_at("register"))]
     return rows, [n for n in config.reduce if n in loops.of("k")] or loops.of("k")
 
 
 def _over_groups(loops: Loops, rows: str, config: Config) -> list[str]:
-    """Return the loops over groups in their default order: those of ``rows`` and of columns are the innermost."""
+    """Return the loops over groups in their default order: loops of ``rows`` and of columns are innermost."""
     return [*(n for n in loops.of("batch", "n", "m") if n not in (rows, config.lane)), rows, config.lane]
 
 
 class TiledLoops(NamedTuple):
     """The loops of a nest whose tiles groups multiply.
 
-    Those of the ``grid`` step from tile to tile of the result, outermost first, those of ``stepping`` from step to step
-    of the reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose
-    own loops are ``inner``. ``starts`` is the iteration of each loop at which a tile and a step begin.
+    Loops of the ``grid`` step over tiles of the result, outermost first, loops of ``stepping`` over steps of the
+    reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose own
+    loops are ``inner``. ``starts`` is the iteration of each loop at which a tile and a step begin.
     """
 
     grid: tuple[Loop, ...]
@@ -145,8 +145,8 @@ class TiledLoops(NamedTuple):
 
 
 class EngineCopy(NamedTuple):
-    """What a copy engine brings of an operand: the tensor map, and the ``loops`` over the dims of the copy, of which
-    the one ``outer`` steps from instruction to instruction, ``element`` within one.
+    """The copy of an operand by a copy engine: the tensor map, and the loops over the dims of the copy; ``outer`` steps
+    over instructions, ``element`` within an instruction.
 
     They run along ``of``, which has elements up to its last iteration.
     """
@@ -162,7 +162,7 @@ class HardwareNest:
     """The loops of the statement ``whole`` by their role in a tile of the result.
 
     ``st`` is the statement with its phases. ``rows`` and ``columns`` are loops of it, ``terms`` its innermost reduction
-    loop. ``grid`` are those over groups, outermost first.
+    loop. ``grid`` are the loops over groups, outermost first.
     """
 
     def __init__(
@@ -234,13 +234,13 @@ class HardwareNest:
         ]
 
     def of_groups(self, tiled: TiledLoops) -> Nest:
-        """Return the nest by role, for limits and reports: the warps that multiply and the one that copies."""
+        """Return the nest by role, for limits and reports: the warps that multiply, and the warp that copies."""
         threads = tiled.warps._replace(extent=(self.warps + 1) * self.row.result.layout.lanes)
         return Nest((*tiled.grid, threads, tiled.fragments, *tiled.stepping), ProductShape.of_row(self.row))
 
 
 def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
-    """Cut loops that a stride must divide into phases, each with the taps that it meets."""
+    """Split loops that a stride must divide into phases, each with the taps that it reads."""
     split_classes(s, st, config)
     for dim in (d for d in st.dims if d.name in st.residues):
         s.extend(loop_over(dim), 1)
@@ -249,9 +249,7 @@ def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
 
 
 def order_hardware(s: Schedule, made: HardwareTile) -> None:
-    """Bring a tiled nest to loops over groups of warps that multiply, beside the copies of a copy engine that run
-    ahead of them.
-    """
+    """Turn a tiled nest into loops over groups of warps that multiply, while a copy engine runs ahead of them."""
     nest, tiled = made.nest, made.tiled
     row, column, term = tiled.inner
     sums = (tiled.warps, tiled.fragments, row, column)
@@ -275,15 +273,15 @@ def order_hardware(s: Schedule, made: HardwareTile) -> None:
 
 
 def _needed(nest: HardwareNest, tiled: TiledLoops, x: EngineCopy, copy: Copy) -> MappedCopy:
-    """Return what a copy engine brings, with the places of ``copy`` that a product reads."""
+    """Return the copy of a copy engine, restricted to the places of ``copy`` that a product reads."""
     own = dict(zip(x.loops, copy.loops))
     place = Var(own[x.outer].name) * x.element.extent + Var(own[x.element].name)
     return x.mapped._replace(needed=tiled.starts[x.of] + place < nest.loops.extents[x.of])
 
 
 def _residing(machine: Machine, groups: Nest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
-    """Return the number of groups that reside on a device at a time, each lane of which needs ``registers``; 0 if the
-    grid has no more groups than that. Return the error where a unit has too few registers for one.
+    """Return the number of groups that reside on a device at a time, if each lane needs ``registers``; 0 if the grid
+    has no more groups than that. Return the error if a unit has too few registers for one group.
     """
     assert machine.device is not None
     units = machine.device.units
@@ -302,7 +300,8 @@ def _residing(machine: Machine, groups: Nest, registers: int, shared: Mapping[st
 def hardware_nest(
     whole: Statement, loops: Loops, config: Config, row: Instruction, machine: Machine
 ) -> HardwareNest | ConfigError:  # fmt: skip
-    """Return the loops of the tile that ``config`` gives a group, or the error where they do not multiply with ``row``.
+    """Return the loops of the tile that ``config`` gives a group, or the error if they cannot be multiplied with
+    ``row``.
     """
     st = phased(whole, config.phases)
     return nest_flaw(st, loops, config, row) or HardwareNest(whole, st, loops, config, row, engine_of(machine))
@@ -312,7 +311,7 @@ class HardwareTile(NamedTuple):
     """The tile of a group: its nest with the loops that ``schedule`` has made, the copies of its operands, and the
     bytes of shared memory that each takes.
 
-    ``residing`` groups are on the device at a time, where there are more tiles; else it is 0.
+    ``residing`` groups are on the device at a time if there are more tiles than groups; otherwise it is 0.
     """
 
     nest: HardwareNest
@@ -325,8 +324,8 @@ class HardwareTile(NamedTuple):
 
 
 def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine) -> HardwareTile | ConfigError:
-    """Return the tile that ``config`` gives a group of ``machine``, or the error where copies or products have a limit
-    that it exceeds. No kernel is rewritten for that.
+    """Return the tile that ``config`` gives a group of ``machine``, or the error if it exceeds a limit of copies or
+    products. No kernel is rewritten to determine it.
     """
     row = hardware_row(st, config, machine)
     nest = hardware_nest(st, loops, config, row, machine)
@@ -356,13 +355,13 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
 
 
 def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigError | None:
-    """Return the error that planning ``st`` under its own ``config`` would raise, or None; nothing is planned."""
+    """Return the error that planning ``st`` under its own ``config`` would raise, or None, without planning."""
     made = hardware_tile(st, loops_after_fusing(st, config), config, machine)
     return made if isinstance(made, ConfigError) else None
 
 
 def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
-    """Return the plan of ``st`` under its own ``config``; ConfigError where copies or products have a limit."""
+    """Return the plan of ``st`` under its own ``config``; ConfigError if it exceeds a limit of copies or products."""
     loops = loops_after_fusing(st, config)
     made = hardware_tile(st, loops, config, machine)
     if isinstance(made, ConfigError):
@@ -379,9 +378,9 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
 
 
 def _expected(nest: HardwareNest, groups: Nest, machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield what bounds the rate of the products, in words: the traffic of shared memory, and units without a tile.
+    """Yield the bounds on the rate of the products, in words: the traffic of shared memory, and units without a tile.
 
-    A product reads its factors from shared memory, also those that another one of the step reads.
+    Each product reads its factors from shared memory, even if another product of the step reads them too.
     """
     assert machine.device is not None
     units, shared, row = machine.device.units, machine.device.shared, nest.row

@@ -1,4 +1,4 @@
-"""The config under which a copy engine brings the operands of a statement, or the reason why none can."""
+"""The config under which a copy engine brings the operands of a statement, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FRAGMENTS = (1, 2, 3, 4)
 
 
 def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Config | None:
-    """Return the config of ``st`` on a machine with a copy engine, None on others. ConfigError, with the reason, where
-    the engine cannot bring the operands. An instruction that rounds sums is taken if ``rounds`` permits it.
+    """Return the config of ``st`` on a machine with a copy engine, None on other machines. ConfigError, with the
+    reason, if the engine cannot bring the operands. An instruction that rounds sums is taken if ``rounds`` permits it.
     """
     rows_of_types = hardware_rows(st, machine)
     if not rows_of_types:
@@ -116,8 +116,8 @@ def _refuse(why: str) -> ConfigError:
 
 
 def _row_bytes(nbytes: int, is_shared: bool, widths: tuple[int, ...]) -> int:
-    """Return which of ``widths`` are the bytes of a row of a copy of ``nbytes`` of terms, which other terms follow
-    where ``is_shared``.
+    """Return the legal bytes, among ``widths``, of a row of a copy of ``nbytes`` of terms, which other terms follow if
+    ``is_shared``.
     """
     legal = [n for n in widths if not nbytes % n] if is_shared else [n for n in reversed(widths) if n >= nbytes]
     return next(iter(legal), widths[-1] if is_shared else widths[0])
@@ -128,7 +128,7 @@ def _major(is_mn: bool) -> str:
 
 
 def _is_turned(view: View, terms: list[Dim]) -> bool:
-    """Return whether the neighbours of a view in memory are no terms."""
+    """Return whether the contiguous elements of a view in memory are not terms."""
     nearest = next((b.dim for b in view.layout.blocks if b.stride == 1 and b.size > 1), None)
     names = {Var(d.name) for d in terms if not d.axis and d.sort != "images"}
     return nearest is None or not variables_of(view.coords[nearest]) & names
@@ -155,8 +155,8 @@ def _splits(st: Statement, pixels: list[Dim]) -> Iterator[tuple[tuple[tuple[str,
 def _cost(
     sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, device: Device
 ) -> float:  # fmt: skip
-    """Return the relative time of results of ``sizes`` in tiles, ``apart`` of them: products of iterations beyond the
-    ends, copies, units without a group, and the start and the end of a group, which has ``steps``.
+    """Return the relative time of ``apart`` independent results of ``sizes`` in tiles. It includes products beyond the
+    ends, copies, idle units, and the start and the end of a group of ``steps``.
     """
     counts = [-(-n // t) for n, t in zip(sizes, tile)]
     excess = prod(n * t / s for n, t, s in zip(counts, tile, sizes))

@@ -28,7 +28,7 @@ from convsmith.statement.views import statement
 
 class Held(NamedTuple):
     """A ``loop`` in whose iterations rows of another statement are computed, over cache tiles of ``tile`` iterations
-    unless that is 0; ``keeps`` says whether an iteration along an axis keeps rows for the next one.
+    unless that is 0; ``keeps`` states whether an iteration along an axis keeps rows for the next one.
     """
 
     loop: str
@@ -37,8 +37,8 @@ class Held(NamedTuple):
 
 
 class Prescribed(NamedTuple):
-    """Decisions that the interface of a kernel prescribes: its register tile, whatever vectors and registers a machine
-    has, and the array of the partial ``sums`` between cache tiles of a reduction loop, where there are any.
+    """Decisions that the interface of a kernel prescribes: its register tile, independent of the machine's vectors and
+    registers, and the array of the partial ``sums`` between cache tiles of a reduction loop, if there are any.
     """
 
     sums: Buffer | None = None
@@ -48,10 +48,10 @@ def kernel_plan(
     st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None,
     within: tuple[Held, ...] = (), prescribed: Prescribed | None = None,
 ) -> KernelPlan:  # fmt: skip
-    """Return the plan of ``st`` under its own ``config``, with symbolic ``sizes`` where these are given.
+    """Return the plan of ``st`` under its own ``config``, with symbolic ``sizes`` if they are given.
 
-    Threads share the loops outside of the innermost one around the register tile that steps through a loop ``within``
-    which rows of another statement are computed, and that one too if it keeps no rows.
+    Threads share the loops outside of the innermost loop in which rows of another statement are computed (``within``),
+    and that loop too if it keeps no rows.
     """
     unit = ProductShape.of(st, machine, config)
     if prescribed is not None:
@@ -73,7 +73,7 @@ def kernel_plan(
         st, config, machine, loops, nest, _outside(nest, loops, within), needed, (), s,
         prescribed.sums if prescribed is not None else None,
     )  # fmt: skip
-    pipeline = pipeline_of([found], s)  # refuses copies that cannot be made
+    pipeline = pipeline_of([found], s)  # rejects illegal copies
     return replace(found, pipeline=pipeline, buffers=buffers(found.columns, config, nest))
 
 
@@ -91,16 +91,19 @@ def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:
 
 
 def _outside(nest: Nest, loops: Loops, within: tuple[Held, ...]) -> tuple[Loop, ...]:
-    """Return the loops that threads may share: none that keeps rows for its next iteration, or stands within it."""
+    """Return the loops that threads may share: loops that keep no rows for their next iteration and are not inside one
+    that does.
+    """
     found = [(at, nest.outside.index(loop_at(nest, at.loop, at.tile))) for at in within]
     ends = [n + (not (at.keeps and loops.axes[at.loop])) for at, n in found]
     return nest.outside[: min(ends, default=len(nest.outside))]
 
 
 def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool = False) -> Statement:
-    """Return the statement that ``config`` schedules: its offsets taken off the sums, its reduction in parts.
+    """Return the statement that ``config`` schedules: offsets are subtracted from the sums, and the reduction is in
+    parts.
 
-    The masks of a ``dynamic`` statement hold sizes of its kernel.
+    The masks of a ``dynamic`` statement contain sizes of its kernel.
     """
     st = statement(problem, machine, dynamic)
     if of_fewer_bits(st):

@@ -20,11 +20,11 @@ from convsmith.statement.statement import Statement
 
 @dataclass(frozen=True)
 class KernelPlan:
-    """The plan of one statement: its loops, the nest, registers and buffers that ``config`` gives it, its pipeline.
+    """The plan of one statement: its loops, the nest, registers and buffers under ``config``, and its pipeline.
 
-    ``ordering`` is the schedule that brings the loops of the statement into the order of the nest. Threads share the
-    loops ``outside``. ``sums`` is the array that keeps partial sums, where the interface of the kernel has one. The
-    ``pipeline`` is that of a kernel of this statement alone.
+    ``ordering`` is the schedule that puts the loops of the statement into the order of the nest. Threads share the
+    loops ``outside``. ``sums`` is the array that keeps partial sums, if the interface of the kernel has one.
+    ``pipeline`` makes a kernel of this statement alone.
     """
 
     statement: Statement

@@ -22,9 +22,10 @@ of the level ``class`` runs over residue classes or phases, and one of the level
 class Loop(NamedTuple):
     """A loop of a scheduled nest. Its ``name`` is for people; code asks for the other fields.
 
-    ``of`` is the loop of the statement, after fusing, that it is a part of, and ``dims`` that loop's dims, outermost
-    first. ``role`` is one of ``KINDS``, ``level`` one of ``LEVELS``. The loop runs at most ``extent`` times, ``tile``
-    iterations of ``of`` each time. ``is_tiled`` says that each iteration runs an inner loop over its tile.
+    ``of`` is the loop of the statement, after fusing, that it is a part of, and ``dims`` are that loop's dims,
+    outermost first. ``role`` is one of ``KINDS``, ``level`` one of ``LEVELS``. The loop runs at most ``extent`` times,
+    each iteration covers ``tile`` iterations of ``of``. ``is_tiled`` states that each iteration runs an inner loop over
+    its tile.
     """
 
     name: str
@@ -51,7 +52,7 @@ def names(loops: Iterable[Loop]) -> tuple[str, ...]:
 
 
 def places(loops: Iterable[Loop]) -> str:
-    """Return the words by which a config names ``loops``: each is the innermost one of its name, or has a tile."""
+    """Return the words by which a config names ``loops``: each is the innermost loop of its name, or has a tile."""
     return ", ".join(dict.fromkeys(x.of if x.tile == 1 else f"{x.of}:{x.tile}" for x in loops))
 
 
@@ -63,7 +64,8 @@ def loops_in(nest: Stmt) -> tuple[Loop, ...]:
 
 
 class SymbolicSizes(NamedTuple):
-    """The ``loops`` of a statement whose extents are arguments of a call, and the rewrites that make them so."""
+    """The ``loops`` of a statement whose extents are arguments of a call, and the rewrites that introduce these sizes.
+    """
 
     loops: frozenset[str]
     steps: tuple[Step, ...]
@@ -71,7 +73,7 @@ class SymbolicSizes(NamedTuple):
 
 @dataclass(frozen=True)
 class Loops:
-    """The loops of a statement after fusing, by role: outermost first within each.
+    """The loops of a statement after fusing, by role, outermost first.
 
     ``axes`` are the letters of the spatial axes that a loop runs along; ``residues`` the numbers of residue classes of
     loops that a stride must divide; ``dims`` the dims of each loop, outermost first. The extents of ``symbolic`` loops
@@ -99,12 +101,13 @@ class Loops:
 
 
 def fused_name(a: str, b: str) -> str:
-    """Return the name of the loop that two loops become."""
+    """Return the name of the loop that results from fusing two loops."""
     return f"{a}_{b}"
 
 
 def fused_chain(names: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Return the loop that the adjacent loops ``names`` become, and the pairs that are fused one after the other."""
+    """Return the loop that results from fusing the adjacent loops ``names``, and the pairs that are fused in sequence.
+    """
     whole, pairs = names[0], []
     for name in names[1:]:
         pairs.append((whole, name))
@@ -113,7 +116,7 @@ def fused_chain(names: Sequence[str]) -> tuple[str, tuple[tuple[str, str], ...]]
 
 
 def fused_dims(config: Config, loop: str) -> tuple[str, ...]:
-    """Return the dims of ``loop``, outermost first: one, or those that ``config`` fuses."""
+    """Return the dims of ``loop``, outermost first: a single one, or the dims that ``config`` fuses."""
     dims: dict[str, tuple[str, ...]] = {}
     for a, b in config.fuse:
         dims[fused_name(a, b)] = (*dims.get(a, (a,)), *dims.get(b, (b,)))
@@ -121,7 +124,7 @@ def fused_dims(config: Config, loop: str) -> tuple[str, ...]:
 
 
 def loops_after_fusing(st: Statement, config: Config) -> Loops:
-    """Return the loops of ``st`` with the phases of ``config``, once fused; ConfigError where that cannot be."""
+    """Return the loops of ``st`` with the phases of ``config``, after fusing; ConfigError if they cannot be fused."""
     st = phased(st, config.phases)
     order = sorted(st.dims, key=lambda d: (KINDS.index(d.kind), st.reduce.index(d.name) if d.kind == "k" else 0))
     classes = st.residues

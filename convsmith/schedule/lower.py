@@ -35,13 +35,13 @@ from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, view_steps
 
 TILES_AHEAD = 2
-"""Register tiles from a vector of a source to the one whose cache line its load prefetches."""
+"""Number of register tiles between a vector of a source and the vector whose cache line its load prefetches."""
 LEAST_NEIGHBOURS = 4
-"""Minimum number of neighbours in memory for which a tile of a result is transposed, rather than scattered."""
+"""Minimum number of contiguous elements for which a tile of a result is transposed instead of scattered."""
 
 
 def flatten_tiles(s: Schedule, parts: Sequence[KernelPlan]) -> None:
-    """Bring the nests of a kernel to flat offsets; instructions on fragments take the place of their loops."""
+    """Bring the nests of a kernel to flat offsets; instructions on fragments replace their loops."""
     for k in parts:
         s.run(guard_tails, k.nest.unrolled)
     s.run(flatten)
@@ -76,7 +76,7 @@ def vectorise_nest(s: Schedule, k: KernelPlan, reads: Reads) -> None:
 
 
 def join_steps(s: Schedule, k: KernelPlan) -> None:
-    """Make the loops of the reduction that step through contiguous memory one loop."""
+    """Coalesce the loops of the reduction that step through contiguous memory."""
     nest = k.nest
     stepping = [x for x in nest.reduce if x.level != "register" and x is not nest.depth]
     for x in reversed(stepping[:-1]):
@@ -84,7 +84,7 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
 
 
 def finish_result(s: Schedule, k: KernelPlan) -> None:
-    """Add the zeros of blocked layouts, and let vectors have any length that a machine has."""
+    """Add the zeros of blocked layouts, and make vectors scalable."""
     if adds_zeros(k.columns, k.nest.lanes):
         s.run(fill_blocks, k.columns.c.name)
     if k.nest.units:
@@ -92,7 +92,9 @@ def finish_result(s: Schedule, k: KernelPlan) -> None:
 
 
 def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
-    """Add up the lanes of sums along a reduction loop, and load what the config streams past the first cache."""
+    """Sum the lanes of sums along a reduction loop, and bypass the first cache for the operands that the config
+    streams.
+    """
     if k.nest.along_k:
         s.run(sum_together, k.nest.lanes)
     if k.config.staged("stream"):
@@ -100,10 +102,10 @@ def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
 
 
 def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
-    """Return the names under which fragments or vectors of the streamed operands are read, and the streamed result's,
-    each with the bytes to the line that loads of its vectors prefetch.
+    """Return the names under which fragments or vectors of the streamed operands are read, and the name of the streamed
+    result, each with the bytes to the line that loads of its vectors prefetch.
 
-    A result that is added to is loaded before it is stored.
+    A result that a ``sum`` adds to is loaded before it is stored.
     """
     st, config, nest, target = k.columns, k.config, k.nest, k.machine
     legal = {view.name: 0 for view in st.factors if target.fragments is not None}
@@ -113,7 +115,7 @@ def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
             legal[st.a.name] = ahead
         if has_full_vectors(st, config, nest.lanes) and target.fence:
             legal[st.c.name] = result_ahead(st, nest)
-    if is_false(st.a.mask):  # nothing reads the factors
+    if is_false(st.a.mask):  # every term is absent, so no factor is read
         legal = {n: ahead for n, ahead in legal.items() if n == st.c.name}
     if not set(config.staged("stream")) <= set(legal):
         raise ConfigError(
@@ -128,8 +130,8 @@ def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
 
 
 def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
-    """Return the bytes from a vector of the source to that which the register tile after the next one reads in its
-    place; 0 where vectors do not lie along pixels of the source as the caller has it.
+    """Return the bytes from a vector of the source to the corresponding vector of the register tile after the next one;
+    0 unless vectors run along pixels of the caller's source.
     """
     if (
         nest.lane.role != "m"
@@ -145,7 +147,9 @@ def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
 
 
 def result_ahead(st: Statement, nest: Nest) -> int:
-    """Return the bytes from a vector of the result to that of the next register tile of pixels; 0 if there is none."""
+    """Return the bytes from a vector of the result to the vector of the next register tile of pixels; 0 if there is
+    none.
+    """
     steps = view_steps(st.c)
     moves = (x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in reversed(nest.outside) if x.role == "m")
     return next((move for move in moves if move), 0) * dtype(st.c.dtype).bytes
@@ -153,7 +157,7 @@ def result_ahead(st: Statement, nest: Nest) -> int:
 
 def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
     """Return whether each element of the result is written once, in a vector of ``lanes`` channels that begins at a
-    multiple of as many elements.
+    multiple of ``lanes``.
     """
     reduction = {d.name for d in st.of("k")}
     once = not config.tiles_at("split") and not any(n in reduction for n, _ in config.tiles_at("cache"))
@@ -167,7 +171,7 @@ def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
 
 
 def adds_zeros(st: Statement, lanes: int) -> bool:
-    """Return whether the result's layout adds elements to blocks of multiples of ``lanes`` adjacent channels."""
+    """Return whether the result's layout pads blocks of multiples of ``lanes`` adjacent channels."""
     layout = st.c.layout
     inner = next((b for b in layout.blocks if b.stride == 1 and b.size > 1), None)
     if inner is None or inner.size % lanes:
@@ -177,9 +181,9 @@ def adds_zeros(st: Statement, lanes: int) -> bool:
 
 def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine) -> Instruction | None:
     """Return the row of ``target`` that transposes tiles of ``lanes`` along the dim ``lane``, whose vectors would be
-    scattered, and of neighbours along the dim ``along``; None where the result is not written by it.
+    scattered, by contiguous elements along the dim ``along``; None if the result is not written through it.
 
-    Gradients of the weights are written once for all pixels, so that their lanes follow from what they read.
+    Gradients of the weights are written once for all pixels, so that their reads determine the lanes.
     """
     steps = view_steps(st.c)
     if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or st.residues or not st.constant:
@@ -199,14 +203,16 @@ def _transpose_results(s: Schedule, k: KernelPlan) -> None:
 
 
 def pick_transpositions(s: Schedule, lanes: int, machine: Machine) -> None:
-    """Make instructions of tiles that are transposed in registers."""
+    """Select instructions for tiles that are transposed in registers."""
     s.run(vectorise, READ, lanes, False)
     s.run(vectorise, WRITTEN, lanes, False)
     s.run(rows_of, machine.transpositions)
 
 
 def vectorise_copy(s: Schedule, k: KernelPlan, source: Copy) -> None:
-    """Fuse the loops of a copy that run along contiguous memory to one of vectors, and that over its empty terms."""
+    """Fuse the loops of a copy along contiguous memory to one loop of vectors, and likewise the loops over its padding
+    terms.
+    """
     st, config = k.columns, k.config
     if not source.loops:
         return

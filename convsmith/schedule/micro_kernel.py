@@ -58,11 +58,11 @@ class MicroKernelPlan:
         return naive_micro_kernel(self.m, self.machine.address_bits)
 
     def finishing(self) -> list[tuple[Kernel, Sequence[Step]]]:
-        """Return nothing: no kernel runs after this one."""
+        """Return an empty tuple: no kernel runs after this one."""
         return []
 
     def symbol(self, kernel: str = "") -> str:
-        """Return XNNPACK's name of the kernel, or that of its packing kernel."""
+        """Return XNNPACK's name of the kernel, or the name of its packing kernel."""
         return f"{self.m.name}_pack" if kernel else self.m.name
 
     def threads(self, kernel: str = "") -> int:
@@ -71,7 +71,7 @@ class MicroKernelPlan:
 
 
 def config_of_name(m: MicroKernel, machine: Machine) -> Config:
-    """Return the config that the name of ``m`` means: tiles of channels, of taps, and of the channels that remain."""
+    """Return the config that the name of ``m`` encodes: tiles of channels, of taps, and of the remaining channels."""
     middle = m.taps[len(m.taps) // 2]
     config = Config(
         machine.name, "c", register=(("c", m.channel_tile), ("k", middle)), order=("x", "c"), realise="indirection",

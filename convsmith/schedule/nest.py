@@ -28,10 +28,10 @@ OUTSIDE = ("class", "grid", "thread", "cache")
 class Nest:
     """The loops ``made`` by tiling, outermost first within each level and role, and the ``unit`` of their products.
 
-    Code asks for loops by level and role (`at`); the properties name what it asks for often. Between the iterations of
-    the loop ``depth``, which steps through a reduction loop from cache tile to cache tile, memory holds the sums of the
-    loops ``within`` it. Vectors are ``scalable`` where the machine has some of any length. Several lanes compute the
-    fragments of a ``warp``.
+    Code asks for loops by level and role (`at`); the properties name frequent queries. Between the iterations of the
+    loop ``depth``, which steps over cache tiles of a reduction loop, memory holds the sums of the loops ``within`` it.
+    Vectors are ``scalable`` if the machine has vectors of any length. Several lanes compute the fragments of a
+    ``warp``.
     """
 
     made: tuple[Loop, ...]
@@ -42,7 +42,7 @@ class Nest:
     warp: WarpTile | None = None
 
     def at(self, *levels: str, k: bool = False) -> tuple[Loop, ...]:
-        """Return the loops of ``levels``: those of the reduction if ``k``, else those of the result."""
+        """Return the loops of ``levels``: loops of the reduction if ``k``, otherwise loops of the result."""
         return tuple(x for x in self.made if x.level in levels and (x.role == "k") == k)
 
     # -- Around tiles -------------------------------------------------------------------------------------------------
@@ -59,12 +59,12 @@ class Nest:
 
     @property
     def outside(self) -> tuple[Loop, ...]:
-        """Loops around the register tile that are around the whole of each sum."""
+        """Loops around the register tile that enclose the whole of each sum."""
         return self.around[: len(self.around) - len(self.within)]
 
     @cached_property
     def parts(self) -> tuple[Loop, ...]:
-        """Loops over parts of the reduction, each of which a group adds up."""
+        """Loops over parts of the reduction, each of which one group sums."""
         return self.at("grid", k=True)
 
     @property
@@ -74,7 +74,7 @@ class Nest:
 
     @property
     def grid_sizes(self) -> tuple[int, ...]:
-        """The extents of the loops over groups once they are packed, outermost first."""
+        """The extents of the loops over groups after packing, outermost first."""
         sizes = [x.extent for x in self.grid]
         return (*sizes[: GRID_DIMS - 1], prod(sizes[GRID_DIMS - 1 :])) if len(sizes) > GRID_DIMS else tuple(sizes)
 
@@ -85,7 +85,7 @@ class Nest:
 
     @property
     def warp_size(self) -> int:
-        """The number of lanes of a warp that computes fragments; 1 of a thread."""
+        """The number of lanes of a warp that computes fragments; 1 for a thread."""
         return self.warp.lanes if self.warp is not None else 1
 
     @property
@@ -97,18 +97,18 @@ class Nest:
 
     @cached_property
     def steps(self) -> tuple[Loop, ...]:
-        """Loops of the reduction that run around the loops over sums; a group copies operands at each step."""
+        """Loops of the reduction around the loops over sums; a group copies operands at each step."""
         return self.at("class", "thread", "cache", k=True)
 
     @cached_property
     def reduce(self) -> tuple[Loop, ...]:
-        """The same loops, and those whose iterations become straight lines."""
+        """The same loops, followed by the loops of the reduction that are unrolled."""
         return self.at("class", "thread", "cache", "register", k=True)
 
     @cached_property
     def terms(self) -> tuple[Loop, ...]:
-        """Loops of the reduction within a step of a group, or those whose terms one instruction adds up, or straight
-        lines that share their loads.
+        """Loops of the reduction within a step of a group, or over the terms of an instruction or of straight-line code
+        that shares their loads.
         """
         return (*self.at("group", k=True), *self.at("instruction", k=True))
 
@@ -121,7 +121,7 @@ class Nest:
 
     @property
     def along_k(self) -> bool:
-        """Whether vectors lie along a reduction loop."""
+        """Whether vectors run along a reduction loop."""
         return self.lane.role == "k"
 
     @property
@@ -136,8 +136,8 @@ class Nest:
 
     @cached_property
     def pixels(self) -> tuple[Loop, ...]:
-        """Loops over the pixels of a register tile. Where lanes are pixels, a weight serves all vectors of pixels,
-        which stay in registers, and there are none.
+        """Loops over the pixels of a register tile. Empty if lanes are pixels: a weight then serves all vectors of
+        pixels, which stay in registers.
         """
         return tuple(x for x in self.at("register") if x.role == "m" and self.lane.role != "m")
 
@@ -153,7 +153,7 @@ class Nest:
 
     @cached_property
     def runs(self) -> tuple[Loop, ...]:
-        """Loops over neighbours that a thread loads or stores at once."""
+        """Loops over adjacent elements that a thread loads or stores at once."""
         return tuple(x for x in self.made if x.level == "instruction")
 
     @cached_property
@@ -168,7 +168,7 @@ class Nest:
 
     @property
     def units(self) -> tuple[Loop, ...]:
-        """The loop whose iterations may be units of longer vectors: where these are scalable, from vector to vector."""
+        """The loop whose iterations may be units of longer vectors: the loop over vectors, if they are scalable."""
         around = [x for x in self.around if x.of == self.lane.of and x.level != "class"]
         return tuple(x for x in around[-1:] if self.scalable and x.tile == self.filled)
 
@@ -182,16 +182,16 @@ class Nest:
 
     @property
     def unrolled(self) -> tuple[Loop, ...]:
-        """Loops that become straight lines: of fragments, those from one fragment to the next."""
+        """Loops that are unrolled; for fragments, the loops over fragments."""
         if self.rows:
             return (*self.pixels, *self.vectors)
         return (*self.register, *self.terms, *self.at("register", k=True))
 
     @property
     def taps_of_rows(self) -> tuple[Loop, ...]:
-        """The order of a tile's loops over rows whose lanes are pixels, and over taps between; nothing without both.
+        """The order of a tile's loops over rows and over taps, if lanes are pixels; empty unless the tile has both.
 
-        A vector of the source is read for one tap after the other of the rows that it is under, and then no more.
+        A vector of the source is read for all taps of all rows that use it in sequence.
         """
         rows = tuple(x for x in self.vectors if x.role == "m" and x.of != self.lane.of)
         taps = self.at("register", k=True)
@@ -201,13 +201,13 @@ class Nest:
 
     @property
     def widths(self) -> tuple[tuple[Loop, int], ...]:
-        """The loops that have room for a whole vector or fragment, however short they are, with that room."""
+        """The loops with room for a whole vector or fragment regardless of their extent, and that room."""
         filled = self.terms if self.unit.dot else ()
         return ((self.lane, self.lanes), *((x, self.unit.rows) for x in self.rows), *((x, x.extent) for x in filled))
 
     @property
     def term_order(self) -> tuple[Loop, ...]:
-        """The register tile's loops with the terms among them, as instructions take them."""
+        """The register tile's loops including the terms, in the order that instructions require."""
         if self.rows:
             groups, terms = self.terms
             return (*self.pixels, *self.vectors, *self.rows, groups, self.lane, terms)
@@ -231,8 +231,8 @@ class Nest:
 def nest_of(
     s: Schedule, st: Statement, loops: Loops, config: Config, machine: Machine, unit: ProductShape | None = None
 ) -> Nest:
-    """Split the ``loops`` of ``st`` by the tiles of ``config``, and return their nest. The products are those of
-    ``unit``, by default of the instruction that ``config`` names.
+    """Split the ``loops`` of ``st`` by the tiles of ``config``, and return their nest. The products are computed by
+    ``unit``, by default the instruction that ``config`` names.
     """
     classes = fuse_dims(s, st, config)
     if machine.device is not None:
@@ -246,14 +246,14 @@ Split = tuple[int, str, tuple[str, str]]
 
 
 class _NestBuilder:
-    """Splits the loops of a statement by their tiles. ``parts`` has those of each loop, outermost first."""
+    """Splits the loops of a statement by their tiles. ``parts`` maps each loop to its parts, outermost first."""
 
     def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config) -> None:
         self.s, self.st, self.loops, self.config = s, st, loops, config
         self.parts: dict[str, list[Loop]] = {}
 
     def split(self, loop: Loop, splits: Sequence[Split]) -> None:
-        """Split ``loop``, then what is within each of its tiles."""
+        """Split ``loop``, then the loop within each of its tiles."""
         made, found = [loop], [size for n, size in self.config.tiles_at("ends") if n == loop.of]
         ends = (found[0], found[1]) if found else None
         for size, letters, levels in splits:
@@ -272,9 +272,10 @@ class _VectorTiles(_NestBuilder):
         self.filled = filled_lanes(st, loops.dims[config.lane], unit)
 
     def nest(self, classes: Sequence[Loop]) -> Nest:
-        """Return the nest, of which the loops over residue classes are a part.
+        """Return the nest, including the loops over residue classes.
 
-        Vectors of a tile lie side by side, but for scalable vectors: between the units of two lie those of all tiles.
+        Vectors of a tile are adjacent, except for scalable vectors, whose units are interleaved with the units of all
+        tiles.
         """
         config = self.config
         for name in self.loops.kinds:
@@ -299,7 +300,7 @@ class _VectorTiles(_NestBuilder):
         return Nest((*around, *steps, *inner), self.unit, depth, within, self.scalable)
 
     def by_place(self) -> tuple[dict[str, Loop], dict[str, list[Loop]], list[Loop]]:
-        """Return the loops over register tiles by the loop that they are part of, those of the reduction around the
+        """Return the loops over register tiles by the loop that they are part of, the loops of the reduction around the
         loops over sums, and the loops within a register tile.
         """
         outer: dict[str, Loop] = {}
@@ -341,13 +342,13 @@ class _VectorTiles(_NestBuilder):
             yield size, "ou" if loop.role == "k" else "oi", (level, "register")
 
     def is_apart(self, n: str, width: int) -> bool:
-        """Return whether the vectors of a tile of the lane loop lie apart, as far as tiles of ``width`` reach."""
+        """Return whether the vectors of a tile of the lane loop are not adjacent, for tiles of ``width``."""
         plain = self.loops.kinds[n] in ("batch", "n") and n not in self.loops.symbolic and n not in self.loops.residues
         whole = self.filled == self.unit.lanes and not self.loops.extents[n] % width and not self.cached(n)
         return self.scalable and plain and whole and width > self.filled
 
     def cached(self, n: str) -> list[int]:
-        """Return the sizes of the cache tiles of loop ``n`` that are smaller than what is around them."""
+        """Return the sizes of the cache tiles of loop ``n`` that are smaller than the tile around them."""
         sizes, whole = [], self.loops.extents[n]
         for name, size in self.config.tiles_at("cache"):
             if name == n and size < whole:
@@ -358,8 +359,8 @@ class _VectorTiles(_NestBuilder):
     def blocks(
         self, outer: dict[str, Loop], reduce: dict[str, list[Loop]]
     ) -> tuple[list[Loop], Loop | None, int]:  # fmt: skip
-        """Split the loops over register tiles into cache tiles; return the loops over these, the one of a reduction,
-        and the number of them before it.
+        """Split the loops over register tiles into cache tiles; return the loops over cache tiles, the loop of a
+        reduction among them, and the number of loops before it.
         """
         blocks: list[Loop] = []
         depth, before, seen = None, 0, dict.fromkeys(self.loops.extents, 0)
@@ -395,9 +396,7 @@ class _GroupTiles(_NestBuilder):
         self.row, self.loads = lane_row(st, loops, config, machine), machine.matrix_loads
 
     def nest(self, classes: Sequence[Loop]) -> Nest:
-        """Return the nest, of which the loops over residue ``classes`` are a part: the groups of a class follow each
-        other.
-        """
+        """Return the nest, including the loops over residue ``classes``; the groups of a class are consecutive."""
         for n in self.order():
             loop = self.loops.whole(n, "thread" if self.loops.kinds[n] == "k" else "grid")
             parts = dict(self.config.tiles_at("split")).get(n) if self.config.join == "atomic" else None
@@ -454,6 +453,7 @@ class _GroupTiles(_NestBuilder):
 
 
 def tile_of(loops: Loops, config: Config, loop: str) -> tuple[int, int]:
-    """Return the iterations of a loop in the tile of a group and in that of a thread; a loop that runs once has none.
+    """Return the iterations of a loop in the tile of a group and in the tile of a thread; (1, 1) for a loop that runs
+    once.
     """
     return (config.group_size(loop), config.size(loop)) if loops.extents[loop] > 1 else (1, 1)

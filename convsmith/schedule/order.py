@@ -16,13 +16,13 @@ from convsmith.schedule.schedule import Schedule
 
 
 def is_drained(config: Config, nest: Nest) -> bool:
-    """Return whether accumulators are stored to memory, from which loops of their own write the result."""
+    """Return whether accumulators are stored to memory, from which separate loops write the result."""
     return bool(nest.rows) or (config.drain and bool(nest.accumulators) and not nest.along_k)
 
 
 def tile_registers(s: Schedule, config: Config, nest: Nest, sums: Buffer | None = None) -> dict[Loop, Loop]:
-    """Make the register tile of an ordered nest: split its body, sink it. Return the loops that write the result of
-    each loop over drained accumulators.
+    """Form the register tile of an ordered nest by fission and sinking, and return, for each loop over drained
+    accumulators, the loop that writes the result.
 
     ``sums``, if given, is the parameter that keeps partial sums between cache tiles of a reduction loop, in the order
     of the iterations of the lane loop.

@@ -49,15 +49,17 @@ from convsmith.schedule.schedule import Schedule
 PIECES = 4
 """Maximum number of pieces of a loop."""
 BORDERS = 16
-"""Maximum number of pieces of a loop, in each of which constant lanes of a vector are absent."""
+"""Maximum number of pieces of a loop at the borders of an image, in each of which the absent lanes of a vector are
+constant.
+"""
 FEW = 1 << 13
-"""Elements up to which packing takes less time than LLVM needs to compile a transposition."""
+"""Maximum number of elements for which packing takes less time than compiling a transposition."""
 TURNS = 8
-"""Maximum number of iterations whose pieces are written place by place."""
+"""Maximum number of iterations whose stores are gathered place by place."""
 LEAST = 256
-"""Minimum number of consecutive bytes that a block writes."""
+"""Minimum number of contiguous bytes that a block writes."""
 TASKS = 8
-"""Minimum number of iterations of shared loops for each thread."""
+"""Minimum number of iterations of shared loops per thread."""
 LONG = 4
 """Maximum number of tiles in a row that are unrolled, because their columns are unevenly spaced in the packed operand.
 """
@@ -100,7 +102,8 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]
 
 
 def _is_shared(pack: Kernel, target: Machine) -> bool:
-    """Return whether packing takes as long as starting threads, and is one nest: sums are written by many iterations.
+    """Return whether packing takes at least as long as starting threads, and is a single nest without sums, whose
+    elements many iterations write.
     """
     cycles = prod(pack.params[-1].shape) * target.costs.pack
     is_long = cycles * target.lanes(pack.params[-1].dtype.bits) >= target.costs.thread_start
@@ -108,8 +111,8 @@ def _is_shared(pack: Kernel, target: Machine) -> bool:
 
 
 class _SumLoops(NamedTuple):
-    """The loops of sums that a packing kernel makes: ``side`` are those over sums side by side, the innermost one over
-    the lanes of a vector, ``depth`` those over the terms of a run.
+    """The loops of sums in a packing kernel: ``side`` are the loops over adjacent sums, the innermost one over the
+    lanes of a vector, ``depth`` the loops over the terms of a run.
     """
 
     depth: tuple[Loop, ...] = ()
@@ -118,7 +121,7 @@ class _SumLoops(NamedTuple):
 
 
 def _order_sums(s: Schedule, pack: Kernel, target: Machine) -> _SumLoops:
-    """Have vectors of the sums that a run holds stay in registers for as long as it lasts."""
+    """Keep vectors of the sums of a run in registers during the run."""
     run = next((x for x in statements_of(pack.body) if isinstance(x, Alloc)), None)
     if run is None:
         return _SumLoops()
@@ -138,7 +141,7 @@ def _order_sums(s: Schedule, pack: Kernel, target: Machine) -> _SumLoops:
 
 
 def _lower_sums(s: Schedule, pack: Kernel, target: Machine, sums: _SumLoops) -> None:
-    """Make vectors of sums, and instructions of their terms."""
+    """Vectorise the sums, and select instructions for their terms."""
     if not sums.are_there:
         return
     s.run(simplify)
@@ -152,13 +155,13 @@ def _lower_sums(s: Schedule, pack: Kernel, target: Machine, sums: _SumLoops) -> 
 
 
 def _share(s: Schedule, loops: Sequence[Loop], threads: int) -> None:
-    """Have ``threads`` share ``loops``, before they are cut."""
+    """Distribute ``loops`` over ``threads``, before they are split."""
     if threads > 1:
         s.run(share_outermost, tuple(loops), TASKS * threads)
 
 
 class _CopyVectors(NamedTuple):
-    """The loops that become a vector of ``lanes``: two that are one in both memories, or one, or none."""
+    """The loops that become a vector of ``lanes``: two that are contiguous in both memories, or one, or none."""
 
     loops: tuple[Loop, ...]
     lanes: int
@@ -182,7 +185,7 @@ def _order_copy(
 
 
 def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:
-    """Make vectors of a copy."""
+    """Vectorise a copy."""
     s.run(simplify)
     if len(vectors.loops) > 1:
         s.run(coalesce, *vectors.loops, vectors.loops[-1], True)
@@ -191,8 +194,8 @@ def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:
 
 
 def _pair(moved: _Moved, lanes: int) -> tuple[str, ...]:
-    """Return the last two loops where they are one vector in both memories, some of whose first elements are absent; or
-    nothing.
+    """Return the last two loops if they form one vector in both memories, some of whose first elements are absent;
+    otherwise an empty tuple.
     """
     *_, outer, inner = ("", *moved.extents)
     if not outer or moved.whole(outer):
@@ -208,8 +211,8 @@ class _Moved:
     """A packing nest: the iterations of its loops, outermost first, and the elements by which each moves the read
     position.
 
-    ``plain``: elements are copied unchanged. Along ``masked`` loops some elements are absent; along ``ending`` loops
-    the absent ones are the last.
+    In a ``plain`` nest, elements are copied unchanged. Along ``masked`` loops some elements are absent; along
+    ``ending`` loops only the last ones are.
     """
 
     extents: dict[str, int]
@@ -258,7 +261,7 @@ class _Moved:
         return _Moved(extents, steps, read, s.buffer.dtype.name, plain, frozenset(masked), ending)
 
     def whole(self, *names: str) -> bool:
-        """Return whether the elements along the loops are all present, or all but the last ones along a single loop."""
+        """Return whether all elements along the loops are present, or all except the last ones along a single loop."""
         return not set(names) & (self.masked if len(names) > 1 else self.masked - self.ending)
 
     def columns(self, first: int, most: int, taken: set[str]) -> list[str]:
@@ -277,7 +280,7 @@ class _Moved:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Loops of tiles: those that make the columns, that of the rows, and that of a group.
+    """Loops of tiles: the loops that form the columns, the loop of rows, and the loop of a group.
 
     ``each`` is a loop within the loop over rows that counts them. ``piece`` is the number of columns that are
     contiguous in the packed operand; a tile has several such pieces.
@@ -291,7 +294,9 @@ class _Tiles:
 
 
 def _tiles(moved: _Moved, row: Instruction, tested: bool) -> _Tiles | None:
-    """Return how the row transposes the nest, whose rows may be ``tested`` whether they exist; None if it does not."""
+    """Return the tiles in which the row transposes the nest, whose rows may be ``tested`` for existence; None if it
+    cannot.
+    """
     if row.result.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
         return None
     height, width, group = tile_shape(row)
@@ -329,7 +334,7 @@ def _block(s: Schedule, moved: _Moved, around: list[Loop], target: Machine, turn
     """Block the loop with the longest step, and return the loops in their new order.
 
     An outer loop with shorter steps then finds the data of a block in the cache. If an iteration of that loop reads
-    more, it runs whole, and the next loop is blocked. Data beyond the second-level cache is read in long blocks, unless
+    more, the loop is not blocked, but the next one. Data beyond the second-level cache is read in long blocks, unless
     its cache lines are read in parts. Blocks are multiples of ``turns``.
     """
     extents, steps, order = [*moved.extents], moved.steps, [*around]
@@ -368,7 +373,8 @@ def _block(s: Schedule, moved: _Moved, around: list[Loop], target: Machine, turn
 
 
 def _lines(moved: _Moved, step: int, target: Machine) -> int:
-    """Return the iterations whose cache lines stay in the first-level cache until they are read whole; some share sets.
+    """Return the iterations whose cache lines stay in the first-level cache until they are read completely; some share
+    sets.
     """
     l1 = target.l1
     apart = min(s * moved.bytes_read for s in moved.steps.values() if s * moved.bytes_read >= l1.line)
@@ -377,7 +383,7 @@ def _lines(moved: _Moved, step: int, target: Machine) -> int:
 
 
 def _transposition(moved: _Moved, target: Machine) -> tuple[_Tiles, Instruction] | None:
-    """Return the tiles of a copy that an instruction of ``target`` transposes, with that row; None without one."""
+    """Return the tiles of a copy that an instruction of ``target`` transposes, with that row; None if there is none."""
     for tested, row in product((False, True), target.transpositions):
         if (tiles := _tiles(moved, row, tested)) is not None:
             return tiles, row
@@ -388,7 +394,7 @@ class _TransposedTiles(NamedTuple):
     """Tiles that ``row`` transposes: the numbers of elements that are read and written at once, and the loop ``last``
     that becomes ``height`` lanes.
 
-    The stores of ``turns`` iterations of the loop ``turn`` are gathered where there are several.
+    The stores of ``turns`` iterations of the loop ``turn`` are gathered if there are several.
     """
 
     row: Instruction
@@ -403,8 +409,8 @@ class _TransposedTiles(NamedTuple):
 def _order_transposed(
     s: Schedule, moved: _Moved, found: _Tiles, row: Instruction, target: Machine, threads: int
 ) -> _TransposedTiles:
-    """Move tiles innermost that ``row`` transposes in registers; other loops keep their order. ``threads`` share the
-    outermost ones.
+    """Move tiles that ``row`` transposes in registers to the innermost place; other loops keep their order. ``threads``
+    share the outermost loops.
     """
     height, width, group = tile_shape(row)
     length = width // found.piece * found.piece if found.piece else width
@@ -446,10 +452,10 @@ def _order_transposed(
 
 
 def _lower_transposed(s: Schedule, tiles: _TransposedTiles, target: Machine) -> None:
-    """Make vectors of tiles, which instructions transpose.
+    """Vectorise tiles, which instructions transpose.
 
-    Rows and columns are unrolled last, so that rewrites meet each once; but first where vectors are longer than the
-    pieces that they write, because the last vector of a tile ends where the tile does.
+    Rows and columns are unrolled last, so that rewrites see each once; but they are unrolled first if vectors are
+    longer than the pieces that they write, because the last vector of a tile ends with the tile.
     """
     if is_joined(tiles.row):
         s.run(unroll)

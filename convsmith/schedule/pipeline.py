@@ -1,7 +1,7 @@
 """The schedule of a kernel for a machine with vectors: the phases that all of its statements pass through together.
 
-A kernel computes one statement, the statements of a fused chain, or a transform around its product. A rewrite that
-serves a whole kernel runs once; the others run for each statement in turn.
+A kernel computes one statement, the statements of a fused chain, or a transform around its product. A rewrite of the
+whole kernel runs once; other rewrites run once per statement.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from convsmith.schedule.schedule import Schedule
 
 
 class Surrounding(Protocol):
-    """Nests around those of the statements of a kernel, which pass through the same phases."""
+    """Nests around the nests of a kernel's statements, which pass through the same phases."""
 
     def cut(self, s: Schedule) -> None:
         """Split the loops of the nests where their iterations differ."""
@@ -60,10 +60,10 @@ class Surrounding(Protocol):
 def pipeline_of(
     parts: Sequence[KernelPlan], ordering: Schedule, shared: tuple[str, ...] = (), around: Surrounding | None = None
 ) -> tuple[Step, ...]:
-    """Return the rewrites of a kernel whose statements have the plans ``parts``, once ``ordering`` has brought their
-    loops into order.
+    """Return the rewrites of a kernel whose statements have the plans ``parts``, after ``ordering`` has ordered their
+    loops.
 
-    Threads share the loops named ``shared``, besides those of the plans.
+    Threads share the loops named ``shared``, besides the shared loops of the plans.
     """
     s = Schedule()
     s.include(ordering)
@@ -114,7 +114,7 @@ def pipeline_of(
     for rewrite in (name_indices, strength_reduce, unroll):
         s.run(rewrite)
     if any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts):
-        s.run(simplify, False)  # pieces of the taps decide which pixels of a tile have a tap
+        s.run(simplify, False)  # pieces of the taps determine which pixels of a tile have a tap
     if machine.scalar_types:
         s.run(unvectorise, machine.scalar_types)
     if through_table:

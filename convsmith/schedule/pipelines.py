@@ -1,4 +1,4 @@
-"""The face of a plan towards the driver: naive nests, each with the rewrites that make a kernel of it."""
+"""The interface between a plan and the driver: naive nests, each with the rewrites that make a kernel of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 
 SYMBOL = "convsmith"
-"""The symbol of a main kernel that has no name of its own, and the beginning of the symbols around it."""
+"""The symbol of a main kernel without a name, and the prefix of the symbols of the kernels around it."""
 
 
 class Pipelines(Protocol):
-    """Kernels to be made for one machine: a main one, and those that prepare its arguments or finish its results."""
+    """Kernels to be compiled for one machine: a main kernel, and kernels that prepare its arguments or finish its
+    results.
+    """
 
     @property
     def machine(self) -> Machine: ...
@@ -31,11 +33,11 @@ class Pipelines(Protocol):
 
     @property
     def each_call(self) -> frozenset[str]:
-        """The names of those of them that run in each call; the others run while an operand is packed."""
+        """The names of the preparing kernels that run in each call; the others run while an operand is packed."""
         ...
 
     def naive(self) -> Kernel:
-        """Return the naive nest of the main kernel, with those of the kernels before it."""
+        """Return the naive nest of the main kernel, with the nests of the kernels before it."""
         ...
 
     def finishing(self) -> Sequence[tuple[Kernel, Sequence[Step]]]:

@@ -35,7 +35,7 @@ from convsmith.statement.winograd import WEIGHTS
 class Plan:
     """The plans of all statements of the program of ``problem``, in the order in which they run.
 
-    ``requirements`` are those on the sizes of a call; they are empty where all sizes are known.
+    ``requirements`` constrain the sizes of a call; they are empty if all sizes are known.
     """
 
     problem: Problem
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def pipeline(self) -> tuple[Step, ...]:
-        """The rewrites of the main kernel, of which the nest of a statement at a loop is a part."""
+        """The rewrites of the main kernel, including the nests that are computed at its loops."""
         if self.program.transform is not None:
             return block_steps(self.program.transform, self.main, self.config, self.machine)
         return self._joined(self.program.kernels[-1]) if self.program.kernels else self.main.pipeline
@@ -82,11 +82,11 @@ class Plan:
 
     @property
     def each_call(self) -> frozenset[str]:
-        """The names of those of them that run in each call."""
+        """The names of the preparing kernels that run in each call."""
         return frozenset(st.name for st in self.program.of("before"))
 
     def naive(self) -> Kernel:
-        """Return the naive nest of the main kernel, with those of the kernels before it."""
+        """Return the naive nest of the main kernel, with the nests of the kernels before it."""
         return self.program.naive()
 
     def finishing(self) -> list[tuple[Kernel, tuple[Step, ...]]]:
@@ -101,7 +101,7 @@ class Plan:
     def threads(self, kernel: str = "") -> int:
         """Return the number of threads that share the main kernel, or a kernel around it.
 
-        Operands that are equal in all calls are packed by one.
+        Operands with the same contents in all calls are packed by one thread.
         """
         own = {k.statement.name: k.config.threads for k in self.kernels}
         for k in self.kernels:
@@ -119,10 +119,10 @@ class Plan:
 
 
 def plan(problem: Problem, config: Config, machine: Machine, requirements: Requirements = FIXED) -> Plan:
-    """Return the plan of ``problem`` under ``config``; ConfigError where no kernel can be made from it.
+    """Return the plan of ``problem`` under ``config``; ConfigError if ``config`` makes no kernel.
 
-    With ``requirements`` on the sizes of calls, these sizes are arguments of each call, and those of ``problem`` are
-    placeholders.
+    With ``requirements`` on the sizes of calls, these sizes are arguments of each call, and the sizes of ``problem``
+    are placeholders.
     """
     dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
@@ -159,8 +159,8 @@ def plan(problem: Problem, config: Config, machine: Machine, requirements: Requi
 
 
 def _check_fused(joint: FusedStatements, of: Plan) -> None:
-    """Raise ConfigError where loops of a stage that is computed at a loop of another one cannot be fused. How many rows
-    such a stage computes follows from what the other one reads, so that the rewrites run up to there.
+    """Raise ConfigError if loops of a stage that is computed at a loop of another stage cannot be fused. The rewrites
+    run up to this point, because the reads of the other stage determine how many rows are computed.
     """
     steps = of._joined(joint)
     *_, last = (n for n, step in enumerate(steps) if step.run is fuse)
@@ -168,8 +168,8 @@ def _check_fused(joint: FusedStatements, of: Plan) -> None:
 
 
 def _check_packed(problem: Problem, kernel: KernelPlan) -> None:
-    """Raise ConfigError where an operand of ``kernel``, which has residue classes, cannot be packed in the order in
-    which its nest reads it. Only the nest has the ends of its loops, so that the rewrites run up to there.
+    """Raise ConfigError if an operand of ``kernel``, which has residue classes, cannot be packed in reading order. The
+    rewrites run up to this point, because only the nest has the ends of its loops.
     """
     packs = [n for n, step in enumerate(kernel.pipeline) if step.run is derive_packing]
     if packs:

@@ -1,4 +1,4 @@
-"""The plan of a problem for any machine: a CPU's or a device's, which the machine's facts decide."""
+"""The plan of a problem for any machine, a CPU or a device."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ __all__ = ["AnyPlan", "KeptPlan", "check_sizes", "plan_for", "with_wide_products
 
 AnyPlan: TypeAlias = Plan | DevicePlan | GivenPlan
 LANES = 32
-"""Threads of a group of a kernel that tests each element, where weights that are not finite meet a copy engine's zeros.
+"""Threads per group of a kernel that tests each element, because non-finite weights would be multiplied by a copy
+engine's zeros.
 """
 
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """A ``plan`` with the ``table`` of its IR nodes, which outlives the compilation that worked it out."""
+    """A ``plan`` with the intern ``table`` of its IR nodes, which outlives the compilation that created it."""
 
     plan: AnyPlan
     table: Table
 
     @staticmethod
     def of(plan: AnyPlan) -> KeptPlan:
-        """Return ``plan`` with the nodes of the present table, before rewrites add theirs."""
+        """Return ``plan`` with a copy of the current intern table, before rewrites add their nodes."""
         return KeptPlan(plan, nodes().copy())
 
     @contextmanager
@@ -48,10 +49,10 @@ class KeptPlan:
 def plan_for(
     problem: Problem, config: Config | GivenSchedule, machine: Machine, requirements: Requirements = FIXED
 ) -> AnyPlan:
-    """Return the plan of ``problem`` under ``config``, for the kernels that ``machine`` runs. ConfigError where no
-    kernel can be made from it, UnsupportedError where a device would have to serve sizes of a call.
+    """Return the plan of ``problem`` under ``config``, for the kernels that ``machine`` runs. ConfigError if ``config``
+    makes no kernel, UnsupportedError if a device would have to serve sizes of a call.
 
-    The table of nodes keeps the plan, because the choice of a config may ask for it before the kernel is made.
+    The intern table caches the plan, because the choice of a config may need it before the kernel is compiled.
     """
     known, key = nodes(), (plan_for, problem, config, id(machine), requirements)
     made: AnyPlan | None = known.get(key)
@@ -72,7 +73,7 @@ def _plan_for(
 
 
 def check_sizes(machine: Machine, dynamic: bool) -> None:
-    """Raise UnsupportedError where the kernels of a device would have to be ``dynamic``, for sizes of a call."""
+    """Raise UnsupportedError if the kernels of a device would have to be ``dynamic``, for sizes of a call."""
     if dynamic and machine.device is not None:
         raise UnsupportedError(
             f"kernels for {machine.name} have fixed sizes; available is a kernel for each size, or a level of a CPU",
@@ -81,7 +82,7 @@ def check_sizes(machine: Machine, dynamic: bool) -> None:
 
 
 def with_wide_products(config: Config, machine: Machine) -> Config:
-    """Return the config whose instructions are right for all weights, in the place of those that have a limit."""
+    """Return the config with instructions without limits in place of instructions that limit the weights."""
     limited = {row.name: row for row in machine.instructions if row.limit}
     row = limited.get(config.instruction)
     if row is not None:
@@ -92,8 +93,8 @@ def with_wide_products(config: Config, machine: Machine) -> Config:
 
 
 def without_limits(config: Config, machine: Machine) -> Config:
-    """Return the config of a kernel that is right for all weights: its products are wide, or it multiplies no zeros
-    that stand for absent elements.
+    """Return the config of a kernel that is correct for all weights: its products are wide, or it does not multiply
+    zeros that represent absent elements.
     """
     if config.realise == "hardware":
         lane = config.lane
@@ -108,6 +109,6 @@ def without_limits(config: Config, machine: Machine) -> Config:
     if (wide := with_wide_products(config, machine)) != config:
         return wide
     on_fragments = {row.name for row in machine.instructions if row.result.scope == "fragment"}
-    if config.instruction in on_fragments:  # whose elements are all there
+    if config.instruction in on_fragments:  # if all elements exist
         return Config(config.target, config.lane, threads=config.threads)
     return config.of_each(realise="peel")

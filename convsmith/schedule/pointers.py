@@ -53,7 +53,7 @@ def pointers(st: Statement, form: str) -> Pointers:
 def _table_buffer(name: str, window: Window, form: str) -> Buffer:
     """Return the table's buffer, over rows along the outer axes, outputs along the innermost, and taps along each axis.
 
-    The forms differ only in strides, through which outputs may share columns.
+    The forms differ only in strides, which let outputs share columns.
     """
     rank, (_, length) = len(window.axes), shape_of(window, form)
     rows = [(a.sections.rows if form == "sections" else a.o) for a in window.axes[:-1]]
@@ -92,7 +92,7 @@ def indirect_step(st: Statement, form: str) -> Step:
 
 
 def _place(s: Sections, output: Index) -> tuple[Index, Index]:
-    """Return `Sections.place` as expressions: the row, and the offset from the row's own output."""
+    """Return the result of `Sections.place` as expressions: the row, and the offset from the row's own output."""
     if s.high - s.low < 2:
         return output, as_index(0)
     below = maximum(output - (s.high - 1), 0)

@@ -1,4 +1,4 @@
-"""The instruction that a statement's products are computed with."""
+"""The instruction that computes a statement's products."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from convsmith.schedule.loops import fused_dims
 from convsmith.statement.statement import Dim, Statement, view_steps
 
 FILLED = 0.75
-"""Minimum part of the terms of an instruction on fragments that channels make, where a copy fills up the others."""
+"""Minimum fraction of the terms of an instruction on fragments that channels fill, if a copy pads the remainder."""
 
 
 @dataclass(frozen=True)
 class ProductShape:
     """The shape of a product instruction: ``lanes`` sums at once, each of ``terms`` products.
 
-    ``name`` is the row's that a config names. An instruction that the config does not name multiplies and adds elements
-    of the type of sums: ``dot`` is false then. One with several ``rows`` works on fragments of ``rows`` times ``lanes``
-    sums. ``group`` terms are contiguous in its packed operand, whose elements packing converts to the type ``widens``
-    unless that is empty. It needs ``temporaries`` registers besides those of its operands. Its results are right for
-    weights up to the magnitude ``limit``, unless that is 0. Registers of the ``file`` hold the sums, and those of
-    ``factor_file`` the factors.
+    ``name`` is the name of the row in a config. If the config names no instruction, elements of the type of sums are
+    multiplied and added, and ``dot`` is false. An instruction with several ``rows`` works on fragments of ``rows``
+    times ``lanes`` sums. ``group`` terms are contiguous in its packed operand, whose elements packing converts to the
+    type ``widens`` unless that is empty. It needs ``temporaries`` registers besides those of its operands. Its results
+    are right for weights up to the magnitude ``limit``, unless that is 0. Registers of ``file`` hold the sums,
+    registers of ``factor_file`` the factors.
     """
 
     lanes: int
@@ -45,7 +45,7 @@ class ProductShape:
 
     @staticmethod
     def of(st: Statement, target: Machine, config: Config) -> ProductShape:
-        """Return the unit of the instruction that ``config`` names; ConfigError where it does not serve ``st``."""
+        """Return the unit of the instruction that ``config`` names; ConfigError if it does not suit ``st``."""
         if not config.instruction:
             return ProductShape.plain(st, target)
         legal = {row.name: row for row in rows(st, target)}
@@ -62,15 +62,17 @@ class ProductShape:
         return ProductShape.of_row(row)
 
     def filling(self, tile: int) -> ProductShape:
-        """Return the unit with as many lanes as fill a ``tile``: all of a short one, or a part of it."""
+        """Return the unit with the number of lanes that fill a ``tile``: all lanes of a short tile, or an even part of
+        it.
+        """
         return replace(self, lanes=tile if tile <= self.lanes else gcd(tile, self.lanes))
 
     @staticmethod
     def choices(st: Statement, target: Machine, limited: bool = True) -> list[ProductShape]:
-        """Return the units worth candidates: of an instruction on fragments, where one serves, and on vectors.
+        """Return the candidate units: an instruction on fragments, if one is suitable, and instructions on vectors.
 
-        Instructions with a limit serve where another kernel computes with weights beyond it: unless `limited` is false.
-        Where the dot product on vectors is slow, so is the multiply-add of the type of sums.
+        Instructions with a limit on the weights are included only if `limited`, since another kernel must compute with
+        larger weights. If the dot product on vectors is slow, the multiply-add of the type of sums is a candidate too.
         """
         fragments = [row for row in _fragment_rows(st, target) if not _unfit_fragments(st, row)]
         terms = next((d.size for d in st.dims if d.name == st.reduce[-1]), 1)
@@ -117,7 +119,9 @@ def _dot_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
 
 
 def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) -> str:
-    """Return why an instruction that adds up ``row.terms`` products does not serve ``st``, or nothing."""
+    """Return the reason why an instruction that adds up ``row.terms`` products does not suit ``st``, or an empty
+    string.
+    """
     if not st.constant:
         return f"its terms lie side by side in packed weights, and {st.b.name} are none"
     if row.limit and (st.b.requantised is not None or st.b.flipped):
@@ -138,10 +142,10 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
 
 
 def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = None) -> str:
-    """Return why an instruction on fragments does not serve ``st`` (under ``config``), or nothing.
+    """Return the reason why an instruction on fragments does not suit ``st`` (under ``config``), or an empty string.
 
-    No element of a fragment may be absent: its terms fill fragments, its result has columns, and its pixels lie at even
-    distances. Where some pixels are absent, or channels are apart, A is copied first.
+    All elements of a fragment must be present: the terms fill fragments, the result has columns, and the pixels have
+    even distances. If some pixels are absent, or channels are not contiguous, A is copied first.
     """
     windows = config is not None and config.realise == "window_copy"
     packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.staged("pack")}
@@ -191,13 +195,15 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
 
 
 def _divides(part: Eq0) -> bool:
-    """Return whether ``part`` of a mask is that a stride divides a sum; others equate a single pixel and its tap."""
+    """Return whether ``part`` of a mask states that a stride divides a sum; other parts equate a single pixel and its
+    tap.
+    """
     return any(isinstance(atom, Mod) for atom, _ in part.arg.terms)
 
 
 def _meets_each_class(st: Statement, stride: Eq0) -> bool:
-    """Return whether some tap fulfils ``stride`` for each residue class of the pixels that it divides, in each part of
-    the sums; not where sizes are known at the call only.
+    """Return whether, for each residue class of the pixels that ``stride`` divides, some tap is in the class, in each
+    part of the sums; False if sizes are known only at the call.
     """
     if st.sizes:
         return False

@@ -50,8 +50,9 @@ FEW_CHANNELS = 8
 class Reads:
     """The copies from which a nest reads its operands.
 
-    ``packed`` are those that are made before the kernel runs, ``resident`` those that registers hold, ``source`` is the
-    padded copy of A or that of its windows. ``written`` are the loops that write the result of drained accumulators.
+    ``packed`` are copies that are made before the kernel runs, ``resident`` copies in registers, ``source`` is the
+    padded copy of A or the copy of its windows. ``written`` are the loops that write the result of drained
+    accumulators.
     """
 
     packed: Mapping[str, Copy]
@@ -68,7 +69,7 @@ class Reads:
 def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Reads:
     """Pack and copy operands as the config of ``k`` says; return the copies, and the loops that threads may share.
 
-    Units of scalable vectors lie side by side in packed operands.
+    Units of scalable vectors are adjacent in packed operands.
     """
     st, config, nest = k.columns, k.config, k.nest
     units = nest.units
@@ -100,9 +101,7 @@ def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> 
 
 
 def _resident_place(k: KernelPlan, operand: str) -> int:
-    """Return the place in the nest of the loop in whose iterations registers hold an operand; ConfigError where none
-    can.
-    """
+    """Return the position of the loop in whose iterations registers hold an operand; ConfigError if there is none."""
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     check_resident(st, config, operand)
     moving = [n for n, loop in enumerate(nest.around) if _moves(st, loops, config, operand, loop.of)]
@@ -135,7 +134,7 @@ def _resident_place(k: KernelPlan, operand: str) -> int:
 
 
 def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
-    """Copy A, padded or window by window; return the copy, and the loops around it, which may be parallel."""
+    """Copy A, padded or as windows; return the copy, and the loops around it, which may be parallel."""
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     if st.shifted:
         raise ConfigError(
@@ -179,7 +178,7 @@ def peels(k: KernelPlan) -> bool:
 
 
 def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
-    """Bind the loops of a nest, and split off what differs: borders, and tiles that are short."""
+    """Bind the loops of a nest, and split off iterations that differ: borders, and short tiles."""
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     written = reads.written
     s.run(bind, (*nest.unrolled, *(written[x] for x in nest.vectors if nest.rows)), "unrolled")
@@ -214,11 +213,11 @@ def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> Copy:
 
 
 def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool | str:
-    """Return whether the packed operand ``name`` holds factors as they are multiplied, not as they are given; or the
-    type to which packing converts them.
+    """Return whether the packed operand ``name`` holds converted factors instead of the original ones, or the type to
+    which packing converts them.
 
-    Bytes stay bytes where the machine multiplies words: LLVM sees then that a word holds each factor. One factor of a
-    pair of words whose second one is zero must be unsigned.
+    Bytes stay bytes if the machine multiplies words, so that LLVM can see that a word holds each factor. One factor of
+    a pair of words whose second word is zero must be unsigned.
     """
     if name == st.b.name and (held := packed_type(st, nest)):
         return held
@@ -229,7 +228,8 @@ def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool |
 
 
 def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> int:
-    """Return the position of the loop whose iterations pack what they read; ConfigError where none can."""
+    """Return the position of the loop whose iterations pack the elements that they read; ConfigError if there is none.
+    """
     copied = {*config.staged("pack"), *((st.a.name,) if is_copied(st, config) else ())}
     legal = [v.name for v in st.factors if v.name not in copied and is_true(v.mask)]
     if operand not in legal:
@@ -247,7 +247,7 @@ def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str
 
 
 def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:
-    """Return the loops that threads share: one in pieces stays within a task, unless an image has no other loop."""
+    """Return the loops that threads share: a loop in pieces stays within a task, unless an image has no other loop."""
     return tuple(x for x in parallel if x.of not in loops.symbolic or not x.is_tiled or len(st.axes) <= 1)
 
 
@@ -275,13 +275,13 @@ def _restrict_taps(s: Schedule, k: KernelPlan) -> None:
 
 
 def _added(st: Statement, name: str) -> tuple[str, ...]:
-    """Return the array whose entries are added to those of an operand, where there is one."""
+    """Return the array whose entries are added to the entries of an operand, if there is one."""
     made = (v.requantised for v in st.factors if v.name == name)
     return tuple(x.rest for x in made if x is not None and x.rest)
 
 
 def _beside(st: Statement, name: str) -> tuple[str, ...]:
-    """Return the arrays that make one stream with an operand, as they lie in memory: its bias, say."""
+    """Return the arrays that form one stream with an operand, such as its bias, in memory order."""
     return next((v.beside for v in st.factors if v.name == name), ())
 
 
@@ -290,14 +290,14 @@ def _view(st: Statement, operand: str) -> View:
 
 
 def _moves(st: Statement, loops: Loops, config: Config, operand: str, of: str) -> bool:
-    """Return whether loop ``of`` moves an operand; one that runs once, in one class, moves none."""
+    """Return whether an operand depends on the loop ``of``; a loop that runs once, in one class, does not count."""
     view = _view(st, operand)
     indexes = any(Var(dim) in variables_of(x) for x in view.coords for dim in loops.dims[of])
     return indexes and (loops.extents[of] > config.size(of) or of in loops.residues)
 
 
 def check_resident(st: Statement, config: Config, name: str) -> None:
-    """Raise ConfigError where registers cannot hold the operand of that name, whatever the nest is."""
+    """Raise ConfigError if registers cannot hold the operand of that name in any nest."""
     if name not in (v.name for v in st.factors) or (name == st.a.name and config.realise == "pad_copy"):
         raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
     if name not in config.staged("pack") and not _view(st, name).layout.is_plain:
@@ -313,10 +313,10 @@ def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
 def _stage_place(
     st: Statement, loops: Loops, config: Config, around: tuple[Loop, ...]
 ) -> tuple[Loop, ...]:  # fmt: skip
-    """Return the loops around the padded copy, which are those that may be parallel; it is made in the last of them.
+    """Return the loops around the padded copy, which may be parallel; the copy is made in the last of them.
 
-    Groups share no element: where they are outermost, each is copied before it is read. Else one thread copies an image
-    at a time; several copy the rows that they need, each its own.
+    Groups share no element: if their loops are outermost, each group is copied before it is read. Otherwise one thread
+    copies an image at a time, and several threads copy the rows that each of them needs.
     """
     images = {d.name for d in st.dims if d.sort == "images"}
     apart = list(takewhile(lambda x: images.issuperset(x.dims) or _is_group(x, config), around))
@@ -334,12 +334,12 @@ def _stage_place(
 
 
 def _is_group(loop: Loop, config: Config) -> bool:
-    """Return whether a loop steps from group to group, each of which reads its own part of A."""
+    """Return whether a loop steps over groups, each of which reads its own part of A."""
     return loop.role == "batch" and loop.of != config.lane
 
 
 def _row_loops(st: Statement, config: Config, nest: Nest, copy: Copy) -> tuple[Loop, ...]:
-    """Return the loops of the copy that run along a row of memory, where rows are copied and not channels.
+    """Return the loops of the copy that run along a row of memory, if rows are copied and not channels.
 
     In channels first, pixels of a row are contiguous. In channels last, a few channels lie between them.
     """
@@ -362,5 +362,5 @@ def _cut_short(st: Statement, nest: Nest) -> set[Loop]:
 
 
 def _is_free(axes: str, tiled: set[str]) -> bool:
-    """Return whether a reduction loop runs along axes, and no loop of the register tile along one of them."""
+    """Return whether a reduction loop runs along axes, and no loop of the register tile along the same ones."""
     return bool(axes) and not tiled & set(axes)

@@ -15,12 +15,12 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement
 
 SPARE = 3
-"""Fragments for factors in registers of the sums' file: of the weights, of the source, and of a remainder of the source
-that has fewer rows."""
+"""Number of fragments for factors in the register file of the sums: weights, source, and a remainder of the source with
+fewer rows."""
 
 
 class Registers(NamedTuple):
-    """The ``needed`` registers of the ``available`` ones of ``file``, and the ``text`` of how they come about."""
+    """The ``needed`` registers of the ``available`` ones of ``file``, and the ``text`` that explains the number."""
 
     needed: int
     available: int
@@ -29,12 +29,12 @@ class Registers(NamedTuple):
 
     @property
     def fit(self) -> bool:
-        """Whether the machine has as many registers as the register tile needs."""
+        """Whether the machine has enough registers for the register tile."""
         return self.needed <= self.available
 
 
 def filled_lanes(st: Statement, dims: tuple[str, ...], unit: ProductShape) -> int:
-    """Return the lanes in use of a vector along ``dims``: the channels of whole groups, where it holds several.
+    """Return the lanes in use of a vector along ``dims``: the channels of whole groups, if it holds several.
 
     Then all vectors have the same channels at the same places.
     """
@@ -46,9 +46,9 @@ def filled_lanes(st: Statement, dims: tuple[str, ...], unit: ProductShape) -> in
 def check_config(
     st: Statement, loops: Loops, config: Config, target: Machine, unit: ProductShape, may_spill: bool = False
 ) -> Registers:
-    """Return the registers of the register tile; ConfigError, with the numbers, where ``config`` makes no kernel.
+    """Return the registers of the register tile; ConfigError, with the numbers, if ``config`` makes no kernel.
 
-    A register tile that ``may_spill`` needs any number of registers.
+    A register tile that ``may_spill`` may need any number of registers.
     """
     for word in (row.name for row in CONFIG_ROWS.values() if row.machines == "groups"):
         if config.value(word) != DEFAULTS[word]:

@@ -1,5 +1,5 @@
-"""A schedule: the rewrites of a kernel, recorded by primitives that take loops and copies and return those that
-replace them.
+"""A schedule: the rewrites of a kernel, recorded by primitives that take loops and copies and return their
+replacements.
 
 A loop is a :class:`~convsmith.schedule.loops.Loop`, a value. Its name is made here when a primitive makes the loop, and
 is unique in the kernel: no other code constructs or reads it. A rewrite may copy a loop, as splitting a nest at the
@@ -39,14 +39,14 @@ from convsmith.passes.tile import tile
 from convsmith.schedule.loops import Loop, fused_name
 
 WRITTEN = ".w"
-"""End of the names of loops that write drained accumulators."""
+"""Suffix of the names of loops that write drained accumulators."""
 
 
 @dataclass(frozen=True)
 class Copy:
     """A copy of an operand that a primitive made: the ``name`` of its buffer, and the ``loops`` that fill it.
 
-    Those of a copy that has the dims of the operand are in the order of these. The loop ``lane`` fills a vector.
+    If the copy has the dims of the operand, ``loops`` has their order. The loop ``lane`` fills a vector.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Schedule:
         self._taken = set(taken)
 
     def run(self, rewrite: Callable[..., Kernel], *args: Any) -> None:
-        """Record the pass ``rewrite``, whose operands may be loops and copies; ConfigError where the passes before it
-        have not brought the kernel to a stage that it requires.
+        """Record the pass ``rewrite``, whose operands may be loops and copies; ConfigError unless the earlier passes
+        have brought the kernel to a stage that it requires.
         """
         self.record(Step(rewrite, *map(_addressed, args)))
 
@@ -80,7 +80,7 @@ class Schedule:
         self._taken |= other._taken
 
     def _name(self, name: str) -> str:
-        """Return ``name``, with a number where a loop has it already, and note that it is in use."""
+        """Return ``name``, made unique by a number if necessary, and record its use."""
         found, number = name, 1
         while found in self._taken:
             number += 1
@@ -110,14 +110,14 @@ class Schedule:
         )
 
     def extend(self, loop: Loop, size: int) -> Loop:
-        """Let ``loop`` run up to a multiple of ``size`` iterations, the added ones of which do nothing."""
+        """Extend ``loop`` to a multiple of ``size`` iterations; added iterations have no effect."""
         self.run(extend, loop, size)
         return loop._replace(extent=-(-loop.extent // size) * size)
 
     def fuse(self, loops: Sequence[Loop], name: str = "") -> Loop:
-        """Return the loop that the adjacent ``loops`` become; its ``name`` is by default made of theirs.
+        """Fuse the adjacent ``loops`` and return the fused loop; its default ``name`` is derived from theirs.
 
-        Tiles of it are called by that name, also those of a single loop.
+        Tiles of the loop are called by that name, even if ``loops`` is a single loop.
         """
         whole, *others = loops
         if name and not others:
@@ -134,13 +134,14 @@ class Schedule:
         return whole
 
     def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
-        """Run ``loop`` once per residue class, and return the loop over classes that goes around it."""
+        """Run ``loop`` once per residue class, and return the enclosing loop over classes."""
         classes = loop._replace(name=self._name(name or f"{loop.name}.r"), level="class", extent=modulus)
         self.run(residue, loop, modulus, classes)
         return classes
 
     def drain(self, loops: Sequence[Loop]) -> dict[Loop, Loop]:
-        """Store accumulators to memory, and return for each of the ``loops`` over them the one that writes the result.
+        """Store accumulators to memory, and return, for each of the ``loops`` over them, the loop that writes the
+        result.
         """
         self.run(drain, tuple(loops), WRITTEN)
         return {x: x._replace(name=self._name(f"{x.name}{WRITTEN}")) for x in loops}
@@ -148,24 +149,28 @@ class Schedule:
     # -- Copies -------------------------------------------------------------------------------------------------------
 
     def pack(self, operands: Sequence[str], *args: Any) -> Copy:
-        """Pack the first of the ``operands`` in the order in which the nest reads it; the others go beside it."""
+        """Pack the first of the ``operands`` in the order in which the nest reads it; the other operands join its
+        stream.
+        """
         name = f"{operands[0]}_p"
         self.run(derive_packing, tuple(operands), name, *args)
         return Copy(name)
 
     def pack_near(self, operand: str, loop: Loop, *args: Any) -> Copy:
-        """Pack what each iteration of ``loop`` reads of ``operand``, before it is read."""
+        """Pack the elements that each iteration of ``loop`` reads of ``operand``, before they are read."""
         self.run(pack_near, operand, loop, *args)
         return Copy(f"{operand}_n")
 
     def stage(self, array: str, loop: Loop, rank: int, *args: Any) -> Copy:
-        """Copy what each iteration of ``loop`` reads of ``array``, of ``rank`` dims."""
+        """Copy the elements that each iteration of ``loop`` reads of ``array``, of ``rank`` dims."""
         name = f"{array}_s"
         self.run(stage, array, loop, *args)
         return Copy(name, tuple(self._over(name, str(d)) for d in range(rank)), self._over(name, ".l"))
 
     def stage_windows(self, array: str, loop: Loop, rank: int, pixels: Windows, terms: Windows, once: bool) -> Copy:
-        """Copy the windows of pixels that each iteration of ``loop`` reads; the last loops are those over the terms."""
+        """Copy the windows of pixels that each iteration of ``loop`` reads; the last loops of the copy run over the
+        terms.
+        """
         name = f"{array}_s"
         self.run(copy_windows, array, loop, pixels, terms, once)
         dims = tuple(self._over(name, str(d)) for d in range(rank))
@@ -173,20 +178,22 @@ class Schedule:
         return Copy(name, (*dims, *own), self._over(name, ".z"))
 
     def stage_tiles(self, loop: Loop, operands: Sequence[tuple[str, tuple[Loop, ...]]]) -> list[Copy]:
-        """Copy what each iteration of ``loop`` reads of the ``operands``: a dim for each of the loops of a tile."""
+        """Copy the elements that each iteration of ``loop`` reads of the ``operands``, with a dim for each of the loops
+        of a tile.
+        """
         self.run(copy_tiles, loop, tuple(operands))
         return [
             Copy(f"{name}_s", tuple(self._over(f"{name}_s", f".{x.name}") for x in loops)) for name, loops in operands
         ]
 
     def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
-        """Load elements that several products share once; the loop ``lane`` of the copy is that along ``vector``."""
+        """Load elements that several products share only once; the loop ``lane`` of the copy runs along ``vector``."""
         self.run(load_once, array, tuple(loops), "" if vector is None else vector)
         return Copy(f"{array}_r", (), self._over(f"{array}_r", ".v"))
 
     def distribute_copy(self, copy: Copy, threads: int, thread: Loop, loops: Sequence[Loop], width: int) -> Copy:
-        """Have all ``threads`` of a group, over which the loop ``thread`` runs, fill a copy in turns, in the order of
-        ``loops``, ``width`` neighbours at once; these are the loop ``lane`` of the copy.
+        """Distribute the copy over all ``threads`` of a group, over which the loop ``thread`` runs, in rounds in the
+        order of ``loops``; each thread copies ``width`` contiguous elements, in the loop ``lane`` of the copy.
         """
         self.run(distribute_copy, copy, threads, thread, tuple(loops), width)
         return Copy(copy.name, (self._over(copy.name, ".e"),), self._over(copy.name, ".v")._replace(extent=width))
@@ -194,22 +201,22 @@ class Schedule:
     # -- Groups of threads --------------------------------------------------------------------------------------------
 
     def add_atomically(self, parts: Loop, around: Loop, rank: int) -> tuple[Loop, ...]:
-        """Run the iterations of ``parts``, a part of each sum, side by side, outside of the loop ``around``. They add
-        to the result, of ``rank`` dims.
+        """Run the iterations of ``parts``, each of which computes a part of each sum, in parallel outside of the loop
+        ``around``. They add to the result, of ``rank`` dims.
 
-        Return the loops over the result of the kernel that sets it to zero before.
+        Return the loops of the kernel that first sets the result to zero.
         """
         self.run(add_atomically, parts, around)
         starts = (f"{ZERO}{d}" for d in range(rank))
         return tuple(Loop(name, name, (), "copy", "copy", 0) for name in starts)
 
     def tensor_copies(self, copies: Sequence[tuple[Copy, MappedCopy]]) -> None:
-        """Have a copy engine fill copies, each through its tensor map."""
+        """Replace the nests that fill copies by a copy engine, each through its tensor map."""
         self.run(tensor_copies, tuple(mapped._replace(name=copy.name) for copy, mapped in copies))
 
     def persistent_grid(self, loop: Loop, groups: int, name: str) -> Loop:
-        """Let at most ``groups`` run the iterations of ``loop``, several of them one after the other; return the loop
-        over these groups, which is called ``name``.
+        """Distribute the iterations of ``loop`` over at most ``groups`` groups, which run several in sequence; return
+        the loop over these groups, which is called ``name``.
         """
         around = loop._replace(name=self._name(name), extent=min(groups, loop.extent))
         self.run(persistent_grid, loop, groups, around)
@@ -223,7 +230,7 @@ class Schedule:
         return tuple(Loop(run_name(n), run_name(n), (), "copy", "copy", n) for n in runs)
 
     def _over(self, copy: str, end: str) -> Loop:
-        """Return a loop that fills a copy; what the nest reads decides how often it runs."""
+        """Return a loop that fills a copy; its extent follows from the reads of the nest."""
         name = self._name(f"{copy}{end}")
         return Loop(name, name, (), "copy", "copy", 0)
 

@@ -18,7 +18,7 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
     """Return the config of ``st``: vectors of sums, or of terms that are added up at the end; on a device, a thread for
     each sum.
 
-    No lanes lie along ``unknown`` dims, whose sizes are known at the call only.
+    Lanes do not run along ``unknown`` dims, whose sizes are known only at the call.
     """
     if target.device is not None:
         along = max((d for d in st.dims if d.kind != "k"), key=lambda d: d.size)
@@ -35,7 +35,7 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
 
 
 def _lane(st: Statement, sizes: dict[str, int], lanes: int, unknown: frozenset[str]) -> str:
-    """Return a dim along which elements are neighbours and all are there, or else the longest of the result.
+    """Return a dim along which elements are contiguous and all present, or otherwise the longest dim of the result.
 
     Lanes past the last term read 0, which a flip turns into -128: such lanes must not be summed.
     """

@@ -29,7 +29,7 @@ class TileLoop(NamedTuple):
 
 
 def view_flaw(view: View, inner: str, engine: CopyEngine) -> ConfigError | None:
-    """Return the error where no tile of ``view`` has a copy in rows along the dim ``inner``, else None."""
+    """Return the error if no tile of ``view`` can be copied in rows along the dim ``inner``, otherwise None."""
     blocks = view.layout.blocks
     if len({b.dim for b in blocks}) < len(blocks) or any(b.size != view.layout.shape[b.dim] for b in blocks):
         return _refuse(view, "has a blocked layout")
@@ -47,7 +47,7 @@ def mapped_copy(
     st: Statement, view: View, tiles: Sequence[TileLoop], inner: str, engine: CopyEngine
 ) -> MappedCopy | ConfigError:  # fmt: skip
     """Return the copy of the elements of ``view`` that a step reads, in rows along the dim ``inner`` of the statement;
-    or the error where no tensor map of the ``engine`` brings it. It has the name of the array until the copy is made.
+    or the error if no tensor map of the ``engine`` can bring it. It has the name of the array until the copy is made.
 
     ``tiles`` are the tiles of all loops.
     """
@@ -89,8 +89,8 @@ def _im2col(
     st: Statement, view: View, order: Sequence[int], whole: TensorMap, pieces: tuple[Index, ...], pixels: TileLoop,
     first: Mapping[Var, Index], engine: CopyEngine,
 ) -> MappedCopy | ConfigError:  # fmt: skip
-    """Return the copy of a run of the pixels of a fused loop, or the error where none brings them; ``whole`` is the
-    tensor, with the channels of a copy.
+    """Return the copy of a run of the pixels of a fused loop, or the error if no tensor map can bring them; ``whole``
+    is the tensor, with the channels of a copy.
     """
     _, *spatial, image = order
     inner, names, counts = len(spatial), [n for n, _ in pixels.dims], dict(pixels.dims)
@@ -135,7 +135,7 @@ def _is_moved(coordinate: Index, tile: TileLoop) -> bool:
 
 
 def _strides(view: View, alignment: int) -> dict[int, int]:
-    """Return the stride of each dim of a tensor without blocks. A dim of one element has a stride behind all others, a
+    """Return the stride of each dim of a tensor without blocks. A dim of one element gets a stride beyond all others, a
     multiple of ``alignment``.
     """
     found = {b.dim: b.stride for b in view.layout.blocks}

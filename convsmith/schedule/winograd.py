@@ -1,4 +1,4 @@
-"""The pipeline of a Winograd program: the product's, and the rewrites of the transforms around it."""
+"""The pipeline of a Winograd program: the pipeline of the product, with the rewrites of the transforms around it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from convsmith.statement.views import statement
 from convsmith.statement.winograd import ERROR, WEIGHTS, Winograd, winograd
 
 PIECES = 4
-"""Maximum number of pieces of a transform's loop over tiles: those at the borders of an image, and the others."""
+"""Maximum number of pieces of a transform's loop over tiles: the pieces at the borders of an image, and the interior.
+"""
 
 
 def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Winograd:
@@ -60,8 +61,8 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
 
 
 def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Winograd:
-    """Return the transform in the blocks of ``config``. The table of nodes keeps the transform without blocks, which
-    many configs share, and the one with them, which the choice of a config and the plan share.
+    """Return the transform in the blocks of ``config``. The intern table caches the transform without blocks, which
+    many configs share, and the one with blocks, which the choice of a config and the plan share.
     """
     known, key = nodes(), (winograd, problem, config.tiles_at("winograd"), id(machine), dynamic)
     made: Winograd | None = known.get((*key, config.tiles_at("block")))
@@ -79,7 +80,8 @@ def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool
 
 
 def scheduled_statement(problem: Problem, config: Config, machine: Machine) -> Statement:
-    """Return the statement whose loops ``config`` names: the product of a transform, or that of ``problem`` itself."""
+    """Return the statement whose loops ``config`` names: the product of a transform, or the statement of ``problem``.
+    """
     if config.tiles_at("winograd"):
         return winograd_of(problem, config, machine, dynamic=False).product
     return scheduled(problem, config, machine)
@@ -103,13 +105,13 @@ class _Transforms:
         self.made, self.machine = made, machine
 
     def cut(self, s: Schedule) -> None:
-        """Split loops over groups of channels, and over the tiles at the borders of an image and the others."""
+        """Split loops over groups of channels, and separate the tiles at the borders of an image."""
         for channels, tiles in self.made.transforms:
             s.run(partition, channels, PIECES)
             s.run(partition, tiles, PIECES, (), True)
 
     def transpose(self, s: Schedule) -> None:
-        """Transpose tiles of pixels and channels where a copy brings these side by side."""
+        """Transpose tiles of pixels and channels that a copy makes contiguous."""
         made, machine = self.made, self.machine
         rows = [(copy, row) for copy in made.copies if (row := transposition(copy, machine)) is not None]
         for copy, row in rows:
@@ -118,20 +120,22 @@ class _Transforms:
             pick_transpositions(s, made.width, machine)
 
     def vectorise(self, s: Schedule) -> None:
-        """Make vectors of the channels of the source's and of the result's transform."""
+        """Vectorise the channels in the transforms of the source and of the result."""
         for end in ("s", "d"):
             for name in self.made.lanes(end):
                 s.run(vectorise, name, self.made.width, False)
 
     def outline(self, s: Schedule) -> None:
-        """Make functions of the transforms, which hold their constants: LLVM would keep these in registers while the
-        product runs.
+        """Outline the transforms into functions, because LLVM would keep their constants in registers during the
+        product.
         """
         s.run(outline, tuple(n for loops in self.made.transforms for each in loops for n in each))
 
 
 def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:
-    """Return the row of ``machine`` that transposes tiles of pixels and channels; None if they move one by one."""
+    """Return the row of ``machine`` that transposes tiles of pixels and channels; None if elements are copied one by
+    one.
+    """
     row = square_transposition(machine.transpositions, copy.buffer.dtype.name, copy.width)
     return row if copy.row > 1 else None
 

@@ -1,4 +1,5 @@
-"""Wish: values of some fields of a config. A model chooses the others, among the configs that can have these values.
+"""Wish: values of some fields of a config. A model chooses the other fields, among the configs that can have these
+values.
 
 This module knows no model: ``tune/`` ranks the configs of a problem.
 """
@@ -18,7 +19,7 @@ __all__ = ["Decisions", "Wish", "on_threads", "read_decisions"]
 _COMMON = ("target", "threads")
 """Fields that all statements of a config share."""
 _JOINING = ("at", "halo")
-"""Fields that only a statement before another one has."""
+"""Fields that only a statement before another statement has."""
 _NEEDS = {"table": ("realise", "indirection")}
 """Fields that have an effect only with one value of another field."""
 
@@ -27,8 +28,8 @@ _NEEDS = {"table": ("realise", "indirection")}
 class Wish:
     """Values of some fields of a config.
 
-    ``stages`` holds pairs of a field and its value, for each statement, or once for all statements. An empty ``target``
-    and ``threads`` of None are left to the call.
+    ``stages`` holds pairs of a field and its value, for each statement, or once for all statements. With an empty
+    ``target`` or ``threads`` of None, the call determines them.
     """
 
     stages: tuple[tuple[tuple[str, Any], ...], ...]
@@ -41,12 +42,12 @@ class Wish:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no field has a value beside target and threads."""
+        """Whether no field besides target and threads has a value."""
         return not any(self.stages)
 
     @property
     def is_of_joints(self) -> bool:
-        """Whether a value says how one statement is fused with the next one."""
+        """Whether a value determines how a statement is fused with the next one."""
         return any(name in _JOINING for values in self.stages for name, _ in values)
 
     def of_statement(self, n: int) -> Wish:
@@ -54,7 +55,7 @@ class Wish:
         return Wish((self.stages[n] if len(self.stages) > 1 else self.stages[0],), self.target, self.threads)
 
     def missing(self, config: Config) -> int:
-        """Return the number of values that ``config`` does not have. ConfigError where it has other statements."""
+        """Return the number of values that ``config`` does not have. ConfigError if its statements do not match."""
         return sum(
             _unordered(name, own.value(name)) != _unordered(name, value)
             for own, values in self._of_statements(config)
@@ -62,7 +63,7 @@ class Wish:
         )
 
     def applied(self, config: Config) -> Config:
-        """Return ``config`` with the values in place of its own. ConfigError where the result is no config."""
+        """Return ``config`` with the values in place of its own. ConfigError if the result is not a legal config."""
         changed: Config | None = None
         for own, values in reversed(self._of_statements(config)):
             changed = own.changed(**dict(values), then=changed)

@@ -1,1 +1,1 @@
-"""Schedules of parts of kernels, and of whole ones, as functions over primitives: users call or copy them."""
+"""Schedules of whole kernels and of their parts, as functions over primitives, for users to call or copy."""

@@ -30,11 +30,11 @@ class BlockLoops:
 
 
 def blocked_chain(s: KernelSchedule, k_split: int = 1, h_split: int = 1) -> None:
-    """Compute two convolutions without pads, of a source in channels last, and of weights and results in blocks.
+    """Compute two convolutions without pads, with a channels-last source, and blocked weights and results.
 
-    Tiles of the second convolution have ``k_split`` blocks of channels and ``h_split`` blocks of rows. For each, the
-    first one is computed: all of its channels, and the rows that are read. The source, the weights and the result have
-    caches.
+    Tiles of the second convolution have ``k_split`` blocks of channels and ``h_split`` blocks of rows. For each tile,
+    the first convolution computes all of its channels for the rows that the tile reads. The source, the weights and the
+    result have caches.
     """
     nests = blocked_nest(s, k_split, h_split)
     for nest in nests:

@@ -7,10 +7,10 @@ from convsmith.schedule.library.finish import finish
 
 
 def depthwise(s: KernelSchedule, vectors: int = 2, table: str = "sections") -> None:
-    """Compute, pixel after pixel of a row, tiles of channels in that many ``vectors``, with all taps in straight lines.
+    """Compute tiles of channels of ``vectors`` vectors, pixel by pixel of a row, with straight-line code for all taps.
 
-    The pixels of the taps are found through a ``table`` of pointers, column after column. Weights are packed in that
-    order, and the bias of a tile behind its weights. Threads share the rows.
+    A ``table`` of pointers locates the pixels of the taps, column by column. Weights are packed in that order, followed
+    by the bias of the tile. Threads share the rows.
     """
     s.indirect(table)
     images, rows, columns = s.loop("mb"), s.loop("oh"), s.loop("ow")

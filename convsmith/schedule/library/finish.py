@@ -25,10 +25,10 @@ from convsmith.schedule.loops import Loop
 
 
 def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) -> None:
-    """Bring the nest to code: flat offsets, vectors of the loops ``lanes``, the machine's instructions, and pointers.
+    """Lower the nest to code: flat offsets, vectors of the loops ``lanes``, the machine's instructions, and pointers.
 
-    Loops over registers become straight lines. Loops around vectors are split, into at most that many ``pieces``, where
-    their last tile is short. A kernel that is flat already stays as it is up to there.
+    Loops over registers are unrolled. Loops around vectors are split into at most ``pieces`` pieces if their last tile
+    is short. For a kernel that is already flat, these first steps are skipped.
     """
     if s.reached in LOOPS:
         around = tuple(x for x in s.loops() if x.is_tiled)
@@ -64,7 +64,7 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
 
 
 def _over_registers(s: KernelSchedule) -> list[Loop]:
-    """Return the loops that index registers: these have names, and no addresses."""
+    """Return the loops that index registers, which have names instead of addresses."""
     indices = (i for x in walk(s.kernel.body) if isinstance(x, Load | Store) and x.buffer.in_registers for i in x.index)
     names = {str(v) for i in indices for v in variables_of(i)}
     return [x for x in s.loops() if x.name in names]

@@ -1,4 +1,6 @@
-"""A product of a matrix of pixels and one of weights, in register tiles: 1x1 convolutions, and others without pads."""
+"""A product of a matrix of pixels and a matrix of weights in register tiles, for 1x1 and other convolutions without
+pads.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from convsmith.schedule.library.finish import finish
 
 
 def product(s: KernelSchedule, pixels: int = 6, vectors: int = 2) -> None:
-    """Compute a register tile of that many ``pixels`` by ``vectors`` of channels, with packed weights.
+    """Compute register tiles of ``pixels`` pixels by ``vectors`` vectors of channels, with packed weights.
 
     Threads share the tiles of pixels.
     """
