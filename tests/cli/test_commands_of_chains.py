@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from blocked_chains import Sizes, cases, config, line, name
 from click.testing import CliRunner, Result
+from emulated import skip_without_emulator
 
 from convsmith.cli.main import main
+from convsmith.machine.registry import target as known_target
 
 STAGES = ("--attr-post-ops=relu mb1ic4ih9oc8kh1", "--dir=FWD_B g8mb1ic8ih9oc8kh3ph1")
 CHAIN = " -> ".join(STAGES)
@@ -89,3 +92,19 @@ def test_commands_take_a_target_that_this_machine_lacks() -> None:
     assert page.exit_code == 0 and "not known: this machine does not run hexagon+v68" in page.output, page.output
     *_, line = run("bench", chain, *target).output.splitlines()
     assert line.startswith("UnsupportedError: target 'hexagon+v68' needs hvxv68, hvx-length128b, which this machine")
+
+
+@pytest.mark.parametrize("target", ["avx2", "hexagon+v68"])
+def test_commands_take_the_splits_of_a_blocked_chain_as_a_config(target: str, tmp_path: Path) -> None:
+    """They are cache tiles like any others; only `bench` asks for a machine that runs the kernel."""
+    case = next(case for case in cases() if name(case) == "1-3-2-2")
+    sizes = Sizes(10, 5, 24, (2, 3, 8)) if target == "avx2" else Sizes(10, 5, 6, (2, 3, 2))
+    chosen = (line(case, sizes), "--threads", "1", "--config", config(case, target, sizes.blocks))
+    measured = "% peak" if target == "avx2" else "UnsupportedError"
+    found = {"explain": "for oh2.b in 0 .. 2", "show": "mid", "bench": measured, "export": "libchain.a"}
+    for command, text in found.items():
+        result = run(command, *chosen, *(("-o", str(tmp_path)) if command == "export" else ()))
+        assert text in result.output and result.exit_code == 2 * (text == "UnsupportedError"), (command, result.output)
+    if target == "hexagon+v68":
+        skip_without_emulator(known_target(target))
+    assert run("verify", *chosen).output.endswith(": exact\n1 of 1 right\n")
