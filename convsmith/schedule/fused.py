@@ -18,7 +18,7 @@ from convsmith.problem.fusion import Stages, middle, reads_padding_alone
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import symbolic_stage
-from convsmith.schedule.kernel import Held, kernel_plan, loop_at, scheduled
+from convsmith.schedule.kernel import RowLoop, kernel_plan, loop_at, scheduled
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import fused_name
 from convsmith.schedule.pipeline import pipeline_of
@@ -30,7 +30,7 @@ from convsmith.statement.program import Program, fused_program
 from convsmith.statement.statement import Statement
 from convsmith.statement.winograd import Winograd
 
-NEAR = ("mask", "peel")
+CIRCULAR_REALISATIONS = ("mask", "peel")
 """Legal realisations of a statement that reads rows from a circular buffer."""
 
 
@@ -118,10 +118,10 @@ def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
             "then", f"config {config}: one of several statements has no --split; it has --winograd or a pointer table "
             "only if no other statement is computed with it",
         )  # fmt: skip
-    if reads_rows and config.realise not in NEAR:
+    if reads_rows and config.realise not in CIRCULAR_REALISATIONS:
         raise ConfigError(
             "then", f"config {config}: legal for a statement that reads rows of another one are "
-            f"--realise={' or '.join(NEAR)}",
+            f"--realise={' or '.join(CIRCULAR_REALISATIONS)}",
         )  # fmt: skip
 
 
@@ -166,13 +166,13 @@ def stage_plans(
         own = given.renamed({d.name: d.name + suffix(n) for d in whole.dims}, kernel.arrays(n))
         if n < kernel.last:
             own = own.changed(threads=1)
-        held = tuple(Held(place.loop, place.tile, place.keeps) for place in at.values() if place.of == n)
+        held = tuple(RowLoop(place.loop, place.tile, place.keeps) for place in at.values() if place.of == n)
         sizes = symbolic_stage(kernel, n, configs[n]) if dynamic else None
         plans.append(kernel_plan(st, own, machine, sizes, within=held))
     return plans
 
 
-def joined(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan]) -> tuple[Step, ...]:
+def merge_pipelines(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan]) -> tuple[Step, ...]:
     """Return the rewrites of all statements of ``kernel``, which have ``plans``; each is computed at its place."""
     by_stage = dict(zip(kernel.numbers, plans))
     at = places(kernel, config)

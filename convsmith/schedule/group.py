@@ -24,6 +24,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.fill import filling
 from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
 from convsmith.schedule.group_limits import (
+    aligned_bytes,
     check_join,
     check_limits,
     check_names,
@@ -33,7 +34,6 @@ from convsmith.schedule.group_limits import (
     innermost,
     loaded_vector,
     shared_bytes,
-    taken,
 )
 from convsmith.schedule.group_lower import GroupReads, lower_group
 from convsmith.schedule.group_packing import pack_operands, packed_statement
@@ -150,7 +150,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     nest = nest_of(s, read, loops, config, machine)
     check_join(config, None if nest.warp is None else nest.warp.row)
     shared = shared_bytes(read, loops, config, nest)
-    check_limits(machine, nest, taken(shared))
+    check_limits(machine, nest, aligned_bytes(shared))
     check_rows(read, loops, config, nest)
     assert machine.device is not None
     staged = order_group(s, read, config, loops, nest, machine.device.access)

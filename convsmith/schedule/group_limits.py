@@ -139,7 +139,7 @@ def grid_flaw(machine: Machine, sizes: Sequence[int], what: str = "") -> ConfigE
     return None
 
 
-def taken(shared: Mapping[str, int]) -> dict[str, int]:
+def aligned_bytes(shared: Mapping[str, int]) -> dict[str, int]:
     """Return the bytes that the copies of operands occupy in shared memory, given the bytes of each in ``shared``."""
     return {name: taken_bytes(nbytes) for name, nbytes in shared.items()}
 

@@ -17,7 +17,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_mn_major
 from convsmith.schedule.loops import fused_chain
 from convsmith.schedule.tensor_views import view_flaw
-from convsmith.statement.parts import parted, splits
+from convsmith.statement.parts import split_reduction, splits
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
@@ -85,7 +85,7 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
                 reads = (1 / height + 1 / width) * engine.reads
                 found.append((cost * max(reads, 1.0), warps, config.changed(split=split)))
     for *_, config in sorted(found, key=lambda x: (*x[:2], str(x[2]))):
-        made = parted(whole, config.tiles_at("split"))
+        made = split_reduction(whole, config.tiles_at("split"))
         flaw = hardware_flaw(made, config, machine)
         if flaw is None:
             return config

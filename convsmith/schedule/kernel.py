@@ -20,13 +20,13 @@ from convsmith.schedule.pointers import indirect, indirect_step
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import check_config
 from convsmith.schedule.schedule import Schedule
-from convsmith.statement.offsets import MOST, of_fewer_bits, summed
-from convsmith.statement.parts import parted
+from convsmith.statement.offsets import MAX_WEIGHT_SUMS, of_fewer_bits, summed
+from convsmith.statement.parts import split_reduction
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 
 
-class Held(NamedTuple):
+class RowLoop(NamedTuple):
     """A ``loop`` in whose iterations rows of another statement are computed, over cache tiles of ``tile`` iterations
     unless that is 0; ``keeps`` states whether an iteration along an axis keeps rows for the next one.
     """
@@ -46,7 +46,7 @@ class Prescribed(NamedTuple):
 
 def kernel_plan(
     st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None,
-    within: tuple[Held, ...] = (), prescribed: Prescribed | None = None,
+    within: tuple[RowLoop, ...] = (), prescribed: Prescribed | None = None,
 ) -> KernelPlan:  # fmt: skip
     """Return the plan of ``st`` under its own ``config``, with symbolic ``sizes`` if they are given.
 
@@ -90,7 +90,7 @@ def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:
     return candidates[-1]
 
 
-def _outside(nest: Nest, loops: Loops, within: tuple[Held, ...]) -> tuple[Loop, ...]:
+def _outside(nest: Nest, loops: Loops, within: tuple[RowLoop, ...]) -> tuple[Loop, ...]:
     """Return the loops that threads may share: loops that keep no rows for their next iteration and are not inside one
     that does.
     """
@@ -126,7 +126,7 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "offsets",
                 f"{words}: legal where source or weights have zero points or are "
                 "flipped (s8 sources and u8 weights can be), the zero point of the source is common to its channels, "
-                f"and at most {MOST} sums of weights are needed; else --offsets=each",
+                f"and at most {MAX_WEIGHT_SUMS} sums of weights are needed; else --offsets=each",
             )
         if st.b.name not in config.staged("pack") and machine.device is None:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")
@@ -136,4 +136,4 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
                 "which kernels with dynamic sizes do not make; legal is --offsets=each",
             )  # fmt: skip
-    return parted(st, config.tiles_at("split"))
+    return split_reduction(st, config.tiles_at("split"))

@@ -19,7 +19,7 @@ from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
-from convsmith.schedule.fused import joined, links, scheduled_stages, stage_plans
+from convsmith.schedule.fused import links, merge_pipelines, scheduled_stages, stage_plans
 from convsmith.schedule.kernel import kernel_plan, scheduled
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.pipelines import SYMBOL
@@ -55,7 +55,7 @@ class Plan:
         """The rewrites of the main kernel, including the nests that are computed at its loops."""
         if self.program.transform is not None:
             return block_steps(self.program.transform, self.main, self.config, self.machine)
-        return self._joined(self.program.kernels[-1]) if self.program.kernels else self.main.pipeline
+        return self._merged_pipelines(self.program.kernels[-1]) if self.program.kernels else self.main.pipeline
 
     @property
     def preparing(self) -> dict[str, tuple[Step, ...]]:
@@ -66,14 +66,15 @@ class Plan:
         for kernel in self.program.kernels:
             if kernel.winograd is not None:
                 found[kernel.name(kernel.start, WEIGHTS)] = weights_steps(kernel.winograd)
-        return found | {kernel.renamed(kernel.last).name: self._joined(kernel) for kernel in self.program.kernels[:-1]}
+        fused = self.program.kernels[:-1]
+        return found | {kernel.renamed(kernel.last).name: self._merged_pipelines(kernel) for kernel in fused}
 
-    def _joined(self, kernel: FusedStatements) -> tuple[Step, ...]:
+    def _merged_pipelines(self, kernel: FusedStatements) -> tuple[Step, ...]:
         """Return the rewrites of a ``kernel`` of several statements."""
         plans = self.plans_of(kernel)
         if kernel.winograd is not None:
             return block_steps(kernel.winograd, plans[0], self.config.stages[kernel.start], self.machine)
-        return joined(kernel, self.config, plans)
+        return merge_pipelines(kernel, self.config, plans)
 
     def plans_of(self, kernel: FusedStatements) -> list[KernelPlan]:
         """Return the plans of the stages that ``kernel`` computes."""
@@ -162,7 +163,7 @@ def _check_fused(joint: FusedStatements, of: Plan) -> None:
     """Raise ConfigError if loops of a stage that is computed at a loop of another stage cannot be fused. The rewrites
     run up to this point, because the reads of the other stage determine how many rows are computed.
     """
-    steps = of._joined(joint)
+    steps = of._merged_pipelines(joint)
     *_, last = (n for n, step in enumerate(steps) if step.run is fuse)
     run_steps(joint.naive(), steps[: last + 1])
 

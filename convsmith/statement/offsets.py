@@ -34,7 +34,7 @@ TAP_SUMS = "wei_taps"
 """Name of the weights' sums over the channels of each tap."""
 CHANNEL_SUMS = "src_channels"
 """Name of the source's sums over the channels of each pixel; with an axis appended, of the sums over that axis too."""
-MOST = 1 << 20
+MAX_WEIGHT_SUMS = 1 << 20
 """Maximum number of sums of weights."""
 
 
@@ -76,7 +76,7 @@ def summed(
         mask_cuts = _cuts(st)
         case, cases = number([(c.index, c.cases) for c in mask_cuts])
         others = _varying(st, st.b, "batch", "n")
-        if prod(d.size for d in others) * cases > MOST:
+        if prod(d.size for d in others) * cases > MAX_WEIGHT_SUMS:
             return None
         dims = (Dim("case", cases, "m"), *others) if mask_cuts else others
         sums.append(_view(WEIGHT_SUMS, st.b, dims, *[case] * bool(mask_cuts)))

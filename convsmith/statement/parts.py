@@ -19,7 +19,7 @@ SUMS = "part_sums"
 """Name of the memory of the parts, one result each."""
 
 
-def parted(st: Statement, split: Sequence[tuple[str, int]]) -> Statement:
+def split_reduction(st: Statement, split: Sequence[tuple[str, int]]) -> Statement:
     """Return the statement with parts of their own for each ``(reduction loop, number of parts)`` of ``split``."""
     for loop, parts in split:
         st = _split(st, loop, parts)

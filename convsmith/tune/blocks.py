@@ -22,7 +22,7 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
-from convsmith.tune.orders import CLEARLY, orders
+from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
 from convsmith.tune.traffic import Traffic
 
 OUT_OF_ORDER = 1.5
@@ -80,7 +80,7 @@ def with_blocks_of_pixels(
 
     blocks = _blocks_of_pixels(traffic, loops, config) if traffic.is_far(config) else ()
     tiled = [config.changed(cache=(block,)) for block in blocks]
-    chosen = _less(config, tiled, cycles, CLEARLY)
+    chosen = _less(config, tiled, cycles, MIN_TRAFFIC_GAIN)
     others = dict.fromkeys(order for order in orders(loops, config, "") if order != config.order)
     reordered = [c.changed(order=order) for c in (config, *tiled) for order in others]
     chosen = _less(chosen, reordered, cycles, OUT_OF_ORDER)

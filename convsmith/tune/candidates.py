@@ -24,17 +24,17 @@ from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.model import Model
-from convsmith.tune.orders import CLEARLY
+from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.packed_gradients import gradient_models
-from convsmith.tune.thread_parts import with_own_pixels
+from convsmith.tune.thread_parts import split_pixels_by_thread
 from convsmith.tune.window_copies import window_models
 from convsmith.tune.winograd import winograd_configs
 
 LONG = 24
 """Operations of an epilogue from which it is a loop of its own, because LLVM compiles long unrolled code slowly."""
-NEAR = 1.02
+TIE_RATIO = 1.02
 """Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
-ALIKE = 1.05
+LANE_TIE_RATIO = 1.05
 """Ratio of expected cycles below which the time of memories decides between two lanes of a gradient of the weights."""
 ARRANGED = 3
 """Maximum number of candidates that are arranged to move little between memories."""
@@ -69,7 +69,7 @@ def candidates(p: Problem, target: Machine, threads: int, arranged: int = ARRANG
         long = operations(p, st) > LONG
         models = [*(Model(p, st, target, unit) for unit in choices), *window_models(p, ways[0], target)]
         models += gradient_models(p, ways[0], target)
-        if along := models[0].worth():
+        if along := models[0].candidate_phases():
             models.append(Model(p, st, target, ProductShape.plain(st, target), along))
         found = [c for model in models for c in _of_unit(model, threads, long)]
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
@@ -77,7 +77,7 @@ def candidates(p: Problem, target: Machine, threads: int, arranged: int = ARRANG
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
         ranked = _ranked(found, arranged)
         for n, choice in enumerate(ranked[:arranged]):
-            ranked[n] = replace(choice, config=with_own_pixels(p, choice.config, target, choice.cycles))
+            ranked[n] = replace(choice, config=split_pixels_by_thread(p, choice.config, target, choice.cycles))
         return ranked
 
 
@@ -89,7 +89,7 @@ def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
     fragments are rated again once they are arranged, because another order has other operands near.
     """
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
-    alike = [c for c in found if _is_alone(c) and c.choice.cycles <= found[0].choice.cycles * ALIKE]
+    alike = [c for c in found if _is_alone(c) and c.choice.cycles <= found[0].choice.cycles * LANE_TIE_RATIO]
     ranked = _least(found, lambda c: c.choice.cycles)
     if alike:
         lane = _least(alike, _cycles_near)[0].choice.config.lane
@@ -113,7 +113,7 @@ def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
                 rated[n] = model.cycles(loops, choices[n].config)
         lanes.add(choice.config.lane)
     best = min(rated, key=lambda n: rated[n], default=0)
-    if 0 in rated and rated[best] * CLEARLY < rated[0]:
+    if 0 in rated and rated[best] * MIN_TRAFFIC_GAIN < rated[0]:
         choices.insert(0, choices.pop(best))
     return choices
 
@@ -149,7 +149,7 @@ def _cycles_near(of: _ModelledChoice) -> float:
 def _least(found: list[_ModelledChoice], cycles: Callable[[_ModelledChoice], float]) -> list[_ModelledChoice]:
     """Return the choices by their cycles; of the first ones, which are near each other, those with less code first."""
     expected = sorted(((cycles(c), c) for c in found), key=lambda each: each[0])
-    close = [c for n, c in expected if n <= expected[0][0] * NEAR]
+    close = [c for n, c in expected if n <= expected[0][0] * TIE_RATIO]
     close.sort(key=lambda c: c.choice.emitted // COMPILED)
     return [*close, *(c for _, c in expected[len(close) :])]
 

@@ -25,7 +25,7 @@ from convsmith.problem.types import print_types
 from convsmith.schedule.config import Config
 from convsmith.tune.chain_costs import ThreadCosts
 from convsmith.tune.fused import fused_config
-from convsmith.tune.stage_configs import ROWS, StageConfigs, row_bytes, rows_at_once, unfused
+from convsmith.tune.stage_configs import ROW_MEMORY_DIVISOR, StageConfigs, row_bytes, rows_at_once, unfused
 from convsmith.tune.thread_parts import share
 
 
@@ -78,8 +78,8 @@ def _refusal(n: int, group: Sequence[Problem], configs: StageConfigs, held: int,
     if (alone := reads_padding_alone(group)) is not None:
         return f"stage {n + 3 - len(group) + alone} would read padding alone, for which no row is computed"
     home = configs.machine.scratchpad or configs.machine.l2
-    if held > home.bytes // ROWS:
-        return f"rows of {held >> 10} KiB fill more than 1 / {ROWS} of {home}"
+    if held > home.bytes // ROW_MEMORY_DIVISOR:
+        return f"rows of {held >> 10} KiB fill more than 1 / {ROW_MEMORY_DIVISOR} of {home}"
     if transformed := [m + 1 for m, problem in ((n, one), (n + 1, two)) if configs.has_transform(problem)]:
         which = " and ".join(map(str, transformed))
         return f"a transform saves products of stage {which}, and none is computed row by row"
@@ -109,7 +109,7 @@ def _joints_of_threads(stages: Stages, configs: StageConfigs, threads: int, foun
     def can_fuse(start: int, end: int) -> bool:
         """Return whether the stages ``start`` to ``end`` can be one kernel, whose rows fit their memory."""
         inner = found[start:end]
-        fit = sum(joint.held for joint in inner) <= home.bytes // ROWS
+        fit = sum(joint.held for joint in inner) <= home.bytes // ROW_MEMORY_DIVISOR
         if not all(legal[start:end]) or not (fit or all(joint.fused for joint in inner)):
             return False
         return start == end or reads_padding_alone(stages.problems[start : end + 1]) is None

@@ -157,7 +157,7 @@ def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, 
         from convsmith.tune.expected import expected_terms
         from convsmith.tune.shipped import faster
         from convsmith.tune.shipped import refuse as refuse_row
-        from convsmith.tune.thread_parts import with_own_pixels
+        from convsmith.tune.thread_parts import split_pixels_by_thread
 
     first = default_config(problem, target, threads)
     alone = first if threads == 1 else default_config(problem, target)
@@ -170,4 +170,4 @@ def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, 
     except ConvsmithError as error:
         refuse_row(problem, error)
         return first, None
-    return first, with_own_pixels(problem, on_threads(config, threads), target, cycles)
+    return first, split_pixels_by_thread(problem, on_threads(config, threads), target, cycles)

@@ -62,7 +62,7 @@ class CostModel(SharedFacts):
         lines = elements // (self.st.a.layout.shape[-1] * self.st.a.layout.shape[1])
         return again * (vector * elements / self.lanes + cost.call * lines)
 
-    def arriving(self, loops: Loops, config: Config, m: int, columns: int) -> float:
+    def load_stall(self, loops: Loops, config: Config, m: int, columns: int) -> float:
         """Return the slow-down of the loads of a gradient of the weights, in tiles of ``m`` by ``columns``.
 
         What the first-level cache holds from one tap to the next arrives for the first tap.
@@ -73,12 +73,12 @@ class CostModel(SharedFacts):
         again = prod(taps) if panels <= self.target.l1.bytes else 1
         return 1 + (self.target.costs.arriving - 1) / again
 
-    def waiting(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
+    def latency_stall(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
         """Return the cycles that a step waits for lines of the source or of weights from beyond the second-level cache.
 
         Nothing fetches the lines of the next channels, which are far apart.
         """
-        if not self.jumps:
+        if not self.strided_access:
             return 0.0
         l2, line = self.target.l2, self.target.l1.line
         far = self.target.load(l2) * self.target.costs.beyond
@@ -174,7 +174,7 @@ class CostModel(SharedFacts):
         """Return the cycles to write a vector of results whose lanes are not adjacent, of ``most`` in a tile."""
         if neighbours := self.transposed(lane, tile, most):
             return self.lanes * self.lanes * self.target.costs.pack / neighbours
-        if (apart := self.apart(lane)) != 1:
+        if (apart := self.stride_of(lane)) != 1:
             return self.lanes * self.scattering(apart * self.bytes, tile.get(lane, 1))
         return self.lanes * self.target.costs.scatter if lane in self.classes and lane != self.n else 0.0
 
@@ -262,7 +262,7 @@ class CostModel(SharedFacts):
                 loads = v * rows * shared * read + m // rows * pixel
             loads += self.lines_apart(loops, config, m) * far
             if not self.st.constant and not near:
-                loads *= self.arriving(loops, config, m, v * (1 if along_k else self.lanes))
+                loads *= self.load_stall(loops, config, m, v * (1 if along_k else self.lanes))
             latency = 0.0 if config.staged("hold") or straight else cost.latency  # the next tile begins meanwhile
             each = self.converts and loops.kinds[lane] == "n" and config.realise != "pad_copy"
             converted = cost.convert * m if each else 0.0
@@ -271,7 +271,7 @@ class CostModel(SharedFacts):
             step = overlapped(*bounds[:3], bounds[3] * hides)
             step += 0.0 if hides else held * fetch
             across = loops.kinds[lane] == "m"
-            step += self.waiting(loops, config, v * self.lanes if across else m, m if across else v * self.lanes)
+            step += self.latency_stall(loops, config, v * self.lanes if across else m, m if across else v * self.lanes)
             step *= gather if self.dims[lane] == (self.batch, self.n) else 1.0
             step *= cost.crossing if self.bordered(lane) else 1.0
             step *= cost.clash if clash and m >= target.l1.ways else 1.0
@@ -369,11 +369,11 @@ class CostModel(SharedFacts):
             rests = [-(-n // width) for n, _ in _splits(loops.extents[name], size)]
             rests += rests[:1] * 2 * (name in bordered and size > 1)
             pieces = [p * n for p in pieces for n in rests]
-        scattered = loops.kinds[config.lane] != "k" and self.apart(config.lane) > 1
+        scattered = loops.kinds[config.lane] != "k" and self.stride_of(config.lane) > 1
         is_transposed = self.transposed(config.lane, dict(config.tiles_at("register")), self.lanes)
         stores = self.lanes.bit_length() - 1 if is_transposed else self.lanes
         copies = prod(self.classes.values()) * prod(len(p.runs) for p in self.phases)
-        return sum(pieces) * (stores if scattered else 1) * copies // self.taken()
+        return sum(pieces) * (stores if scattered else 1) * copies // self.reduction_classes()
 
     def sums(self, held: int) -> float:
         """Return the cycles to add up the lanes of the accumulators; a vector of sums costs the same if it is not full.

@@ -17,7 +17,7 @@ from convsmith.machine.device import Device
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_limits import along_lanes, loaded_vector, shared_bytes, taken
+from convsmith.schedule.group_limits import aligned_bytes, along_lanes, loaded_vector, shared_bytes
 from convsmith.schedule.group_packing import packed_statement
 from convsmith.schedule.hardware import hardware_flaw
 from convsmith.schedule.hardware_choice import hardware_config
@@ -213,7 +213,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
             loops = loops_after_fusing(st, config)
             nest = nest_of(Schedule(), st, loops, config, machine)
             needed = shared_bytes(st, loops, config, nest)
-            if nest.size <= device.threads and sum(taken(needed).values()) <= device.shared.bytes:
+            if nest.size <= device.threads and sum(aligned_bytes(needed).values()) <= device.shared.bytes:
                 yield _Choice(_cycles(st, loops, config, nest, device, needed), config)
 
 

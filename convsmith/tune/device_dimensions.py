@@ -165,11 +165,11 @@ def _fusions(at: DevicePoint) -> Iterator[Changes]:
         yield dict(
             fuse=(*c.fuse, pair),
             lane=name if c.lane == inner else c.lane,
-            register=_joined(c.tiles_at("register"), pair),
-            group=_joined(c.tiles_at("group"), pair),
+            register=_fused_tile(c.tiles_at("register"), pair),
+            group=_fused_tile(c.tiles_at("group"), pair),
             vectors=tuple((name if n == inner else n, size) for n, size in c.tiles_at("vectors") if n != outer),
-            order=_together(c.order, pair),
-            reduce=_together(c.reduce, pair),
+            order=_fused_order(c.order, pair),
+            reduce=_fused_order(c.reduce, pair),
         )
     for pair in c.fuse:
         outer, inner = pair
@@ -181,22 +181,22 @@ def _fusions(at: DevicePoint) -> Iterator[Changes]:
         yield dict(
             fuse=fuse,
             lane=inner if c.lane == name else c.lane,
-            register=_parted(c.tiles_at("register"), pair, extents),
-            group=_parted(c.tiles_at("group"), pair, extents),
+            register=_split_tile(c.tiles_at("register"), pair, extents),
+            group=_split_tile(c.tiles_at("group"), pair, extents),
             vectors=tuple((inner if n == name else n, size) for n, size in c.tiles_at("vectors")),
-            order=_apart(c.order, pair),
-            reduce=_apart(c.reduce, pair),
+            order=_split_order(c.order, pair),
+            reduce=_split_order(c.reduce, pair),
         )
 
 
-def _joined(tile: Sizes, pair: tuple[str, str]) -> Sizes:
+def _fused_tile(tile: Sizes, pair: tuple[str, str]) -> Sizes:
     """Return ``tile`` with that of a ``pair`` of loops along the loop that they become."""
     sizes = dict(tile)
     size = sizes.pop(pair[0], 1) * sizes.pop(pair[1], 1)
     return _with_size(tuple(sizes.items()), fused_name(*pair), size)
 
 
-def _parted(tile: Sizes, pair: tuple[str, str], extents: Mapping[str, int]) -> Sizes:
+def _split_tile(tile: Sizes, pair: tuple[str, str], extents: Mapping[str, int]) -> Sizes:
     """Return ``tile`` with that of a fused loop along the ``pair`` of loops in its place: along the inner one first."""
     sizes = dict(tile)
     size = sizes.pop(fused_name(*pair), 1)
@@ -204,12 +204,12 @@ def _parted(tile: Sizes, pair: tuple[str, str], extents: Mapping[str, int]) -> S
     return _with_size(_with_size(tuple(sizes.items()), pair[0], size // inner), pair[1], inner)
 
 
-def _together(names: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+def _fused_order(names: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
     """Return an order of loops with the loop that a ``pair`` becomes in the place of the inner one."""
     return tuple(fused_name(*pair) if n == pair[1] else n for n in names if n != pair[0])
 
 
-def _apart(names: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+def _split_order(names: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
     """Return an order of loops with a ``pair`` of loops in the place of the one that they had become."""
     return tuple(x for n in names for x in (pair if n == fused_name(*pair) else (n,)))
 

@@ -16,7 +16,7 @@ from convsmith.machine.device import Device
 from convsmith.machine.device_costs import DeviceCosts
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_fragments import lane_rows
-from convsmith.schedule.group_limits import shared_bytes, taken
+from convsmith.schedule.group_limits import aligned_bytes, shared_bytes
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.schedule import Schedule
@@ -116,7 +116,7 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[Fr
     for how, slots in (*copies, ("wait", 1)):
         whole = config.changed(copies=how, buffers=slots)
         needed = shared_bytes(st, loops, whole, nest)
-        is_full = sum(taken(needed).values()) > device.shared.bytes
+        is_full = sum(aligned_bytes(needed).values()) > device.shared.bytes
         if is_full or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
             continue
         yield FragmentChoice(fragment_cycles(st, whole, nest, machine, needed), whole)

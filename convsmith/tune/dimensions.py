@@ -21,14 +21,14 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.parts import PART
 from convsmith.tune.config_space import Changes
-from convsmith.tune.fusions import joined, parted
+from convsmith.tune.fusions import with_fused_pair, with_split_pair
 from convsmith.tune.winograd import transform_steps
 
 __all__ = ["DIMENSIONS", "Point", "Tile", "all_tiles"]
 
 VECTORS = 8
 """Maximum number of vectors of a register tile along the lanes."""
-ROWS = 4
+MAX_ROWS = 4
 """Maximum number of rows of pixels of a register tile, beside the pixels of a row."""
 MOST_TAPS = 25
 """Maximum number of taps that a register tile unrolls."""
@@ -93,7 +93,7 @@ def all_tiles(loops: Loops, lane: str, unit: ProductShape, filled: int, room: in
     across = [n for n in loops.of("n") if n != lane]
     sizes: dict[str, Iterable[int]] = {}
     if len(pixels) > 1 and unit.rows == 1:
-        sizes[pixels[-2]] = range(1, min(loops.extents[pixels[-2]], ROWS) + 1)
+        sizes[pixels[-2]] = range(1, min(loops.extents[pixels[-2]], MAX_ROWS) + 1)
     if pixels and unit.rows > 1:
         most = loops.extents[pixels[-1]]
         heights = {h for n in range(1, room // 2 + 1) for h in _heights(most, n * unit.rows, unit.rows)}
@@ -272,10 +272,10 @@ def _streams(at: Point) -> Iterator[Changes]:
 def _fusions(at: Point) -> Iterator[Changes]:
     """Yield the config with one pair of fused loops apart, and with one more pair of neighbours fused."""
     for pair in at.config.fuse:
-        if (changes := parted(at.config, pair, at.sizes, at.filled)) is not None:
+        if (changes := with_split_pair(at.config, pair, at.sizes, at.filled)) is not None:
             yield changes
     for pair in at.even:
-        yield from joined(at.config, pair, at.loops)
+        yield from with_fused_pair(at.config, pair, at.loops)
 
 
 def _code(at: Point) -> Iterator[Changes]:

@@ -14,7 +14,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.schedule.config import Config
-from convsmith.schedule.fused import NEAR
+from convsmith.schedule.fused import CIRCULAR_REALISATIONS
 from convsmith.schedule.loops import fused_dims, fused_name
 from convsmith.statement.parts import PART
 from convsmith.statement.views import statement
@@ -33,8 +33,9 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
     assert stages is not None
     one, two = stages.problems
     assert isinstance(one, Conv) and isinstance(two, Conv)
-    first, second = default_config(one, machine, 1), apart(default_config(two, machine, 1))
-    second = second.changed(offsets="each", flip=(), realise=second.realise if second.realise in NEAR else "peel")
+    first, second = default_config(one, machine, 1), with_unfused_pixels(default_config(two, machine, 1))
+    realise = second.realise if second.realise in CIRCULAR_REALISATIONS else "peel"
+    second = second.changed(offsets="each", flip=(), realise=realise)
     tensor = one.tensor("dst")
     near = {b.dim for b in two.tensor("dst").layout.blocks if b.stride == 1 and b.size > 1}
     held = machine.memories[1].bytes * (1 if 1 in near else machine.costs.scattered_rows)
@@ -44,7 +45,7 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
         is_large = prod(tensor.shape[1:]) * dtype(tensor.dtype).bytes > held
         by_rows = is_large or (parts > 1 and second.lane not in groups)
     if by_rows:
-        first, second = apart(first), of_stage(second, "mb", "oh")
+        first, second = with_unfused_pixels(first), of_stage(second, "mb", "oh")
         rows = share(two.o[0], second.size("oh"), parts)
         cache = (("oh", rows),) if parts > 1 else ()
     else:
@@ -66,7 +67,7 @@ def of_stage(config: Config, *outermost: str) -> Config:
     return config.changed(split=(), order=order)
 
 
-def apart(config: Config) -> Config:
+def with_unfused_pixels(config: Config) -> Config:
     """Return the config with the innermost of the fused loops over images and pixels in place of each of them; the
     others have no tile. Other loops stay fused.
     """

@@ -10,7 +10,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, fused_dims, fused_name
 from convsmith.tune.config_space import Changes
 
-__all__ = ["Sizes", "joined", "neighbours_of", "parted"]
+__all__ = ["Sizes", "neighbours_of", "with_fused_pair", "with_split_pair"]
 
 Sizes = tuple[tuple[str, int], ...]
 """Loops with numbers of their iterations."""
@@ -26,7 +26,7 @@ def neighbours_of(loops: Loops, lane: str) -> list[tuple[str, str]]:
     return [(a, b) for a, b in several if loops.kinds[a] == loops.kinds[b] and a != lane]
 
 
-def joined(config: Config, pair: tuple[str, str], loops: Loops) -> Iterator[Changes]:
+def with_fused_pair(config: Config, pair: tuple[str, str], loops: Loops) -> Iterator[Changes]:
     """Yield the changes of ``config`` that fuse a ``pair`` of loops: at the place of either loop in the order.
 
     The register tile is that of the inner loop, times that of the outer one where it has all iterations of the inner.
@@ -50,7 +50,7 @@ def joined(config: Config, pair: tuple[str, str], loops: Loops) -> Iterator[Chan
         yield shared | dict(order=order, reduce=reduce)
 
 
-def parted(config: Config, pair: tuple[str, str], sizes: Mapping[str, int], lanes: int) -> Changes | None:
+def with_split_pair(config: Config, pair: tuple[str, str], sizes: Mapping[str, int], lanes: int) -> Changes | None:
     """Return the changes of ``config`` that make two loops of a fused one, or None if it is fused with a third one.
 
     ``sizes`` are those of the dims. A register tile of whole inner loops becomes one of both; a smaller or an uneven

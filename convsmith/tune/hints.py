@@ -19,18 +19,18 @@ from convsmith.tune.shipped import table, table_names
 
 __all__ = ["hints"]
 
-MOST = 4
+MAX_HINTS = 4
 """Most hints for one search."""
 
 
 def hints(problem: Problem, target: Machine, threads: int, database: Database) -> list[Config]:
-    """Return at most `MOST` legal configs, those for the problem itself before those of its neighbours."""
+    """Return at most `MAX_HINTS` legal configs, those for the problem itself before those of its neighbours."""
     found: dict[Config, None] = {}
     for text in _texts(str(problem), target, database):
         config = transferred(text, problem, target, threads)
         if config is not None:
             found[config] = None
-        if len(found) == MOST:
+        if len(found) == MAX_HINTS:
             break
     return list(found)
 

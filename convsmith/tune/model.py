@@ -29,7 +29,7 @@ from convsmith.statement.statement import View, view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD, blocked, with_near_pixels
 from convsmith.tune.cost_model import CostModel, overlapped
 from convsmith.tune.fragments import fragment_tiles, streamed_operand
-from convsmith.tune.orders import CLEARLY, ordered, with_depth_within
+from convsmith.tune.orders import MIN_TRAFFIC_GAIN, ordered, with_depth_within
 from convsmith.tune.parts import parts_of_sums
 from convsmith.tune.windows import STRIDE, gathered_tiles, row_tiles, tap_tiles, weights_fit, window_tiles
 
@@ -94,7 +94,7 @@ class Model(CostModel):
         if self.copies_converted and pixels:
             yield self.n, tuple(pair for pair in pixels if self.images not in pair), ()
             yield self.n, (), ()
-        if tap := self.joined():
+        if tap := self.merged_taps():
             yield self.n, self.chain((tap, self.k)), (tap, self.k)
 
     def chain(self, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -182,8 +182,8 @@ class Model(CostModel):
         """
         pixels = [n for n in config.order if n != self.images and loops.kinds[n] == "m"]
         a = self.st.a
-        fits = self.jumps and config.realise == "peel" and is_true(a.mask) and a.requantised is None and bool(pixels)
-        fits = fits and not self.target.vectors.scalable
+        fits = self.strided_access and config.realise == "peel" and is_true(a.mask) and a.requantised is None
+        fits = fits and bool(pixels) and not self.target.vectors.scalable
         if not fits or config.lane in (self.batch, self.k) or self.n not in loops.extents:
             return None
         if loops.extents[self.n] <= config.size(self.n):
@@ -225,7 +225,7 @@ class Model(CostModel):
         masked = variables_of(self.st.a.mask)
         return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
 
-    def worth(self) -> tuple[Phase, ...]:
+    def candidate_phases(self) -> tuple[Phase, ...]:
         """Return the phases that may fill the lanes which channels leave empty."""
         columns = self.sizes[self.n]
         if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
@@ -289,7 +289,7 @@ class Model(CostModel):
                     if along_k and len(pixels) > 2 and m * rows * loops.extents[pixels[-3]] <= widest:
                         yield {pixels[-3]: loops.extents[pixels[-3]], pixels[-2]: rows, **tile}
 
-    def joined(self) -> str:
+    def merged_taps(self) -> str:
         """Return the tap loop that, fused with few channels, leaves fewer terms of an instruction empty; or nothing.
 
         In a copy without borders the two step through memory as one.
@@ -309,8 +309,8 @@ class Model(CostModel):
         A result whose vectors are scattered, or that is as large as weights, is written in the order of memory.
         """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
-        if self.apart(lane) > 1 or not self.st.constant:
-            return tuple(sorted(names, key=lambda n: -self.apart(n)))
+        if self.stride_of(lane) > 1 or not self.st.constant:
+            return tuple(sorted(names, key=lambda n: -self.stride_of(n)))
         groups = [self.batch] if self.bordered(lane) and self.batch in names else []
         pixels = [n for n in names if loops.kinds[n] == "m" and n != self.images]
         channels = [n for n in names if n not in pixels and n != self.images]
@@ -341,7 +341,7 @@ class Model(CostModel):
         if not self.traffic.is_far(config):
             return config
         config = self.with_depth_within(loops, config)
-        if config.lane == self.batch or self.apart(config.lane) != 1 or self.turns_pages(config.lane):
+        if config.lane == self.batch or self.stride_of(config.lane) != 1 or self.turns_pages(config.lane):
             return config
         chosen = ordered(self.traffic, loops, config, self.images)
         return chosen.changed(stream=self.streamed(loops, chosen)) if self.unit.rows > 1 else chosen
@@ -383,7 +383,7 @@ class Model(CostModel):
         if other is None:
             return config
         now, then = (self.delivered(loops, c, self.cycles(loops, c, near=True)) for c in (config, other))
-        return other if then * CLEARLY < now else config
+        return other if then * MIN_TRAFFIC_GAIN < now else config
 
     def with_inner_taps(self, loops: Loops, config: Config) -> Config:
         """Return ``config`` with the taps of a row within the channels, where the second-level cache then delivers
@@ -415,7 +415,7 @@ class Model(CostModel):
     def holding(self, loops: Loops, config: Config) -> Config | None:
         """Return ``config`` with a window's weights held in registers while pixels of its channels pass, or None."""
         tile = dict(config.tiles_at("register"))
-        if config.lane != self.batch or not self.st.constant or self.apart(config.lane) > 1:
+        if config.lane != self.batch or not self.st.constant or self.stride_of(config.lane) > 1:
             return None
         if not weights_fit(loops, tile, -(-tile[config.lane] // self.lanes), self.target.registers, self.src):
             return None

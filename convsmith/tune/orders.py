@@ -8,7 +8,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.tune.traffic import Traffic
 
-CLEARLY = 1.1
+MIN_TRAFFIC_GAIN = 1.1
 """Ratio of cycles of memory below which the order of loops stays, and pixels have no blocks."""
 
 
@@ -17,7 +17,7 @@ def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Conf
 
     ``images`` is the loop over images, or nothing.
     """
-    least, chosen = traffic.cycles(loops, config) / CLEARLY, config
+    least, chosen = traffic.cycles(loops, config) / MIN_TRAFFIC_GAIN, config
     for order in dict.fromkeys(orders(loops, config, images)):
         if order == config.order:
             continue

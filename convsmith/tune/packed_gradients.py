@@ -61,7 +61,7 @@ class GradientModel(Model):
         """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         taps = [d.name for d in self.st.of("m") if d.axis]
-        return tuple(sorted(names, key=lambda n: (n in taps[:-1], n not in taps, -self.apart(n))))
+        return tuple(sorted(names, key=lambda n: (n in taps[:-1], n not in taps, -self.stride_of(n))))
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """Return ``config``: threads share the loops over the result."""

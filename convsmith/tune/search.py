@@ -57,7 +57,7 @@ BOUND = 0.04
 """Difference of a ratio's quartiles, relative to the ratio, above which it is sampled again."""
 BETTER = 0.99
 """Ratio to the best so far below which a config is better."""
-NEAR = 1.03
+LOST_STEP_RATIO = 1.03
 """Ratio to the best so far above which a step along a dimension counts as lost."""
 BEYOND = 1.8
 """Ratio of the cycles that the model expects to those of the best so far above which a config is not tried."""
@@ -257,7 +257,7 @@ class _Race:
             if dimension := self.dimensions.get(candidate.config):
                 if candidate.ratio < best.ratio * BETTER:
                     self.losses[dimension] = 0
-                self.losses[dimension] += candidate.ratio > best.ratio * NEAR
+                self.losses[dimension] += candidate.ratio > best.ratio * LOST_STEP_RATIO
         found = min(close, key=lambda c: c.ratio, default=best)
         winner = found if found.ratio < best.ratio * BETTER else best
         self.tell(f"{self.tried.total()} tried, the best takes {winner.ratio:.2f} of the first choice's time")

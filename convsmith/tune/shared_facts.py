@@ -52,7 +52,7 @@ class SharedFacts:
         self.n = st.n
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
-        self.terms = prod(d.size for d in st.of("k")) // self.taken()
+        self.terms = prod(d.size for d in st.of("k")) // self.reduction_classes()
         self.traffic = Traffic(st, target)
         self._filled: dict[tuple[str, ...], int] = {}
         self._most: dict[tuple[tuple[int, int], ...], int] = {}
@@ -63,7 +63,7 @@ class SharedFacts:
         """Return whether vectors of pixels lie along rows of a result and of a source, which may have borders or a
         stride.
         """
-        if not self.st.constant or self.phases or self.dims[pixel] != (pixel,) or self.apart(pixel) != 1:
+        if not self.st.constant or self.phases or self.dims[pixel] != (pixel,) or self.stride_of(pixel) != 1:
             return False
         step = self.row_step(pixel)
         packed = step > 1 and self.reads_once() and not self.bordered(pixel)
@@ -82,7 +82,7 @@ class SharedFacts:
         return not self.st.constant or all(d.size == 1 for d in self.st.of("k") if d.axis)
 
     @cached_property
-    def jumps(self) -> bool:
+    def strided_access(self) -> bool:
         """Whether each channel of a pixel lies on another line of memory, and pixels have one tap."""
         apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line
         return self.st.constant and self.reads_once() and self.sizes[self.k] > 1 and apart and not self.phases
@@ -153,10 +153,10 @@ class SharedFacts:
         own.
         """
         along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
-        pixels = self.st.constant and along and self.apart(lane) == 1
+        pixels = self.st.constant and along and self.stride_of(lane) == 1
         size = dtype(self.st.c.dtype).bytes
         far = pixels and prod(self.st.c.layout.shape) * size > self.target.costs.images_near
-        return far and self.target.costs.page_turn > 0 and self.apart(self.n) * size >= self.target.costs.page
+        return far and self.target.costs.page_turn > 0 and self.stride_of(self.n) * size >= self.target.costs.page
 
     def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:
         """Return the neighbours of the result that are written as a vector, where tiles are transposed; or 0.
@@ -182,7 +182,7 @@ class SharedFacts:
         images = (self.st.a, self.st.c) if self.st.constant else self.st.factors
         return sum(prod(v.layout.shape) for v in images) * self.bytes
 
-    def taken(self) -> int:
+    def reduction_classes(self) -> int:
         """Return the number of residue classes of reduction loops, one of which meets each class of the result."""
         return prod(m for name, m in self.classes.items() if name in self.st.reduce)
 
@@ -200,7 +200,7 @@ class SharedFacts:
         size = groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes
         return size <= share or (cost.prefetches(size) and size <= self.target.l2.bytes)
 
-    def apart(self, loop: str) -> int:
+    def stride_of(self, loop: str) -> int:
         """Return the elements of the result between neighbours along a loop; a fused loop's innermost dim counts."""
         return self.dst.get(Var(self.dims[loop][-1]), 1)
 

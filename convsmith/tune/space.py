@@ -16,7 +16,7 @@ from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import candidates
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS
-from convsmith.tune.steps import Steps
+from convsmith.tune.steps import ConfigSteps
 
 __all__ = ["Space"]
 
@@ -26,7 +26,7 @@ class Space(ConfigSpace):
 
     def __init__(self, problem: Problem, target: Machine, threads: int) -> None:
         super().__init__(problem, target)
-        self._steps = Steps(problem, target, self.refused)
+        self._steps = ConfigSteps(problem, target, self.refused)
         self.seeds = list(dict.fromkeys(c.config for c in candidates(problem, target, threads)))
 
     @property

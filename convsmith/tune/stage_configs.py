@@ -12,14 +12,14 @@ from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.fused import NEAR
+from convsmith.schedule.fused import CIRCULAR_REALISATIONS
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.expected import expected_terms
-from convsmith.tune.fused import apart, of_stage
+from convsmith.tune.fused import of_stage, with_unfused_pixels
 
-ROWS = 2
+ROW_MEMORY_DIVISOR = 2
 """Reciprocal of the fraction of a memory that the rows between fused stages may fill."""
 
 
@@ -75,8 +75,8 @@ class StageConfigs:
         A stage that is ``near`` reads rows of a circular buffer.
         """
         # Fragments read copies of windows of pixels.
-        config = apart(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
-        realise = config.realise if not near or config.realise in NEAR else "peel"
+        config = with_unfused_pixels(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
+        realise = config.realise if not near or config.realise in CIRCULAR_REALISATIONS else "peel"
         return of_stage(config, "mb", "oh").changed(realise=realise, hold=())
 
     def _chosen_for(self, problem: Problem, rows: int) -> Conv:
@@ -151,7 +151,7 @@ def rows_at_once(problems: Sequence[Problem], configs: StageConfigs, parts: int)
         assert isinstance(problem, Conv)
         most = max(most, configs.rows_of_tile(problem) // apart_by)
         apart_by *= problem.s[-2]
-    home = (configs.machine.scratchpad or configs.machine.l2).bytes // ROWS
+    home = (configs.machine.scratchpad or configs.machine.l2).bytes // ROW_MEMORY_DIVISOR
     while most > 1 and sum(row_bytes(one) * read for one, read in _rows_read(problems, most)) > home:
         most //= 2
     return most if most < -(-problems[-1].dims["oh"] // parts) else 1

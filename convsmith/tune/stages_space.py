@@ -25,7 +25,7 @@ from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS
 from convsmith.tune.fused import fused_config
 from convsmith.tune.stage_configs import StageConfigs
-from convsmith.tune.steps import Steps
+from convsmith.tune.steps import ConfigSteps
 
 __all__ = ["MOST_JOINTS", "StagesSpace"]
 
@@ -48,7 +48,7 @@ class StagesSpace(ConfigSpace):
         assert stages is not None
         self._stages, self._threads, self._configs = stages, threads, StageConfigs(target)
         self._is_near = isinstance(problem, Conv) and computes_near(problem)
-        self._steps = [Steps(own, target, self.refused) for own in stages.problems]
+        self._steps = [ConfigSteps(own, target, self.refused) for own in stages.problems]
         self._together: dict[str, Callable[[Config], Iterator[Config]]] = {
             "joint": self._joints, "rows": self._rows, "halo": self._halos, "channels": self._channels,
         }  # fmt: skip

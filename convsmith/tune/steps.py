@@ -25,10 +25,10 @@ from convsmith.tune.fusions import neighbours_of
 from convsmith.tune.model import Model
 from convsmith.tune.winograd import winograd_cycles
 
-__all__ = ["Steps"]
+__all__ = ["ConfigSteps"]
 
 
-class Steps:
+class ConfigSteps:
     """Steps between configs of ``problem``, one statement, on ``target``.
 
     ``refused`` counts the register tiles that registers do not hold, and the loops whose elements do not lie evenly.

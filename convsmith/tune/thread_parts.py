@@ -16,12 +16,12 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.fused import NEAR
+from convsmith.schedule.fused import CIRCULAR_REALISATIONS
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.statement import View, view_steps
 
-CLEARLY = 1.5
+MIN_PARTS_GAIN = 1.5
 """Ratio of the cycles that pixels of its own save a thread to those that they cost, up to which its part stays."""
 
 
@@ -52,14 +52,14 @@ def division(problem: Problem, config: Config, machine: Machine) -> Division:
     return Division(bool(pixels) and names[:1] == [pixels], min(largest, 1.0))
 
 
-def with_own_pixels(problem: Problem, config: Config, machine: Machine, cycles: float) -> Config:
+def split_pixels_by_thread(problem: Problem, config: Config, machine: Machine, cycles: float) -> Config:
     """Return ``config``, which takes ``cycles`` on one thread, with neighbouring pixels for each thread, where its
     threads are then expected to end sooner: cores exchange fewer lines, or more threads have work.
     """
     threads, costs = config.threads, machine.costs
     is_whole = (
         not (config.tiles_at("winograd") or config.tiles_at("split") or config.phases or config.staged_at("near"))
-        and config.realise in NEAR
+        and config.realise in CIRCULAR_REALISATIONS
     )
     if threads == 1 or not is_whole or cycles < costs.meeting:
         return config
@@ -77,7 +77,7 @@ def with_own_pixels(problem: Problem, config: Config, machine: Machine, cycles: 
     far = costs.streamed if weights > machine.l2.kept else 1
     again = weights * (threads - 1) / threads * far / machine.l2.rate
     longer = cycles * (part / loops.extents[pixels] - _largest(tiles, threads))
-    if (again + longer) * CLEARLY < between:
+    if (again + longer) * MIN_PARTS_GAIN < between:
         return config.changed(cache=((pixels, part), *config.tiles_at("cache")))
     return config
 

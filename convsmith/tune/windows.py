@@ -14,7 +14,7 @@ from convsmith.schedule.loops import Loops
 
 MOST_TAPS = 25
 """Maximum number of taps that are unrolled."""
-ROWS, COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
+TILE_ROWS, TILE_COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 """Pixels of a tile along the two innermost axes."""
 VECTORS = (1, 2)
 """Vectors of channels per tile: one, or as many as the caches fetch at once."""
@@ -95,8 +95,8 @@ def window_tiles(
     if not pairs or len(pairs) < len(pixels) or not 1 < prod(loops.extents[t] for _, t in pairs) <= MOST_TAPS:
         return
     (column, along), above = pairs[-1], pairs[:-1]
-    for rows in ROWS if above else (1,):
-        for columns in COLUMNS:
+    for rows in TILE_ROWS if above else (1,):
+        for columns in TILE_COLUMNS:
             if columns > loops.extents[column] or any(rows > loops.extents[n] for n, _ in above):
                 continue
             row = _distinct(columns, loops.extents[along], _step(loops, steps, column, along))

@@ -185,17 +185,17 @@ class _Products:
 
     def cycles(self, config: Config) -> float:
         """Return the cycles of the program, of whose products ``config`` is the schedule."""
-        return self.worth * (self.model.cycles(self.loops, config) * self.made.tasks + self.around)
+        return self.error_factor * (self.model.cycles(self.loops, config) * self.made.tasks + self.around)
 
     def terms(self, config: Config) -> dict[str, float]:
         """Return the cycles by cause."""
         terms: defaultdict[str, float] = defaultdict(float)
         self.model.cycles(self.loops, config, terms)
         products = {name: cycles * self.made.tasks for name, cycles in terms.items()}
-        return {name: self.worth * cycles for name, cycles in {**products, **self.causes}.items()}
+        return {name: self.error_factor * cycles for name, cycles in {**products, **self.causes}.items()}
 
     @property
-    def worth(self) -> float:
+    def error_factor(self) -> float:
         """The factor by which cycles count more, because the error exceeds that of the direct sum."""
         return WORTH if self.made.error > 1 else 1.0
 

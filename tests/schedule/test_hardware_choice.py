@@ -17,7 +17,7 @@ from convsmith.schedule import group, hardware
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import MOST_BUFFERS
 from convsmith.schedule.device import device_plan
-from convsmith.statement.parts import parted
+from convsmith.statement.parts import split_reduction
 from convsmith.statement.views import statement
 from convsmith.tune.device import device_config
 
@@ -158,10 +158,10 @@ def test_a_predicate_gives_the_error_of_planning(line: str) -> None:
             *tile, slots = sizes
             group = tuple((n, size * factor) for (n, size), factor in zip(config.tiles_at("group"), tile))
             other = config.changed(group=group, buffers=min(slots, MOST_BUFFERS))
-            flaw = hardware.hardware_flaw(parted(st, config.tiles_at("split")), other, machine)
+            flaw = hardware.hardware_flaw(split_reduction(st, config.tiles_at("split")), other, machine)
             found.add(flaw is None)
             try:
-                hardware.hardware_plan(parted(st, config.tiles_at("split")), other, machine)
+                hardware.hardware_plan(split_reduction(st, config.tiles_at("split")), other, machine)
                 assert flaw is None
             except ConfigError as error:
                 assert flaw is not None and (error.code, error.message) == (flaw.code, flaw.message)
