@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -45,10 +45,10 @@ def in_child(work: Callable[[], bytes], what: str) -> bytes:
     return answer[1:]
 
 
-def in_children(work: Callable[[int], object], count: int, processes: int, done: Callable[[], object]) -> None:
-    """Call ``work`` with each number below ``count`` in one of several forked ``processes``, and ``done`` in this
-    process after each call.
+def in_children(work: Callable[[int], object], count: int, processes: int) -> Generator[None, None, None]:
+    """Call ``work`` with each number below ``count`` in one of several forked ``processes``, and yield after each call.
 
+    The processes end with the generator.
     A call that raises or whose process dies is skipped, as are numbers beyond `MOST_NUMBERS` and, without forks, all
     numbers: ``work`` stores its results where the caller looks for them, and the caller computes missing results.
     """
@@ -68,7 +68,7 @@ def in_children(work: Callable[[int], object], count: int, processes: int, done:
         os.close(start)
         while answer := os.read(end, 1):
             if answer == _DONE:
-                done()
+                yield
     finally:
         for pid in children:
             with suppress(ProcessLookupError):

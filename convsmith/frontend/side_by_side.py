@@ -7,7 +7,7 @@ works, and llvmlite lets one thread at a time into LLVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 
 from convsmith.codegen.child import in_children
@@ -16,35 +16,41 @@ from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.settings import settings
 from convsmith.frontend.numpy_api import compile, watched
 from convsmith.machine import registry
+from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import available_cpus
 from convsmith.tune.compile import compile_problem, is_ready
 
-__all__ = ["compile_ahead"]
+__all__ = ["compile_ahead", "not_cached"]
 
 
-def compile_ahead(problems: Iterable[Problem], threads: int, started: Callable[[int], Callable[[], object]]) -> None:
-    """Compile the `problems` that the cache on disk lacks, so that `compile` with the same `threads` finds them.
-
-    `started` receives the number of kernels to compile, and returns a function to call after each. A problem without a
-    legal kernel is left to `compile`, which reports the reason; without a cache, all problems are.
+def not_cached(problems: Iterable[Problem], threads: int) -> list[Problem]:
+    """Return the problems whose kernels the cache on disk lacks; [] if there is none, or each compilation is watched.
     """
     if disk_cache() is None or watched():
-        return
-    levels = {problem: registry.target(settings.target, problem.types) for problem in problems}
-    missing = [problem for problem, level in levels.items() if not is_ready(problem, level, threads)]
-    if not missing:
-        return
-    done = started(len(missing))
-    processes = min(available_cpus(), len(missing))
+        return []
+    return [problem for problem in dict.fromkeys(problems) if not is_ready(problem, _level(problem), threads)]
+
+
+def compile_ahead(problems: Sequence[Problem], threads: int) -> Generator[None, None, None]:
+    """Compile `problems`, so that `compile` with the same `threads` finds their kernels in the cache on disk; yield
+    after each.
+
+    A problem without a legal kernel is left to `compile`, which reports the reason.
+    """
+    processes = min(available_cpus(), len(problems))
     if processes > 1:
 
         def compile_one(n: int) -> None:
-            compile_problem(missing[n], target=levels[missing[n]], threads=threads)
+            compile_problem(problems[n], target=_level(problems[n]), threads=threads)
 
-        in_children(compile_one, len(missing), processes, done)
+        yield from in_children(compile_one, len(problems), processes)
         return
-    for problem in missing:
+    for problem in problems:
         with suppress(ConvsmithError):
             compile(problem, threads=threads)
-        done()
+        yield
+
+
+def _level(problem: Problem) -> Machine:
+    return registry.target(settings.target, problem.types)

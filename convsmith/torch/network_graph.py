@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import getitem
@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor, fx
 
-from convsmith.frontend.side_by_side import compile_ahead
+from convsmith.frontend.side_by_side import compile_ahead, not_cached
 from convsmith.problem.conv import Conv
 from convsmith.torch.aten import with_functions
 from convsmith.torch.between import Taken, with_layers_between
@@ -88,7 +88,12 @@ def _chosen(layers: Sequence[Folded], work: Work) -> list[Folded]:
     for x, problem in _problems(layers):
         groups.setdefault((problem, x.layer.folded), []).append(x)
     with _bars(work) as bar:
-        compile_ahead((problem for problem, _ in groups), work.threads, partial(bar, "compile"))
+        problems = not_cached([problem for problem, _ in groups], work.threads)
+        if problems:
+            done = bar("compile", len(problems))
+            with closing(compile_ahead(problems, work.threads)) as kernels:
+                for _ in kernels:
+                    done()
         return _faster(groups, work, bar)
 
 

@@ -19,7 +19,7 @@ from convsmith.diag.forking import RenewedLock
 from convsmith.diag.warning import ConvsmithWarning, warn
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
-from convsmith.frontend.side_by_side import compile_ahead
+from convsmith.frontend.side_by_side import compile_ahead, not_cached
 from convsmith.problem.conv import Conv
 from convsmith.runtime.border import Given
 from convsmith.runtime.threads import available_cpus
@@ -102,7 +102,8 @@ class Segment(nn.Module):
             if layer.has_window and isinstance(problem, Conv) and problem.o != result[2:]:
                 raise UsageError(f"{layer.name}: no source reaches the end of its result, {result}", code="shape")
             problems.append(problem)
-        compile_ahead(problems, self._threads, lambda _: lambda: None)
+        for _ in compile_ahead(not_cached(problems, self._threads), self._threads):
+            pass
         made = [(place, x, compile(x, threads=self._threads)) for place, x in zip(self._places, problems)]
         # Packing runs in native code, without the interpreter's lock.
         with ThreadPoolExecutor(available_cpus()) as pool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,8 +28,6 @@ def empty_cache(tmp_path: Path) -> Iterator[None]:
 
 
 def test_children_share_the_work_and_leave_out_what_fails(tmp_path: Path) -> None:
-    done: list[int] = []
-
     def work(n: int) -> None:
         if n == 2:
             raise ValueError("no such file")
@@ -37,7 +35,7 @@ def test_children_share_the_work_and_leave_out_what_fails(tmp_path: Path) -> Non
             os.kill(os.getpid(), signal.SIGKILL)
         (tmp_path / str(n)).write_text(str(os.getpid()))
 
-    in_children(work, 9, 3, lambda: done.append(1))
+    done = [*in_children(work, 9, 3)]
     made = {int(file.name): int(file.read_text()) for file in tmp_path.iterdir()}
     assert {*made} == {*range(9)} - {2, 5} and os.getpid() not in made.values() and len(done) == 7
 
@@ -54,8 +52,9 @@ def test_an_interrupt_ends_the_children(tmp_path: Path) -> None:
         if n:
             signal.pause()
 
-    with pytest.raises(KeyboardInterrupt):
-        in_children(work, 2, 2, interrupt)
+    with pytest.raises(KeyboardInterrupt), closing(in_children(work, 2, 2)) as calls:
+        for _ in calls:
+            interrupt()
     assert pids
     for pid in pids:
         with pytest.raises(ProcessLookupError):
@@ -67,19 +66,12 @@ def test_an_interrupt_ends_the_children(tmp_path: Path) -> None:
 def test_compile_finds_what_was_compiled_ahead(cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "available_cpus", lambda: cpus)
     level = target("avx2")
-    totals: list[int] = []
-    done: list[int] = []
-
-    def started(total: int) -> Any:
-        totals.append(total)
-        return lambda: done.append(1)
-
     with cs.settings.scope(target="avx2"):
         assert not any(is_ready(problem, level, 3) for problem in PROBLEMS)
-        for _ in range(2):
-            side_by_side.compile_ahead([*PROBLEMS, PROBLEMS[0]], 3, started)
+        assert side_by_side.not_cached([*PROBLEMS, PROBLEMS[0]], 3) == PROBLEMS
+        assert len([*side_by_side.compile_ahead(PROBLEMS, 3)]) == 3
         assert all(is_ready(problem, level, 3) for problem in PROBLEMS)
-    assert totals == [3] and len(done) == 3
+        assert side_by_side.not_cached(PROBLEMS, 3) == []
     for problem in PROBLEMS:
         artifact = CompiledKernel(problem, level, None, 3).artifact
         assert artifact is not None and artifact.plan is None, "it is loaded, not compiled"
@@ -87,4 +79,4 @@ def test_compile_finds_what_was_compiled_ahead(cpus: int, monkeypatch: pytest.Mo
 
 def test_nothing_is_compiled_ahead_without_a_cache() -> None:
     with cs.settings.scope(cache="off"):
-        side_by_side.compile_ahead(PROBLEMS, 3, lambda _: pytest.fail("there is nowhere to leave kernels"))
+        assert side_by_side.not_cached(PROBLEMS, 3) == [], "there is nowhere to leave kernels"
