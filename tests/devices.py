@@ -16,7 +16,8 @@ from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
 from convsmith.problem import Problem, parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import DevicePlan, device_plan
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.planned import plan_for
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -122,7 +123,7 @@ KINDS = {
 class DeviceOracle(Oracle):
     """Interprets every kernel on the line, between the kernels of its plan that stand around it."""
 
-    def __init__(self, plan: DevicePlan, target: Machine, seed: int = 0) -> None:
+    def __init__(self, plan: Plan, target: Machine, seed: int = 0) -> None:
         super().__init__(plan.problem, target, seed)
         self.plan = plan
         self.after_it = [run_steps(k, steps) for k, steps in plan.finishing()]
@@ -146,7 +147,7 @@ def check_fragments(line: str, words: str, level: str) -> None:
     """
     with interning():
         config = Config.parse(f"--target={level} --pack= {words}")
-        plan = device_plan(parse_problem(line), config, target(level))
+        plan = plan_for(parse_problem(line), config, target(level))
         oracle = DeviceOracle(plan, target(level))
         steps = plan.pipeline
         first = next(n for n, step in enumerate(steps) if step.name == "hold_fragments")

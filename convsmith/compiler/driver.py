@@ -31,14 +31,13 @@ from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import DevicePlan
 from convsmith.schedule.dynamic_table import table_name
 from convsmith.schedule.given import GivenSchedule
-from convsmith.schedule.given_plan import GivenPlan
 from convsmith.schedule.packing import packing_steps
 from convsmith.schedule.pipelines import Pipelines
-from convsmith.schedule.planned import AnyPlan, KeptPlan, plan_for
-from convsmith.schedule.pointers import Pointers, indirect, pointers
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.planned import KeptPlan, plan_for
+from convsmith.schedule.pointers import Pointers, pointers
 
 _LINE = 64
 """Bytes of a cache line, to which private buffers are aligned."""
@@ -178,7 +177,7 @@ def _check_addresses(problem: Problem, target: Machine) -> None:
             )
 
 
-def emit(plan: AnyPlan, low: Lowered) -> Artifact:
+def emit(plan: Plan, low: Lowered) -> Artifact:
     """Return the object code of ``low``, the kernels of ``plan``, with its manifest."""
     made = assemble(plan, low, problem_arguments(plan, low))
     return replace(
@@ -187,44 +186,12 @@ def emit(plan: AnyPlan, low: Lowered) -> Artifact:
     )  # fmt: skip
 
 
-def _limits(plan: AnyPlan) -> dict[str, float]:
+def _limits(plan: Plan) -> dict[str, float]:
     """Return the largest magnitude of the elements of each argument for which the kernels of `plan` are correct."""
     limits: dict[str, float] = {}
-    for name, limit in _limits_of_kernels(plan):
-        limits[name] = min(limits.get(name, FINITE), limit)
+    for name, limit in plan.limits():
+        limits[name] = min(limits.get(name, FINITE), FINITE if limit is None else limit)
     return limits
-
-
-def _limits_of_kernels(plan: AnyPlan) -> Iterator[tuple[str, float]]:
-    """Yield the name of the weights of each kernel of `plan` with each limit of their magnitude.
-
-    Stored zeros that represent absent activations are multiplied by weights, which must be finite. The sums of a
-    transform overflow sooner than direct sums.
-    """
-    if isinstance(plan, GivenPlan):
-        for name in plan.weights:
-            yield from ((name, float(limit)) for limit in plan.row_limits)
-            if plan.stores_zeros:
-                yield name, FINITE
-        return
-    copies = ("pad_copy", "window_copy", "indirection", "hardware")
-    if isinstance(plan, DevicePlan):
-        for group in plan.kernels:
-            for weights in group.statement.whole.factors[1:]:  # sums of one operand multiply no weights
-                if group.config.realise in copies:
-                    yield weights.name, FINITE
-        return
-    stages = [
-        (kernel.name(n, kernel.own[n - kernel.start].whole.b.name), k, kernel.winograd)
-        for kernel in plan.program.kernels for n, k in zip(kernel.numbers, plan.plans_of(kernel))
-    ]  # fmt: skip
-    for name, k, transform in stages or [(plan.main.statement.whole.b.name, plan.main, plan.program.transform)]:
-        if k.config.realise in copies:
-            yield name, FINITE
-        if k.nest.unit.limit:
-            yield name, float(k.nest.unit.limit)
-        if transform is not None:
-            yield name, transform.limit
 
 
 def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:
@@ -255,7 +222,7 @@ def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer],
     )  # fmt: skip
 
 
-def problem_arguments(plan: AnyPlan, low: Lowered) -> Callable[[Kernel, Buffer], Argument]:
+def problem_arguments(plan: Plan, low: Lowered) -> Callable[[Kernel, Buffer], Argument]:
     """Return the function from parameters to arguments of a problem's kernels.
 
     A kernel's parameter X is the problem's tensor X, and X_p the array that the packing kernel makes of it.
@@ -277,19 +244,13 @@ def problem_arguments(plan: AnyPlan, low: Lowered) -> Callable[[Kernel, Buffer],
     return argument
 
 
-def _pointer_arguments(plan: AnyPlan) -> dict[str, Argument]:
+def _pointer_arguments(plan: Plan) -> dict[str, Argument]:
     """Return the tables of pointers and the zero buffers, if A is read through tables."""
     found: dict[str, Argument] = {}
-    for form, st in plan.tables.items() if isinstance(plan, GivenPlan) else ():
+    for st, form, is_symbolic in plan.tables:
         p, bits = pointers(st, form), plan.machine.address_bits
-        found |= pointer_arguments(p, p.table.name, st.a.name, absent_points(plan.problem, st.a.name), bits)
-    for k in plan.kernels:
-        st = k.statement.whole
-        if indirect(st, k.config):
-            p = pointers(st, k.config.table)
-            table = table_name(st.a.name) if k.loops.symbolic else p.table.name
-            points = absent_points(plan.problem, st.a.name)
-            found |= pointer_arguments(p, table, st.a.name, points, plan.machine.address_bits)
+        table = table_name(st.a.name) if is_symbolic else p.table.name
+        found |= pointer_arguments(p, table, st.a.name, absent_points(plan.problem, st.a.name), bits)
     return found
 
 

@@ -32,7 +32,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.given import GivenSchedule
 
 if TYPE_CHECKING:
-    from convsmith.schedule.given_plan import GivenPlan
+    from convsmith.schedule.plan import Plan
 
 __all__ = ["Chooser", "compile_or_load", "faults", "is_stored", "line_words", "repro"]
 
@@ -62,7 +62,7 @@ def compile_or_load(
 @contextmanager
 def _scheduled(
     problem: Problem, config: Config | GivenSchedule | None, target: Machine, requirements: Requirements
-) -> Iterator[GivenPlan | None]:
+) -> Iterator[Plan | None]:
     """Run the `with` block in its own intern table, with the plan that a given schedule builds; None for other configs.
     """
     if not isinstance(config, GivenSchedule):
@@ -70,18 +70,15 @@ def _scheduled(
         return
     with import_lock:
         from convsmith.ir.intern import interning
-        from convsmith.schedule.given_plan import GivenPlan
         from convsmith.schedule.planned import plan_for
 
     with interning():
-        plan = plan_for(problem, config, target, requirements)
-        assert isinstance(plan, GivenPlan)
-        yield plan
+        yield plan_for(problem, config, target, requirements)
 
 
 def _compile_or_load(
     problem: Problem, plain: Problem, target: Machine, choose: Chooser, config: Config | GivenSchedule | None,
-    threads: int, requirements: Requirements, plan: GivenPlan | None,
+    threads: int, requirements: Requirements, plan: Plan | None,
 ) -> Artifact:  # fmt: skip
     """Return the artifact of a problem; `plain` is the problem without details that affect no kernel, `plan` a
     schedule's plan.
@@ -89,7 +86,7 @@ def _compile_or_load(
     start = perf_counter()
     cache = disk_cache()
     line = str(plain)
-    decided = plan.text if plan is not None else str(config) if config is not None else None
+    decided = plan.rewrites if plan is not None else str(config) if config is not None else None
     key = _key(line, decided, threads, target, requirements)
     watched = settings.dump is not None or settings.check != "off"
     stored = _stored(cache, key, line, config, threads, target, requirements) if cache and not watched else None
@@ -126,7 +123,7 @@ def is_stored(problem: Problem, *, target: Machine, config: Config | None = None
     return cache is not None and cache.get(key) is not None
 
 
-def _with_plan(stored: Artifact, plan: GivenPlan) -> Artifact:
+def _with_plan(stored: Artifact, plan: Plan) -> Artifact:
     """Return an artifact that the cache stores under the rewrites of `plan`, which another function may have made."""
     with import_lock:
         from convsmith.schedule.planned import KeptPlan

@@ -33,7 +33,7 @@ from convsmith.runtime.border import tensors_of
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.operand_packing import PackedParts
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
-from convsmith.schedule.planned import AnyPlan
+from convsmith.schedule.plan import Plan
 
 __all__ = ["built_in_contents", "stored_bytes"]
 
@@ -79,7 +79,7 @@ def built_in_contents(kernel: Inspected, artifact: Artifact, given: Mapping[str,
 class _PackingHere:
     """The packing kernels of ``plan``, compiled for this machine."""
 
-    def __init__(self, plan: AnyPlan, artifact: Artifact) -> None:
+    def __init__(self, plan: Plan, artifact: Artifact) -> None:
         here = level()
         made = {plan.symbol(k.name): run_steps(_in_memory(k), _STEPS) for k in lower(plan).packs}
         private = {b: size for k in made.values() for b, size in _private(k).items()}

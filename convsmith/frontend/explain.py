@@ -35,10 +35,8 @@ from convsmith.problem.types import print_types
 from convsmith.runtime.arrays import beyond_text
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import is_copied
-from convsmith.schedule.device import DevicePlan
-from convsmith.schedule.given_plan import GivenPlan
 from convsmith.schedule.plan import Plan
-from convsmith.schedule.planned import AnyPlan, without_limits
+from convsmith.schedule.planned import without_limits
 from convsmith.schedule.text import kernel_lines, statement_lines
 from convsmith.statement.views import sums_type
 from convsmith.tune.expected import expected_terms
@@ -141,16 +139,16 @@ def _sizes(kernel: Inspected, low: Lowered) -> Iterator[Line]:
 
 
 def _decisions(
-    kernel: Inspected, plan: AnyPlan, low: Lowered, records: Sequence[PassRecord]
+    kernel: Inspected, plan: Plan, low: Lowered, records: Sequence[PassRecord]
 ) -> Iterator[Line]:  # fmt: skip
     """Yield the decisions of the plan, and facts about the code."""
-    if isinstance(plan, DevicePlan):
+    if plan.machine.device is not None and plan.given is None:
         assert kernel.artifact is not None
         yield from device_lines(plan, low, kernel.artifact)
         yield from _nest(low, records)
         yield from _code(kernel, low)
         return
-    if isinstance(plan, GivenPlan):
+    if plan.given is not None:
         yield from ((("rewrites" if n == 0 else ""), str(step)) for n, step in enumerate(plan.pipeline))
         yield from (*_nest(low, records), *_packing(low), *_storage(kernel, records), *_code(kernel, low))
         return
@@ -325,8 +323,9 @@ def reason(plan: Plan, of_bound: float, side: str) -> str:
     size = main.loops.extents[nest.lane.of]
     if size % unit.lanes:
         facts.append(f"{nest.lane.of} {size} in vectors of {unit.lanes}")
-    if main.registers.needed < main.registers.available * 3 // 4:
-        facts.append(f"{main.registers.needed} of {main.registers.available} {main.registers.file}")
+    registers = main.registers
+    if registers is not None and registers.needed < registers.available * 3 // 4:
+        facts.append(f"{registers.needed} of {registers.available} {registers.file}")
     copies = [b.name for k in plan.kernels if k.statement.when == "before" for b in k.buffers]
     if copies:
         facts.append(f"{', '.join(copies)} made in each call")
@@ -347,7 +346,7 @@ def _machine_code(artifact: Artifact) -> Iterator[Line]:
         yield "", f"assembled by {artifact.notes['assembler']}"
 
 
-def _notes(kernel: Inspected, plan: AnyPlan, low: Lowered) -> Iterator[Line]:
+def _notes(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:
     assert kernel.artifact is not None
     notes = []
     for tensor in kernel.problem.tensors:
@@ -367,7 +366,7 @@ def _notes(kernel: Inspected, plan: AnyPlan, low: Lowered) -> Iterator[Line]:
     yield from ((("notes" if n == 0 else ""), note) for n, note in enumerate(notes))
 
 
-def _copies(plan: AnyPlan, low: Lowered) -> bool:
+def _copies(plan: Plan, low: Lowered) -> bool:
     return low.scratch > 0 and any(is_copied(k.statement, k.config) for k in plan.kernels)
 
 

@@ -13,17 +13,18 @@ from convsmith.measure.roofline import bytes_of_arrays
 from convsmith.problem.problem import Problem
 from convsmith.problem.types import TYPES
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import DevicePlan
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.text import decisions
 from convsmith.tune.verdict import MIN_GAIN
 
 __all__ = ["device_lines", "device_roofline", "device_verdict"]
 
 
-def device_lines(plan: DevicePlan, low: Lowered, artifact: Artifact) -> Iterator[tuple[str, str]]:
+def device_lines(plan: Plan, low: Lowered, artifact: Artifact) -> Iterator[tuple[str, str]]:
     """Yield the decisions of the plan, and the launch of each kernel in the order of a call, with its occupancy."""
     device = plan.machine.device
     assert device is not None
-    yield from plan.decisions()
+    yield from decisions(plan)
     for k in (*low.before, low.kernel, *low.after):
         launch = launch_of(k, 1, plan.machine)
         threads = prod(launch.group)

@@ -30,7 +30,7 @@ def fusion_lines(plan: Plan, low: Lowered, machine: Machine) -> Iterator[str]:
     if stages is None:
         return
     kernels = {n: kernel for kernel in plan.program.kernels for n in kernel.numbers[:-1]}
-    at = {n: places(kernel, plan.config)[n] for n, kernel in kernels.items()}
+    at = {n: places(kernel, plan.decided)[n] for n, kernel in kernels.items()}
     tensors = [p.outputs[0] for p in stages.problems[:-1]]
     moved = [2 * prod(t.shape) * TYPES[t.dtype].bits // 8 for t in tensors]
     arrays = bytes_of_arrays(plan.problem)

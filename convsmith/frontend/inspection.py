@@ -25,7 +25,8 @@ from convsmith.schedule.given import GivenSchedule
 if TYPE_CHECKING:
     from convsmith.compiler.driver import Lowered
     from convsmith.compiler.instruments import PassRecord
-    from convsmith.schedule.planned import AnyPlan, KeptPlan
+    from convsmith.schedule.plan import Plan
+    from convsmith.schedule.planned import KeptPlan
 
 __all__ = ["Inspected"]
 
@@ -40,14 +41,14 @@ class Inspected(ABC):
     sizes: Requirements = FIXED
     """Requirements on the sizes of calls, each of which has its own kernel; empty if one kernel serves all sizes."""
 
-    def plan(self) -> AnyPlan:
+    def plan(self) -> Plan:
         """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It can be
         printed.
         """
         return self._kept_plan.plan
 
     @contextmanager
-    def planned(self) -> Iterator[AnyPlan]:
+    def planned(self) -> Iterator[Plan]:
         """Run the `with` block in a table with the IR nodes of the plan, which is its value (`convsmith.ir.intern`)."""
         with self._kept_plan.opened() as plan:
             yield plan
@@ -66,7 +67,7 @@ class Inspected(ABC):
             return KeptPlan.of(self._new_plan())
 
     @abstractmethod
-    def _new_plan(self) -> AnyPlan:
+    def _new_plan(self) -> Plan:
         """Return the plan, worked out in the current intern table."""
 
     def explain(self, html: str | Path | None = None) -> str:

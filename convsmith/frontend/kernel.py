@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from convsmith.frontend.any_sizes import AnySizes, KernelsBySize
     from convsmith.frontend.call_sizes import Pads
     from convsmith.measure.verification import Verdict
-    from convsmith.schedule.planned import AnyPlan
+    from convsmith.schedule.plan import Plan
     from convsmith.statement.winograd import Winograd
 
 __all__ = ["CompiledKernel"]
@@ -260,7 +260,7 @@ class CompiledKernel(Inspected):
         """
         return public("export")(self, directory, **options)
 
-    def _new_plan(self) -> AnyPlan:
+    def _new_plan(self) -> Plan:
         with import_lock:
             from convsmith.schedule.dynamic import general
             from convsmith.schedule.planned import plan_for

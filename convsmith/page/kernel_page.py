@@ -30,7 +30,6 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.plan import Plan
-from convsmith.schedule.planned import AnyPlan
 from convsmith.tune.expected import model_of, with_lanes
 
 __all__ = ["Explained", "kernel_page"]
@@ -46,7 +45,7 @@ class Explained(Protocol):
     config: Config | GivenSchedule
     target: Machine
 
-    def planned(self) -> AbstractContextManager[AnyPlan]:
+    def planned(self) -> AbstractContextManager[Plan]:
         """Return a context with every decision worked out, in a table with its IR nodes."""
         ...
 
@@ -85,7 +84,7 @@ def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
     recorder = Recorder()
     with kernel.planned() as plan:
         low = lower(plan, [recorder], debug=True)
-        main = plan.main if isinstance(plan, Plan) else None
+        main = plan.main if plan.given is None else None
         assembly = llvm_bind.assembly(low.text, kernel.target.triple, kernel.target.cpu, kernel.target.features)
         values: dict[str, Any] = {
             "above": ABOVE if kernel.config.has_transform else "", "verdict": verdict,
@@ -100,8 +99,10 @@ def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
 
 
 def _registers(main: KernelPlan) -> list[RegisterGroup]:
-    """Return the registers of the tile by use, and the free registers."""
+    """Return the registers of the tile by use, and the free registers; none where an assembler allocates them."""
     registers = main.registers
+    if registers is None:
+        return []
     parts = registers.text.rpartition(": ")[2].split(" + ")
     groups = [RegisterGroup(int(count), use) for count, _, use in (x.partition(" ") for x in parts) if count.isdigit()]
     free = registers.available - registers.needed
@@ -112,7 +113,7 @@ def _moved(kernel: Explained, low: Lowered, main: KernelPlan | None) -> list[Mov
     """Return the bytes through each cache, as the kernel's statements request them and as the model estimates them."""
     moved = [Moved("registers and L1", bytes_asked(low.kernel), "loads and stores of the main kernel, counted")]
     config, problem = kernel.config, kernel.problem.canonical()
-    is_known = main is not None and not low.kernel.sizes
+    is_known = main is not None and main.registers is not None and not low.kernel.sizes
     if is_known and isinstance(config, Config) and config.then is None and not config.tiles_at("winograd"):
         model, loops = model_of(problem, config, kernel.target)
         near, far = model.traffic.moved(loops, with_lanes(config, model, loops))

@@ -45,8 +45,9 @@ def levels_of(plan: KernelPlan) -> dict[str, str]:
     nest = plan.nest
     found = {x.name: "caches" for x in nest.around}
     found |= {x.name: "reduction" for x in nest.reduce}
-    found |= {x.name: "tile" for x in (*nest.pixels, *nest.vectors, *nest.rows)}
-    found |= {x.name: "vector" for x in (nest.lane, *nest.terms)}
+    found |= {x.name: "reduction" for x in nest.at("group", k=True)}
+    found |= {x.name: "tile" for x in nest.accumulators}
+    found |= {x.name: "vector" for x in (*nest.at("lane"), *nest.at("lane", "instruction", k=True))}
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ from convsmith.statement.statement import Statement, View
 class BufferPlan(NamedTuple):
     """A buffer: its ``name``, ``scope`` and ``lifetime``, and the ``order`` of the loops in which it is read.
 
-    ``elements`` counts the elements of type ``dtype``; 0 if the rewrites determine their number.
+    ``elements`` counts the elements of type ``dtype``; 0 if the rewrites determine their number. ``operand`` is the one
+    that is copied to shared memory.
     """
 
     name: str
@@ -28,6 +30,7 @@ class BufferPlan(NamedTuple):
     dtype: str
     elements: int = 0
     order: tuple[str, ...] = ()
+    operand: str = ""
 
     @property
     def bytes(self) -> int:
@@ -67,6 +70,21 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
         held = st.a.dtype if has_windows(config) else copied_type(st, nest)
         private.append(BufferPlan(f"{st.a.name}_s", "cache", lifetime, held))
     return tuple(private)
+
+
+def group_buffers(st: Statement, shared: Mapping[str, int]) -> tuple[BufferPlan, ...]:
+    """Return the private buffers of the kernel of ``st`` on a device, packed operands first. ``shared`` are the bytes
+    of the copies in memory that a group of threads shares.
+    """
+    found = []
+    for v in (v for v in st.factors if v.packed):
+        order = tuple(map(str, v.coords))
+        lifetime = "until the operand changes"
+        found.append(BufferPlan(f"{v.name}_p", "global", lifetime, v.dtype, prod(v.layout.shape), order))
+    for v in (v for v in st.factors if v.name in shared):
+        elements, lifetime = shared[v.name] * 8 // dtype(v.dtype).bits, "for a step of the reduction"
+        found.append(BufferPlan(f"{v.array}_s", "shared", lifetime, v.dtype, elements, operand=v.name))
+    return tuple(found)
 
 
 def packed_type(st: Statement, nest: Nest) -> str:

@@ -20,6 +20,7 @@ from convsmith.passes.reorder import reorder
 from convsmith.passes.set_layout import set_layout
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
+from convsmith.schedule.buffers import group_buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.fill import filling
 from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
@@ -37,8 +38,8 @@ from convsmith.schedule.group_limits import (
 )
 from convsmith.schedule.group_lower import GroupReads, lower_group
 from convsmith.schedule.group_packing import pack_operands, packed_statement
-from convsmith.schedule.group_plan import GroupPlan
 from convsmith.schedule.hardware import hardware_plan, hardware_row
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, loops_after_fusing
 from convsmith.schedule.nest import GRID_DIMS, Nest, nest_of
 from convsmith.schedule.schedule import Copy, Schedule
@@ -129,7 +130,7 @@ def _load_operands(
     return loaded
 
 
-def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
+def group_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
     """Return the plan of ``st`` under its own ``config``."""
     if config.realise == "hardware":
         if config.staged("preload"):
@@ -154,10 +155,14 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
     check_rows(read, loops, config, nest)
     assert machine.device is not None
     staged = order_group(s, read, config, loops, nest, machine.device.access)
-    order = tuple(s.steps)
+    ordering = Schedule()
+    ordering.include(s)
     lower_group(s, read, nest, staged, machine, config)
     zeroing = filling(staged.zeroed) if staged.zeroed else ()
-    return GroupPlan(st, config, loops, nest, shared, order, tuple(s.steps[len(order) :]), zeroing)
+    buffers = group_buffers(read, shared)
+    return KernelPlan(
+        st, config, machine, loops, nest, ordering, buffers=buffers, pipeline=tuple(s.steps), zeroing=zeroing
+    )
 
 
 def _reads_slack(st: Statement, config: Config) -> bool:

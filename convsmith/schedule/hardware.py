@@ -24,12 +24,13 @@ from convsmith.passes.reorder import reorder
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
 from convsmith.passes.tensor_copies import MappedCopy
+from convsmith.schedule.buffers import group_buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.group_lower import finish_group, flatten_threads, multiply_fragments
 from convsmith.schedule.group_packing import pack_operands
-from convsmith.schedule.group_plan import GroupPlan
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
 from convsmith.schedule.nest import GRID_DIMS, Nest
 from convsmith.schedule.product_shape import ProductShape
@@ -360,7 +361,7 @@ def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigErro
     return made if isinstance(made, ConfigError) else None
 
 
-def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
+def hardware_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
     """Return the plan of ``st`` under its own ``config``; ConfigError if it exceeds a limit of copies or products."""
     loops = loops_after_fusing(st, config)
     made = hardware_tile(st, loops, config, machine)
@@ -368,13 +369,15 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> GroupPlan:
         raise made
     s, tiled = made.schedule, made.tiled
     order_hardware(s, made)
-    order = tuple(s.steps)
+    ordering = Schedule()
+    ordering.include(s)
     flatten_threads(s, (tiled.steps, tiled.fragments), machine)
     multiply_fragments(s, machine, made.nest.row, tiled.inner)
     finish_group(s)
-    expected = tuple(_expected(made.nest, made.groups, machine))
-    lower = tuple(s.steps[len(order) :])
-    return GroupPlan(st, config, loops, made.groups, made.shared, order, lower, expected=expected)
+    notes, buffers = tuple(_expected(made.nest, made.groups, machine)), group_buffers(made.nest.st, made.shared)
+    return KernelPlan(
+        st, config, machine, loops, made.groups, ordering, buffers=buffers, pipeline=tuple(s.steps), notes=notes
+    )
 
 
 def _expected(nest: HardwareNest, groups: Nest, machine: Machine) -> Iterator[tuple[str, str]]:

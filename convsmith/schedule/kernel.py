@@ -12,6 +12,7 @@ from convsmith.passes.reorder import reorder
 from convsmith.problem.problem import Problem
 from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
+from convsmith.schedule.group import group_plan
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing, places
 from convsmith.schedule.nest import Nest, nest_of
@@ -53,6 +54,8 @@ def kernel_plan(
     Threads share the loops outside of the innermost loop in which rows of another statement are computed (``within``),
     and that loop too if it keeps no rows.
     """
+    if machine.device is not None:
+        return group_plan(st, config, machine)
     unit = ProductShape.of(st, machine, config)
     if prescribed is not None:
         unit = unit.filling(config.size(config.lane))
@@ -70,8 +73,8 @@ def kernel_plan(
     nest = nest_of(s, st, loops, config, machine, unit)
     s.run(reorder, (*nest.around, *nest.accumulators))
     found = KernelPlan(
-        st, config, machine, loops, nest, _outside(nest, loops, within), needed, (), s,
-        prescribed.sums if prescribed is not None else None,
+        st, config, machine, loops, nest, s, _outside(nest, loops, within), needed,
+        sums=prescribed.sums if prescribed is not None else None,
     )  # fmt: skip
     pipeline = pipeline_of([found], s)  # rejects illegal copies
     return replace(found, pipeline=pipeline, buffers=buffers(found.columns, config, nest))
@@ -136,4 +139,4 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
                 "which kernels with dynamic sizes do not make; legal is --offsets=each",
             )  # fmt: skip
-    return split_reduction(st, config.tiles_at("split"))
+    return split_reduction(st, config.tiles_at("split") if config.join == "ordered" else ())

@@ -1,4 +1,4 @@
-"""The plan of one statement, as all phases of its schedule read it."""
+"""The plan of one statement on any machine, as all phases of its schedule read it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from convsmith.statement.statement import Statement
 class KernelPlan:
     """The plan of one statement: its loops, the nest, registers and buffers under ``config``, and its pipeline.
 
-    ``ordering`` is the schedule that puts the loops of the statement into the order of the nest. Threads share the
+    ``ordering`` is the schedule that puts the loops of the statement into the order of the nest. Host threads share the
     loops ``outside``. ``sums`` is the array that keeps partial sums, if the interface of the kernel has one.
-    ``pipeline`` makes a kernel of this statement alone.
+    ``pipeline`` makes a kernel of this statement alone. ``zeroing`` are the rewrites of the kernel that sets the result
+    to zero, if groups of threads add parts to it. ``registers`` is None if an assembler allocates them. ``notes`` state
+    the bounds of the plan's rate.
     """
 
     statement: Statement
@@ -32,14 +34,21 @@ class KernelPlan:
     machine: Machine
     loops: Loops
     nest: Nest
-    outside: tuple[Loop, ...]
-    registers: Registers
-    buffers: tuple[BufferPlan, ...]
     ordering: Schedule
+    outside: tuple[Loop, ...] = ()
+    registers: Registers | None = None
+    buffers: tuple[BufferPlan, ...] = ()
     sums: Buffer | None = None
     pipeline: tuple[Step, ...] = ()
+    zeroing: tuple[Step, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def columns(self) -> Statement:
         """The statement with the phases of the config as columns of the product."""
         return phased(self.statement, self.config.phases)
+
+    @property
+    def shared(self) -> dict[str, int]:
+        """The bytes of each operand's copy in memory that a group of threads shares."""
+        return {b.operand: b.bytes for b in self.buffers if b.scope == "shared"}

@@ -1,49 +1,67 @@
-"""A plan: every decision of a config worked out for a machine, once, as a value that prints.
+"""A plan: every decision of a config, or of a user's schedule, worked out for a machine, once, as a value that prints.
 
-All later code reads it: the driver runs its pipelines, `explain` prints it.
+All later code reads it: the driver runs its pipelines, `explain` prints it. What differs between a CPU and a device are
+facts of the machine: a device runs one nest a kernel, one kernel for each stage of a chain, and packs no sums.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from operator import sub
 
-from convsmith.diag.errors import ConfigError
+from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
+from convsmith.passes.add_atomically import START
+from convsmith.passes.bind import bind
 from convsmith.passes.derive_packing import derive_packing, packing_name
 from convsmith.passes.fuse import fuse
 from convsmith.passes.manager import Step, run_steps
-from convsmith.problem.fusion import stages_of
+from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
+from convsmith.schedule.fill import filling_groups, main_nest, zeroing_kernels
 from convsmith.schedule.fused import links, merge_pipelines, scheduled_stages, stage_plans
+from convsmith.schedule.given import GivenSchedule
+from convsmith.schedule.given_kernel import GivenKernel, given_kernel
+from convsmith.schedule.group_limits import check_grid, ends_beyond
+from convsmith.schedule.group_packing import packed_statement
 from convsmith.schedule.kernel import kernel_plan, scheduled
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.pipelines import SYMBOL
+from convsmith.schedule.pointers import indirect
 from convsmith.schedule.sums import config_of_sums
 from convsmith.schedule.winograd import block_steps, product_config, weights_steps, winograd_of
 from convsmith.statement.fused import FusedStatements
-from convsmith.statement.naive import naive
+from convsmith.statement.naive import added_boxes, naive
 from convsmith.statement.program import Program, program, transformed_program
+from convsmith.statement.statement import Statement
 from convsmith.statement.winograd import WEIGHTS
+
+COPIES = ("pad_copy", "window_copy", "indirection", "hardware")
+"""Realisations that multiply weights by zeros in the place of absent elements."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """The plans of all statements of the program of ``problem``, in the order in which they run.
 
-    ``requirements`` constrain the sizes of a call; they are empty if all sizes are known.
+    ``requirements`` constrain the sizes of a call; they are empty if all sizes are known. If ``config`` is a user's
+    schedule, it has ``given`` the main kernel, and ``kernels`` are the kernels around it.
     """
 
     problem: Problem
-    config: Config
+    config: Config | GivenSchedule
     machine: Machine
     program: Program
     kernels: tuple[KernelPlan, ...]
     requirements: Requirements = FIXED
+    given: GivenKernel | None = None
 
     @property
     def main(self) -> KernelPlan:
@@ -51,16 +69,28 @@ class Plan:
         return next(k for k in self.kernels if k.statement.when == "main")
 
     @property
+    def stages(self) -> list[KernelPlan]:
+        """The plans of the statements that compute products: of the main one, or of each stage."""
+        if self.given is not None:
+            return []
+        return [k for kernel in self.program.kernels for k in self.plans_of(kernel)] or [self.main]
+
+    @property
     def pipeline(self) -> tuple[Step, ...]:
         """The rewrites of the main kernel, including the nests that are computed at its loops."""
+        if self.given is not None:
+            return self.given.pipeline
         if self.program.transform is not None:
-            return block_steps(self.program.transform, self.main, self.config, self.machine)
+            return block_steps(self.program.transform, self.main, self.decided, self.machine)
         return self._merged_pipelines(self.program.kernels[-1]) if self.program.kernels else self.main.pipeline
 
     @property
     def preparing(self) -> dict[str, tuple[Step, ...]]:
         """The rewrites of the kernels that run before the main one, by name."""
         found = {k.statement.name: k.pipeline for k in self.kernels if k.statement.when in ("packing", "before")}
+        found |= {_start(k): k.zeroing for k in self.kernels if k.zeroing}
+        if self.given is not None:
+            return found
         if self.program.transform is not None:
             found[WEIGHTS] = weights_steps(self.program.transform)
         for kernel in self.program.kernels:
@@ -73,8 +103,8 @@ class Plan:
         """Return the rewrites of a ``kernel`` of several statements."""
         plans = self.plans_of(kernel)
         if kernel.winograd is not None:
-            return block_steps(kernel.winograd, plans[0], self.config.stages[kernel.start], self.machine)
-        return merge_pipelines(kernel, self.config, plans)
+            return block_steps(kernel.winograd, plans[0], self.decided.stages[kernel.start], self.machine)
+        return plans[0].pipeline if len(plans) == 1 else merge_pipelines(kernel, self.decided, plans)
 
     def plans_of(self, kernel: FusedStatements) -> list[KernelPlan]:
         """Return the plans of the stages that ``kernel`` computes."""
@@ -82,18 +112,28 @@ class Plan:
         return [plans[kernel.renamed(n).name] for n in kernel.numbers]
 
     @property
+    def decided(self) -> Config:
+        """The config, which is not a user's schedule."""
+        assert isinstance(self.config, Config)
+        return self.config
+
+    @property
     def each_call(self) -> frozenset[str]:
         """The names of the preparing kernels that run in each call."""
-        return frozenset(st.name for st in self.program.of("before"))
+        starts = (_start(k) for k in self.kernels if k.zeroing)
+        return frozenset((*(st.name for st in self.program.of("before")), *starts))
 
     def naive(self) -> Kernel:
         """Return the naive nest of the main kernel, with the nests of the kernels before it."""
-        return self.program.naive()
+        return main_nest(self.program.naive(), self.machine)
 
     def finishing(self) -> list[tuple[Kernel, tuple[Step, ...]]]:
         """Return the naive nests of the kernels that run after the main one, with their rewrites."""
-        after = (k for k in self.kernels if k.statement.when == "after")
-        return [(naive(self.problem, k.statement), k.pipeline) for k in after]
+        found = zeroing_kernels(self.program.naive(), self.machine)
+        for k in (k for k in self.kernels if k.statement.when == "after"):
+            whole = naive(self.problem, k.statement)
+            found += [(main_nest(whole, self.machine), k.pipeline), *zeroing_kernels(whole, self.machine)]
+        return found
 
     def symbol(self, kernel: str = "") -> str:
         """Return the symbol of the main kernel, or of a kernel around it."""
@@ -104,13 +144,49 @@ class Plan:
 
         Operands with the same contents in all calls are packed by one thread.
         """
+        if not kernel:
+            return self.config.threads if self.given is None or self.given.is_shared else 1
         own = {k.statement.name: k.config.threads for k in self.kernels}
         for k in self.kernels:
             changing = (view for view in k.statement.factors if not view.constant)
             own |= {packing_name(k.statement.name, (view.name,)): k.config.threads for view in changing}
-        for stages in self.program.kernels:
-            own[stages.renamed(stages.last).name] = self.config.stages[stages.last].threads
-        return own.get(kernel, 1) if kernel else self.config.threads
+        for stages in self.program.kernels if self.given is None else ():
+            own[stages.renamed(stages.last).name] = self.decided.stages[stages.last].threads
+        return own.get(kernel, 1)
+
+    def limits(self) -> Iterator[tuple[str, float | None]]:
+        """Yield the name of the weights of each statement with each limit of their magnitude, which is None where they
+        must be finite.
+
+        Stored zeros that stand for absent activations are multiplied by weights. Sums of a transform overflow sooner
+        than those of products.
+        """
+        if self.given is not None:
+            yield from self.given.limits()
+        transforms = {kernel.start: kernel.winograd for kernel in self.program.kernels}
+        for n, k in enumerate(self.stages):
+            transform = self.program.transform or transforms.get(n)
+            for name in (weights.name for weights in k.statement.whole.factors[1:]):
+                if k.config.realise in COPIES:
+                    yield name, None
+                if k.nest.unit.limit:
+                    yield name, float(k.nest.unit.limit)
+                if transform is not None:
+                    yield name, transform.limit
+
+    @property
+    def tables(self) -> list[tuple[Statement, str, bool]]:
+        """The statements that read their source through a table of pointers, each with the form of the table, and
+        whether the sizes of a call decide its extents.
+        """
+        given = () if self.given is None else ((st, form, False) for form, st in self.given.tables.items())
+        read = ((k, k.statement.whole) for k in self.kernels)
+        return [*given, *((st, k.config.table, bool(k.loops.symbolic)) for k, st in read if indirect(st, k.config))]
+
+    @property
+    def rewrites(self) -> str:
+        """The rewrites of the main kernel as text: with equal texts, a machine has equal kernels of a problem."""
+        return "\n".join([*map(str, self.pipeline), f"threads {self.threads()}"])
 
     def __str__(self) -> str:
         with import_lock:
@@ -119,59 +195,142 @@ class Plan:
         return plan_text(self)
 
 
-def plan(problem: Problem, config: Config, machine: Machine, requirements: Requirements = FIXED) -> Plan:
-    """Return the plan of ``problem`` under ``config``; ConfigError if ``config`` makes no kernel.
+def _start(kernel: KernelPlan) -> str:
+    """Return the name of the kernel that sets the result of ``kernel`` to zero, where groups add parts to it."""
+    return f"{kernel.statement.name}{START}"
+
+
+def plan(
+    problem: Problem, config: Config | GivenSchedule, machine: Machine, requirements: Requirements = FIXED
+) -> Plan:
+    """Return the plan of ``problem`` under ``config``. ConfigError if ``config`` makes no kernel, UnsupportedError
+    if the machine has no kernels of this kind.
 
     With ``requirements`` on the sizes of calls, these sizes are arguments of each call, and the sizes of ``problem``
     are placeholders.
     """
     dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
-    stages = stages_of(problem)
-    if stages is not None:
-        made = scheduled_stages(problem, stages, config, machine, dynamic)
-    elif config.then is not None:
-        raise ConfigError("then", f"--at={config.at}: {problem} has one statement; legal is the config of one")
-    elif config.tiles_at("winograd"):
-        made = transformed_program(problem, winograd_of(problem, config, machine, dynamic))
-    else:
-        made = program(problem, scheduled(problem, config, machine, dynamic))
+    if isinstance(config, GivenSchedule):
+        if dynamic:
+            raise UnsupportedError(
+                "schedule=: kernels that a function schedules have fixed sizes; available is a kernel for each size",
+                code="dynamic",
+            )
+        made, given = given_kernel(problem, config, machine)
+        around = (st for st in made.statements if st.when not in ("main", "loop"))
+        plans = tuple(kernel_plan(st, config_of_sums(st, machine, 1), machine) for st in around)
+        return Plan(problem, config, machine, made, plans, given=given)
+    made = _program(problem, config, machine, dynamic)
     kernels = [plan for kernel in made.kernels for plan in stage_plans(kernel, config, machine, dynamic)]
     for st in () if made.kernels else made.statements:
         if st.when == "main":
             own = config if made.transform is None else product_config(config)
             sizes = symbolic_sizes(problem, st, own) if dynamic else None
-            kernels.append(kernel_plan(st, own, machine, sizes))
         else:
             # Parts are added up, and sums made while packing, on the thread that calls.
-            threads = config.threads if st.when == "before" else 1
-            own = config_of_sums(st, machine, threads, unknown)
+            own = config_of_sums(st, machine, config.threads if st.when == "before" else 1, unknown)
             sizes = symbolic_sizes(problem, st, own) if any(d.name in unknown for d in st.dims) else None
-            kernels.append(kernel_plan(st, own, machine, sizes))
-    for kernel in kernels:
-        if not made.kernels and kernel.statement.residues and kernel.statement.a.name in kernel.config.staged("pack"):
-            _check_packed(problem, kernel)
+        kernels.append(kernel_plan(st, own, machine, sizes))
     found = Plan(problem, config, machine, made, tuple(kernels), requirements)
-    places = tuple(links(config))
-    for joint in made.kernels:
-        if any(places[n].at and config.stages[n].fuse for n in joint.numbers):
-            _check_fused(joint, found)
+    if machine.device is None:
+        _check_nests(found)
+    else:
+        _check_grids(found)
     return found
 
 
-def _check_fused(joint: FusedStatements, of: Plan) -> None:
-    """Raise ConfigError if loops of a stage that is computed at a loop of another stage cannot be fused. The rewrites
-    run up to this point, because the reads of the other stage determine how many rows are computed.
-    """
-    steps = of._merged_pipelines(joint)
-    *_, last = (n for n, step in enumerate(steps) if step.run is fuse)
-    run_steps(joint.naive(), steps[: last + 1])
+def _program(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Program:
+    """Return the program of ``problem`` as ``config`` has it scheduled."""
+    stages = stages_of(problem)
+    if machine.device is not None:
+        _check_stages(problem, stages, config, machine)
+    if stages is not None:
+        return scheduled_stages(problem, stages, config, machine, dynamic)
+    if config.then is not None:
+        raise ConfigError("then", f"--at={config.at}: {problem} has one statement; legal is the config of one")
+    if config.tiles_at("winograd"):
+        return transformed_program(problem, winograd_of(problem, config, machine, dynamic))
+    made = program(problem, scheduled(problem, config, machine, dynamic))
+    if machine.device is None:
+        return made
+    in_calls = (replace(st, when="before") if st.when == "packing" else st for st in made.statements)
+    return replace(made, statements=tuple(in_calls))
 
 
-def _check_packed(problem: Problem, kernel: KernelPlan) -> None:
-    """Raise ConfigError if an operand of ``kernel``, which has residue classes, cannot be packed in reading order. The
-    rewrites run up to this point, because only the nest has the ends of its loops.
+def _check_stages(problem: Problem, stages: Stages | None, config: Config, machine: Machine) -> None:
+    """Raise the error where ``machine``, a device, has no kernels for what ``config`` makes of the stages."""
+    if config.has_transform:
+        tiles = next(stage.tiles_at("winograd") for stage in config.stages if stage.tiles_at("winograd"))
+        raise UnsupportedError(
+            f"--winograd={','.join(f'{n}:{size}' for n, size in tiles)}: {machine.name} has kernels that sum products, "
+            "and none that transform tiles; available is the same convolution without --winograd=",
+            code="device",
+        )  # fmt: skip
+    if config.then is not None and stages is None:
+        raise UnsupportedError(
+            f"{problem} under {config}: {machine.name} runs a kernel for each stage of a chain; available are configs "
+            "of one stage, as the problem has",
+            code="device",
+        )  # fmt: skip
+    if stages is not None and any(x.at or x.tiles_at("split") or x.offsets == "sums" for x in links(config)):
+        raise ConfigError(
+            "then", f"config {config}: {machine.name} runs a kernel for each stage; legal is a config of each without "
+            "--at=, --split= and --offsets=sums",
+        )  # fmt: skip
+
+
+def _check_nests(found: Plan) -> None:
+    """Raise ConfigError where the passes refuse what only the nests of a CPU's kernels show: an operand of residue
+    classes that cannot be packed in the order in which it is read, as these have ends of their own; or loops of a stage
+    within another one that cannot be fused, as what the other one reads decides how many rows it computes.
     """
-    packs = [n for n, step in enumerate(kernel.pipeline) if step.run is derive_packing]
-    if packs:
-        run_steps(naive(problem, kernel.statement), kernel.pipeline[: packs[-1] + 1])
+    problem, config, made = found.problem, found.decided, found.program
+    for kernel in found.kernels:
+        if not made.kernels and kernel.statement.residues and kernel.statement.a.name in kernel.config.staged("pack"):
+            _run_up_to(derive_packing, naive(problem, kernel.statement), kernel.pipeline)
+    places = tuple(links(config))
+    for joint in made.kernels:
+        if any(places[n].at and config.stages[n].fuse for n in joint.numbers):
+            _run_up_to(fuse, joint.naive(), found._merged_pipelines(joint))
+
+
+def _check_grids(found: Plan) -> None:
+    """Raise ConfigError where a device cannot run the kernels: an instruction rounds without permission, a grid of a
+    kernel around the main one is too large, blocks between stages have elements beyond their channels, or threads would
+    write the same elements.
+    """
+    problem, machine, made = found.problem, found.machine, found.program
+    named = {k.config.instruction for k in found.kernels} if not made.kernels else set()
+    for row in (x for x in machine.instructions if x.name in named):
+        if row.rounds and problem.accuracy != "any":
+            raise ConfigError(
+                "accuracy", f"--instruction={row.name} rounds the {row.rounds} to fewer bits; legal with "
+                f"--accuracy=any, found {problem.accuracy}",
+            )  # fmt: skip
+    for kernel in made.kernels[:-1]:
+        if zeroing_kernels(kernel.naive(), machine):
+            raise ConfigError(
+                "then", f"{problem}: blocks of {kernel.stages.names[kernel.last]['dst']} hold more than its channels; "
+                f"legal between kernels on {machine.name} are layouts without such elements",
+            )  # fmt: skip
+    for k in found.kernels:
+        st, layout = k.statement, k.statement.c.layout
+        filled = [(f"zeroing {st.c.name}", layout.padded_shape)] if k.nest.parts else []
+        filled += [
+            (f"zeroing what blocks add to {st.c.name}", tuple(map(sub, ends, starts)))
+            for _, starts, ends in added_boxes(layout)
+        ]
+        read = packed_statement(st, k.config, machine)
+        filled += [(f"packing {v.name}", v.layout.shape) for v in read.factors if v.packed]
+        for what, shape in filled:
+            check_grid(machine, (filling_groups(prod(shape)),), what)
+        if not made.kernels and k.config.realise != "hardware" and ends_beyond(st, k.loops, k.config):
+            _run_up_to(bind, naive(problem, st), tuple(k.ordering.steps))
+
+
+def _run_up_to(rewrite: Callable[..., Kernel], kernel: Kernel, steps: Sequence[Step]) -> None:
+    """Run ``steps`` up to the last one that is the pass ``rewrite``, if there is one."""
+    places = [n for n, step in enumerate(steps) if step.run is rewrite]
+    if places:
+        run_steps(kernel, steps[: places[-1] + 1])

@@ -1,11 +1,10 @@
-"""The plan of a problem for any machine, a CPU or a device."""
+"""Plans that are kept: while a problem is compiled, and in its artifact; and the configs of kernels for all weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.intern import Table, interning, nodes
@@ -13,14 +12,11 @@ from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import DevicePlan, device_plan
 from convsmith.schedule.given import GivenSchedule
-from convsmith.schedule.given_plan import GivenPlan, given_plan
 from convsmith.schedule.plan import Plan, plan
 
-__all__ = ["AnyPlan", "KeptPlan", "check_sizes", "plan_for", "with_wide_products", "without_limits"]
+__all__ = ["KeptPlan", "check_sizes", "plan_for", "with_wide_products", "without_limits"]
 
-AnyPlan: TypeAlias = Plan | DevicePlan | GivenPlan
 LANES = 32
 """Threads per group of a kernel that tests each element, because non-finite weights would be multiplied by a copy
 engine's zeros.
@@ -31,16 +27,16 @@ engine's zeros.
 class KeptPlan:
     """A ``plan`` with the intern ``table`` of its IR nodes, which outlives the compilation that created it."""
 
-    plan: AnyPlan
+    plan: Plan
     table: Table
 
     @staticmethod
-    def of(plan: AnyPlan) -> KeptPlan:
+    def of(plan: Plan) -> KeptPlan:
         """Return ``plan`` with a copy of the current intern table, before rewrites add their nodes."""
         return KeptPlan(plan, nodes().copy())
 
     @contextmanager
-    def opened(self) -> Iterator[AnyPlan]:
+    def opened(self) -> Iterator[Plan]:
         """Run the ``with`` block with a copy of the table, in which rewrites of the plan find its nodes."""
         with interning(self.table):
             yield self.plan
@@ -48,28 +44,17 @@ class KeptPlan:
 
 def plan_for(
     problem: Problem, config: Config | GivenSchedule, machine: Machine, requirements: Requirements = FIXED
-) -> AnyPlan:
-    """Return the plan of ``problem`` under ``config``, for the kernels that ``machine`` runs. ConfigError if ``config``
-    makes no kernel, UnsupportedError if a device would have to serve sizes of a call.
+) -> Plan:
+    """Return the plan of ``problem`` under ``config``, as `plan` does.
 
     The intern table caches the plan, because the choice of a config may need it before the kernel is compiled.
     """
     known, key = nodes(), (plan_for, problem, config, id(machine), requirements)
-    made: AnyPlan | None = known.get(key)
+    made: Plan | None = known.get(key)
     if made is None:
-        made = known[key] = _plan_for(problem, config, machine, requirements)
+        check_sizes(machine, bool(requirements) and isinstance(config, Config))
+        made = known[key] = plan(problem, config, machine, requirements)
     return made
-
-
-def _plan_for(
-    problem: Problem, config: Config | GivenSchedule, machine: Machine, requirements: Requirements
-) -> AnyPlan:
-    if isinstance(config, GivenSchedule):
-        return given_plan(problem, config, machine, requirements)
-    if machine.device is None:
-        return plan(problem, config, machine, requirements)
-    check_sizes(machine, bool(requirements))
-    return device_plan(problem, config, machine)
 
 
 def check_sizes(machine: Machine, dynamic: bool) -> None:

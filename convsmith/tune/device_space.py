@@ -9,8 +9,8 @@ from convsmith.machine.base import Machine
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
 from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.plan import plan
 from convsmith.statement.naive import naive
 from convsmith.statement.views import statement
 from convsmith.tune.config_space import Changes, ConfigSpace
@@ -57,7 +57,7 @@ class DeviceSpace(ConfigSpace):
         return DEVICE_DIMENSIONS[dimension](point)
 
     def check(self, config: Config) -> None:
-        device_plan(self.problem, config, self.target)
+        plan(self.problem, config, self.target)
 
     def cycles(self, config: Config) -> float:
         if config not in self._expected:

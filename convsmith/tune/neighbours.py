@@ -18,7 +18,6 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.plan import plan
@@ -84,7 +83,7 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
         if config.target != target.name or config.then is not None:
             return None
         if target.device is not None:
-            device_plan(problem, config, target)
+            plan(problem, config, target)
             return config
         with interning():
             st = scheduled(problem, config, target)

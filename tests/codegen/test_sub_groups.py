@@ -35,7 +35,7 @@ from convsmith.passes.unroll import unroll
 from convsmith.problem import parse_problem
 from convsmith.runtime.host_block import HostBlock
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.device import device_config
 
 MESSAGES = {
@@ -274,7 +274,7 @@ def test_explain_says_why_there_are_no_fragments(kind: str) -> None:
     with interning():
         problem = parse_problem(line)
         config = device_config(problem, machine)
-        plan = device_plan(problem, config, machine)
+        plan = plan_for(problem, config, machine)
         found = dict(plan.decisions())
     assert not plan.config.instruction and found["fragments"].startswith("not used: ") and why in found["fragments"]
 

@@ -15,8 +15,8 @@ from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
 from convsmith.schedule.packing import packing_steps
+from convsmith.schedule.planned import plan_for
 
 HEAD = "--target=opencl --pack=wei"
 WORDS = "--lane=oc --realise=pad_copy --group=oc:4,ow:4,ic:2 --shared=src,wei"
@@ -72,7 +72,7 @@ def test_the_order_is_that_of_steps_and_lanes_or_of_fragments(level: str, line: 
     with interning():
         config = Config.parse(f"--target={level} --pack=wei {words}")
         config = Config.parse(str(config).replace("--group=ic", "--group=oc:8,ow:16,ic"))
-        plan = device_plan(parse_problem(line), config, machine)
+        plan = plan_for(parse_problem(line), config, machine)
         kernel = plan.pipeline[0](plan.naive())
         (pack,) = kernel.packs
         assert pack.params[-1].name == "wei_p"
@@ -88,5 +88,5 @@ def test_the_order_is_that_of_steps_and_lanes_or_of_fragments(level: str, line: 
 ])  # fmt: skip
 def test_operands_that_are_not_packed(level: str, line: str, words: str, text: str) -> None:
     with interning(), pytest.raises(ConfigError) as raised:
-        device_plan(parse_problem(line), Config.parse(f"--target={level} --lane=oc {words}"), target(level))
+        plan_for(parse_problem(line), Config.parse(f"--target={level} --lane=oc {words}"), target(level))
     assert raised.value.code == "pack" and text in str(raised.value)

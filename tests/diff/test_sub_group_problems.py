@@ -16,7 +16,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 from convsmith.statement.views import statement
 from convsmith.tune.device_fragments import fragment_choices
 
@@ -35,7 +35,7 @@ def fragment_config(problem: Problem, machine: Machine, rng: random.Random) -> C
             if rng.random() < 0.3:
                 config = config.changed(pad=(), buffers=1)
             try:
-                device_plan(problem, config, machine)
+                plan_for(problem, config, machine)
             except ConfigError:
                 continue
             return config

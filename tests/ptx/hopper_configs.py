@@ -12,7 +12,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 
 LEVEL = "sm_90a"
 LAST = "--stag=axb --wtag=axb --dtag=axb"
@@ -131,7 +131,7 @@ def compiled(line: str, words: str, machine: Machine | None = None) -> Artifact:
     """Return the artifact of a problem under a config of sm_90a, or of a ``machine`` like it."""
     with llvm_bind.no_collection(), one_table():
         config = Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}")
-        plan = device_plan(parse_problem(line), config, machine or target(LEVEL))
+        plan = plan_for(parse_problem(line), config, machine or target(LEVEL))
         return emit(plan, lower(plan))
 
 

@@ -22,7 +22,7 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.device import device_config
 from ptx.kernels import run_artifact
 
@@ -57,7 +57,7 @@ def made(line: str, words: str, level: str) -> Artifact:
             config = Config.parse(f"--target={level} --pack= {words}")
         else:
             config = device_config(problem, machine)
-        plan = device_plan(problem, config, machine)
+        plan = plan_for(problem, config, machine)
         return emit(plan, lower(plan))
 
 
@@ -103,7 +103,7 @@ def test_default_configs_take_instructions_on_fragments(line: str, rows: dict[st
     for level, row in rows.items():
         with one_table():
             config = device_config(parse_problem(line), target(level))
-            text = str(device_plan(parse_problem(line), config, target(level)))
+            text = str(plan_for(parse_problem(line), config, target(level)))
         assert config.instruction == row and (f"instruction   {row}: " in text) is bool(row)
 
 

@@ -12,7 +12,7 @@ from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.data import random_arrays
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.device import device_config
 from ptx.hopper_configs import LAST, LEVEL
 from ptx.kernels import run_artifact
@@ -52,7 +52,7 @@ def test_another_realisation_is_taken(kind: str) -> None:
     problem = parse_problem(line)
     with one_table():
         config = device_config(problem, target(LEVEL))
-        text = str(device_plan(problem, config, target(LEVEL)))
+        text = str(plan_for(problem, config, target(LEVEL)))
     assert config.realise in ("pad_copy", "mask") and not config.instruction.startswith("wgmma")
     (why,) = (x for x in text.splitlines() if x.startswith("copy engine"))
     assert "not used" in why and reason in why

@@ -12,7 +12,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 from ptx.hopper_configs import KINDS, LAST, LEVEL
 from ptx.test_convolutions import check, made
 
@@ -43,5 +43,5 @@ def test_rounded_sums_need_permission() -> None:
     problem = replace(parse_problem(line), accuracy="relaxed")
     config = Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}")
     with interning(), pytest.raises(ConfigError, match=r"rounds the sums .* --accuracy=any, found relaxed") as raised:
-        device_plan(problem, config, target(LEVEL))
+        plan_for(problem, config, target(LEVEL))
     assert raised.value.code == "accuracy"

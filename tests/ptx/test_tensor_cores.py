@@ -24,7 +24,7 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem, reference
 from convsmith.problem.data import random_arrays
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 from ptx.kernels import run_artifact
 from ptx.tensor_kinds import AMPERE, SMALL, VOLTA
 from ptx.test_convolutions import check, made
@@ -93,7 +93,7 @@ def test_illegal_tiles_name_what_is_wrong(words: str, text: str) -> None:
     config = Config.parse(f"--target=sm_80 --pack= --realise=pad_copy --shared=src,wei {words}")
     problem = parse_problem("--stag=axb --dtag=axb --dt=bf16 mb1ic16iw32oc16ow32kw1")
     with interning(), pytest.raises(ConfigError) as raised:
-        device_plan(problem, config, target("sm_80"))
+        plan_for(problem, config, target("sm_80"))
     assert text in str(raised.value)
 
 
@@ -101,7 +101,7 @@ def test_rounded_factors_need_permission() -> None:
     line, words = AMPERE["tf32"]
     problem = replace(parse_problem(line), accuracy="relaxed")
     with interning(), pytest.raises(ConfigError, match="legal with --accuracy=any, found relaxed") as raised:
-        device_plan(problem, Config.parse(f"--target=sm_80 --pack= {words}"), target("sm_80"))
+        plan_for(problem, Config.parse(f"--target=sm_80 --pack= {words}"), target("sm_80"))
     assert raised.value.code == "accuracy"
 
 

@@ -13,7 +13,7 @@ from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.device import device_config
 from ptx.test_convolutions import check, made
 
@@ -41,7 +41,7 @@ def test_a_load_of_shared_memory_serves_many_products(line: str) -> None:
 def test_a_depthwise_kernel_moves_few_bytes_in_vectors() -> None:
     problem, machine = parse_problem(DEPTHWISE), target("sm_80")
     with one_table():
-        plan = device_plan(problem, device_config(problem, machine), machine)
+        plan = plan_for(problem, device_config(problem, machine), machine)
     groups = prod(plan.main.nest.grid_sizes)
     source = prod(problem.tensor("src").layout.shape) * 2
     assert plan.main.shared["src"] * groups <= HALO * source
@@ -62,4 +62,4 @@ def test_illegal_vectors_are_refused(words: str) -> None:
     problem, machine = parse_problem("mb1ic8iw8oc8ow8kw1"), target("sm_80")
     config = Config.parse(f"--target=sm_80 --lane=oc --pack= --realise=mask {words}")
     with pytest.raises(ConfigError, match=r"--vectors=\w+:\d: legal is a divisor of at least 2"), one_table():
-        device_plan(problem, config, machine)
+        plan_for(problem, config, machine)

@@ -18,7 +18,8 @@ from convsmith.passes.register_buffers import register_buffers
 from convsmith.passes.split_barriers import split_barriers
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import DevicePlan, device_plan
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.planned import plan_for
 
 KINDS = {
     "channels-last": (
@@ -44,7 +45,7 @@ def pipelined(steps: Sequence[Step], loop: str, copies: tuple[str, ...], count: 
             *steps[threads:]]  # fmt: skip
 
 
-def made(plan: DevicePlan, steps: Sequence[Step]) -> Kernel:
+def made(plan: Plan, steps: Sequence[Step]) -> Kernel:
     """Return the main kernel after the ``steps``, interpreted under two schedules."""
     naive = plan.naive()
     for k in naive.before:
@@ -59,7 +60,7 @@ def made(plan: DevicePlan, steps: Sequence[Step]) -> Kernel:
 def test_pipelined_copies_compute_the_same(kind: str, count: int, ahead: int) -> None:
     problem, config = KINDS[kind]
     with interning():
-        plan = device_plan(
+        plan = plan_for(
             parse_problem(problem), Config.parse(f"--target=opencl --pack= {config}"), target("opencl")
         )
         main = plan.main
@@ -76,7 +77,7 @@ def test_pipelined_copies_compute_the_same(kind: str, count: int, ahead: int) ->
 def test_registers_for_products_of_a_plan() -> None:
     problem, config = KINDS["matmul"]
     with interning():
-        plan = device_plan(
+        plan = plan_for(
             parse_problem(problem), Config.parse(f"--target=opencl --pack= {config}"), target("opencl")
         )
         steps = list(plan.pipeline)

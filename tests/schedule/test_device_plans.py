@@ -23,7 +23,8 @@ from convsmith.passes.flatten import offset
 from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import DevicePlan, device_plan
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.device import device_config
 
 HEAD = "--target=opencl --pack="
@@ -33,7 +34,7 @@ def machine() -> Machine:
     return target("opencl")
 
 
-def interpreted(plan: DevicePlan, every: bool) -> Kernel:
+def interpreted(plan: Plan, every: bool) -> Kernel:
     """The main kernel after all rewrites, interpreted after every one of them, or after the last."""
     naive = plan.naive()
     oracle = DeviceOracle(plan, plan.machine)
@@ -45,7 +46,7 @@ def interpreted(plan: DevicePlan, every: bool) -> Kernel:
 def test_every_step_computes_the_same(kind: str) -> None:
     problem, config = KINDS[kind]
     with interning():
-        plan = device_plan(parse_problem(problem), Config.parse(f"{HEAD} {config}"), machine())
+        plan = plan_for(parse_problem(problem), Config.parse(f"{HEAD} {config}"), machine())
         kernel = interpreted(plan, every=True)
     kinds = [x.kind for x in loops_of(kernel.body)]
     assert 1 <= kinds.count("grid") <= 3 and "group" in kinds
@@ -59,7 +60,7 @@ def random_device_problem(seed: int) -> None:
     with interning():
         config = random_group_config(rng, problem, machine()) if seed % 4 else device_config(problem, machine())
         assert Config.parse(str(config)) == config
-        plan = device_plan(problem, config, machine())
+        plan = plan_for(problem, config, machine())
         kernel = interpreted(plan, every=False)
         shared = sum(b.size * b.dtype.bytes for b in shared_buffers(kernel))
         assert shared <= sum(plan.main.shared.values())
@@ -91,7 +92,7 @@ def test_default_configs_fill_the_device(problem: str) -> None:
     assert device is not None
     with interning():
         parsed = parse_problem(problem)
-        nest = device_plan(parsed, device_config(parsed, machine()), machine()).main.nest
+        nest = plan_for(parsed, device_config(parsed, machine()), machine()).main.nest
     assert nest.size % 32 == 0 and prod(x.extent for x in nest.grid) >= device.units.count
     assert prod(x.extent for x in nest.accumulators) >= 16
 
@@ -101,8 +102,8 @@ def test_copies_hold_no_more_than_a_group_reads() -> None:
     config = Config.parse(f"{HEAD} --lane=ow --realise=pad_copy --group=ow:16,oh:16,oc:64,kh:7,kw:7 --register=oc:64 "
                           "--shared=src,wei")  # fmt: skip
     with interning():
-        plan = device_plan(parse_problem("mb1ic1ih224oc64oh112kh7ph3sh2"), config, machine())
-        kernel = run_steps(plan.naive(), plan.main.order)
+        plan = plan_for(parse_problem("mb1ic1ih224oc64oh112kh7ph3sh2"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.ordering.steps)
     shapes = {s.buffer.name: s.buffer.shape for s in statements_of(kernel.body) if isinstance(s, Alloc)}
     assert shapes["src_s"] == (1, 1, 37, 37) and shapes["wei_s"] == (64, 1, 7, 7)
     assert plan.main.shared == {"src": 37 * 37 * 4, "wei": 64 * 49 * 4}
@@ -114,7 +115,7 @@ def test_a_straight_line_holds_the_terms_that_fit(terms: int, loops: list[str]) 
     words = f"{HEAD} --lane=oc --register=ow:4 --realise=mask --group=oc:32,ow:4,ic:{terms}"
     with interning():
         problem = parse_problem(f"--stag=axb --dtag=axb mb1ic{2 * terms}iw8oc64ow8kw1")
-        plan = device_plan(problem, Config.parse(words), machine())
+        plan = plan_for(problem, Config.parse(words), machine())
         kernel = run_steps(plan.naive(), plan.pipeline)
     assert [str(x.var) for x in loops_of(kernel.body) if x.kind == "serial"] == loops
 
@@ -122,8 +123,8 @@ def test_a_straight_line_holds_the_terms_that_fit(terms: int, loops: list[str]) 
 def test_five_dims_are_packed_into_three() -> None:
     config = Config.parse(f"{HEAD} --lane=ow --realise=mask --group=ow:2")
     with interning():
-        plan = device_plan(parse_problem("g2mb3ic4ih5iw6oc4oh5ow6kh1kw1"), config, machine())
-        kernel = run_steps(plan.naive(), plan.main.order)
+        plan = plan_for(parse_problem("g2mb3ic4ih5iw6oc4oh5ow6kh1kw1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.ordering.steps)
     grid = [(str(x.var), int(x.hi)) for x in loops_of(kernel.body) if isinstance(x, For) and x.kind == "grid"]
     assert grid == [("g", 2), ("oc", 2), ("x", 3 * 5 * 3)]
 
@@ -133,8 +134,8 @@ def test_rows_of_shared_copies(words: str) -> None:
     """Threads read a row of weights side by side, and write a column of it: longer or rotated rows spread it."""
     config = Config.parse(f"{HEAD} --lane=oc --realise=mask --group=oc:32,ic:8 --shared=wei {words}")
     with interning():
-        plan = device_plan(parse_problem("--stag=axb --dtag=axb mb1ic8iw1oc32ow1kw1"), config, machine())
-        kernel = run_steps(plan.naive(), plan.main.order)
+        plan = plan_for(parse_problem("--stag=axb --dtag=axb mb1ic8iw1oc32ow1kw1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.ordering.steps)
         (store,) = (s for s in statements_of(kernel.body) if isinstance(s, Store) and s.buffer.name == "wei_s")
         turn, thread = Var("wei_s.e"), Var("t") if Var("t") in variables_of(store.index[0]) else Var("oc.t")
         places = [int(evaluate(offset(store.buffer, store.index), {turn: 0, thread: n})) for n in range(8)]
@@ -146,8 +147,8 @@ def test_a_stride_divides_the_work() -> None:
     """A gradient of the source with stride 2 has four classes of pixels, each of which runs its own taps alone."""
     config = Config.parse(f"{HEAD} --lane=iw --realise=pad_copy --group=iw:4,ih:2,oc:2 --shared=diff_dst,wei")
     with interning():
-        plan = device_plan(parse_problem("--dir=BWD_D mb1ic2ih8oc4oh4kh4sh2ph1"), config, machine())
-        kernel = run_steps(plan.naive(), plan.main.order)
+        plan = plan_for(parse_problem("--dir=BWD_D mb1ic2ih8oc4oh4kh4sh2ph1"), config, machine())
+        kernel = run_steps(plan.naive(), plan.main.ordering.steps)
     loops = {str(x.var): x for x in loops_of(kernel.body)}
     assert [str(loops[n].hi) for n in ("ih.r", "iw.r", "kh", "kw")] == ["2", "2", "2", "2"]
     assert loops["ih.r"].kind == loops["iw.r"].kind == "grid"
@@ -176,7 +177,7 @@ def test_illegal_configs_name_what_is_wrong(words: str, code: str, text: str) ->
     realised = "" if "realise" in words else " --realise=mask"
     with interning(), pytest.raises(ConfigError) as raised:
         config = Config.parse(f"{HEAD} {words}{realised}")
-        device_plan(parse_problem("mb2ic64ih56oc512oh56kh3ph1"), config, machine())
+        plan_for(parse_problem("mb2ic64ih56oc512oh56kh3ph1"), config, machine())
     assert raised.value.code == code and text in str(raised.value)
 
 
@@ -184,7 +185,7 @@ def test_operands_of_the_epilogue_are_loaded_before_the_first_barrier() -> None:
     """The thread loads the bias and the summand before the products, with the condition of its stores."""
     problem, config = KINDS["operands-of-the-epilogue-first"]
     with interning():
-        plan = device_plan(parse_problem(problem), Config.parse(f"{HEAD} {config}"), machine())
+        plan = plan_for(parse_problem(problem), Config.parse(f"{HEAD} {config}"), machine())
         text = str(run_steps(plan.naive(), plan.pipeline))
     before, _, after = text.partition("barrier")
     assert before.count("= (bia[") == 2 and before.count("= (dst[") == 4
@@ -198,7 +199,7 @@ def test_operands_of_the_epilogue_are_loaded_before_the_first_barrier() -> None:
 def test_operands_that_cannot_be_loaded_first(level: str, words: str, text: str) -> None:
     config = Config.parse(f"--target={level} --lane=oc --pack= {words}")
     with interning(), pytest.raises(ConfigError) as raised:
-        plan = device_plan(parse_problem("--dir=FWD_B mb1ic4ih6oc8oh6kh1"), config, target(level))
+        plan = plan_for(parse_problem("--dir=FWD_B mb1ic4ih6oc8oh6kh1"), config, target(level))
         run_steps(plan.naive(), plan.pipeline)
     assert raised.value.code == "preload" and text in str(raised.value)
 
@@ -208,7 +209,7 @@ def test_a_device_without_room_names_it() -> None:
     assert device is not None
     small = replace(machine(), device=replace(device, grid=(100, 10, 10)))
     with interning(), pytest.raises(ConfigError, match="needs 3136 groups along a dim of the grid, opencl has 100"):
-        device_plan(parse_problem("mb2ic4ih56oc4oh56kh1ph0"), Config.parse(f"{HEAD} --lane=ow --realise=mask"), small)
+        plan_for(parse_problem("mb2ic4ih56oc4oh56kh1ph0"), Config.parse(f"{HEAD} --lane=ow --realise=mask"), small)
 
 
 CHAIN = "mb1ic4ih6oc8oh6kh1 -> g8mb1ic8ih6oc8oh6kh3ph1"
@@ -222,20 +223,20 @@ CHAIN = "mb1ic4ih6oc8oh6kh1 -> g8mb1ic8ih6oc8oh6kh3ph1"
 def test_configs_of_chains_that_are_illegal(words: str, text: str) -> None:
     config = Config.parse(" / ".join(f"{HEAD} --realise=mask {x}" for x in words.split(" / ")))
     with interning(), pytest.raises(ConfigError) as raised:
-        device_plan(parse_problem(CHAIN), config, machine())
+        plan_for(parse_problem(CHAIN), config, machine())
     assert raised.value.code == "then" and text in str(raised.value)
 
 
 def test_each_stage_of_a_chain_is_a_kernel() -> None:
     with interning():
-        plan = device_plan(parse_problem(CHAIN), device_config(parse_problem(CHAIN), machine()), machine())
+        plan = plan_for(parse_problem(CHAIN), device_config(parse_problem(CHAIN), machine()), machine())
     assert [k.statement.name for k in plan.kernels] == ["stage1", "conv"] and plan.each_call >= {"stage1"}
 
 
 def test_transforms_are_refused() -> None:
     config = Config.parse(f"{HEAD} --lane=oc --winograd=oh:4,ow:4")
     with interning(), pytest.raises(UnsupportedError, match="--winograd=oh:4,ow:4: opencl has kernels that sum"):
-        device_plan(parse_problem("mb1ic4ih8oc4oh8kh3ph1"), config, machine())
+        plan_for(parse_problem("mb1ic4ih8oc4oh8kh3ph1"), config, machine())
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90a", "xe_hpc"])
@@ -246,4 +247,4 @@ def test_sums_in_fragments_are_not_joined_atomically(level: str) -> None:
     config = device_config(problem, machine).changed(split=(("mb", 2),), join="atomic")
     assert any(word in config.instruction for word in ("mma", "dpas"))
     with pytest.raises(ConfigError, match=r"--join=atomic: .* keeps its sums in fragments"):
-        device_plan(problem, config, machine)
+        plan_for(problem, config, machine)

@@ -16,7 +16,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule import group, hardware
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import MOST_BUFFERS
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 from convsmith.statement.parts import split_reduction
 from convsmith.statement.views import statement
 from convsmith.tune.device import device_config
@@ -64,7 +64,7 @@ def test_the_copy_engine_brings_operands(line: str) -> None:
     assert config.realise == "hardware" and row.startswith("m64n") and form == BROUGHT[line]
     assert Config.parse(str(config)) == config
     with one_table():
-        plan = device_plan(parse_problem(line), config, target("sm_90a"))
+        plan = plan_for(parse_problem(line), config, target("sm_90a"))
         assert "copy engine" not in str(plan)
         assert sum(plan.main.shared.values()) <= target("sm_90a").device.shared.bytes
 
@@ -105,7 +105,7 @@ def test_the_plan_says_what_bounds_its_rate(
     line: str, cycles: int, traffic: tuple[int, int], most: str, tiles: str
 ) -> None:
     """A step multiplies 64 terms of its tile, 2048 in a cycle; each product of 64 rows reads both factors."""
-    text = str(device_plan(parse_problem(line), default(line), target("sm_90a")))
+    text = str(plan_for(parse_problem(line), default(line), target("sm_90a")))
     read, written = traffic
     assert f"take {cycles} cycles" in text and f"gives {read} and takes {written} of 128 bytes: at most {most}" in text
     assert tiles in text
@@ -125,7 +125,7 @@ def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
     config = default(line)
     assert config.realise != "hardware"
     with one_table():
-        text = str(device_plan(parse_problem(line), config, target("sm_90a")))
+        text = str(plan_for(parse_problem(line), config, target("sm_90a")))
     assert "copy engine   not used: " in text and REFUSED[line] in text
 
 
@@ -138,7 +138,7 @@ def test_the_choice_of_a_config_plans_nothing(line: str, monkeypatch: pytest.Mon
     config = default(line)
     assert not made
     with one_table():
-        plan = device_plan(parse_problem(line), config, target("sm_90a"))
+        plan = plan_for(parse_problem(line), config, target("sm_90a"))
     assert made.count("order_hardware") == (config.realise == "hardware")
     assert len(made) == len(plan.kernels)
 
@@ -171,7 +171,7 @@ def test_a_predicate_gives_the_error_of_planning(line: str) -> None:
 def test_a_machine_without_a_copy_engine_has_no_reason() -> None:
     problem, machine = parse_problem(f"{LAST} mb1ic64ih8oc16oh8kh1"), target("sm_80")
     with one_table():
-        assert "copy engine" not in str(device_plan(problem, device_config(problem, machine), machine))
+        assert "copy engine" not in str(plan_for(problem, device_config(problem, machine), machine))
 
 
 @pytest.mark.parametrize("words, why", [
@@ -187,7 +187,7 @@ def test_what_a_config_may_not_ask(words: str, why: str) -> None:
         + words
     )
     with one_table(), pytest.raises(ConfigError, match=why):
-        device_plan(parse_problem(f"{LAST} mb1ic64ih8oc16oh8kh3ph1"), config, target("sm_90a"))
+        plan_for(parse_problem(f"{LAST} mb1ic64ih8oc16oh8kh3ph1"), config, target("sm_90a"))
 
 
 def test_weights_in_blocks_have_a_default() -> None:

@@ -14,7 +14,7 @@ from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 
 SMALL = {
     "taps": (f"{LAST} --dt=bf16 mb1ic16ih9iw8oc16oh8ow8kh2kw1ph0pw0", forward(k=16)),
@@ -41,7 +41,7 @@ def check(line: str, words: str, names: frozenset[str]) -> set[str]:
     changed = set()
     with interning():
         config = Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}")
-        plan = device_plan(parse_problem(line), config, two_units())
+        plan = plan_for(parse_problem(line), config, two_units())
         oracle = DeviceOracle(plan, two_units())
         kernel = plan.naive()
         for step in plan.pipeline:

@@ -8,7 +8,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import device_plan
+from convsmith.schedule.planned import plan_for
 
 
 @pytest.mark.parametrize(
@@ -24,5 +24,5 @@ def test_kernels_of_a_split_reduction(words: str, statements: list[tuple[str, st
         f"--target=opencl --pack= --lane=oc --register=ic:2 --realise=mask --group=oc:4,ic:2 --shared=src {words}"
     )
     with interning():
-        plan = device_plan(parse_problem("--dir=BWD_W mb4ic2iw4oc4kw2"), config, target("opencl"))
+        plan = plan_for(parse_problem("--dir=BWD_W mb4ic2iw4oc4kw2"), config, target("opencl"))
         assert [(k.statement.name, k.statement.when) for k in plan.kernels] == statements

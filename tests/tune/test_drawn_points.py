@@ -30,8 +30,8 @@ from convsmith.machine.registry import device_targets, target
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.device import DevicePlan
-from convsmith.schedule.planned import AnyPlan, plan_for
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.planned import plan_for
 from convsmith.tune.config_space import ConfigSpace
 from convsmith.tune.device_space import space_of
 
@@ -93,9 +93,9 @@ def limited() -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def uncounted_bytes(plan: AnyPlan, low: Lowered) -> int:
+def uncounted_bytes(plan: Plan, low: Lowered) -> int:
     """Return the bytes of shared memory that the main kernel of a plan takes beyond those that the plan counts."""
-    if not isinstance(plan, DevicePlan):
+    if not isinstance(plan, Plan):
         return 0
     slots = SLOTS if plan.main.config.realise == "hardware" else ALIGNMENT
     counted = sum(taken_bytes(nbytes, slots) for nbytes in plan.main.shared.values())

@@ -1,0 +1,119 @@
+"""The main kernel of a schedule that is given as a function: the record of its rewrites of the naive nest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from convsmith.diag.errors import ConfigError, UnsupportedError
+from convsmith.diag.forking import cached_property
+from convsmith.ir.index import is_true
+from convsmith.ir.stages import UNROLLED, violations
+from convsmith.ir.stmt import Block, For, Invoke, Kernel, Let, Stmt
+from convsmith.ir.walk import loops_of, statements_of
+from convsmith.machine.base import Machine
+from convsmith.passes.contracts import LOOPS
+from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.indirect import indirect
+from convsmith.passes.manager import Step
+from convsmith.passes.stage import stage
+from convsmith.passes.tensor_copies import tensor_copies
+from convsmith.problem.fusion import stages_of
+from convsmith.problem.problem import Problem
+from convsmith.schedule.custom import KernelSchedule
+from convsmith.schedule.fill import main_nest
+from convsmith.schedule.given import GivenSchedule
+from convsmith.schedule.library.finish import finish
+from convsmith.statement.fused import FusedStatements
+from convsmith.statement.offsets import of_fewer_bits
+from convsmith.statement.program import Program, fused_program, program
+from convsmith.statement.statement import Statement
+from convsmith.statement.views import statement
+
+
+@dataclass(frozen=True)
+class GivenKernel:
+    """The main kernel that a user's schedule makes for ``machine`` by the rewrites ``pipeline``, ``lowered`` by all of
+    them. It computes ``statements``, and reads the source of some through the ``tables`` of a form.
+    """
+
+    machine: Machine
+    statements: tuple[Statement, ...]
+    pipeline: tuple[Step, ...]
+    lowered: Kernel
+    tables: Mapping[str, Statement]
+
+    @cached_property
+    def is_shared(self) -> bool:
+        """Whether threads of the host share iterations of the kernel."""
+        return any(x.kind == "parallel" for x in loops_of(self.lowered.body))
+
+    def limits(self) -> Iterator[tuple[str, float | None]]:
+        """Yield the name of the weights of each statement with each limit of their magnitude, as a plan does."""
+        for name in (view.name for st in self.statements for view in st.factors[1:]):
+            yield from ((name, float(limit)) for limit in self._row_limits)
+            if self._stores_zeros:
+                yield name, None
+
+    @property
+    def _stores_zeros(self) -> bool:
+        """Whether copies hold zeros for absent elements, which weights multiply."""
+        is_masked = any(not is_true(st.a.mask) for st in self.statements)
+        return is_masked and any(
+            step.run in (stage, derive_packing, indirect, tensor_copies) for step in self.pipeline
+        )  # fmt: skip
+
+    @property
+    def _row_limits(self) -> tuple[int, ...]:
+        """The largest magnitudes of weights for which the instructions of the kernel are right, where there are such.
+        """
+        bodies = (self.lowered.body, *(f.body for f in self.lowered.functions))
+        used = {x.instruction for body in bodies for x in statements_of(body) if isinstance(x, Invoke)}
+        return tuple(row.limit for name, row in self.machine.rows.items() if name in used and row.limit)
+
+
+def given_kernel(problem: Problem, config: GivenSchedule, machine: Machine) -> tuple[Program, GivenKernel]:
+    """Return the program of ``problem``, and the main kernel that the function of ``config`` makes of its naive nest;
+    `finish` does what the function leaves open. ConfigError where it ends with a kernel from which no code can be made.
+    """
+    made, statements = _program(problem, machine)
+    s = KernelSchedule(problem, machine, main_nest(made.naive(), machine), statements)
+    config.function(s)
+    if s.reached in LOOPS:
+        finish(s)
+    left = next(violations(s.kernel, UNROLLED), None)
+    if left is not None:
+        raise ConfigError(
+            "schedule", f"{config}: the schedule ends with a kernel that is no code: {left}; legal is to call "
+            "finish(s) last, or not to flatten",
+        )  # fmt: skip
+    if inner := [x for x in loops_of(s.kernel.body) if x.kind == "parallel" and x not in _shared(s.kernel.body)]:
+        raise ConfigError(
+            "loop-kind", f"{config}: loop {inner[0].var} is parallel within other statements or memory; legal is a "
+            "parallel loop around everything that the kernel computes",
+        )  # fmt: skip
+    return made, GivenKernel(machine, statements, tuple(s.steps), s.kernel, s.tables)
+
+
+def _shared(s: Stmt) -> Iterator[For]:
+    """Yield the loops whose iterations threads share: those that nothing but names stands around."""
+    if isinstance(s, For):
+        yield s
+    elif isinstance(s, Let):
+        yield from (x for part in (s.body.stmts if isinstance(s.body, Block) else (s.body,)) for x in _shared(part))
+
+
+def _program(problem: Problem, machine: Machine) -> tuple[Program, tuple[Statement, ...]]:
+    """Return the program of ``problem``, with the statements of its main kernel."""
+    stages = stages_of(problem)
+    if stages is not None:
+        own = tuple(statement(p, machine) for p in stages.problems)
+        joint = FusedStatements(stages, 0, own)
+        return fused_program(problem, (joint,)), tuple(map(joint.renamed, joint.numbers))
+    st = statement(problem, machine)
+    if of_fewer_bits(st):
+        raise UnsupportedError(
+            f"schedule=: {problem} has entries of fewer bits, which are made while packing; available are 8 bits",
+            code="bits",
+        )
+    return program(problem, st), (st,)
