@@ -86,6 +86,15 @@ def test_splits_are_cache_tiles_of_both_stages(case: dict[str, Any], options: tu
     compare(chain(case, TILED, options), config=config(case, "avx2", TILED.blocks, words))
 
 
+@pytest.mark.parametrize("tile", ["oc:16", "oh:5", "mb"])
+@pytest.mark.parametrize("text", ["1-1-1-1", "3-3-1-1"])
+def test_a_tile_of_all_blocks_has_no_word(text: str, tile: str) -> None:
+    """The loop around such a tile is the place where the first stage is computed, and where operands are packed."""
+    cache = f"--cache={tile}" if ":" in tile else ""
+    own = f"--target=avx2 --lane=oc --register=ow:3,oc:8 --order=mb,oc,oh,ow {cache} --pack= --near=wei+{tile}"
+    compare(chain(case_of(text), TILED), config=f"{own} --realise=pad_copy --at={tile} --halo=recompute / {own}")
+
+
 @pytest.mark.parametrize("case, options", IN_TYPES)
 def test_the_schedule_of_the_library_computes_a_case(case: dict[str, Any], options: tuple[str, str]) -> None:
     compare(chain(case, SMALL, options), schedule=schedule(case))
