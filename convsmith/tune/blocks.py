@@ -5,10 +5,10 @@ long for that, a part of each sum is computed at a time, for as many channels as
 too.
 
 A gradient of the weights reduces over pixels, and each register tile reads some channels of all images. All tiles read
-one block of pixels before the next block where that moves less between memories. Threads then share blocks of the
-result, each of which passes over all blocks of pixels. A block may have rows of some images, where the loops over
-images and rows are one. Factors are packed in each call where the channels that a tile reads, which lie apart from
-those of the next pixel, would arrive much later.
+one block of pixels before the next block if that moves less data between memories. Threads then share blocks of the
+result, each of which passes over all blocks of pixels. A block may contain rows of some images, if the loops over
+images and rows are fused. Factors are packed in each call if loading the channels of a tile, which are not adjacent to
+the channels of the next pixel, would be much slower.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
 from convsmith.tune.traffic import Traffic
 
 OUT_OF_ORDER = 1.5
-"""Ratio of cycles of memory below which a gradient of the weights is written in the order of memory."""
+"""Maximum ratio of memory cycles at which a gradient of the weights is written in the order of memory."""
 MUCH = 1.5
-"""Ratio of cycles below which no factor of a gradient of the weights is packed, and its loops are not joined."""
+"""Minimum ratio of cycles from which a factor of a gradient of the weights is packed, or its loops are fused."""
 SUMS = 8
 """Maximum size of the sums that memory keeps between blocks of pixels, relative to the second-level cache."""
 UNEVEN = 1.2
-"""Maximum work of the thread with most, relative to that in the blocks of a result that threads share best."""
+"""Maximum work of the busiest thread, relative to the best division of the result into blocks."""
 BLOCKS_A_THREAD = 3
 """Minimum number of channel blocks per thread, for balanced threads."""
 
 
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
-    """Return the config with blocks of channels and of the longest reduction loop, where that pays."""
+    """Return the config with blocks of channels and of the longest reduction loop, if that is faster."""
     inner = max(loops.of("k"), key=lambda n: loops.extents[n])
     is_plain = not (config.staged("hold") or config.phases or loops.residues)
     if loops.kinds[config.lane] != "n" or not is_plain or config.realise != "peel":
@@ -65,10 +65,10 @@ def with_blocks_of_pixels(
     traffic: Traffic, loops: Loops, config: Config, delivered: Callable[[Config], float]
 ) -> Config:
     """Return the config of a gradient of the weights with a cache tile of its pixels, and with another order of loops,
-    where all tiles then read them clearly sooner; `delivered` are a config's cycles on one thread.
+    if loads are then clearly faster; `delivered` returns a config's cycles on one thread.
 
-    Between cache tiles, memory keeps the sums of all register tiles, and each of those starts once more. There are no
-    cache tiles where the second-level cache holds everything.
+    Between cache tiles, memory keeps the sums of all register tiles, and each register tile starts again. No cache
+    tiles are used if the second-level cache holds all operands.
     """
     tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
     turns = tiles * traffic.target.costs.call
@@ -92,10 +92,10 @@ def with_near_pixels(
     near: Callable[[Loops, Config], float], delivered: Callable[[Loops, Config, float], float],
 ) -> Config:  # fmt: skip
     """Return the config of a gradient of the weights, the first of `nests`, with blocks of pixels; or any of `nests`
-    with them, and with some of `factors` packed in each call, where its operands then arrive much sooner.
+    with blocks of pixels and some of `factors` packed in each call, if loads are then much faster.
 
-    `near` are the cycles of a config on one thread whose operands are near, packing included; `delivered` those of one
-    with so many, in which memories deliver its operands.
+    `near` returns the cycles of a config on one thread with operands in near caches, packing included; `delivered` adds
+    the cycles in which memories deliver the operands.
     """
 
     def arranged(loops: Loops, config: Config) -> tuple[float, Config]:
@@ -118,7 +118,7 @@ def with_near_pixels(
 
 def _for_threads(loops: Loops, config: Config, delivered: Callable[[Config], float]) -> Config:
     """Return the config with blocks of the result around its blocks of pixels, for threads to share, or without any
-    blocks: the one that takes the slowest thread the least time.
+    blocks, whichever takes the slowest thread less time.
     """
     tiles = {n: -(-loops.extents[n] // config.size(n)) for n in loops.extents if loops.kinds[n] != "k"}
     sizes: list[list[tuple[str, int]]] = []
@@ -145,14 +145,14 @@ def _largest_share(loops: Loops, config: Config) -> float:
 
 
 def _less(config: Config, others: list[Config], cycles: Callable[[Config], float], by: float) -> Config:
-    """Return the config of ``others`` with the least cycles; or ``config``, if these are not ``by`` times as many."""
+    """Return the config of ``others`` with the fewest cycles, or ``config`` unless it needs ``by`` times as many."""
     expected = [cycles(c) for c in others]
     least = min(expected, default=inf)
     return others[expected.index(least)] if least * by < cycles(config) else config
 
 
 def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
-    """Yield loops over pixels with halves of halves of their iterations, in which sums are worth being loaded again."""
+    """Yield loops over pixels with block sizes, by repeated halving, that amortise loading the sums again."""
     target, acc = traffic.target, dtype(traffic.st.acc)
     lanes = target.width(acc) if loops.kinds[config.lane] == "k" else 1
     sums = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k") * lanes * acc.bytes

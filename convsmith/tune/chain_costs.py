@@ -1,7 +1,7 @@
 """The cycles that the threads of a chain are expected to take, by the stages that are fused.
 
-Beside the work of each stage, threads meet after each kernel, and load the lines of its source that other cores have
-written. Fused stages meet once, and each thread computes the rows at the border of its part that others compute too.
+Besides the work of each stage, threads synchronise after each kernel, and load cache lines of its source that other
+cores have written. Fused stages synchronise once, and each thread recomputes the rows at the border of its part.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class ThreadCosts:
         self._found: dict[tuple[int, int], float] = {}
 
     def total(self, fused: Sequence[bool]) -> float:
-        """Return the cycles of the chain where a stage is ``fused`` with the next one as that is said for it."""
+        """Return the cycles of the chain, given for each stage whether it is ``fused`` with the next one."""
         ends = [n for n, is_fused in enumerate((*fused, False)) if not is_fused]
         return sum(self.of(start, end) for start, end in zip((0, *(end + 1 for end in ends)), ends))
 
     def of(self, first: int, last: int) -> float:
-        """Return the cycles of the kernel of the stages ``first`` to ``last``, until its threads have met."""
+        """Return the cycles of the kernel of the stages ``first`` to ``last``, until its threads have synchronised."""
         key = (first, last)
         if key not in self._found:
             work = self._alone(first) if first == last else self._fused(first, last)
@@ -42,8 +42,8 @@ class ThreadCosts:
         return self.configs.cycles(self.problems[n], self.threads) * self._division(n).largest
 
     def _fused(self, first: int, last: int) -> float:
-        """Return the cycles of the largest part of fused stages, each thread's rows of the last one and those that they
-        read.
+        """Return the cycles of the largest part of fused stages, that is, of a thread's rows of the last stage and of
+        the rows that they read.
         """
         problems = self.problems[first : last + 1]
         images = problems[-1].dims["mb"]
@@ -61,9 +61,9 @@ class ThreadCosts:
         return cycles
 
     def _exchanged(self, n: int) -> float:
-        """Return the bytes of the source of stage ``n`` that a core loads from others, and those that go back.
+        """Return the bytes of the source of stage ``n`` that a core loads from other cores, and the bytes that go back.
 
-        The first source may lie anywhere.
+        The first source may be in any memory.
         """
         if n == 0:
             return 0.0
@@ -76,7 +76,7 @@ class ThreadCosts:
         return 2 * others * prod(result.shape) * dtype(result.dtype).bytes
 
     def _has_own_pixels(self, n: int) -> bool:
-        """Return whether each thread computes neighbouring pixels of stage ``n``, which it does of fused ones too."""
+        """Return whether each thread computes adjacent pixels of stage ``n``, which holds for fused stages too."""
         return self._division(n).own_pixels
 
     def _division(self, n: int) -> Division:
@@ -85,9 +85,9 @@ class ThreadCosts:
         return division(problem, self.configs.whole(problem, self.threads), self.configs.machine)
 
     def least(self, can_fuse: Callable[[int, int], bool], must_fuse: Sequence[bool]) -> list[bool]:
-        """Return the stages that are fused with the next one in the choice of least cycles.
+        """Return, for each stage, whether it is fused with the next one in the choice with the fewest cycles.
 
-        Kernels are of those stages, from a first to a last one, that ``can_fuse``; joints that ``must_fuse`` are.
+        A kernel consists of stages, from a first to a last one, that ``can_fuse``; joints in ``must_fuse`` are fused.
         """
         best: list[tuple[float, list[bool]]] = [(0.0, [])]
         for end in range(len(self.problems)):

@@ -1,12 +1,12 @@
 """The default config of a chain: which stages are fused, and at which loop their rows are computed.
 
-Two stages are fused where the result between them is larger than the second-level cache, and the rows of it that one
-row of the kernel's last stage needs fit the memory of the kernel's own buffers: that cache, or the machine's
-scratchpad. So is a result beside it that exceeds the nearest cache of vectors. Other stages run one after the other:
-one row at a time, register tiles have fewer pixels, which costs more than a result in the cache.
+Two stages are fused if the result between them is larger than the second-level cache, and the rows of it that one row
+of the kernel's last stage needs fit the memory of the kernel's own buffers: that cache, or the machine's scratchpad. An
+adjacent result that exceeds the nearest cache of vectors is then fused too. Other stages run one after the other,
+because computing row by row makes register tiles smaller, which costs more than a result in the cache.
 
-Several threads meet between kernels, and cores load what others have written: more stages are fused where the expected
-cycles of both exceed those of computing row by row (`tune/chain_costs.py`).
+With several threads, kernels synchronise, and cores load lines that other cores have written; more stages are fused if
+these costs exceed the cost of computing row by row (`tune/chain_costs.py`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from convsmith.tune.thread_parts import share
 
 
 class Joint(NamedTuple):
-    """The result between two stages: its ``bytes`` an image, and those of the rows that are ``held`` where it is fused.
+    """The result between two stages: its ``bytes`` per image, and the bytes of the rows that are ``held`` if it is
+    fused.
 
-    ``fused`` says whether the default config fuses the two stages; ``why`` gives the reason.
+    ``fused`` states whether the default config fuses the two stages; ``why`` gives the reason.
     """
 
     bytes: int
@@ -70,8 +71,8 @@ def joints(stages: Stages, configs: StageConfigs, threads: int = 1) -> list[Join
 
 
 def _refusal(n: int, group: Sequence[Problem], configs: StageConfigs, held: int, near: bool) -> str:
-    """Return why stage ``n``, the last but one of ``group``, is not computed row by row for the last one; nothing where
-    it can be. Rows of ``held`` bytes stay between the stages; ``n`` itself is ``near`` where it reads such rows.
+    """Return the reason why stage ``n``, the last but one of ``group``, is not computed row by row for the last one;
+    empty if it can be. Rows of ``held`` bytes stay between the stages; ``n`` itself is ``near`` if it reads such rows.
     """
     *_, one, two = group
     assert isinstance(one, Conv) and isinstance(two, Conv)
@@ -89,13 +90,13 @@ def _refusal(n: int, group: Sequence[Problem], configs: StageConfigs, held: int,
 
 
 def _types(one: Conv, two: Conv) -> str:
-    """Return the types of two stages for people."""
+    """Return the types of two stages as text."""
     return " and ".join(dict.fromkeys((print_types(one.dt), print_types(two.dt))))
 
 
 def _joints_of_threads(stages: Stages, configs: StageConfigs, threads: int, found: list[Joint]) -> list[Joint]:
-    """Return the joints ``found`` for one thread as ``threads`` choose: those fused there, and those that cost less
-    fused.
+    """Return the joints ``found`` for one thread with the choice for ``threads``: joints that are fused for one thread
+    stay fused, and more are fused if that costs less.
     """
     legal = [joint.fused for joint in found]
     for n, (one, two) in enumerate(pairwise(stages.problems)):
@@ -107,7 +108,7 @@ def _joints_of_threads(stages: Stages, configs: StageConfigs, threads: int, foun
     costs = ThreadCosts(stages, configs, threads)
 
     def can_fuse(start: int, end: int) -> bool:
-        """Return whether the stages ``start`` to ``end`` can be one kernel, whose rows fit their memory."""
+        """Return whether the stages ``start`` to ``end`` can be one kernel whose rows fit its memory."""
         inner = found[start:end]
         fit = sum(joint.held for joint in inner) <= home.bytes // ROW_MEMORY_DIVISOR
         if not all(legal[start:end]) or not (fit or all(joint.fused for joint in inner)):
@@ -134,7 +135,7 @@ def has_rows(problem: Problem) -> bool:
 
 
 def are_fusible(stages: Stages, fused: Sequence[bool]) -> bool:
-    """Return whether the shapes of ``stages`` allow to compute those that are ``fused`` where the next one reads them.
+    """Return whether the shapes of ``stages`` permit computing the stages that are ``fused`` at a loop of the next one.
     """
     problems = stages.problems
     ends = [n for n, joined in enumerate([*fused, False]) if not joined]
@@ -144,7 +145,9 @@ def are_fusible(stages: Stages, fused: Sequence[bool]) -> bool:
 
 
 def computes_near(problem: Problem) -> bool:
-    """Return whether ``problem``, a convolution with a depthwise one, computes the first where the second reads it."""
+    """Return whether ``problem``, a convolution with a depthwise one, computes rows of the first right before the
+    second reads them.
+    """
     stages = stages_of(problem)
     return stages is not None and reads_padding_alone(stages.problems) is None
 
@@ -157,7 +160,7 @@ def stages_config(problem: Problem, machine: Machine, threads: int) -> Config:
 
 
 def chain_config(problem: Problem, machine: Machine, threads: int) -> Config:
-    """Return the configs of all stages, and the loops at which rows of fused ones are computed."""
+    """Return the configs of all stages, with the loops at which rows of fused stages are computed."""
     stages = stages_of(problem)
     assert stages is not None
     return _chain_config(stages, StageConfigs(machine), threads)
@@ -170,9 +173,9 @@ def _chain_config(stages: Stages, configs: StageConfigs, threads: int) -> Config
 def config_of(
     stages: Stages, configs: StageConfigs, threads: int, fused: Sequence[bool], asked: Mapping[int, int] | None = None
 ) -> Config:  # fmt: skip
-    """Return the config of ``stages`` in which ``fused`` says for each stage whether it is fused with the next one.
+    """Return the config of ``stages`` given for each stage whether it is ``fused`` with the next one.
 
-    ``asked`` holds numbers of rows that are computed at once, by the last one of fused stages.
+    ``asked`` maps the last stage of fused ones to the number of rows that are computed at once.
     """
     joined = [*fused, False]
     config: Config | None = None
@@ -200,7 +203,7 @@ def config_of(
 
 
 def _last_of_fused(problem: Problem, configs: StageConfigs, parts: int, rows: int) -> Config:
-    """Return the config of the last one of fused stages, which computes ``rows`` of its result at once, in ``parts``.
+    """Return the config of the last of fused stages, which computes ``rows`` rows of its result at once, in ``parts``.
     """
     own = configs.by_rows(problem, True, rows)
     tiles: list[tuple[str, int]] = []

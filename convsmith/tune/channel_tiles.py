@@ -1,4 +1,4 @@
-"""Configs of two fused stages whose channels are in tiles around those of rows, as TVM's ``k_split`` has them."""
+"""Configs of two fused stages with tiles of channels around tiles of rows, like TVM's ``k_split``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PARTS = (2, 4, 8)
 def in_channel_tiles(
     first: Config, second: Config, one: Conv, two: Conv, rows: int
 ) -> Iterator[tuple[Config, Config]]:  # fmt: skip
-    """Yield configs of the stages ``one`` and ``two`` with tiles of channels, where ``rows`` of the second are computed
-    at once and the configs ``first`` and ``second`` have none.
+    """Yield configs of the stages ``one`` and ``two`` with tiles of channels, with ``rows`` rows of the second computed
+    at once; the configs ``first`` and ``second`` have no tiles of channels.
 
-    Operands are packed as these say; or each tile packs the weights that it reads; or rows of the source too.
+    Operands are packed as in these configs; or each tile packs the weights that it reads; or also rows of the source.
     """
     statements = [statement(problem) for problem in (one, two)]
     for parts in PARTS:
@@ -38,8 +38,8 @@ def in_channel_tiles(
 
 
 def _tile(config: Config, st: Statement, parts: int) -> int:
-    """Return the channels of each of ``parts`` tiles of whole register tiles; 0 where all channels are one tile, or are
-    no loop of the config.
+    """Return the channels of each of ``parts`` tiles of whole register tiles; 0 if all channels are one tile, or no
+    loop of the config runs over them.
     """
     unit, channels = config.size(st.n), next(d.size for d in st.dims if d.name == st.n)
     tile = -(-channels // (parts * unit)) * unit
@@ -47,12 +47,12 @@ def _tile(config: Config, st: Statement, parts: int) -> int:
 
 
 def _in_tiles(config: Config, st: Statement, tile: int) -> Config:
-    """Return ``config`` with tiles of channels around all others."""
+    """Return ``config`` with tiles of channels around all other loops."""
     others = (pair for pair in config.tiles_at("cache") if pair[0] != st.n)
     return config.changed(cache=((st.n, tile), *others))
 
 
 def _near(config: Config, st: Statement, tile: int) -> Config:
-    """Return ``config`` with weights that a tile of channels packs, and not a kernel before."""
+    """Return ``config`` with weights packed by each tile of channels instead of by a kernel before."""
     pack = tuple(n for n in config.staged("pack") if n != st.b.name)
     return config.changed(pack=pack, near=((st.b.name, f"{st.n}:{tile}"),))

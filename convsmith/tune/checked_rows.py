@@ -1,7 +1,7 @@
 """Checks of rows of measurements that come from a file or from another process: types, ranges, problem and config.
 
-The config of a row of another compiler may have words that this one does not know, so only its type is checked; a
-search plans such a config before it measures it.
+The config in a row of another compiler version may have unknown words, so only its type is checked; a search plans such
+a config before it measures it.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _LEGAL = {
     "date": _Legal(lambda x: x == "" or is_day(x), "a day such as 2026-01-31, or nothing"),
 }  # fmt: skip
 _POSITIVE = ("ratio", "seconds", "rounds")
-"""Columns that are not 0 in a row whose status is ok."""
+"""Columns that must be positive in a row whose status is ok."""
 
 
 def checked(values: Sequence[Any]) -> Measured:
-    """Return the row of these values, in the order of `COLUMNS`; ValueError names the illegal value, and the legal
-    ones.
+    """Return the row of these values, in the order of `COLUMNS`; ValueError names the illegal value and the legal
+    values.
     """
     row = dict(zip(COLUMNS, values, strict=True))
     for name, legal in _LEGAL.items():
@@ -85,7 +85,7 @@ def checked(values: Sequence[Any]) -> Measured:
 
 @lru_cache(1024)
 def _problem_flaw(line: str) -> str:
-    """Return why `line` is not the line of a problem; empty if it is."""
+    """Return the reason why `line` is not the line of a problem; empty if it is."""
     try:
         parse_problem(line)
     except ConvsmithError as error:
@@ -94,7 +94,9 @@ def _problem_flaw(line: str) -> str:
 
 
 def config_flaw(text: str, target: str, threads: int) -> str:
-    """Return why ``text`` is not a config for ``target`` on ``threads`` as it prints; empty if it is."""
+    """Return the reason why ``text`` is not the canonical text of a config for ``target`` on ``threads``; empty if it
+    is.
+    """
     try:
         config = _config(text)
     except ConvsmithError as error:

@@ -1,8 +1,8 @@
-"""Searches on the machines of a Dask cluster: every problem on each kind of machine, one search at a time on a host.
+"""Searches on the machines of a Dask cluster: every problem on each kind of machine, one search at a time per host.
 
-A job is the search of one problem. It runs on a worker of the kind of machine that it is for, in a process of its own,
-and sends each row as soon as it is measured. A job whose worker dies runs again on another worker of that kind, with
-the rows that are known by then; so a lost worker loses nothing but time. Needs the extra `convsmith[cluster]`.
+A job is the search of one problem. It runs in its own process on a worker of the right kind of machine, and sends each
+row as soon as it is measured. A job whose worker dies runs again on another worker of that kind, with the rows that are
+known by then, so a lost worker costs only time. Needs the extra `convsmith[cluster]`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ __all__ = ["ClusterOutcome", "search_on_cluster"]
 
 TOPIC = "convsmith-measurements"
 ATTEMPTS = 4
-"""Workers that may die under the job of one problem before it is given up."""
+"""Number of workers that may die during the job of one problem before the job is given up."""
 CONNECT_SECONDS = 10.0
 """Seconds to wait for the scheduler."""
 
 
 @dataclass(frozen=True)
 class ClusterOutcome:
-    """The result of a job: the ``problem``, the key of the ``machine``, and why it ``failed``, or nothing."""
+    """The result of a job: the ``problem``, the key of the ``machine``, and the reason why it ``failed``; empty on
+    success.
+    """
 
     problem: Problem
     machine: str
@@ -61,7 +63,7 @@ class _Job:
 
 
 class _Sending(Database):
-    """A database in memory that sends the rows that are written to it."""
+    """A database in memory that also sends the rows that are written to it."""
 
     def __init__(self, send: Callable[[list[tuple[object, ...]]], None]) -> None:
         super().__init__(IN_MEMORY)
@@ -74,12 +76,12 @@ class _Sending(Database):
 
 
 def describe_worker() -> tuple[str, str, str]:
-    """Return the machine of the worker that this runs on, the same in words, and its compiler."""
+    """Return the machine of this worker as a key and in words, and its compiler."""
     return machine_key(), machine_text(), compiler_key()
 
 
 def run_job(job: _Job, known: Sequence[tuple[Any, ...]]) -> list[tuple[object, ...]]:
-    """Search on a worker, send each row, and return all rows; ``known`` are those of earlier attempts."""
+    """Search on a worker, send each row, and return all rows; ``known`` are the rows of earlier attempts."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -95,8 +97,8 @@ def run_job(job: _Job, known: Sequence[tuple[Any, ...]]) -> list[tuple[object, .
 def _one_at_a_time() -> Iterator[None]:
     """Hold the host's lock of measurements; the system releases it when the process dies.
 
-    It lies in the directory of the cache, where no other user can hold or replace it. Without a cache nothing is
-    locked.
+    The lock file is in the directory of the cache, where no other user can hold or replace it. Without a cache there is
+    no lock.
     """
     cache = disk_cache()
     lock = cache.opened(f"measuring-{platform.node()}.lock") if cache is not None else None
@@ -110,7 +112,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 
 def checked_rows(arrived: Iterable[Any]) -> tuple[list[Measured], list[str]]:
-    """Return the legal rows of the lists that workers have sent, and the flaws of the others."""
+    """Return the legal rows of the lists that workers have sent, and the flaws of the illegal rows."""
     rows, flaws = [], []
     for several in arrived:
         for values in several if isinstance(several, list | tuple) else [several]:
@@ -127,7 +129,8 @@ def search_on_cluster(
 ) -> None:  # fmt: skip
     """Search every problem on each kind of machine of the cluster; write the rows to ``database`` as they come.
 
-    ``seconds`` are those of all searches together. ``tell`` is given each outcome. UsageError: no scheduler answers.
+    ``seconds`` is the time for all searches together. ``tell`` receives each outcome. UsageError if no scheduler
+    answers.
     """
     with import_lock:
         try:
@@ -190,7 +193,7 @@ class _Coordinator:
         self.arrived.put(event[1])
 
     def _flush(self) -> None:
-        """Write the rows that have arrived; illegal ones are left out, with one warning."""
+        """Write the rows that have arrived; illegal rows are dropped, with one warning."""
         arrived = [self.arrived.get() for _ in range(self.arrived.qsize())]
         rows, flaws = checked_rows(arrived)
         if flaws and not self.has_warned:
@@ -201,7 +204,7 @@ class _Coordinator:
             self.database.put(rows)
 
     def _label(self) -> None:
-        """Ask new workers what machine they are; forget those that are gone."""
+        """Identify the machines of new workers; forget workers that are gone."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         addresses = set(workers)
         self.labels = {a: m for a, m in self.labels.items() if a in addresses}
@@ -235,7 +238,7 @@ class _Coordinator:
             running[future] = job, attempt, address
 
     def _collect(self, queue: list[tuple[_Job, int]], running: dict[Any, tuple[_Job, int, str]]) -> None:
-        """Take finished jobs; those whose worker is gone go back to the queue."""
+        """Collect finished jobs; jobs whose worker is gone return to the queue."""
         time.sleep(0.05)
         for future, (job, attempt, address) in list(running.items()):
             if future.status == "finished":

@@ -19,20 +19,18 @@ from convsmith.tune.recall import keeps_bits, on_threads, recalled, refuse
 __all__ = ["choose", "compile_problem", "is_ready"]
 
 ATTEMPTS = 3
-"""Rows of the database from which a kernel is tried before the model chooses the config."""
+"""Maximum number of rows of the database that are tried before the model chooses the config."""
 
 
 def compile_problem(
     problem: Problem, *, target: Machine, config: Decisions | None = None, threads: int = 1,
     requirements: Requirements = FIXED,
 ) -> Artifact:
-    """Return the artifact of `problem` for `target` under `config`, by default under the one that measurements have
-    chosen, or else under the one that `choose` returns. Of the configs with the values of a wish, the first is taken
-    from which a kernel can be made.
+    """Return the artifact of `problem` for `target` under `config`, by default under the config that measurements have
+    chosen, or else the config that `choose` returns. For a wish, the first legal config with its values is used.
 
-    A row of measurements from which no kernel can be made costs a warning. With `requirements` on the sizes of calls,
-    the kernel serves all sizes that keep to them. ConfigError: no kernel can be made from the config; ToolchainError:
-    LLVM refused.
+    A row of measurements with an illegal config causes a warning. With `requirements` on the sizes of calls, the kernel
+    serves all sizes that satisfy them. ConfigError if the config is illegal; ToolchainError if LLVM rejects the code.
     """
     if isinstance(config, Wish):
         if config.target not in ("", target.name):
@@ -68,8 +66,8 @@ def is_ready(problem: Problem, target: Machine, threads: int) -> bool:
 
 
 def _refuses_row(problem: Problem, target: Machine, threads: int, dynamic: bool, error: ConvsmithError) -> bool:
-    """Return whether the default config comes from a table of measurements, whose row is then used no more, with a
-    warning: no kernel can be made of it.
+    """Return whether the default config comes from a table of measurements and is illegal; its row is then discarded,
+    with a warning.
     """
     with import_lock:
         from convsmith.ir.intern import interning
@@ -87,7 +85,8 @@ def _refuses_row(problem: Problem, target: Machine, threads: int, dynamic: bool,
 def _compile_wished(
     problem: Problem, target: Machine, wish: Wish, threads: int, requirements: Requirements
 ) -> Artifact:
-    """Return the artifact under the first config with the values of `wish` that makes a kernel. ConfigError: none does.
+    """Return the artifact under the first config with the values of `wish` that makes a kernel. ConfigError if there is
+    none.
     """
     with import_lock:
         from convsmith.ir.intern import interning
@@ -113,9 +112,10 @@ def _compile_wished(
 
 
 def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Config:
-    """Return the default config; of a `dynamic` kernel, whose sizes are known at the call, one that fits all sizes.
+    """Return the default config; for a `dynamic` kernel, whose sizes are known only at the call, a config that fits all
+    sizes.
 
-    The model's choice gives way to a config that was measured to be faster on this micro-architecture.
+    A config that was measured to be faster on this micro-architecture replaces the model's choice.
     """
     with import_lock:
         from convsmith.ir.intern import interning
@@ -149,7 +149,7 @@ def _has_table(problem: Problem, target: Machine, threads: int, dynamic: bool) -
 
 def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, Config | None]:
     """Return the model's choice, and the config that this micro-architecture's table has in its place; None if it has
-    none, or one that the plan refuses, which costs a warning.
+    none, or an illegal one, which causes a warning.
     """
     with import_lock:
         from convsmith.schedule.planned import plan_for

@@ -36,7 +36,7 @@ class ConfigSpace(ABC):
     @property
     @abstractmethod
     def dimensions(self) -> tuple[str, ...]:
-        """The names of the dimensions, those that change times most first."""
+        """The names of the dimensions, ordered by their expected effect on the time."""
 
     @abstractmethod
     def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
@@ -44,18 +44,18 @@ class ConfigSpace(ABC):
 
     @abstractmethod
     def check(self, config: Config) -> None:
-        """Raise ConfigError where no kernel can be made from ``config``."""
+        """Raise ConfigError if ``config`` makes no kernel."""
 
     @abstractmethod
     def cycles(self, config: Config) -> float:
-        """Return the cycles that the model expects: 0 where it has no estimate, infinite for an illegal config."""
+        """Return the cycles that the model expects: 0 without an estimate, infinite for an illegal config."""
 
     def fits(self, config: Config) -> bool:
-        """Return whether a quick test before `refusal` finds nothing against ``config``."""
+        """Return False if a quick test before `refusal` finds ``config`` illegal."""
         return True
 
     def refusal(self, config: Config) -> str:
-        """Return the code of the ConfigError that planning ``config`` raises; empty where a kernel can be made."""
+        """Return the code of the ConfigError that planning ``config`` raises; empty if it makes a kernel."""
         if config not in self._reasons:
             try:
                 self.check(config)
@@ -66,13 +66,13 @@ class ConfigSpace(ABC):
         return self._reasons[config]
 
     def neighbours(self, config: Config, dimension: str) -> Iterator[Config]:
-        """Yield the configs that differ from ``config`` in ``dimension`` alone, legal or not."""
+        """Yield the configs, legal or not, that differ from ``config`` only in ``dimension``."""
         near = (self._changed(config, change) for change in self.changes(config, dimension))
         yield from (c for c in dict.fromkeys(near) if c is not None and c != config)
 
     def census(self, config: Config) -> dict[str, tuple[int, Counter[str]]]:
-        """Return, for each dimension, how many configs one step from ``config`` make kernels, and the refused ones by
-        code. Configs that were refused before do not count.
+        """Return, for each dimension, the number of configs one step from ``config`` that make kernels, and the number
+        of refused ones by code. Configs that were refused before do not count.
         """
         found: dict[str, tuple[int, Counter[str]]] = {}
         for dimension in self.dimensions:
@@ -82,7 +82,7 @@ class ConfigSpace(ABC):
         return found
 
     def _changed(self, config: Config, change: Changes) -> Config | None:
-        """Return ``config`` with ``change``; None where no config can have it."""
+        """Return ``config`` with ``change``; None if the result is not a config."""
         try:
             return config.changed(**change)
         except ConfigError as error:

@@ -2,11 +2,12 @@
 
 Many processes may read and write it at once (SQLite's write-ahead log). Each measurement is committed when it is made,
 so an interrupted search loses nothing. A row of another machine or of another compiler is a hint: a search measures its
-config first, and `compile` never takes it as it is.
+config first, and `compile` never uses it directly.
 
-A file that is no database, is damaged, or has the layout of another version, is never changed: `tune` and `db` refuse
-it with DatabaseError, and `compile` goes on without it after one warning. So is one that others can change. A row with
-an illegal value is left out, with one warning for all of them. Reading ends after a bounded number of rows and steps.
+A file that is no database, is damaged, or has the layout of another version, is never changed: `tune` and `db` reject
+it with DatabaseError, and `compile` continues without it after one warning. The same holds for a file that other users
+can change. Rows with illegal values are dropped, with one warning for all of them. Reading ends after a bounded number
+of rows and steps.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ __all__ = ["ANY", "IN_MEMORY", "Database", "DatabaseError", "check_rows"]
 IN_MEMORY = Path(":memory:")
 """Path of a database without a file."""
 ANY = -1
-"""A value of a column that permits all rows."""
+"""A value of a column that matches all rows."""
 VERSION = 1
 """Number of the layout of the tables, which SQLite keeps as `user_version`."""
 APPLICATION = 0x636F6E76
 """Number that marks the file as this project's, which SQLite keeps as `application_id`."""
 BUSY_SECONDS = 10.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait for another process that is writing."""
 
 MOST_ROWS = 1_000_000
-"""Rows that a query returns at most."""
+"""Maximum number of rows that a query returns."""
 STEP, MOST_STEPS = 1_000_000, 300
 """Instructions of SQLite's machine between two calls of the handler that counts them, and calls after which a query is
 given up: reading `MOST_ROWS` rows takes 60.
@@ -50,7 +51,7 @@ given up: reading `MOST_ROWS` rows takes 60.
 LARGEST_VALUE = 1 << 20
 """Bytes of the largest text that is read."""
 _BESIDE = ("", "-wal", "-shm", "-journal")
-"""Endings of the files of a database."""
+"""Suffixes of the files of a database."""
 
 
 class DatabaseError(ConvsmithError):
@@ -71,14 +72,14 @@ _TABLES = {"measurements": _MEASUREMENTS, "machines": _MACHINES}
 _PUT = f"INSERT OR REPLACE INTO measurements ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 _told: set[tuple[Path, str]] = set()
-"""Files, and what was said of their rows in this process."""
+"""Files, with the warnings about their rows that were given in this process."""
 
 
 class Database:
     """An open database. Use it in the process and thread that opened it; close it, or use it as a context manager.
 
-    The path `IN_MEMORY` stands for one without a file. Without `create`, the file is only read. An `own` database is
-    refused if another user can change it.
+    The path `IN_MEMORY` denotes a database without a file. Without `create`, the file is only read. An `own` database
+    is rejected if another user can change it.
     """
 
     def __init__(self, path: Path, create: bool = True, own: bool = True) -> None:
@@ -130,7 +131,7 @@ class Database:
     def rows(self, **columns: str | int) -> list[Measured]:
         """Return the rows whose columns have the given values, by problem, the fastest config first.
 
-        The value `ANY` permits all. Damaged rows are left out, with a warning.
+        The value `ANY` matches all. Damaged rows are dropped, with a warning.
         """
         equal = {name: value for name, value in columns.items() if value != ANY}
         where = " AND ".join(f"{name} = ?" for name in equal)
@@ -147,7 +148,7 @@ class Database:
         return legal
 
     def merge(self, other: Database) -> int:
-        """Store the rows of ``other`` that this database lacks, or has from fewer rounds; return their number."""
+        """Store the rows of ``other`` that this database lacks, or has with fewer rounds; return their number."""
         own = {self._identity(row): row for row in self.rows()}
         new = [row for row in other.rows() if _is_better_known(row, own.get(self._identity(row)))]
         self.put(new)
@@ -166,7 +167,7 @@ class Database:
             raise DatabaseError(f"{self.path.parent}: cannot be made: {error.strerror}") from None
 
     def _check_files(self, own: bool) -> None:
-        """Refuse what is no regular file and, of an `own` database, what other users can change."""
+        """Reject files that are not regular and, for an `own` database, files that other users can change."""
         problem = replaceable(directories_above(self.path)) if own else ""
         for ending in _BESIDE:
             try:
@@ -185,7 +186,7 @@ class Database:
             )  # fmt: skip
 
     def _prepare(self, create: bool) -> bool:
-        """Check the version and the tables, and create them in an empty file; return whether there are any."""
+        """Check the version and the tables, and create them in an empty file; return whether there are tables."""
         connection = self._connection
         connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
@@ -227,7 +228,7 @@ class Database:
         return self._steps > MOST_STEPS
 
     def _read(self, query: str, values: tuple[str | int, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; a file without tables, which another process is making, has none."""
+        """Return the rows of a query; empty for a file without tables, which another process is creating."""
         if not self._has_tables:
             return []
         with self._errors("read"):
@@ -237,13 +238,13 @@ class Database:
         return found
 
     def _warn(self, text: str) -> None:
-        """Warn of damaged rows, once in a process of each text."""
+        """Warn of damaged rows, once per process and text."""
         if (self.path, text) not in _told:
             _told.add((self.path, text))
             warn(f"{self.path}: {text}", DatabaseWarning)
 
     def _log_ahead(self) -> None:
-        """Set the journal that lets others read while one writes; SQLite does not wait for a lock to do so."""
+        """Set the journal mode that permits reads during a write; SQLite does not wait for a lock to do so."""
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -267,14 +268,14 @@ class Database:
 
     @contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
-        """Turn SQLite's errors into one message with the file and what to do."""
+        """Turn SQLite's errors into one message with the file and a remedy."""
         self._steps = 0
         try:
             yield
         except sqlite3.OperationalError as error:
             raise DatabaseError(f"{self.path}: cannot be {verb}: {_reason(error, self.path)}") from None
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            # A message of SQLite has names of the file in it, which may be no text.
+            # A message of SQLite contains names of the file, which may not be text.
             why = error if isinstance(error, sqlite3.DatabaseError) else "its schema holds names that are no UTF-8"
             raise DatabaseError(
                 f"{self.path}: is damaged ({why}); move it away, or restore what is readable with "
@@ -283,7 +284,8 @@ class Database:
 
 
 def _reason(error: sqlite3.OperationalError, path: Path) -> str:
-    """Return why an operation failed, as text; a full disk or a file of its largest size is named with the space left.
+    """Return the reason why an operation failed, as text; a full disk or a file of maximum size is reported with the
+    space left.
     """
     stat = os.statvfs(path.parent)
     free = f"{stat.f_bavail * stat.f_frsize >> 10} KiB are free"
@@ -293,7 +295,7 @@ def _reason(error: sqlite3.OperationalError, path: Path) -> str:
         return f"the system refuses to write more ({free}; the size of a file may be limited)"
     if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
         return f"a query takes more than {MOST_STEPS} million steps"
-    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:  # the rest of the code is a detail
+    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:  # the remaining bits of the code are a detail
         return f"another process has written to it for {BUSY_SECONDS:g} seconds"
     return str(error)
 
@@ -303,7 +305,7 @@ def _is_better_known(row: Measured, own: Measured | None) -> bool:
 
 
 def _are_ours(schema: Sequence[tuple[object, ...]]) -> bool:
-    """Return whether a schema has this project's tables, and no view or trigger, whose code SQLite would run."""
+    """Return whether a schema has this project's tables, and no view or trigger, whose code SQLite would execute."""
     made = {name: sql for kind, name, sql in schema if kind == "table"}
     ours = all(made.get(name) == sql.replace("IF NOT EXISTS ", "") for name, sql in _TABLES.items())
     return ours and not any(kind in ("view", "trigger") for kind, *_ in schema)

@@ -1,4 +1,4 @@
-"""The default config for a device: tiles that fill its threads and fit its memories, ranked by a small model."""
+"""The default config for a device: tiles that occupy its threads and fit its memories, ranked by a small model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.device_fragments import FragmentChoice, fragment_choices, fragment_cycles, inner_dims
 
 FEW = 8
-"""Iterations of a loop below which adjacent threads lie along another one."""
+"""Iterations of a loop below which adjacent threads run along another loop."""
 PARTS = (1, 2, 4, 8)
 """Tiles of a thread along a loop."""
 ACROSS = (1, 2, 4, 8, 16, 32, 64)
@@ -42,7 +42,7 @@ STEPS = (8, 16, 32)
 SEEDS = 16
 """Maximum number of configs of the model from which a search starts."""
 FIRST = 20
-"""Number of candidates, ranked by their tiles alone, whose other decisions are worked out."""
+"""Number of candidates, ranked by their tiles alone, whose other decisions are determined."""
 
 
 class _Choice(NamedTuple):
@@ -71,7 +71,7 @@ def device_config(problem: Problem, machine: Machine, packs: bool = True) -> Con
 
 
 def _of_stages(stages: Stages, machine: Machine) -> Config:
-    """Return the configs of ``stages``, each a kernel of its own, as one."""
+    """Return the configs of ``stages``, each of which becomes a separate kernel, as one config."""
     found: Config | None = None
     for problem in reversed(stages.problems):
         every = (x for x in _every(problem, statement(problem, machine), machine) if x.config.offsets == "each")
@@ -84,8 +84,8 @@ def _of_stages(stages: Stages, machine: Machine) -> Config:
 
 
 def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]:
-    """Return the configs that a search begins with and their expected cycles, the best expected first: that of
-    :func:`device_config`, then the `SEEDS` best of the model. The cycles are 0 where the model has no estimate.
+    """Return the configs that a search begins with and their expected cycles, best first: the config of
+    :func:`device_config`, then the `SEEDS` best configs of the model. The cycles are 0 without an estimate.
     """
     if stages_of(problem) is not None:
         return {device_config(problem, machine): 0.0}
@@ -98,8 +98,8 @@ def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]
 
 
 def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float:
-    """Return the cycles that the model expects of a config; 0 where it has no estimate, infinite where the config makes
-    no kernel.
+    """Return the cycles that the model expects of a config; 0 without an estimate, infinite if the config makes no
+    kernel.
     """
     device = machine.device
     assert device is not None
@@ -119,8 +119,8 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
 
 
 def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool = True) -> Config | None:
-    """Return the config under which a copy engine brings the operands, packed ones if ``packs`` and it cannot bring
-    them as they are; None where there is none.
+    """Return the config under which a copy engine brings the operands, packed operands if ``packs`` and it cannot bring
+    the original ones; None if there is no such config.
     """
     sums = summed(problem, st) if st.shifted else None
     try:
@@ -144,7 +144,7 @@ def _every(
     problem: Problem, st: Statement, machine: Machine, packs: bool = False
 ) -> Iterator[_Choice | FragmentChoice]:  # fmt: skip
     """Yield all configs of the model; zero points are subtracted from each factor, or from the sums. If ``packs``,
-    fragments read packed weights where neighbours in memory are taps.
+    fragments read packed weights if taps are contiguous in memory.
     """
     yield from _choices(st, machine)
     sums = summed(problem, st) if st.shifted else None
@@ -160,7 +160,7 @@ def _every(
 
 
 def _has_neighbouring_taps(st: Statement) -> bool:
-    """Return whether neighbours of constant weights in memory are taps, of which fragments read one at a time."""
+    """Return whether taps of constant weights are contiguous in memory; fragments read one tap at a time."""
     if len(st.factors) < 2 or not st.constant:
         return False
     nearest = min((b for b in st.b.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
@@ -173,8 +173,8 @@ def _rank(choice: _Choice | FragmentChoice) -> tuple[float, str]:
 
 
 def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
-    """Return the config with the reduction in as many parts as give all units threads, for gradients of weights: they
-    have few sums of many terms.
+    """Return the config with enough parts of the reduction to occupy all units, for gradients of weights, which have
+    few sums of many terms.
     """
     assert machine.device is not None
     if st.constant or not splits(st):
@@ -194,7 +194,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
 
 
 def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
-    """Yield the configs that the device has room for."""
+    """Yield the configs that fit the device."""
     device = machine.device
     assert device is not None
     lane, others = _tiled_loops(st)
@@ -218,7 +218,8 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
 
 
 def _tiled_loops(st: Statement) -> tuple[str, list[str]]:
-    """Return the loop along which threads are neighbours, that of the result's memory, and up to two other loops."""
+    """Return the loop along which threads are adjacent, which is contiguous in the result, and up to two other loops.
+    """
     steps = view_steps(st.c)
     free = [d for d in st.dims if d.kind != "k" and d.size > 1] or [d for d in st.dims if d.kind != "k"]
     adjacent = [d for d in free if steps.get(Var(d.name)) == 1]
@@ -229,7 +230,9 @@ def _tiled_loops(st: Statement) -> tuple[str, list[str]]:
 
 
 def _columns(st: Statement) -> str:
-    """Return the loop along which a warp has columns: that of the result's memory, or the largest of its channels."""
+    """Return the loop along which a warp has columns: the contiguous loop of the result, or the largest of its
+    channels.
+    """
     steps = view_steps(st.c)
     free = [d for d in st.dims if d.kind in ("n", "m")]
     adjacent = [d for d in free if steps.get(Var(d.name)) == 1 and d.size >= FEW]
@@ -281,8 +284,8 @@ def _ways(st: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, i
 
 
 def _in_vectors(st: Statement, sizes: Mapping[str, int], config: Config, device: Device) -> Config:
-    """Return the config with vectors along the lane loop, and along the innermost terms where a factor that all lanes
-    read has them as neighbours, in memory or in its copy.
+    """Return the config with vectors along the lane loop, and along the innermost terms if they are contiguous, in
+    memory or in its copy, in a factor that all lanes read.
     """
     width = device.access // max(dtype(v.dtype).bytes for v in st.factors)
     vectors = []
@@ -300,7 +303,7 @@ def _in_vectors(st: Statement, sizes: Mapping[str, int], config: Config, device:
 
 
 def _realised(st: Statement, config: Config) -> Config:
-    """Return the config with what follows from the operands that it shares: how padding is read, and longer rows."""
+    """Return the config with the consequences of the operands that it shares: how padding is read, and longer rows."""
     copied = st.a.name in config.staged("shared") and not st.shifted
     longer = dict(config.tiles_at("vectors")).get(config.lane, 1)
     pad = []
@@ -330,10 +333,10 @@ def _cycles(
 
 
 def _moves(loops: Loops, of: str, coords: tuple[Index, ...]) -> bool:
-    """Return whether the loop ``of`` moves a view."""
+    """Return whether a view depends on the loop ``of``."""
     return any(Var(dim) in variables_of(x) for dim in loops.dims[of] for x in coords)
 
 
 def _sizes(tile: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return a tile as a config holds it."""
+    """Return a tile in the form of a config's field."""
     return tuple((n, size) for n, size in tile.items() if size > 1)

@@ -1,7 +1,7 @@
 """The dimensions of the space of configs on a device: functions from a config to the changes of one decision.
 
-Loops are those of the statement once the config has fused them. A step may lead to an illegal config, which a space
-refuses when it plans it. The configs under which a copy engine brings the operands have dimensions of their own
+Loops are the loops of the statement after fusing. A step may lead to an illegal config, which a space rejects when it
+plans it. Configs under which a copy engine brings the operands have their own dimensions
 (`tune/hardware_dimensions.py`).
 """
 
@@ -32,7 +32,7 @@ PARTS = (2, 4, 8, 16)
 
 
 class DevicePoint(NamedTuple):
-    """A config with the statement and the device that it is for, and its loops once they are fused."""
+    """A config with its statement and device, and its loops after fusing."""
 
     config: Config
     statement: Statement
@@ -42,7 +42,7 @@ class DevicePoint(NamedTuple):
 
 
 def _access(at: DevicePoint) -> int:
-    """Return the bytes that a thread moves at once at most, by which rows of a copy may be longer."""
+    """Return the maximum bytes that a thread moves at once, the unit by which rows of a copy may be longer."""
     assert at.machine.device is not None
     return at.machine.device.access
 
@@ -88,7 +88,7 @@ def _steps(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _shared(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the operands that a group copies to shared memory, with the way in which padding is read then."""
+    """Yield the operands that a group copies to shared memory, with the corresponding way to read padding."""
     a, *others = (v.name for v in at.statement.factors)
     alone = dict(buffers=1, copies="wait", pad=(), swizzle=())
     for names in ((), (a,), (*others,), (a, *others)):
@@ -105,7 +105,7 @@ def _copies(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _rows(at: DevicePoint) -> Iterator[Changes]:
-    """Yield rows of a copy that are as they are, longer, or swizzled, against conflicts of banks."""
+    """Yield unchanged, longer and swizzled rows of a copy, against bank conflicts."""
     c = at.config
     for view in (v for v in at.statement.factors if v.name in c.staged("shared")):
         vector = _access(at) // dtype(view.dtype).bytes
@@ -117,7 +117,7 @@ def _rows(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _vectors(at: DevicePoint) -> Iterator[Changes]:
-    """Yield vectors along the lane loop and along the innermost terms, and none."""
+    """Yield vectors along the lane loop and along the innermost terms, and no vectors."""
     c = at.config
     if c.instruction:
         return
@@ -128,7 +128,8 @@ def _vectors(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _epilogues(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the bias and the summand of a ``sum`` as operands that a thread loads before the products, and none."""
+    """Yield the bias and the summand of a ``sum`` as operands that a thread loads before the products, and no operands.
+    """
     legal = [t.name for t in at.problem.tensors if t.role == "inout" or (t.role == "in" and t.holds == "bia")]
     for count in range(len(legal) + 1):
         yield dict(preload=tuple(legal[:count]))
@@ -157,7 +158,7 @@ def _parts(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _fusions(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the config with one more pair of neighbouring loops fused, and with one pair of fused loops apart."""
+    """Yield the config with one more pair of adjacent loops fused, and with one pair of fused loops split."""
     c = at.config
     for pair in neighbours_of(at.loops, c.lane):
         outer, inner = pair
@@ -175,7 +176,7 @@ def _fusions(at: DevicePoint) -> Iterator[Changes]:
         outer, inner = pair
         name = fused_name(outer, inner)
         if name not in at.loops.extents:
-            continue  # a part of a third one
+            continue  # part of a third loop
         fuse = tuple(other for other in c.fuse if other != pair)
         extents = loops_after_fusing(at.statement, c.changed(fuse=fuse)).extents
         yield dict(
@@ -190,14 +191,14 @@ def _fusions(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _fused_tile(tile: Sizes, pair: tuple[str, str]) -> Sizes:
-    """Return ``tile`` with that of a ``pair`` of loops along the loop that they become."""
+    """Return ``tile`` with the tiles of a ``pair`` of loops replaced by a tile of the fused loop."""
     sizes = dict(tile)
     size = sizes.pop(pair[0], 1) * sizes.pop(pair[1], 1)
     return _with_size(tuple(sizes.items()), fused_name(*pair), size)
 
 
 def _split_tile(tile: Sizes, pair: tuple[str, str], extents: Mapping[str, int]) -> Sizes:
-    """Return ``tile`` with that of a fused loop along the ``pair`` of loops in its place: along the inner one first."""
+    """Return ``tile`` with the tile of a fused loop replaced by tiles of the ``pair`` of loops, the inner one first."""
     sizes = dict(tile)
     size = sizes.pop(fused_name(*pair), 1)
     inner = gcd(size, 1 << (extents[pair[1]] - 1).bit_length())
@@ -205,17 +206,17 @@ def _split_tile(tile: Sizes, pair: tuple[str, str], extents: Mapping[str, int]) 
 
 
 def _fused_order(names: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
-    """Return an order of loops with the loop that a ``pair`` becomes in the place of the inner one."""
+    """Return an order of loops with the fused loop of a ``pair`` in place of the inner loop."""
     return tuple(fused_name(*pair) if n == pair[1] else n for n in names if n != pair[0])
 
 
 def _split_order(names: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
-    """Return an order of loops with a ``pair`` of loops in the place of the one that they had become."""
+    """Return an order of loops with a ``pair`` of loops in place of the loop that they were fused to."""
     return tuple(x for n in names for x in (pair if n == fused_name(*pair) else (n,)))
 
 
 def _with_size(sizes: Sizes, name: str, size: int, least: int = 2) -> Sizes:
-    """Return ``sizes`` with another one for ``name``; none where it is below ``least``."""
+    """Return ``sizes`` with another size for ``name``; empty if it is below ``least``."""
     changed = {**dict(sizes), name: size}
     return tuple((n, s) for n, s in changed.items() if n != name or s >= least)
 

@@ -23,24 +23,24 @@ from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 
 FRAGMENTS = (1, 2, 4)
-"""Rows and columns of fragments of a warp, in fragments; columns are half as long and up to twice as many."""
+"""Legal numbers of rows and columns of fragments of a warp; columns are half as long and up to twice as many."""
 WARPS = (1, 2, 4)
 """Warps of a group along the rows or the columns."""
 MOST_WARPS = 8
 """Maximum number of warps of a group."""
 FIRST = 8
-"""Number of candidates, ranked by their tiles alone, whose other decisions are worked out."""
+"""Number of candidates, ranked by their tiles alone, whose other decisions are determined."""
 
 
 class FragmentChoice(NamedTuple):
-    """A config with its expected cycles, counted as those of all threads of the groups of a unit."""
+    """A config with its expected cycles, counted like the cycles of all threads of the groups of a unit."""
 
     cycles: float
     config: Config
 
 
 class _StepTerms(NamedTuple):
-    """Reduction loops with their iterations of a step, and the part of the work that is not beyond their ends."""
+    """Reduction loops with their iterations per step, and the fraction of the work that is within their ends."""
 
     sizes: dict[str, int]
     used: float
@@ -126,7 +126,8 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[Fr
 def fragment_cycles(
     st: Statement, config: Config, nest: Nest, machine: Machine, needed: Mapping[str, int]
 ) -> float:
-    """Return the expected cycles of all groups that a unit of the device runs, counted as those of all their threads.
+    """Return the expected cycles of all groups that a unit of the device runs, counted like the cycles of all their
+    threads.
 
     ``needed`` are the bytes of each copy in shared memory.
     """
@@ -148,7 +149,7 @@ def fragment_cycles(
 def _config(
     st: Statement, plain: Config, row: Instruction, counts: Sequence[int], terms: _StepTerms, device: Device
 ) -> Config | None:
-    """Return the config of a warp's and a group's tile, None where a loop has too few iterations for it."""
+    """Return the config of a warp's and a group's tile, None if a loop has too few iterations for it."""
     high, wide, down, across = counts
     kind = next(d.kind for d in st.dims if d.name == plain.lane)
     others = {d.name: -(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.kind in {"m", "n"} - {kind}}
@@ -170,7 +171,7 @@ def _config(
     inner = inner_dims(st)
     if left > 1 or any(size % group.get(n, 1) for n, size in {**others, **same}.items() if n in inner):
         return None
-    # Rows of a matrix lie in different banks where a row is longer by one access.
+    # Rows of a matrix are in different banks if a row is longer by one access.
     pad = tuple((v.name, device.access // dtype(v.dtype).bytes) for v in st.factors)
     reduce = (*(n for n in st.reduce if n not in terms.sizes), *(n for n in st.reduce if n in terms.sizes))
     return plain.changed(
@@ -184,7 +185,7 @@ def _config(
 
 def inner_dims(st: Statement) -> set[str]:
     """Return the dims of the result that share a coordinate with a dim of larger steps, such as channels of a group:
-    iterations beyond their ends would write the next one's elements.
+    iterations beyond their ends would write elements of the next group.
     """
     found = set()
     for coord in st.c.coords:
@@ -194,8 +195,8 @@ def inner_dims(st: Statement) -> set[str]:
 
 
 def _rows(loops: Mapping[str, int], taps: Mapping[str, int], count: int, cost: float) -> dict[str, int] | None:
-    """Return the tile of ``count`` iterations of the ``loops``, powers of two, with the least work beyond their ends
-    and the least halo for ``taps``, whose relative cost is ``cost``; of several, the squarest. None where the loops
+    """Return the tile of ``count`` iterations of the ``loops``, in powers of two, with the least work beyond their ends
+    and the least halo for ``taps``, whose relative cost is ``cost``; among equal ones, the squarest. None if the loops
     have too few iterations.
     """
     found: tuple[tuple[float, int], dict[str, int]] | None = None

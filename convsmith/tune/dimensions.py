@@ -1,6 +1,6 @@
 """The dimensions of the space of configs of one statement: functions from a config to the changes of one decision.
 
-A step may lead to an illegal config, which a space refuses when it plans it.
+A step may lead to an illegal config, which a space rejects when it plans it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["DIMENSIONS", "Point", "Tile", "all_tiles"]
 VECTORS = 8
 """Maximum number of vectors of a register tile along the lanes."""
 MAX_ROWS = 4
-"""Maximum number of rows of pixels of a register tile, beside the pixels of a row."""
+"""Maximum number of rows of pixels of a register tile."""
 MOST_TAPS = 25
 """Maximum number of taps that a register tile unrolls."""
 PARTS = (2, 4, 8, 16)
@@ -39,7 +39,7 @@ TERMS = (2, 3, 4, 6, 8)
 PIECES = (1, 4, 8, 16)
 """Numbers of pieces of a partitioned loop."""
 FAR = 4
-"""Ratio of the bytes of a result to those of the second-level cache from which it may be stored past the caches."""
+"""Minimum ratio of a result to the second-level cache at which non-temporal stores are tried."""
 
 
 Tile = tuple[tuple[str, int], ...]
@@ -49,11 +49,11 @@ Tile = tuple[tuple[str, int], ...]
 class Point(NamedTuple):
     """A config with the facts of its loops, which all dimensions read.
 
-    ``tiles`` are the register tiles that the registers hold, ``filled`` the lanes in use of a vector, ``a`` and ``b``
-    the names of the factors. ``masked`` says that some of A's elements are absent, and ``constant`` that B is packed
-    once for all calls. ``sizes`` are those of the statement's dims. ``splittable`` are the reduction loops that threads
-    may share, with their sizes, and ``even`` the pairs of neighbouring loops whose elements lie evenly in memory, so
-    that they may become one loop.
+    ``tiles`` are the register tiles that fit the registers, ``filled`` the lanes in use of a vector, ``a`` and ``b``
+    the names of the factors. ``masked`` states that some elements of A are absent, ``constant`` that B is packed once
+    for all calls. ``sizes`` are the sizes of the statement's dims. ``splittable`` are the reduction loops that threads
+    may share, with their sizes, and ``even`` the pairs of adjacent loops with constant strides in memory, which may be
+    fused.
     """
 
     config: Config
@@ -72,7 +72,7 @@ class Point(NamedTuple):
     even: tuple[tuple[str, str], ...]
 
     def tile(self, loop: str) -> int:
-        """Return the register tile of a loop in elements; a vector for the lane loop without one."""
+        """Return the register tile of a loop in elements; one vector for a lane loop without a tile."""
         return max(self.config.size(loop), self.filled if loop == self.config.lane else 1)
 
     def trips(self, loop: str) -> int:
@@ -81,14 +81,14 @@ class Point(NamedTuple):
 
 
 def _tiles(at: Point) -> Iterator[Changes]:
-    """Yield the register tiles that the registers hold, with the taps that the config unrolls."""
+    """Yield the register tiles that fit the registers, with the taps that the config unrolls."""
     taps = tuple((n, size) for n, size in at.config.tiles_at("register") if at.loops.kinds[n] == "k")
     for tile in at.tiles:
         yield _fitted(at.config, (*tile, *taps))
 
 
 def all_tiles(loops: Loops, lane: str, unit: ProductShape, filled: int, room: int) -> Iterator[Tile]:
-    """Yield register tiles of vectors, pixels of a row, and rows; ``room`` registers hold no more than that of each."""
+    """Yield register tiles of vectors, pixels of a row, and rows; ``room`` bounds the registers of each."""
     pixels = [n for n in loops.of("m") if n != lane]
     across = [n for n in loops.of("n") if n != lane]
     sizes: dict[str, Iterable[int]] = {}
@@ -110,7 +110,7 @@ def all_tiles(loops: Loops, lane: str, unit: ProductShape, filled: int, room: in
 
 
 def _heights(pixels: int, most: int, rows: int) -> set[int]:
-    """Return the heights of tiles of fragments: full ones, and the largest that divides the pixels."""
+    """Return the heights of tiles of fragments: full tiles, and the largest height that divides the pixels."""
     most = min(most, pixels)
     return {most, next((n for n in range(most, max(most - rows, 0), -1) if not pixels % n), most)}
 
@@ -123,7 +123,7 @@ def _fitted(config: Config, register: tuple[tuple[str, int], ...]) -> Changes:
 
 
 def _taps(at: Point) -> Iterator[Changes]:
-    """Yield register tiles with none, the innermost, or all of the taps unrolled."""
+    """Yield register tiles with no tap, the innermost tap loop, or all taps unrolled."""
     c, loops = at.config, at.loops
     taps = [n for n in loops.of("k") if loops.axes[n] and loops.extents[n] > 1 and n not in loops.residues]
     for count in range(len(taps) + 1):
@@ -158,7 +158,7 @@ def _reductions(at: Point) -> Iterator[Changes]:
 
 
 def _caches(at: Point) -> Iterator[Changes]:
-    """Yield cache tiles: none, of one loop, and of two loops, one of them a reduction loop."""
+    """Yield cache tiles: none, of one loop, and of two loops including a reduction loop."""
     c, loops = at.config, at.loops
     yield dict(cache=())
     sizes: dict[str, list[tuple[str, int]]] = {}
@@ -200,15 +200,14 @@ def _transforms(at: Point) -> Iterator[Changes]:
 
 
 def _holds(at: Point) -> Iterator[Changes]:
-    """Yield the config with weights loaded for each tile, or held in registers while loops run that do not move them.
-    """
+    """Yield the config with weights loaded for each tile, or held in registers during loops that do not index them."""
     yield dict(hold=())
     if at.constant:
         yield dict(hold=(at.b,))
 
 
 def _terms(at: Point) -> Iterator[Changes]:
-    """Yield the numbers of terms that share their loads; an instruction has its own."""
+    """Yield the numbers of terms that share their loads; an instruction determines its own."""
     c = at.config
     if c.instruction:
         return
@@ -221,7 +220,7 @@ def _terms(at: Point) -> Iterator[Changes]:
 
 
 def _instructions(at: Point) -> Iterator[Changes]:
-    """Yield the config with each instruction that serves the statement's types, and with the plain multiply-add."""
+    """Yield the config with each instruction that suits the statement's types, and with the plain multiply-add."""
     c = at.config
     st = scheduled_statement(at.problem, c.changed(split=()), at.target)
     last = st.reduce[-1]
@@ -256,8 +255,8 @@ def _splits(at: Point) -> Iterator[Changes]:
 
 
 def _streams(at: Point) -> Iterator[Changes]:
-    """Yield the operands on whose fragments the first-level cache spends no room, or those that are prefetched, and a
-    result beyond the caches.
+    """Yield the operands whose fragments bypass the first-level cache, or that are prefetched, and a result that
+    bypasses the caches.
     """
     has_fragments = at.unit.rows > 1
     for names in ((), (at.a,), (at.b,)):
@@ -270,7 +269,7 @@ def _streams(at: Point) -> Iterator[Changes]:
 
 
 def _fusions(at: Point) -> Iterator[Changes]:
-    """Yield the config with one pair of fused loops apart, and with one more pair of neighbours fused."""
+    """Yield the config with one pair of fused loops split, and with one more pair of adjacent loops fused."""
     for pair in at.config.fuse:
         if (changes := with_split_pair(at.config, pair, at.sizes, at.filled)) is not None:
             yield changes
@@ -279,7 +278,7 @@ def _fusions(at: Point) -> Iterator[Changes]:
 
 
 def _code(at: Point) -> Iterator[Changes]:
-    """Yield the forms of the code: pieces of loops, register tiles as functions, epilogues in loops of their own."""
+    """Yield the forms of the code: pieces of loops, outlined register tiles, epilogues in separate loops."""
     c = at.config
     for pieces in PIECES:
         yield dict(pieces=pieces)
@@ -292,7 +291,7 @@ DIMENSIONS: dict[str, Callable[[Point], Iterator[Changes]]] = {
     "stream": _streams, "cache": _caches, "realise": _realisations, "taps": _taps, "code": _code, "hold": _holds,
     "pack": _packs, "instruction": _instructions, "split": _splits, "offsets": _offsets, "fuse": _fusions,
 }  # fmt: skip
-"""The dimensions of the space by name, those first along which a step from the model's choice gains most.
+"""The dimensions of the space by name, ordered by the gain of a step from the model's choice.
 
 Lanes, phases and flipped operands come with the model's candidates, from which all steps start.
 """

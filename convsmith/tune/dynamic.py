@@ -1,4 +1,4 @@
-"""The default config of a kernel whose sizes are known at the call."""
+"""The default config of a kernel whose sizes are known only at the call."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from convsmith.tune.candidates import LONG, operations
 
 
 def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
-    """Return vectors of channels, or of groups where each has one, and as many pixels or rows as registers hold.
+    """Return a config with vectors of channels (or of groups of one channel), and as many pixels or rows as fit the
+    registers.
 
-    Pixels are read through a table of pointers; gradients by weights, which have none, test each term. Stages of a
+    Pixels are read through a table of pointers; gradients by weights have no table and test each term. Stages of a
     chain run one after the other.
     """
     if (stages := stages_of(p)) is not None:
@@ -47,7 +48,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
     for vectors, pixels in ((4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
         if lane != st.n and pixels > 4:
-            continue  # nothing is shared between pixels but weights
+            continue  # pixels share only weights
         if row not in symbolic_dims(p) and pixels > sizes[row]:
             continue
         config = Config(

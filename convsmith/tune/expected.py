@@ -1,4 +1,4 @@
-"""The model of a config that is given, and the cycles that it expects, by cause."""
+"""The model of a given config, and the cycles that it expects, by cause."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def model_of(problem: Problem, config: Config, target: Machine) -> tuple[Model, 
 
 
 def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[str, float]:
-    """Return the cycles of ``config`` by cause; nothing where the model has no estimate, as for several statements.
+    """Return the cycles of ``config`` by cause; empty without an estimate, as for several statements.
 
-    The causes within a register tile overlap; each has its part of the norm by which the model adds them up.
+    The causes within a register tile overlap; each gets its share of the norm that combines them.
     """
     if config.then is not None:
         return {}
@@ -43,7 +43,7 @@ def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[st
 
 
 def with_lanes(config: Config, model: Model, loops: Loops) -> Config:
-    """Return the config with a register tile of one vector along the lanes, where it names none."""
+    """Return the config with a register tile of one vector along the lanes, unless it has a tile there."""
     if loops.kinds[config.lane] == "k" or config.lane in dict(config.tiles_at("register")):
         return config
     return config.changed(register=(*config.tiles_at("register"), (config.lane, model.filled(config.lane))))

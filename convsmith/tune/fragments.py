@@ -1,4 +1,4 @@
-"""Register tiles of fragments: those that the model compares, and their cycles."""
+"""Register tiles of fragments that the model compares, and their cycles."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from convsmith.schedule.product_shape import ProductShape
 
 
 def fragment_shapes(most: int) -> list[tuple[int, int]]:
-    """Return numbers of fragments of sums, down the pixels and along the channels, ``most`` together.
+    """Return numbers of fragments of sums, down the pixels and along the channels, ``most`` in total.
 
-    Shapes that use most registers come first, and the squarest among them.
+    Shapes that use most registers come first, and among them the squarest.
     """
     shapes = [(high, wide) for high in range(1, most + 1) for wide in range(1, most // high + 1)]
     return sorted(shapes, key=lambda shape: (-shape[0] * shape[1], max(shape), shape))
@@ -24,7 +24,7 @@ def fragment_tiles(
 ) -> Iterator[dict[str, int]]:
     """Yield tiles of pixels and channels; the height of a fragment is one that divides the pixels, if there is one.
 
-    Sums take half of the registers at most where the factors are in registers of the same file.
+    Sums take at most half of the registers if the factors are in the same register file.
     """
     for high, wide in fragment_shapes(registers // 2 if unit.factor_file == unit.file else registers):
         if (wide - 1) * unit.lanes >= channels:
@@ -36,11 +36,10 @@ def fragment_tiles(
 
 
 class Panels(NamedTuple):
-    """Bytes that register tiles read: of a ``pixel``, and of a ``column`` of fragments, over the whole sum.
+    """Bytes that register tiles read: per ``pixel``, and per ``column`` of fragments, over the whole sum.
 
-    ``source`` and ``weights`` are the bytes of all of them. The tiles that follow each other have the same pixels, or
-    ``weights_stay`` while pixels pass. The taps of a row may read ``shared`` pixels,
-    and windows may be ``copied`` just before.
+    ``source`` and ``weights`` are the total bytes. Consecutive tiles have the same pixels, unless ``weights_stay``
+    while pixels change. The taps of a row may read ``shared`` pixels, and windows may be ``copied`` just before.
     """
 
     pixel: float
@@ -54,10 +53,10 @@ class Panels(NamedTuple):
 
 def streamed_operand(panels: Panels, columns: int, kept: int) -> str:
     """Return the operand that the first-level cache, which holds ``kept`` bytes, need not keep: ``source`` or
-    ``weights``; nothing where it keeps both.
+    ``weights``; empty if it keeps both.
 
-    That is the one that passes while the other one stays, if it exceeds the cache. A source whose pixels taps share is
-    read again soon; then it is the weights of the ``columns`` of a tile, if these exceed the cache.
+    It is the operand that changes between consecutive tiles, if it exceeds the cache. A source whose pixels taps share
+    is read again soon; then it is the weights of the ``columns`` of a tile, if they exceed the cache.
     """
     if not panels.weights_stay:
         return "weights" if panels.weights > kept else ""
@@ -72,8 +71,8 @@ def fragment_cycles(
 ) -> float:  # fmt: skip
     """Return the cycles of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
 
-    The first-level cache holds ``kept`` bytes: of the operand that stays those of one tile, of the other one those of
-    all tiles. The cycles are added to ``terms`` by cause.
+    The first-level cache holds ``kept`` bytes: one tile of the operand that stays, all tiles of the other operand. The
+    cycles are added to ``terms`` by cause.
     """
     cycles = 0.0
     usual = _height(tiles[0][0], unit.rows)
@@ -100,5 +99,5 @@ def fragment_cycles(
 
 
 def _height(pixels: int, most: int) -> int:
-    """Return the rows of the fragments that ``pixels`` are divided among; each height needs a configuration."""
+    """Return the rows of the fragments that ``pixels`` are divided into; each height needs its own configuration."""
     return -(-pixels // -(-pixels // most))

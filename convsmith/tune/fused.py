@@ -1,7 +1,7 @@
 """The default config of a convolution with a fused depthwise one: where its rows are computed.
 
-An intermediate that fits the second-level cache is computed an image at a time, as two kernels would compute it; a
-larger one in rows, right before the second statement reads them.
+An intermediate result that fits the second-level cache is computed one image at a time, as by two kernels; a larger one
+is computed in rows, right before the second statement reads them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _PIXELS = frozenset(("mb", "od", "oh", "ow"))
 
 
 def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | None = None) -> Config:
-    """Return the configs of both statements, and the loop that computes the first: rows if ``by_rows``, else images.
-    By default, the size of the intermediate and the threads decide.
+    """Return the configs of both statements, and the loop at which the first is computed: rows if ``by_rows``,
+    otherwise images. By default, the size of the intermediate result and the threads decide.
     """
     stages = stages_of(problem)
     assert stages is not None
@@ -53,23 +53,23 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
         cache = (("g", share(two.g, second.size("g"), parts)),) if parts > 1 else ()
     passing = tuple(
         n for n in first.staged("stream") if n != statement(one).c.name
-    )  # the second stage reads the result at once
+    )  # the second stage reads the result immediately
     first = of_stage(first).changed(threads=threads, stream=passing)
     second = second.changed(cache=cache, threads=threads)
     return first.changed(at="oh" if by_rows else "mb", then=second)
 
 
 def of_stage(config: Config, *outermost: str) -> Config:
-    """Return ``config`` without a division of the reduction among threads, which no statement of a kernel of several
-    has, and with the loops ``outermost`` first in its order.
+    """Return ``config`` without a division of the reduction among threads, which kernels of several statements do not
+    support, and with the loops ``outermost`` first in its order.
     """
     order = (*outermost, *(n for n in config.order if n not in (*outermost, PART)))
     return config.changed(split=(), order=order)
 
 
 def with_unfused_pixels(config: Config) -> Config:
-    """Return the config with the innermost of the fused loops over images and pixels in place of each of them; the
-    others have no tile. Other loops stay fused.
+    """Return the config with each fused loop over images and pixels replaced by its innermost loop; the other pixel
+    loops have no tile. Other loops stay fused.
     """
     kept = tuple(pair for pair in config.fuse if not _PIXELS & {d for name in pair for d in fused_dims(config, name)})
     whole = set(starmap(fused_name, kept))

@@ -1,4 +1,4 @@
-"""Steps of a search that fuse two neighbouring loops of a config, or part two fused ones."""
+"""Steps of a search that fuse two adjacent loops of a config, or split a fused loop."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Sizes = tuple[tuple[str, int], ...]
 
 
 def neighbours_of(loops: Loops, lane: str) -> list[tuple[str, str]]:
-    """Return the neighbouring pairs of loops of one kind, each of several iterations, that may become one loop.
+    """Return the adjacent pairs of loops of one kind, each with several iterations, that may be fused.
 
-    The loop ``lane`` is the inner one of its pair, because vectors lie along the innermost dim.
+    The loop ``lane`` must be the inner loop of its pair, because vectors run along the innermost dim.
     """
     pairs = pairwise(loops.extents)
     several = (pair for pair in pairs if min(loops.extents[n] for n in pair) > 1)
@@ -29,7 +29,8 @@ def neighbours_of(loops: Loops, lane: str) -> list[tuple[str, str]]:
 def with_fused_pair(config: Config, pair: tuple[str, str], loops: Loops) -> Iterator[Changes]:
     """Yield the changes of ``config`` that fuse a ``pair`` of loops: at the place of either loop in the order.
 
-    The register tile is that of the inner loop, times that of the outer one where it has all iterations of the inner.
+    The register tile is the tile of the inner loop, times the tile of the outer loop if the former has all iterations
+    of the inner loop.
     """
     a, b = pair
     name, tile = fused_name(a, b), dict(config.tiles_at("register"))
@@ -51,10 +52,10 @@ def with_fused_pair(config: Config, pair: tuple[str, str], loops: Loops) -> Iter
 
 
 def with_split_pair(config: Config, pair: tuple[str, str], sizes: Mapping[str, int], lanes: int) -> Changes | None:
-    """Return the changes of ``config`` that make two loops of a fused one, or None if it is fused with a third one.
+    """Return the changes of ``config`` that split a fused loop into two, or None if it is fused with a third loop.
 
-    ``sizes`` are those of the dims. A register tile of whole inner loops becomes one of both; a smaller or an uneven
-    one becomes that of the inner loop, in vectors of ``lanes`` along the lanes.
+    ``sizes`` are the sizes of the dims. A register tile of whole inner loops becomes a tile of both loops; a smaller or
+    uneven tile becomes a tile of the inner loop, in vectors of ``lanes`` along the lanes.
     """
     a, b = pair
     name = fused_name(a, b)

@@ -1,7 +1,7 @@
 """The dimensions of the space of configs under which a copy engine brings the operands to shared memory.
 
-Their tiles are whole instructions of groups of warps, and their loops of rows and of terms are fused ones, so that few
-of the steps that other configs of a device have are legal for them.
+Their tiles are whole instructions of groups of warps, and their loops of rows and of terms are fused, so that few of
+the steps of other device configs are legal for them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from convsmith.tune.fusions import Sizes
 __all__ = ["HARDWARE_DIMENSIONS", "HardwarePoint", "hardware_point"]
 
 SLOTS = (1, 2, 3, 4, 6, 8)
-"""Steps whose copies are in shared memory at a time."""
+"""Numbers of steps whose copies are in shared memory at a time."""
 
 
 class HardwarePoint(NamedTuple):
     """A config whose operands a copy engine brings, with its loops by role and the instructions for its factors.
 
-    The instruction ``row`` is one of ``rows``, all of which read factors that lie as its own do.
+    The instruction ``row`` is one of ``rows``, which all read factors in the same layout.
     """
 
     config: Config
@@ -42,7 +42,7 @@ class HardwarePoint(NamedTuple):
     rows: tuple[Instruction, ...]
 
     def sized(self, row: Instruction, height: int, width: int, terms: int) -> Changes:
-        """Return the change to ``row`` with a tile of a group of about as many rows, columns and terms."""
+        """Return the change to ``row`` with a tile of a group of approximately the same rows, columns and terms."""
         (tall, wide), nest = row.result.shape, self.nest
         columns = _multiple(width, wide)
         group = {nest.rows: _multiple(height, tall), nest.columns: columns, nest.terms: _multiple(terms, row.terms)}
@@ -57,7 +57,7 @@ class HardwarePoint(NamedTuple):
 
 
 def hardware_point(problem: Problem, config: Config, machine: Machine) -> HardwarePoint:
-    """Return the facts of ``config``; ConfigError where its loops or its instruction are illegal."""
+    """Return the facts of ``config``; ConfigError if its loops or its instruction are illegal."""
     st: Statement = packed_statement(scheduled(problem, config.changed(split=()), machine), config, machine)
     loops, row = loops_after_fusing(st, config), hardware_row(st, config, machine)
     turned = [is_mn_major(row, n) for n in (1, 2)]
@@ -69,7 +69,7 @@ def hardware_point(problem: Problem, config: Config, machine: Machine) -> Hardwa
 
 
 def _instructions(at: HardwarePoint) -> Iterator[Changes]:
-    """Yield the instructions for the factors, with the group's tile in whole ones."""
+    """Yield the instructions for the factors, with the group's tile rounded to whole instructions."""
     for row in at.rows:
         yield at.sized(row, *at.tile)
 
@@ -105,7 +105,7 @@ def _orders(at: HardwarePoint) -> Iterator[Changes]:
 
 
 def _fusions(at: HardwarePoint) -> Iterator[Changes]:
-    """Yield rows, and terms, along each dim of their loop alone, and along all loops of their kind as one."""
+    """Yield loops of rows, and of terms, along a single dim, and along all dims of their kind fused."""
     for name in (at.nest.rows, at.nest.terms):
         dims, kind = at.loops.dims[name], at.loops.kinds[name]
         if len(dims) > 1:
@@ -122,8 +122,8 @@ def _fusions(at: HardwarePoint) -> Iterator[Changes]:
 def _with_loops(
     at: HardwarePoint, replaced: Sequence[str], loops: Mapping[str, Sequence[str]], name: str, tiled: str
 ) -> Changes:  # fmt: skip
-    """Return the change to ``loops``, each with its dims, in the place of those that are ``replaced``. The loop
-    ``tiled`` gets the tile of ``name``, and is the innermost of them.
+    """Return the change to ``loops``, each with its dims, in place of the ``replaced`` loops. The loop ``tiled`` gets
+    the tile of ``name``, and is the innermost of them.
     """
     c = at.config
     kept = [at.loops.dims[n] for n in at.loops.extents if n not in replaced]
@@ -138,7 +138,7 @@ def _with_loops(
 
 
 def _in_place(names: Sequence[str], replaced: Sequence[str], loops: Sequence[str], name: str) -> tuple[str, ...]:
-    """Return an order of loops with ``loops`` in the place of ``name``, without the others that are ``replaced``."""
+    """Return an order of loops with ``loops`` in place of ``name``, without the other ``replaced`` loops."""
     return tuple(x for n in names if n == name or n not in replaced for x in (loops if n == name else (n,)))
 
 
@@ -150,4 +150,4 @@ def _multiple(size: int, of: int) -> int:
 HARDWARE_DIMENSIONS: dict[str, Callable[[HardwarePoint], Iterator[Changes]]] = {
     "register": _instructions, "group": _groups, "step": _steps, "copies": _copies, "order": _orders, "fuse": _fusions,
 }  # fmt: skip
-"""The dimensions of these configs among those of a device, by name. Parts of a reduction are as for other configs."""
+"""The dimensions of these configs, among those of a device, by name. Parts of a reduction are as for other configs."""

@@ -20,11 +20,11 @@ from convsmith.tune.shipped import table, table_names
 __all__ = ["hints"]
 
 MAX_HINTS = 4
-"""Most hints for one search."""
+"""Maximum number of hints for one search."""
 
 
 def hints(problem: Problem, target: Machine, threads: int, database: Database) -> list[Config]:
-    """Return at most `MAX_HINTS` legal configs, those for the problem itself before those of its neighbours."""
+    """Return at most `MAX_HINTS` legal configs, configs for the problem itself before configs of its neighbours."""
     found: dict[Config, None] = {}
     for text in _texts(str(problem), target, database):
         config = transferred(text, problem, target, threads)

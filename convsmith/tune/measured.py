@@ -13,15 +13,15 @@ from convsmith.schedule.config import Config
 __all__ = ["DatabaseWarning", "Measured", "Status", "best_of", "sums_in_order"]
 
 DOUBT = 1.0
-"""Part of a ratio's quartiles that is doubted for one sample; for n samples, divided by the root of n."""
+"""Fraction of a ratio's quartiles that is doubted for one sample; for n samples it is divided by the root of n."""
 LEAST_SPREAD = 0.02
 """Least difference of quartiles that is assumed, relative to the ratio."""
 KEPT = 0.985
-"""Bound of a ratio above which the model's first choice stays: the difference may be noise."""
+"""Bound of a ratio above which the model's first choice stays, because the difference may be noise."""
 
 
 class DatabaseWarning(ConvsmithWarning):
-    """Measurements, or some of them, cannot be used. The model chooses configs."""
+    """Some measurements cannot be used, so the model chooses configs."""
 
 
 Status = Literal["ok", "refused", "wrong", "crashed", "stuck"]
@@ -29,12 +29,12 @@ Status = Literal["ok", "refused", "wrong", "crashed", "stuck"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A row: what became of ``problem`` under ``config`` on a machine, as made by a compiler.
+    """A row: the outcome for ``problem`` under ``config`` on a machine, with a version of the compiler.
 
     ``seconds`` is the median of a call, ``ratio`` the median of its quotient by the time of the model's first choice in
     the same rounds (below 1: faster), ``spread`` the difference of the quartiles of that ratio, relative to it,
-    ``rounds`` the number of samples. ``predicted`` are the model's cycles, 0 where it gives none. A row whose
-    ``status`` is not ok has no times; ``note`` says what happened.
+    ``rounds`` the number of samples. ``predicted`` are the model's cycles, 0 without an estimate. A row whose
+    ``status`` is not ok has no times; ``note`` describes what happened.
     """
 
     problem: str
@@ -59,12 +59,14 @@ class Measured:
 
     @property
     def bound(self) -> float:
-        """An upper bound of the ratio: few samples, or samples that differ, make a ratio worth less."""
+        """An upper bound of the ratio: few samples, or scattered samples, increase it."""
         return self.ratio * (1 + DOUBT * max(self.spread, LEAST_SPREAD) / float(max(self.rounds, 1) ** 0.5))
 
 
 def best_of(rows: Iterable[Measured]) -> Measured | None:
-    """Return the fastest of the rows that are ok, with the first choice's row unless another is surely faster."""
+    """Return the fastest of the rows that are ok, but the first choice's row unless another row is significantly
+    faster.
+    """
     good = [row for row in rows if row.status == "ok"]
     best = min(good, key=lambda row: row.bound, default=None)
     first = next((row for row in good if row.ratio == 1), None)

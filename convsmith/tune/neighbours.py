@@ -1,6 +1,6 @@
-"""Nearest problems of the same kind, whose best configs are hints for a problem that was never measured.
+"""Nearest problems of the same kind, whose best configs are hints for a problem without measurements.
 
-Problems of a kind differ in sizes alone: direction, data types, layouts, kernel, stride, attributes and whether there
+Problems of a kind differ only in sizes: direction, data types, layouts, kernel, stride, attributes and whether there
 are groups are the same. The distance of two is the sum of the distances of their sizes, each in powers of two. Problems
 are compared by their canonical lines, because a table is too long to parse its problems in each process.
 """
@@ -30,9 +30,9 @@ _SIZES = ("g", "mb", "ic", "oc", "id", "ih", "iw", "od", "oh", "ow")
 """Sizes in which problems of one kind may differ."""
 _TOKEN = re.compile(r"([a-z]+)(\d+)")
 SMALL = 4
-"""Size below which a size belongs to the kind."""
+"""Sizes below this one are part of the kind."""
 FARTHEST = 6.0
-"""Distance above which a problem is no neighbour."""
+"""Maximum distance of a problem that counts as a neighbour."""
 
 
 class Shape(NamedTuple):
@@ -57,7 +57,7 @@ def shape_of(line: str) -> Shape:
 
 
 def distance(one: str, other: str) -> float | None:
-    """Return the distance of two lines; None where their kinds differ."""
+    """Return the distance of two lines; None if their kinds differ."""
     a, b = shape_of(one), shape_of(other)
     if a.kind != b.kind or a.sizes.keys() != b.sizes.keys():
         return None

@@ -1,4 +1,4 @@
-"""Orders of the loops around a register tile, of which the one that moves least between memories is chosen."""
+"""Orders of the loops around a register tile, among which the one with the least traffic between memories is chosen."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from convsmith.schedule.loops import Loops
 from convsmith.tune.traffic import Traffic
 
 MIN_TRAFFIC_GAIN = 1.1
-"""Ratio of cycles of memory below which the order of loops stays, and pixels have no blocks."""
+"""Minimum ratio of memory cycles from which the order of loops changes, or pixels are blocked."""
 
 
 def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Config:
-    """Return ``config`` with the order of loops that moves clearly less than its own, where there is one.
+    """Return ``config`` with the order of loops that has clearly less traffic than its own, if there is one.
 
-    ``images`` is the loop over images, or nothing.
+    ``images`` is the loop over images, or empty.
     """
     least, chosen = traffic.cycles(loops, config) / MIN_TRAFFIC_GAIN, config
     for order in dict.fromkeys(orders(loops, config, images)):
@@ -29,9 +29,9 @@ def ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Conf
 
 
 def with_depth_within(loops: Loops, config: Config, images: str) -> Config | None:
-    """Return ``config`` with the outermost loop over pixels within the next one; None where there are no three of them.
+    """Return ``config`` with the outermost loop over pixels inside the next one; None unless there are three of them.
 
-    Then the rows of a register tile pass through all depths, whose planes share them, before the next rows.
+    The rows of a register tile then pass through all depths, whose planes share them, before the next rows.
     """
     pixels = [n for n in config.order if loops.kinds.get(n) == "m" and n != images]
     if len(pixels) < 3:

@@ -20,10 +20,10 @@ HASH_LETTERS = 12
 
 
 def machine_key(target: Machine | None = None) -> str:
-    """Return the name of this machine in rows of measurements of ``target``: that of its CPU, or that of the device.
+    """Return the name of this machine in rows of measurements of ``target``: the key of its CPU, or of the device.
 
     It begins with the preferred micro-architecture, so that rows that were measured under another one are not used.
-    UnsupportedError where there is no such device.
+    UnsupportedError if there is no such device.
     """
     if target is None or target.device is None:
         return f"{preferred().name}-{_cpu_hash()}"
@@ -40,7 +40,7 @@ def _cpu_hash() -> str:
 def machine_text(target: Machine | None = None) -> str:
     """Return the machine that runs kernels of ``target`` in words: the model of its CPU and its caches, or the device.
 
-    UnsupportedError where there is no such device.
+    UnsupportedError if there is no such device.
     """
     if target is not None and target.device is not None:
         return device_name(target.device.runtime)
@@ -49,9 +49,10 @@ def machine_text(target: Machine | None = None) -> str:
 
 
 def is_of_this_machine(machine: str, target: str) -> bool:
-    """Return whether ``machine``, the key in a row of measurements of ``target``, is this one or a device of it.
+    """Return whether ``machine``, the key in a row of measurements of ``target``, is this machine or one of its
+    devices.
 
-    An unknown target, or one whose device is absent, is of another machine.
+    An unknown target, or a target whose device is absent, belongs to another machine.
     """
     try:
         return machine == machine_key(known_target(target))

@@ -1,7 +1,7 @@
 """Models of gradients of the weights on fragments, whose factors are packed in each call.
 
-The terms of a fragment are pixels. They come from one row, or from the rows that one loop joins where no pixel is
-absent; zeros fill up the last instruction.
+The terms of a fragment are pixels. They come from one row, or from fused rows if no pixel is absent; the last
+instruction is padded with zeros.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from convsmith.tune.model import Model
 
 
 class GradientModel(Model):
-    """The facts of the candidates whose terms are those of the reduction loops ``pixels_joined``, the last ones.
+    """The facts of candidates whose terms are the innermost reduction loops, ``pixels_joined``.
 
-    The rows of a fragment are channels of the source, or those that the ``rows_joined``, taps of a row and channels,
-    make together.
+    The rows of a fragment are channels of the source, or the fused loops ``rows_joined``, taps of a row and channels.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class GradientModel(Model):
         return self.st.a.name, self.st.b.name
 
     def packing(self, view: View, config: Config) -> float:
-        """Return the cycles to pack a factor in each call: taps share the rows that they meet."""
+        """Return the cycles to pack a factor in each call; taps share the rows that they read."""
         cycles = super().packing(view, config)
         if view.name == self.st.a.name:
             for pair, rows in shared_taps(self.st, config).items():
@@ -56,15 +55,15 @@ class GradientModel(Model):
         return cycles
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
-        """Return the order of loops: taps of a row outermost, because each reads elements of its own, and taps that
-        share rows innermost; between them, the result's order in memory.
+        """Return the order of loops: taps of a row outermost, because each reads its own elements, and taps that share
+        rows innermost; the other loops are in between, in the result's order in memory.
         """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         taps = [d.name for d in self.st.of("m") if d.axis]
         return tuple(sorted(names, key=lambda n: (n in taps[:-1], n not in taps, -self.stride_of(n))))
 
     def complete(self, loops: Loops, config: Config) -> Config:
-        """Return ``config``: threads share the loops over the result."""
+        """Return ``config`` unchanged, because threads share the loops over the result."""
         return config
 
 
@@ -84,7 +83,7 @@ def gradient_models(problem: Problem, st: Statement, target: Machine) -> list[Gr
         terms = prod(sizes[name] for name in joined)
         row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
         for of_rows in (along[-1:], along) if sizes[along[0]] > 1 else (along[-1:],):
-            # Of few rows, most of each fragment would be empty.
+            # With few rows, most of each fragment would be empty.
             if terms > 1 and prod(sizes[name] for name in of_rows) >= row.rows // 2:
                 models.append(GradientModel(problem, st, target, ProductShape.of_row(row), joined, tuple(of_rows)))
     return models

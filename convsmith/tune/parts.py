@@ -14,7 +14,7 @@ from convsmith.statement.phases import phases
 from convsmith.statement.statement import Statement
 
 TILES_A_THREAD = 3
-"""Register tiles a thread that make a result large enough to be divided among threads."""
+"""Register tiles per thread from which a result is large enough to be divided among threads."""
 SHARES = 16
 """Register tiles, times parts of their sums, that any number of threads can share."""
 
@@ -22,10 +22,10 @@ SHARES = 16
 def parts_of_sums(
     problem: Problem, st: Statement, loops: Loops, config: Config, unit: ProductShape, target: Machine
 ) -> tuple[tuple[str, int], ...]:
-    """Return the reduction loop that threads share and the number of its parts; nothing where that does not pay.
+    """Return the reduction loop that threads share and the number of its parts; empty if that is not faster.
 
-    A gradient of weights has a part for each thread. The parts of other results, and so their bits, are the same for
-    any number of threads: enough for many threads, each of them long enough to be worth a thread.
+    A gradient of weights has a part for each thread. The parts of other results, and hence their bits, are the same for
+    any number of threads: enough for many threads, and each long enough to amortise a thread.
     """
     tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
     if not st.constant:
@@ -38,10 +38,10 @@ def parts_of_sums(
     sizes = {d.name: d.size for d in st.of("k")}
     terms, fused = dict(config.tiles_at("terms")), {n for pair in config.fuse for n in pair}
     by_pixel = phases(st) if config.phases else {}
-    tapped = {by_pixel[pixel].tap for pixel in config.phases}  # cut by their phases already
+    tapped = {by_pixel[pixel].tap for pixel in config.phases}  # its phases divide it already
     ways = [(1, st.reduce[-1])]
     for n in (n for n in st.reduce if n not in tapped):
-        # A fragment has no product for a residue class that no tap of a part meets.
+        # A fragment has no product for a residue class that no tap of a part reads.
         classes = st.residues.get(n, 1) if unit.rows > 1 else 1
         whole = sizes[n] if n in fused else max(config.size(n), classes)
         even = (p for p in range(1, most + 1) if not sizes[n] % (p * terms.get(n, 1)) and sizes[n] // p >= whole)

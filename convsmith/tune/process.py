@@ -20,11 +20,11 @@ REQUEST_SECONDS = 60.0
 """Seconds after which a request has failed: LLVM takes a second at most, a slow kernel some seconds."""
 WORKER = (sys.executable, "-P", "-m", "convsmith.tune.worker")
 _OWN = {"CONVSMITH_CACHE": "off", "CONVSMITH_DATABASE": "off", "CONVSMITH_VERBOSE": "", "CONVSMITH_DUMP": ""}
-"""Settings of a worker: candidates stay out of the cache of compiled kernels."""
+"""Settings of a worker, which keep candidates out of the cache of compiled kernels."""
 
 
 class WorkerDied(Exception):
-    """The worker died, or did not answer in time; `is_stuck` tells which."""
+    """The worker died, or did not answer in time (`is_stuck`)."""
 
     def __init__(self, message: str, is_stuck: bool) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class WorkerProcess:
         self._rest = b""
 
     def ask(self, **request: object) -> dict[str, Any]:
-        """Return the answer. WorkerDied: there is none, and the process is gone."""
+        """Return the answer. WorkerDied if there is none, and the process has been ended."""
         process = self._process or self._start()
         assert process.stdin is not None
         try:
@@ -88,7 +88,7 @@ class WorkerProcess:
         return self._process
 
     def _line(self, process: subprocess.Popen[bytes]) -> bytes | None:
-        """Return the next line of the worker's output; None where it ends, or none comes in time."""
+        """Return the next line of the worker's output; None if the output ends, or no line comes in time."""
         assert process.stdout is not None
         descriptor = process.stdout.fileno()
         while b"\n" not in self._rest:

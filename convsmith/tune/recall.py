@@ -1,7 +1,7 @@
-"""Configs that measurements have chosen: `compile` asks here before it asks the model.
+"""Configs that measurements have chosen: `compile` queries them before the model.
 
-Without a database, a question costs one look at the file system. A database that cannot be read causes one warning in
-a process, and counts as absent.
+Without a database, a query costs one check of the file system. An unreadable database causes one warning per process,
+and counts as absent.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = [
 
 _unusable: set[Path] = set()
 _refused: set[tuple[str, str]] = set()
-"""Problems and configs that rows have for them, but of which no kernel can be made."""
+"""Problems and configs of rows that make no kernel."""
 
 
 def database_path() -> Path | None:
-    """Return the file of the database that the settings name; None if there is to be none."""
+    """Return the file of the database that the settings name; None if the database is off."""
     choice = settings.database
     if choice == "off":
         return None
@@ -50,7 +50,7 @@ def _default_path(*_: str | None) -> Path:
 
 def recalled(problem: Problem, target: Machine, threads: int) -> Config | None:
     """Return the config that measurements on this machine, by this compiler, have chosen for a canonical problem; None
-    where there are none.
+    if there are no measurements.
     """
     count = threads if target.device is None else 1
     rows = [row for row in _rows(problem, target.name) if not (_refused and _is_refused(row, count))]
@@ -58,7 +58,7 @@ def recalled(problem: Problem, target: Machine, threads: int) -> Config | None:
 
 
 def refuse(problem: Problem, config: Config, error: ConvsmithError) -> None:
-    """Warn that no kernel of a canonical problem can be made of a recalled ``config``, and recall it no more."""
+    """Warn that a recalled ``config`` of a canonical problem makes no kernel, and do not recall it again."""
     _refused.add((str(problem), str(config)))
     warn(f"{database_path()}: a row for {problem} is not used: {config} makes no kernel: {error}", DatabaseWarning)
 
@@ -100,7 +100,7 @@ def _rows(problem: Problem, target: str) -> list[Measured]:
 
 
 def chosen(rows: Sequence[Measured], threads: int, keeps_bits: bool) -> Config | None:
-    """Return the best config of ``rows``, which are those of one problem, for a number of threads.
+    """Return the best config of ``rows``, the rows of one problem, for a number of threads.
 
     A problem that ``keeps_bits`` has the same bits for any number of threads. The rows of the fewest threads then
     decide how sums are computed, and the config serves a number of threads for which nothing was measured.

@@ -3,11 +3,11 @@
 The first rounds compare the model's best candidates and hints. Then each round compares the best config so far with
 configs one step away from it, the most promising of each dimension first. All configs of a round alternate, and times
 are compared within a round only, as ratios to the model's first choice. A ratio is the median of its samples; a config
-near the best is sampled again until its quartiles are close. The search ends when a round finds nothing better for
-`PATIENCE` rounds, or when its time is over.
+near the best is sampled again until its quartiles are close. The search ends after `PATIENCE` rounds without a better
+config, or when its time is over.
 
-Each config that was tried becomes a row of the database at once, those too that make no kernel, give a wrong result or
-kill the process. Rows that are there already are not measured again.
+Each config that was tried immediately becomes a row of the database, even if it makes no kernel, gives a wrong result
+or kills the process. Existing rows are not measured again.
 """
 
 from __future__ import annotations
@@ -34,40 +34,42 @@ from convsmith.tune.workers import Workers
 __all__ = ["Outcome", "compare", "search"]
 
 FIRST = 4
-"""Candidates of the model in the first round, beside its first choice."""
+"""Number of candidates of the model in the first round, besides its first choice."""
 CHALLENGERS = 6
-"""Configs of a later round, beside the best so far."""
+"""Number of configs of a later round, besides the best so far."""
 PATIENCE = 3
-"""Rounds without a better config after which a search ends."""
+"""Number of rounds without a better config after which a search ends."""
 FEW_SAMPLES = 3
-"""Samples of a config that is far from the best in each of them."""
+"""Number of samples of a config that is far from the best in each of them."""
 SAMPLES = 5
-"""Samples of a config whose ratio is not far from the best."""
+"""Number of samples of a config whose ratio is not far from the best."""
 MOST_SAMPLES = 15
-"""Samples after which a config whose quartiles stay apart is taken as it is."""
+"""Number of samples after which a config is accepted although its quartiles are far apart."""
 FINAL_SAMPLES = 9
-"""Samples of the best config, beside the first choice, at the end."""
+"""Number of samples of the best config, besides the first choice, at the end."""
 FINALISTS = 4
-"""Most configs that get as many samples at the end, one after the other, while an unproven one looks best."""
+"""Maximum number of configs that get this many samples at the end, one after the other, while an unproven config looks
+best.
+"""
 HINTS = 3
-"""Most configs of earlier searches that are measured again."""
+"""Maximum number of configs of earlier searches that are measured again."""
 FAR = 1.15
 """Ratio to the best of a config's best sample above which it is not sampled again."""
 BOUND = 0.04
 """Difference of a ratio's quartiles, relative to the ratio, above which it is sampled again."""
 BETTER = 0.99
-"""Ratio to the best so far below which a config is better."""
+"""Maximum ratio to the best so far at which a config counts as better."""
 LOST_STEP_RATIO = 1.03
-"""Ratio to the best so far above which a step along a dimension counts as lost."""
+"""Minimum ratio to the best so far at which a step along a dimension counts as lost."""
 BEYOND = 1.8
-"""Ratio of the cycles that the model expects to those of the best so far above which a config is not tried."""
+"""Ratio of the expected cycles to those of the best so far above which a config is not tried."""
 
 
 @dataclass
 class Outcome:
-    """The result of a search: the row of the best config, and what was tried.
+    """The result of a search: the row of the best config, and counts.
 
-    ``tried`` counts the configs by status, ``refused`` those that were never compiled by the code of their error.
+    ``tried`` counts configs by status, ``refused`` counts configs that were never compiled, by the code of their error.
     """
 
     problem: Problem
@@ -108,8 +110,8 @@ def search(
 ) -> Outcome:  # fmt: skip
     """Search for at most about ``seconds``, and return the outcome; ``hints`` are tried in the first round.
 
-    It ends sooner after ``patience`` rounds without a better config. ``tell`` is given the state of the search as text.
-    With 0 seconds nothing is measured.
+    It ends sooner after ``patience`` rounds without a better config. ``tell`` receives the state of the search as text.
+    With 0 seconds, no config is measured.
     """
     start = time.perf_counter()
     with interning():
@@ -124,7 +126,7 @@ def compare(
     problem: Problem, target: Machine, threads: int, configs: Sequence[Config], database: Database,
     workers: Workers,
 ) -> None:  # fmt: skip
-    """Measure ``configs`` beside the model's first choice, and write their rows."""
+    """Measure ``configs`` alongside the model's first choice, and write their rows."""
     with interning():
         race = _Race(problem, target, threads, float("inf"), database, workers, lambda text: None)
         if race.make(race.reference):
@@ -132,7 +134,7 @@ def compare(
 
 
 class _Race:
-    """The state of a search: the candidates that are ready in the worker, and the configs that were seen."""
+    """The state of a search: the candidates that are ready in the worker, and the configs seen so far."""
 
     def __init__(
         self, problem: Problem, target: Machine, threads: int, end: float, database: Database, workers: Workers,
@@ -160,7 +162,7 @@ class _Race:
         return time.perf_counter() >= self.end
 
     def run(self, hints: Sequence[Config], patience: int) -> str:
-        """Search, and return why it ended."""
+        """Search, and return the reason why the search ended."""
         known = self.known()
         if not self.make(self.reference):
             return "the model's first choice fails"
@@ -180,7 +182,7 @@ class _Race:
 
     # -- proposals
     def known(self) -> list[Config]:
-        """Return the best configs that the database has from earlier searches; exclude those that failed."""
+        """Return the best configs that the database has from earlier searches; configs that failed are excluded."""
         rows = self.database.rows(**{**self.origin, "threads": ANY})
         self.seen |= {Config.parse(row.config) for row in rows if row.status != "ok"}
         good = [row for row in rows if row.status == "ok"]
@@ -193,7 +195,7 @@ class _Race:
         return own[:HINTS]
 
     def varied(self) -> list[Config]:
-        """Return the model's candidates, the best of two kinds and other tiles of the first one before others."""
+        """Return the model's candidates; the best of two kinds and other tiles of the first one come first."""
         kinds: dict[object, list[Config]] = {}
         for c in self.space.seeds:
             kinds.setdefault(
@@ -204,9 +206,11 @@ class _Race:
         return [*heads[:2], *others[:2], *heads[2:3], *others[2:], *heads[3:]]
 
     def near(self, best: _Candidate) -> list[Config]:
-        """Return the configs of the next round: of each dimension in turn, those that the model expects to be fastest.
+        """Return the configs of the next round: from each dimension in turn, the configs that the model expects to be
+        fastest.
 
-        Dimensions along which the last steps led nowhere come last, and those with fewer steps before others.
+        Dimensions along which the last steps were not faster come last; among the others, dimensions with fewer steps
+        come first.
         """
         chosen: dict[Config, str] = {}
         queues = {dimension: self.promising(best, dimension) for dimension in self.space.dimensions}
@@ -233,7 +237,7 @@ class _Race:
         return (c for _, _, c in sorted(scored) if self.is_legal(c))
 
     def is_legal(self, config: Config) -> bool:
-        """Return whether ``config`` makes a kernel, on this number of threads, with the sums that others have."""
+        """Return whether ``config`` makes a kernel, for this number of threads and with the required order of sums."""
         if config.threads != self.threads or config.target != self.target.name:
             return False
         if self.required_order is not None and sums_in_order(config) != self.required_order:
@@ -242,12 +246,12 @@ class _Race:
 
     # -- measurements
     def round(self, best: _Candidate, configs: Sequence[Config]) -> _Candidate:
-        """Measure ``configs`` beside the best so far, and return the best of all."""
+        """Measure ``configs`` alongside the best so far, and return the best of all."""
         candidates = [self.candidate(config) for config in configs]
         self.compile(candidates)
         racers = [candidate for candidate in candidates if candidate.artifact is not None and self.make(candidate)]
         self.sample([best, *racers], FEW_SAMPLES)
-        # Other processes make samples slower, and never faster.
+        # Other processes make samples slower, never faster.
         close = [c for c in racers if c.ratios and min(c.ratios) <= best.ratio * FAR]
         while again := [c for c in close if self.needs_samples(c)]:
             self.sample([best, *again], 1)
@@ -264,14 +268,15 @@ class _Race:
         return winner
 
     def needs_samples(self, candidate: _Candidate) -> bool:
-        """Return whether to sample a candidate near the best again; what was compiled gets its samples in any case."""
+        """Return whether to sample a candidate near the best again; compiled candidates get their samples in any case.
+        """
         count = len(candidate.ratios)
         return count < SAMPLES or (count < MOST_SAMPLES and candidate.width > BOUND and not self.is_over)
 
     def final(self, winner: _Candidate) -> None:
         """Compare the best configs with the first choice once more, until the best one has enough samples.
 
-        The ``winner`` of the last round is compared too, which few and scattered samples may not have proven.
+        The ``winner`` of the last round is compared too, because it may rest on few and scattered samples.
         """
         if winner is not self.reference and len(winner.ratios) < FINAL_SAMPLES:
             self.sample([winner], FINAL_SAMPLES)
@@ -323,7 +328,9 @@ class _Race:
         return True
 
     def sample(self, racers: Sequence[_Candidate], rounds: int) -> None:
-        """Sample the reference and the racers ``rounds`` times, side by side; one that ends the worker is left out."""
+        """Sample the reference and the racers ``rounds`` times, in alternation; a racer that ends the worker is
+        dropped.
+        """
         for turn in range(rounds):
             seconds: dict[int, float] = {}
             order = [self.reference, *(c for c in racers if c is not self.reference)]

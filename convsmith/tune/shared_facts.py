@@ -60,7 +60,7 @@ class SharedFacts:
         """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
 
     def along_rows(self, pixel: str) -> bool:
-        """Return whether vectors of pixels lie along rows of a result and of a source, which may have borders or a
+        """Return whether vectors of pixels run along rows of a result and of a source, which may have borders or a
         stride.
         """
         if not self.st.constant or self.phases or self.dims[pixel] != (pixel,) or self.stride_of(pixel) != 1:
@@ -72,8 +72,8 @@ class SharedFacts:
         return not self.bordered(pixel) or not (self.st.shifted or self.st.a.requantised is not None or self.st.sizes)
 
     def row_step(self, pixel: str) -> int:
-        """Return the elements of the source between neighbouring pixels, of one residue class where a stride must
-        divide them.
+        """Return the elements of the source between adjacent pixels; with a stride that must divide them, of one
+        residue class.
         """
         return self.moved(pixel, self.classes.get(pixel, 1)) - self.moved(pixel, 0)
 
@@ -83,7 +83,7 @@ class SharedFacts:
 
     @cached_property
     def strided_access(self) -> bool:
-        """Whether each channel of a pixel lies on another line of memory, and pixels have one tap."""
+        """Whether each channel of a pixel is on another cache line, and pixels have one tap."""
         apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line
         return self.st.constant and self.reads_once() and self.sizes[self.k] > 1 and apart and not self.phases
 
@@ -123,7 +123,7 @@ class SharedFacts:
     def evicts(self, loops: Loops, tile: dict[str, int]) -> bool:
         """Return whether the pixels under the windows of a register tile evict each other from the first-level cache.
 
-        Then no tap finds there what another tap has read.
+        Then no tap finds elements there that another tap has read.
         """
         steps: dict[str, int] = {}
         reach: dict[str, int] = {}
@@ -138,8 +138,8 @@ class SharedFacts:
         return not within or self._ways(lines) > self.target.l1.ways
 
     def _ways(self, lines: tuple[tuple[int, int], ...]) -> int:
-        """Return the maximum number of elements that fall into one set of the first-level cache, of as many elements
-        along each axis, and a step between them.
+        """Return the maximum number of elements that fall into one set of the first-level cache, given the number of
+        elements and the step along each axis.
         """
         if lines not in self._most:
             line, way, places = self.target.l1.line, self.target.l1.way, [0]
@@ -149,8 +149,8 @@ class SharedFacts:
         return self._most[lines]
 
     def turns_pages(self, lane: str) -> bool:
-        """Return whether lanes along pixels write a result that exceeds the caches and has each channel on pages of its
-        own.
+        """Return whether lanes along pixels write a result that exceeds the caches, each channel of which is on its own
+        pages.
         """
         along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
         pixels = self.st.constant and along and self.stride_of(lane) == 1
@@ -159,9 +159,10 @@ class SharedFacts:
         return far and self.target.costs.page_turn > 0 and self.stride_of(self.n) * size >= self.target.costs.page
 
     def transposed(self, lane: str, tile: dict[str, int], most: int) -> int:
-        """Return the neighbours of the result that are written as a vector, where tiles are transposed; or 0.
+        """Return the number of contiguous elements of the result that are written as a vector if tiles are transposed;
+        otherwise 0.
 
-        A tile has ``most`` at most.
+        A tile has at most ``most`` elements.
         """
         key = (lane, *tile)
         if key not in self._neighbours:
@@ -183,25 +184,27 @@ class SharedFacts:
         return sum(prod(v.layout.shape) for v in images) * self.bytes
 
     def reduction_classes(self) -> int:
-        """Return the number of residue classes of reduction loops, one of which meets each class of the result."""
+        """Return the number of residue classes of reduction loops; each class of the result reads one of them."""
         return prod(m for name, m in self.classes.items() if name in self.st.reduce)
 
     def of_single_taps(self) -> int:
-        """Return the residue classes of the result along axes with one tap, of which all but one are zero."""
+        """Return the residue classes of the result along axes with one tap; all but one of them are zero."""
         single = {d.axis for d in self.st.of("k") if d.axis and d.size == 1}
         return prod(self.classes.get(d.name, 1) for d in self.st.of("m") if d.axis in single)
 
     def pixels_first(self) -> bool:
-        """Return whether caches keep all weights, to be read again for each tile of pixels, or prefetches hide that
-        they come from the second-level cache.
+        """Return whether caches keep all weights, which are read again for each tile of pixels, or prefetches hide the
+        latency of the second-level cache.
         """
         groups, cost = self.sizes.get(self.batch, 1), self.target.costs
-        share = cost.weights_kept * (2 if self.classes else 1)  # the result then takes most of the time
+        share = cost.weights_kept * (2 if self.classes else 1)  # the result then dominates the time
         size = groups * prod(d.size for d in self.st.of("n")) * self.terms * self.bytes
         return size <= share or (cost.prefetches(size) and size <= self.target.l2.bytes)
 
     def stride_of(self, loop: str) -> int:
-        """Return the elements of the result between neighbours along a loop; a fused loop's innermost dim counts."""
+        """Return the elements of the result between adjacent iterations of a loop; for a fused loop, of its innermost
+        dim.
+        """
         return self.dst.get(Var(self.dims[loop][-1]), 1)
 
     def moved(self, loop: str, by: int) -> int:

@@ -1,7 +1,7 @@
-"""Tables of measured configs that come with the package: one file for each micro-architecture that was at hand.
+"""Tables of measured configs that come with the package: one file for each measured micro-architecture.
 
-A row is a problem, the model's first choice when it was measured, a faster config, and the ratio of their times. It
-holds as long as the model still makes that choice: what it chooses after a change was never compared with the config.
+A row is a problem, the model's first choice when it was measured, a faster config, and the ratio of their times. It is
+valid as long as the model still makes that choice, since other choices were never compared with the config.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def table(name: str) -> MeasuredTable | None:
 
 
 def _decoded(content: bytes) -> MeasuredTable:
-    """Return the table that a file holds; ValueError says what of it is illegal."""
+    """Return the table that a file holds; ValueError describes an illegal entry."""
     made: Any = json.loads(content)
     if type(made) is not dict or made.get("schema") != SCHEMA:
         raise ValueError(f"it is no table of schema {SCHEMA}")
@@ -73,7 +73,7 @@ def _decoded(content: bytes) -> MeasuredTable:
 
 def faster(problem: Problem, first: Config) -> Config:
     """Return the config that is faster than ``first``, the model's choice for one thread, on this micro-architecture;
-    ``first`` itself where nothing is known, or if the config of the row is illegal, which costs a warning.
+    ``first`` itself if the table has no row for it, or if the config of the row is illegal, which causes a warning.
     """
     table = own_table()
     row = table.configs.get((str(problem), str(first))) if table is not None else None
@@ -86,7 +86,7 @@ def faster(problem: Problem, first: Config) -> Config:
 
 
 def refuse(problem: Problem, why: object) -> None:
-    """Warn that the table's row for ``problem`` is not used, and use it no more."""
+    """Warn that the table's row for ``problem`` is illegal, and do not use it again."""
     if (made := own_table()) is not None:
         for question in [q for q in made.configs if q[0] == str(problem)]:
             del made.configs[question]

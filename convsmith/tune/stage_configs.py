@@ -20,18 +20,18 @@ from convsmith.tune.expected import expected_terms
 from convsmith.tune.fused import of_stage, with_unfused_pixels
 
 ROW_MEMORY_DIVISOR = 2
-"""Reciprocal of the fraction of a memory that the rows between fused stages may fill."""
+"""Rows between fused stages may fill the memory divided by this number."""
 
 
 class StageConfigs:
     """Default configs of stages for ``machine``, whole or row by row.
 
-    The choice of the stages to fuse asks for a config several times, and the ranking of candidates takes most of the
-    time of a choice: each is made once.
+    The choice of the stages to fuse needs a config several times, and ranking candidates takes most of the time of a
+    choice, so each config is cached.
     """
 
     def __init__(self, machine: Machine) -> None:
-        # A call that passes packed weights of stages has no other kernel for weights beyond a limit.
+        # A call with packed weights of stages has no fallback kernel for weights beyond a limit.
         unlimited = tuple(row for row in machine.instructions if not row.limit)
         if len(unlimited) < len(machine.instructions):
             machine = replace(machine, instructions=unlimited)
@@ -44,7 +44,7 @@ class StageConfigs:
     def whole(self, problem: Problem, threads: int, fragments: bool = True) -> Config:
         """Return the default config of ``problem``; unless ``fragments``, it has no instructions on fragments."""
         if self._has_fragments and not _is_depthwise(problem):
-            # A default config without them is the same on a machine that has them.
+            # A default config without fragments is the same on a machine that has them.
             if fragments or (problem, threads, True) in self._found:
                 config = self._made(problem, threads, True)
                 if fragments or not self._uses_fragments(config):
@@ -69,10 +69,10 @@ class StageConfigs:
         return has_windows and problem.accuracy != "strict" and bool(self.whole(problem, 1).tiles_at("winograd"))
 
     def by_rows(self, problem: Problem, near: bool, rows: int = 1) -> Config:
-        """Return the config of a stage that computes a few ``rows`` at a time: the default one of a stage alone where
-        ``rows`` are divided into its register tiles of several, else that of a problem of one row.
+        """Return the config of a stage that computes a few ``rows`` at a time: the default config of the stage alone if
+        its register tiles have several rows that divide ``rows``, otherwise the default config of a problem of one row.
 
-        A stage that is ``near`` reads rows of a circular buffer.
+        A ``near`` stage reads rows of a circular buffer.
         """
         # Fragments read copies of windows of pixels.
         config = with_unfused_pixels(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
@@ -80,7 +80,7 @@ class StageConfigs:
         return of_stage(config, "mb", "oh").changed(realise=realise, hold=())
 
     def _chosen_for(self, problem: Problem, rows: int) -> Conv:
-        """Return the problem whose default config is that of a stage that computes a few ``rows`` at a time."""
+        """Return the problem whose default config is used for a stage that computes ``rows`` rows at a time."""
         assert isinstance(problem, Conv)
         tile = self.rows_of_tile(problem) if rows > 1 else 1
         return row_of(problem) if tile == 1 or rows % tile else problem
@@ -97,7 +97,7 @@ class StageConfigs:
 
     def rows_of_tile(self, problem: Conv) -> int:
         """Return the rows of the register tile of the default config of the whole ``problem`` if its groups have one
-        channel, whose windows share nothing but what they read; else one.
+        channel, whose windows share only the source; otherwise 1.
         """
         return self.whole(problem, 1).size("oh") if _is_depthwise(problem) and problem.keff[-2] > 1 else 1
 
@@ -110,16 +110,16 @@ class StageConfigs:
     def computes_rows(self, problem: Conv, near: bool) -> bool:
         """Return whether a stage of a fused kernel can compute ``problem`` row by row.
 
-        A stage that is ``near`` reads rows of a circular buffer, where no sums of entries are.
+        A ``near`` stage reads rows of a circular buffer, for which sums of entries are not available.
         """
         st = scheduled(problem, self.by_rows(problem, near, self.rows_of_tile(problem)), self.machine)
         return not near or all(view.adds == st.b.name for view in st.sums)
 
 
 def unfused(problem: Problem, config: Config, machine: Machine, reads_another: bool) -> Config:
-    """Return ``config``, that of ``problem`` alone, for a stage of a chain that is fused with none.
+    """Return ``config``, the config of ``problem`` alone, for a stage of a chain that is not fused.
 
-    Operands are packed before the first stage runs, so that the result of another that it reads is not packed.
+    Operands are packed before the first stage runs, so the result of another stage cannot be packed.
     """
     own = of_stage(config)
     source = scheduled_statement(problem, own, machine).a.name if reads_another else ""
@@ -127,7 +127,7 @@ def unfused(problem: Problem, config: Config, machine: Machine, reads_another: b
 
 
 def _is_depthwise(problem: Problem) -> bool:
-    """Return whether each channel of the source is a group, for which no fragments and no transforms are."""
+    """Return whether each channel of the source is a group, which excludes fragments and transforms."""
     return isinstance(problem, Conv) and problem.g == problem.ic > 1
 
 
@@ -142,9 +142,9 @@ def row_of(problem: Conv) -> Conv:
 def rows_at_once(problems: Sequence[Problem], configs: StageConfigs, parts: int) -> int:
     """Return the rows of the result of fused stages that a kernel computes at once; threads share it in ``parts``.
 
-    Windows read fewer elements where a register tile has several rows. So the kernel computes as many rows as the tile
-    of a stage alone has, unless the rows between the stages then fill too much of their memory, or a part has no
-    more rows.
+    Windows read fewer elements where a register tile has several rows. So the kernel computes as many rows as the
+    register tile of a separate stage has, unless the rows between the stages then fill too much of their memory, or a
+    part has fewer rows.
     """
     apart_by, most = 1, 1
     for problem in reversed(problems):
@@ -158,7 +158,9 @@ def rows_at_once(problems: Sequence[Problem], configs: StageConfigs, parts: int)
 
 
 def _rows_read(problems: Sequence[Problem], rows: int) -> Iterator[tuple[Conv, int]]:
-    """Yield the fused stages but the last, each with the rows that are read of it for ``rows`` of the last one."""
+    """Yield the fused stages except the last, each with the number of its rows that ``rows`` rows of the last stage
+    require.
+    """
     for one, two in reversed(list(pairwise(problems))):
         assert isinstance(one, Conv) and isinstance(two, Conv)
         yield one, (rows - 1) * two.s[-2] + two.keff[-2]

@@ -1,8 +1,8 @@
 """The space of configs of several stages, a chain or a convolution with a fused depthwise one, as data.
 
-Its first dimensions are those of the stages together: which neighbours are fused, how many rows a kernel computes at
-once, whether rows that two steps read are kept, and in which tiles channels are computed. The others are those of one
-statement, for each stage in turn.
+Its first dimensions concern the stages together: which neighbours are fused, how many rows a kernel computes at once,
+whether rows that two steps read are kept, and the tiles of channels. The other dimensions are those of one statement,
+for each stage in turn.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from convsmith.tune.steps import ConfigSteps
 __all__ = ["MOST_JOINTS", "StagesSpace"]
 
 MOST_JOINTS = 6
-"""Maximum number of pairs of neighbours of which every choice of fused ones is a seed; choices double with each pair.
+"""Maximum number of joints for which every combination of fused joints is a seed; the number of combinations doubles
+with each joint.
 """
 
 
 class StagesSpace(ConfigSpace):
     """The configs of ``problem``, several stages, on ``target``, a CPU, for a number of threads.
 
-    The seeds fuse any of the neighbours, the default choice first; in a chain of more than `MOST_JOINTS` pairs, they
-    fuse all, one pair, or none. A stage's step changes its config alone; a step along ``joint`` or ``rows`` replaces
-    the configs of the stages that it joins or parts by default ones.
+    The seeds are the combinations of fused neighbours, the default choice first; with more than `MOST_JOINTS` joints,
+    they fuse all joints, a single one, or none. A step of a stage changes only its config; a step along ``joint`` or
+    ``rows`` replaces the configs of the stages that it fuses or separates by default ones.
     """
 
     def __init__(self, problem: Problem, target: Machine, threads: int) -> None:
@@ -60,7 +61,7 @@ class StagesSpace(ConfigSpace):
         return (*self._together, *DIMENSIONS)
 
     def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
-        """Yield changes of the whole config. A stage without such a dimension has no steps along it."""
+        """Yield changes of the whole config. A stage without a dimension has no steps along it."""
         if dimension in self._together:
             found = self._together[dimension](config)
         else:
@@ -71,12 +72,12 @@ class StagesSpace(ConfigSpace):
         plan(self.problem, config, self.target)
 
     def cycles(self, config: Config) -> float:
-        """Return the sum of the cycles of the stages, each as if it were alone."""
+        """Return the sum of the cycles of the stages, each modelled separately."""
         own = config.stages
         return sum(steps.cycles(c) for steps, c in zip(self._steps, own)) if len(own) == len(self._steps) else 0.0
 
     def _every_choice(self) -> Iterator[Config]:
-        """Yield the default configs of the stages with any of the neighbours fused."""
+        """Yield the default configs of the stages for every combination of fused neighbours."""
         if self._is_near:
             yield from (self._by_rows(way) for way in (True, False))
             return
@@ -85,7 +86,7 @@ class StagesSpace(ConfigSpace):
                 yield from self._default(ways)
 
     def _ways_of_seeds(self) -> Iterator[Sequence[bool]]:
-        """Yield, for each seed, whether a stage is fused with the next one: every such choice, or some of them."""
+        """Yield, for each seed, whether each stage is fused with the next one: all combinations, or some of them."""
         joints = range(len(self._stages) - 1)
         if len(joints) <= MOST_JOINTS:
             yield from product((True, False), repeat=len(joints))
@@ -128,8 +129,8 @@ class StagesSpace(ConfigSpace):
                 rows *= 2
 
     def _default(self, ways: Sequence[bool], rows: Mapping[int, int] | None = None) -> Iterator[Config]:
-        """Yield the default configs of the stages of a chain that are fused in these ``ways``; none where stages cannot
-        be, which counts as refused.
+        """Yield the default configs of the stages of a chain that are fused in these ``ways``; empty if stages cannot
+        be fused, which counts as refused.
         """
         try:
             yield config_of(self._stages, self._configs, self._threads, ways, rows)
@@ -137,7 +138,7 @@ class StagesSpace(ConfigSpace):
             self.refused[error.code] += 1
 
     def _halos(self, config: Config) -> Iterator[Config]:
-        """Yield configs in which the rows of one fused stage are kept, or computed again."""
+        """Yield configs in which the rows of one fused stage are kept, or recomputed."""
         places = _places(config)
         for n, (at, kept) in enumerate(places):
             if at:
@@ -145,7 +146,7 @@ class StagesSpace(ConfigSpace):
                 yield _chain(config.stages, [*places[:n], (at, halo), *places[n + 1 :]])
 
     def _channels(self, config: Config) -> Iterator[Config]:
-        """Yield configs of a chain in which the channels of two fused stages are in tiles around those of rows."""
+        """Yield configs of a chain with tiles of channels around tiles of rows in two fused stages."""
         stages, places, ways = config.stages, _places(config), (False, *_ways(config), False)
         rows = [link.place[1] or 1 for link in links(config)]
         for n, (one, two) in enumerate(pairwise(self._stages.problems)):
@@ -165,12 +166,13 @@ class StagesSpace(ConfigSpace):
 
 
 def _places(config: Config) -> list[tuple[str, str]]:
-    """Return, for each stage, the loop at which its rows are computed and what becomes of rows that two steps read."""
+    """Return, for each stage, the loop at which its rows are computed, and whether rows that two steps read are kept.
+    """
     return [(link.at, link.halo) for link in links(config)]
 
 
 def _ways(config: Config) -> list[bool]:
-    """Return, for each stage but the last, whether it is fused with the next one."""
+    """Return, for each stage except the last, whether it is fused with the next one."""
     return [bool(at) for at, _ in _places(config)[:-1]]
 
 

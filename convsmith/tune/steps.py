@@ -31,7 +31,8 @@ __all__ = ["ConfigSteps"]
 class ConfigSteps:
     """Steps between configs of ``problem``, one statement, on ``target``.
 
-    ``refused`` counts the register tiles that registers do not hold, and the loops whose elements do not lie evenly.
+    ``refused`` counts the register tiles that do not fit the registers, and the pairs of loops without constant
+    strides.
     """
 
     def __init__(self, problem: Problem, target: Machine, refused: Counter[str]) -> None:
@@ -42,7 +43,7 @@ class ConfigSteps:
         self._known_pairs: dict[object, tuple[tuple[str, str], ...]] = {}
 
     def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
-        """Return the changes of ``config`` along a dimension; none for a config whose loops are illegal."""
+        """Return the changes of ``config`` along a dimension; empty for a config whose loops are illegal."""
         at = self.point(config)
         return () if at is None else DIMENSIONS[dimension](at)
 
@@ -67,12 +68,12 @@ class ConfigSteps:
         return model.cycles(loops, with_lanes(config, model, loops))
 
     def fits(self, config: Config) -> bool:
-        """Return whether the registers hold the register tile of ``config``."""
+        """Return whether the register tile of ``config`` fits the registers."""
         at = self.point(config)
         return at is None or registers(at.loops, config, at.target, at.unit, at.filled).fit
 
     def point(self, config: Config) -> Point | None:
-        """Return the facts of ``config``; None where its loops or its instruction are illegal."""
+        """Return the facts of ``config``; None if its loops or its instruction are illegal."""
         key = (
             config.target,
             config.lane,
@@ -109,7 +110,7 @@ class ConfigSteps:
         )  # fmt: skip
 
     def _tiles(self, config: Config, loops: Loops, unit: ProductShape, filled: int) -> tuple[Tile, ...]:
-        """Return the register tiles that the registers hold; the others count as refused."""
+        """Return the register tiles that fit the registers; the other tiles count as refused."""
         key = (config.lane, tuple(loops.extents.items()), unit, config.tiles_at("terms"))
         if key not in self._known_tiles:
             room = register_file(self.target, unit).count
@@ -126,7 +127,7 @@ class ConfigSteps:
         return self._known_tiles[key]
 
     def _pairs(self, config: Config, st: Statement, loops: Loops) -> tuple[tuple[str, str], ...]:
-        """Return the neighbouring loops whose elements lie evenly in memory; the other pairs count as refused."""
+        """Return the adjacent loops with constant strides in memory; other pairs count as refused."""
         key = (config.lane, config.fuse, config.realise)
         if key not in self._known_pairs:
             pairs = neighbours_of(loops, config.lane)
@@ -140,13 +141,13 @@ class ConfigSteps:
 def _is_even(st: Statement, loops: Loops, pair: tuple[str, str], is_copied: bool) -> bool:
     """Return whether a step of the outer loop of ``pair`` is one past the end of the inner one in source and result.
 
-    Elements that may be absent, at borders, are at the end of every row: they make loops uneven, but for a source that
+    Elements that may be absent, at borders, are at the end of every row: they make loops uneven, unless the source
     ``is_copied`` with its borders.
     """
     outer, inner = loops.dims[pair[0]][-1], loops.dims[pair[1]][0]
     sizes = {d.name: d.size for d in st.dims}
     if not {outer, inner} <= sizes.keys():
-        return False  # a loop over residue classes steps through no dim of the statement
+        return False  # a loop over residue classes does not step through a dim of the statement
     extent = sizes[inner]
     if not is_copied and {Var(outer), Var(inner)} & set(variables_of(st.a.mask)):
         return False

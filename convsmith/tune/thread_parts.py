@@ -1,9 +1,9 @@
-"""The part of a nest that each thread computes: pixels that are neighbours in memory, or channels of all pixels.
+"""The part of a nest that each thread computes: pixels that are contiguous in memory, or channels of all pixels.
 
-Threads divide the outermost loops of a nest. Where channels are outermost and the result is channels-last, pieces of
-each pixel belong to different threads: cores fetch lines from each other that they only pass by, in this nest and in
-the next one, which reads its result. A cache tile of pixels around all other loops gives each thread pixels of its own,
-and the threads of the next nest read those that the same core has written. Each core then reads all weights.
+Threads divide the outermost loops of a nest. If channels are outermost and the result is channels last, pieces of each
+pixel belong to different threads: cores exchange cache lines that they share with other threads, in this nest and in
+the next one, which reads its result. A cache tile of pixels around all other loops gives each thread its own pixels,
+and the threads of the next nest read pixels that the same core has written. Each core then reads all weights.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.statement import View, view_steps
 
 MIN_PARTS_GAIN = 1.5
-"""Ratio of the cycles that pixels of its own save a thread to those that they cost, up to which its part stays."""
+"""Minimum ratio of the cycles that a thread saves to the cycles that they cost, from which its part consists of its own
+pixels.
+"""
 
 
 class Division(NamedTuple):
-    """The division of a nest among threads: whether each has neighbouring pixels, and the fraction of the largest part.
+    """The division of a nest among threads: whether each thread has adjacent pixels, and the fraction of the largest
+    part.
     """
 
     own_pixels: bool
@@ -53,8 +56,8 @@ def division(problem: Problem, config: Config, machine: Machine) -> Division:
 
 
 def split_pixels_by_thread(problem: Problem, config: Config, machine: Machine, cycles: float) -> Config:
-    """Return ``config``, which takes ``cycles`` on one thread, with neighbouring pixels for each thread, where its
-    threads are then expected to end sooner: cores exchange fewer lines, or more threads have work.
+    """Return ``config``, which takes ``cycles`` on one thread, with adjacent pixels for each thread, if its threads are
+    then expected to end sooner: cores exchange fewer lines, or more threads have work.
     """
     threads, costs = config.threads, machine.costs
     is_whole = (
@@ -89,9 +92,9 @@ def _largest(tiles: list[int], threads: int) -> float:
 
 
 def _pixels_of_threads(loops: Loops, config: Config) -> str:
-    """Return the outermost loop over pixels or images that has a register tile for each thread; nothing for none.
+    """Return the outermost loop over pixels or images that has a register tile for each thread; empty if there is none.
 
-    A loop around it that runs more than once, but less often than there are threads, would have to be divided too.
+    A loop around it with more iterations than one, but fewer than threads, would have to be divided too.
     """
     for name in loops.of("m"):
         tiles = -(-loops.extents[name] // config.size(name))
@@ -103,7 +106,8 @@ def _pixels_of_threads(loops: Loops, config: Config) -> str:
 
 
 def _divided(loops: Loops, config: Config) -> tuple[list[str], list[int]]:
-    """Return the loops that threads divide, outermost first, of those that run more than once, and how often they run.
+    """Return the loops that threads divide, outermost first, among the loops that run more than once, and their
+    iterations.
 
     Loops over pixels whose weights registers hold are not divided.
     """
@@ -122,7 +126,7 @@ def _divided(loops: Loops, config: Config) -> tuple[list[str], list[int]]:
 
 
 def _stride(view: View, dims: tuple[str, ...]) -> int:
-    """Return the largest distance, in elements, of neighbours along ``dims`` in an array."""
+    """Return the largest distance, in elements, of adjacent elements along ``dims`` in an array."""
     steps = view_steps(view).items()
     return max((abs(step) for atom, step in steps if {v.name for v in variables_of(atom)} & {*dims}), default=0)
 

@@ -1,4 +1,4 @@
-"""Configs of Winograd programs that are worth a candidate, with their expected cycles.
+"""Candidate configs of Winograd programs, with their expected cycles.
 
 A config gives the tile of pixels, the block of tiles, and the schedule of a block's product, whose register tile the
 model of products ranks. Transforms are straight-line code on vectors. Weights that exceed the second-level cache are
@@ -32,13 +32,14 @@ from convsmith.tune.model import Model
 PIXELS = (4, 2)
 """Pixels of a tile along an axis."""
 OF_CLASS = (2,)
-"""Pixels of a tile in one residue class, where an axis has a stride by data. With 4, a tile of two axes has 81
-frequencies or more, whose weights come from beyond the second-level cache: slower on 9 of 11 layers.
+"""Pixels of a tile in one residue class, along an axis with a stride in backward by data. With 4, a tile of two axes
+has 81 frequencies or more, whose weights come from beyond the second-level cache: slower on 9 of 11 layers.
 """
 BLOCKS = (14, 28, 56, 112)
-"""Tiles of a block, roughly: whole rows of tiles, or parts of one row."""
+"""Approximate numbers of tiles of a block: whole rows of tiles, or parts of one row."""
 WORTH = 1.08
-"""Least ratio of the cycles of the direct kernel to its own at which a transform with a larger error is chosen.
+"""Minimum ratio of the direct kernel's cycles to a transform's cycles at which a transform with a larger error is
+chosen.
 """
 WIDE = 4
 """Maximum number of vectors of channels of a register tile."""
@@ -79,7 +80,7 @@ def winograd_configs(
         if threads == 1:
             yield from ((cycles, emitted, config) for _, cycles, emitted, config in found)
         elif found:
-            # Threads choose the blocks alone: the numbers of the result must not depend on them.
+            # Threads determine only the blocks, because the numerical result must not depend on them.
             _, _, emitted, config = min(found, key=lambda choice: choice[0])
             yield min(cycles for _, cycles, _, _ in found), emitted, config
 
@@ -87,7 +88,7 @@ def winograd_configs(
 def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[tuple[tuple[str, int], ...]]:
     """Yield blocks of about each number of tiles in `BLOCKS`, and the block of all ``tiles`` of an image.
 
-    Outer axes are in parts first; blocks that hold an image hold several, where there are more ``images``.
+    Outer axes are divided first; blocks that hold a whole image hold several if there are more ``images``.
     """
     found: dict[tuple[tuple[str, int], ...], None] = {(): None}
     every = {images.name: images.size, **tiles}
@@ -137,7 +138,7 @@ def _schedules(
 
 
 def _fused_tiles(made: Winograd) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Return the pairs of loops over tiles of a block that become one loop, and the name of that loop."""
+    """Return the pairs of loops over tiles of a block that are fused, and the name of the fused loop."""
     fuse: list[tuple[str, str]] = []
     outer, *inner = (f"t{x.letter}" for x in made.tiled if x is not made.images or x.block > 1)
     for name in inner:
@@ -176,7 +177,7 @@ class _Products:
         for a, b in fuse:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
-        absent = problem.flops_dense / max(problem.flops_real, 1)  # grows with the tiles that lie at borders
+        absent = problem.flops_dense / max(problem.flops_real, 1)  # grows with the number of tiles at borders
         self.causes = {
             "transforms": _transforms(made, target) * absent, "copies of channels": _copies(made, target),
             "far memory": _far(made, target),
@@ -184,7 +185,7 @@ class _Products:
         self.around = sum(self.causes.values())
 
     def cycles(self, config: Config) -> float:
-        """Return the cycles of the program, of whose products ``config`` is the schedule."""
+        """Return the cycles of the program if ``config`` is the schedule of its products."""
         return self.error_factor * (self.model.cycles(self.loops, config) * self.made.tasks + self.around)
 
     def terms(self, config: Config) -> dict[str, float]:
@@ -196,7 +197,7 @@ class _Products:
 
     @property
     def error_factor(self) -> float:
-        """The factor by which cycles count more, because the error exceeds that of the direct sum."""
+        """The factor that penalises cycles if the error exceeds the direct sum's."""
         return WORTH if self.made.error > 1 else 1.0
 
 
@@ -228,8 +229,7 @@ def _transforms(made: Winograd, target: Machine) -> float:
 
 
 def _is_transposed(copy: ChannelCopy, made: Winograd, target: Machine) -> bool:
-    """Return whether vectors of pixels and of channels are transposed in registers, and no block ends within a row.
-    """
+    """Return whether vectors of pixels and of channels are transposed in registers, and no block ends within a row."""
     row = made.axes[-1]
     return transposition(copy, target) is not None and (row.blocks == 1 or row.outputs % (row.m * row.block) == 0)
 
@@ -251,8 +251,8 @@ def _bytes_of_weights(made: Winograd) -> int:
 def _far(made: Winograd, target: Machine) -> float:
     """Return the cycles to move weights and arrays of a block from and to beyond the second-level cache.
 
-    A transform moves a vector of each frequency, all of which lie on pages of their own: more pages than the first
-    table of addresses has entries, or pages of arrays that exceed all tables.
+    A transform moves a vector of each frequency, and each frequency is on its own pages: more pages than the
+    first-level TLB has entries, or pages of arrays that exceed all TLBs.
     """
     costs, weights = target.costs, _bytes_of_weights(made)
     arrays = sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4

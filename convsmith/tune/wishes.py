@@ -1,9 +1,9 @@
 """Configs of a problem in the order in which a wish tries them.
 
-Candidates that have the wished values come first, the best expected ahead. Others follow, whose values are to be
-replaced, by the number of values that they lack. So a value that the model gives some config is found where it makes a
-kernel, and one that it gives none replaces that of the best config which allows it. Configs of each lane without tiles
-and orders come last: names of loops that the values change stand in these.
+Candidates that have the wished values come first, best expected first. Other candidates, whose values must be replaced,
+follow by the number of values that they lack. So a value that the model gives to some config is found if that config
+makes a kernel, and a value that it gives to no config replaces the value of the best config that permits it. Configs of
+each lane without tiles and orders come last, because tiles and orders may name loops that the wished values change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["refusal", "wished"]
 
 def wished(problem: Problem, wish: Wish, default: Config, target: Machine, dynamic: bool = False) -> Iterator[Config]:
     """Yield configs of ``problem`` with the values of ``wish``, for the threads of ``default``, in the order in which
-    they are worth a try; a plan or a pass may refuse any of them. The ``default`` comes first if it has all values.
+    they should be tried; a plan or a pass may reject any of them. The ``default`` comes first if it has all values.
 
     ConfigError if no config can hold the values.
     """
@@ -50,7 +50,8 @@ def wished(problem: Problem, wish: Wish, default: Config, target: Machine, dynam
 
 
 def refusal(problem: Problem, wish: Wish, target: Machine, refused: Mapping[Config, ConvsmithError]) -> ConfigError:
-    """Return the error of a ``wish`` that no config can have, with the reason for which the shortest was ``refused``.
+    """Return the error for a ``wish`` that no config can have, with the shortest reason for which a config was
+    ``refused``.
     """
     why = refused[min(refused, key=lambda config: len(str(config)))]
     return ConfigError(why.code, f"no config of {problem} for {target.name} can have {wish}: {why}")
@@ -69,8 +70,8 @@ def _ranked(problem: Problem, wish: Wish, default: Config, target: Machine, dyna
 
 
 def _plain(every: Sequence[Config], realise: str) -> Iterator[Config]:
-    """Yield, for each lane of sums of products, the config of its best candidate without tiles and orders, then for
-    each one that decides nothing else but how the source is read.
+    """Yield, for each lane of sums of products, the config of its best candidate without tiles and orders, then, for
+    each, a config that only decides how the source is read.
     """
     of_lane: dict[str, Config] = {}
     for config in every:
@@ -93,7 +94,7 @@ def _candidates(problem: Problem, target: Machine, threads: int) -> Sequence[Con
 
 
 def _of_stages(problem: Chain, wish: Wish, default: Config, target: Machine) -> Iterator[Config]:
-    """Yield the config of a chain in which no stages are fused and each has the values as if it were alone."""
+    """Yield the config of a chain without fused stages, in which each stage has the values as if it were alone."""
     stages = stages_of(problem)
     assert stages is not None
     whole: Config | None = None

@@ -41,9 +41,11 @@ __all__ = ["Worker", "main"]
 SAMPLE_SECONDS = 2e-3
 """Approximate duration of one sample in seconds."""
 WARM_UP = 1 / 16
-"""Ratio of the calls before a sample to those in it: only kernels of this project run in a worker."""
+"""Ratio of the warm-up calls before a sample to the calls in it; small, because a worker runs only kernels of this
+project.
+"""
 INEXACT = 1e-3
-"""Difference of a result that is not exact from the exact one, relative to the largest element, that is no fault."""
+"""Maximum difference of an inexact result from the exact one, relative to the largest element, that is not a fault."""
 
 
 class _Loaded:
@@ -100,7 +102,7 @@ class Worker:
     def _open(self, line: str, target: str) -> dict[str, Any]:
         self._problem = problem = parse_problem(line).canonical()
         self._target = host_target(target)
-        # All configs compute with the same weights, those of the kernels for small ones.
+        # All configs compute with the same weights: the weights of kernels that are limited to small weights.
         limit = min((row.limit for row in self._target.instructions if row.limit), default=FINITE)
         limits = {t.name: limit for t in problem.inputs if t.holds == "wei"}
         self._integers = aligned_inputs(problem, random_arrays(problem, limits=limits))
@@ -127,7 +129,7 @@ class Worker:
 
 
 def _compiled(line: str, target: str, threads: int, text: str) -> dict[str, Any]:
-    """Return the artifact of a config as text, or the reason why there is none."""
+    """Return the artifact of a config as text, or the reason why it makes no kernel."""
     try:
         artifact = compile_or_load(
             parse_problem(line).canonical(), target=host_target(target), choose=_no_choice, config=Config.parse(text),
@@ -154,10 +156,10 @@ def _no_choice(*_: object) -> Config:
 
 
 def main(make: Callable[[], Worker] = Worker) -> None:
-    """Answer requests until standard input ends: then nobody waits for an answer, and the process ends at once."""
+    """Answer requests until standard input ends; the process then ends immediately, because no answer is expected."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends the process without a traceback
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # nothing but answers goes to the pipe
+    os.dup2(2, 1)  # only answers go to the pipe
     requests: SimpleQueue[str] = SimpleQueue()
     Thread(target=_read, args=(requests,), daemon=True).start()
     worker = make()
@@ -170,7 +172,7 @@ def main(make: Callable[[], Worker] = Worker) -> None:
 
 
 def _read(requests: SimpleQueue[str]) -> None:
-    """Read requests; end the process, even while a kernel runs, where the process that sends them has ended."""
+    """Read requests; end the process, even while a kernel runs, when the process that sends them has ended."""
     for line in sys.stdin:
         requests.put(line)
     os._exit(0)

@@ -17,7 +17,7 @@ __all__ = ["Workers"]
 class Workers:
     """Worker processes that start at their first request.
 
-    ``timing`` makes kernels of artifacts and times them. The compilers work side by side, and nobody times a kernel
+    ``timing`` makes kernels of artifacts and times them. The compilers work in parallel, and no kernel is timed
     meanwhile, because they would disturb the measurement.
     """
 
@@ -31,7 +31,7 @@ class Workers:
     ) -> list[dict[str, Any] | WorkerDied | None]:
         """Return the answer for each config: its artifact or the reason of its refusal, or the compiler's death.
 
-        The configs whose turn comes after the time ``end`` have the answer None; the first one has another answer.
+        Configs whose turn comes after the time ``end`` have the answer None, except the first config.
         """
         idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         for process in self._compilers:
