@@ -26,12 +26,13 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal, get_args
 
 from convsmith.codegen.decode import decoder
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.diag.settings import MOST_THREADS
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import DTYPES, POINTERS
@@ -73,7 +74,7 @@ _MAGIC = b"convsmith\x00\x01\x00"
 _DIGEST = hashlib.sha256().digest_size
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Argument:
     """One word of the argument block: the address of a tensor `name`, of memory of the kernel's own, or a size.
 
@@ -145,7 +146,7 @@ def size_argument(name: str, bits: int = 64) -> Argument:
     return Argument(name, "size", SIZES[bits], (), "", 0)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MapArgument:
     """A parameter after an entry's arguments: the map of the tensor that the argument ``of`` points to.
 
@@ -158,7 +159,7 @@ class MapArgument:
     map: TensorMap
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Launch:
     """The way in which an entry is started.
 
@@ -199,7 +200,7 @@ def host_launch(threads: int) -> Launch:
     return Launch() if threads == 1 else Launch("tasks", threads, GOMP)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Entry:
     """One callable of the object code: its symbol, its arguments in order (sizes last), and how it is started.
 
@@ -229,7 +230,7 @@ class Entry:
         return f"{self.symbol}_chunk"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Manifest:
     """The header of the file form; the fields are those of `Artifact`."""
 
@@ -246,7 +247,7 @@ class _Manifest:
     address_bits: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Artifact:
     """Object code (of a CPU: ELF, relocatable) with its manifest.
 

@@ -15,18 +15,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping, MutableSequence
 from math import prod
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convsmith.codegen.artifact import Argument, Entry
 from convsmith.diag.errors import UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.ir.types import DTYPES, POINTERS, dtype
-from convsmith.layout.indirection import Table, from_recipe
 from convsmith.layout.layout import Layout
 
 __all__ = ["AddressMemory", "ArgumentMemory", "Binder", "BoundEntry", "absent_pixel", "absent_places", "element_type"]
+
+if TYPE_CHECKING:
+    from convsmith.layout.indirection import Table
 
 Array = NDArray[Any]
 Place = TypeVar("Place")
@@ -143,6 +146,9 @@ class _TableFollower(Generic[Place]):
         position: int,
     ) -> None:  # fmt: skip
         self._memory, self._place, self._absent, self._position = memory, place, absent, position
+        with import_lock:
+            from convsmith.layout.indirection import from_recipe
+
         self._table, self._itemsize = from_recipe(argument.recipe), element_type(zero).itemsize
         self._type = element_type(argument)
         self._base: Place | None = None

@@ -16,7 +16,6 @@ import re
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +25,7 @@ from platformdirs import user_cache_dir
 from convsmith.codegen.artifact import ABI_VERSION
 from convsmith.diag.files import directories_above, replaceable, writable_by_others
 from convsmith.diag.forking import RenewedLock, import_lock
+from convsmith.diag.record import record
 from convsmith.diag.settings import settings
 from convsmith.diag.warning import ConvsmithWarning, warn
 
@@ -51,7 +51,7 @@ class CacheWarning(ConvsmithWarning):
     """The cache directory cannot be used, or an entry is damaged. The program continues without it."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CacheInfo:
     """The content of `convsmith cache info`. `problem` states why the directory is not used; empty if it is used."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+
+from convsmith.diag.forking import import_lock
 
 __all__ = ["choices", "nearest", "suggestion"]
 
@@ -38,6 +39,9 @@ def nearest(word: object, legal: Iterable[str]) -> str:
     """
     if not isinstance(word, str) or not 0 < len(word) <= _LONGEST:
         return ""
+    with import_lock:
+        from difflib import get_close_matches
+
     names: dict[str, str] = {}
     for name in legal:
         names.setdefault(_plain(name), name)

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from typing import Any, Literal
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
+from convsmith.diag.record import record
 
 __all__ = ["EVENTS", "MOST_THREADS", "VARIABLES", "FileChoice", "Settings", "Variable", "settings"]
 
@@ -102,7 +102,7 @@ def _parse_program(text: str) -> str | None:
     return os.path.expanduser(text) or None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Variable:
     """One environment variable. `key` is the attribute of `settings`; `default` is the text used when it is not set."""
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
 from convsmith.diag.forking import cached_property, import_lock
+from convsmith.diag.record import record
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -44,7 +45,7 @@ def _ir() -> ModuleType:
     return specification
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FragmentLayout:
     """The place of each element of an operand: `registers` of `lanes` of `elements` each.
 
@@ -102,7 +103,7 @@ def _is_plain(layout: FragmentLayout) -> bool:
     return step
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Operand:
     """An operand of an instruction: its name in the specification, its type, its shape and its layout.
 
@@ -142,7 +143,7 @@ def vector(name: str, dtype: str, *shape: int, scalable: bool = False) -> Operan
     return Operand(name, dtype, shape, layout)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Instruction:
     """A row of a target's table.
 
@@ -270,7 +271,7 @@ class Instruction:
         return done[-(self.exchange or self.result.layout).registers :]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RegisterFile:
     """A register file: ``count`` registers of ``bits`` each.
 
@@ -286,7 +287,7 @@ class RegisterFile:
         return f"{self.count} {self.name}s of {self.bits} bits{f' times {SCALE}' if self.scalable else ''}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HeadLoad:
     """LLVM text that loads a register of ``bits`` when only its first bytes are in memory.
 
@@ -301,7 +302,7 @@ class HeadLoad:
     declare: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ByteLookup:
     """LLVM text that picks each byte of a register of ``bytes`` from a register, by an index.
 
@@ -318,7 +319,7 @@ class ByteLookup:
     absent: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FragmentFile(RegisterFile):
     """Registers for fragments that LLVM numbers, and the LLVM text that zeroes, loads, stores and configures them.
 

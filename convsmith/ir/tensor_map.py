@@ -8,11 +8,12 @@ the tensor are zeros.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from convsmith.diag.record import record
 
-@dataclass(frozen=True)
+
+@record(frozen=True)
 class TensorMap:
     """The dims of a tensor and the part of it that a copy brings; sizes and strides count elements.
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -31,6 +30,7 @@ import numpy.typing as npt
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import conforms
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.layout.block import ABSENT
 
 FORMS = ("row", "column", "compressed", "sections")
@@ -118,7 +118,7 @@ class Place(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Window:
     """The axes of a window, outermost first, and the distance in elements between neighbouring pixels along each."""
 
@@ -151,7 +151,7 @@ class Window:
         return math.prod(a.k for a in self.axes[:-1])
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Table:
     """The pointers of a window in one of `FORMS`; `entries` has one row for each row of outputs or section.
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, integers, limit_digits
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.layout.block import LayoutBlock
 from convsmith.layout.tags import ANY, MAX_DIMS, SizedBlock, TagForm, parse_sized, parse_tag, print_strided, print_tag
 
 __all__ = ["Layout"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Layout:
     """A logical `shape` and its `blocks`, outermost first."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from convsmith.diag.record import record
 
 __all__ = ["FIXED", "Requirements"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Requirements:
     """Requirements on the sizes of the tensor that a call gives: the source, or the gradient of the destination.
 

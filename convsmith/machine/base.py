@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.ir.instruction import (
     ByteLookup,
     FragmentFile,
@@ -46,7 +47,7 @@ class TileLevel(NamedTuple):
     holders: tuple[MemoryLevel | RegisterFile | SharedMemory, ...] = ()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Machine:
     """One level of an instruction set on one micro-architecture.
 

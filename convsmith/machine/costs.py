@@ -11,8 +11,9 @@ kernels, and each kernel of it 2.5 us beside its work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from convsmith.diag.record import record
 
 
 class FarRates(NamedTuple):
@@ -32,7 +33,7 @@ PREFETCHING = FarRates(1.5, 6.0, 4.0)
 """Rates measured on Zen 5 for loads of weights that prefetch lines."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Costs:
     """Costs of one core."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from convsmith.diag.record import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MemoryLevel:
     """A cache between a core's registers and main memory."""
 

@@ -10,13 +10,14 @@ of 48 KiB made 40 problems 2 % slower.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
+from convsmith.diag.record import record
 from convsmith.diag.settings import settings
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import FarRates
@@ -25,7 +26,7 @@ from convsmith.machine.host import Cpu, cpu, cpu_features
 __all__ = ["MICRO_ARCHITECTURES", "MicroArchitecture", "micro_architecture", "named", "of_host", "preferred"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MicroArchitecture:
     """CPUs with the same costs.
 

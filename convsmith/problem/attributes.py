@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.record import record
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.types import array_type, is_integer, print_f32
 
@@ -46,7 +46,7 @@ _ALIASES = {"src0": "src"}
 _OTHER_ARGUMENTS = ("bia", "src1", "attr_post_op_dw_bia", "attr_post_op_dw_src")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Quantity:
     """The scale or zero point of `argument`. `values` holds one number for all channels, one per channel, or is empty.
     """

@@ -10,12 +10,13 @@ arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.layout.tags import ANY
 from convsmith.problem.attributes import Kind
 from convsmith.problem.conv import Conv
@@ -34,7 +35,7 @@ _OF_STAGES = ("bia_dt", "wtag", "acc_mode", "accuracy", "scales", "zero_points",
 """Fields of a problem that only stages have."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class Chain(Problem):
     """Forward problems in sequence; the destination of each stage is the source of the next one.
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import integer, integers
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import AXES, Descriptor, output_size, parse_descriptor, print_descriptor, split_line
 from convsmith.problem.options import read_options, strided
@@ -31,7 +31,7 @@ __all__ = ["DIRECTIONS", "Conv"]
 _OPTIONS = ("dir", "mb", "conv", "deconv")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class Conv(Problem):
     """A convolution, a deconvolution, or a gradient of either (`dir`, a key of `DIRECTIONS`).
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from convsmith.diag.record import record
 
 __all__ = ["ALGORITHMS", "Algorithm"]
 
 Array = np.ndarray[tuple[int, ...], Any]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Algorithm:
     """An element-wise function. `parameters` names the numbers that it reads; `apply(x, alpha, beta)` computes it in
     numpy.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 from convsmith.layout.tags import ANY
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Quantity
 from convsmith.problem.chain import Chain
@@ -20,7 +21,7 @@ _PARTS = (("dst", "src"), ("attr_post_op_dw_wei", "wei"), ("attr_post_op_dw_dst"
 """(argument of the fused problem, argument of the second problem) pairs."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Stages:
     """The `problems` that make up `whole`: each problem after the first reads the result of its predecessor.
 

@@ -9,10 +9,11 @@ are XNNPACK's multiplications by an f32 scale, of the requantisations that it ca
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from convsmith.diag.record import record
 
 __all__ = ["INTEGER_STEPS", "LIMITS", "IntegerStep", "array_of", "normalised", "wrapped"]
 
@@ -22,7 +23,7 @@ LIMITS = (-(2**31), 2**31 - 1)
 """Smallest and largest 32-bit integer."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class IntegerStep:
     """A step. `parameters` names the numbers that it reads, each within its `limits`; `apply(x, *numbers)` computes it.
 

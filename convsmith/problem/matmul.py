@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import integers
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.problem.attributes import SCALES, Kind
 from convsmith.problem.descriptor import split_line
@@ -33,7 +33,7 @@ _OPTIONS = ("matmul", "bia-mask", "bits", "rounding")
 _DESCRIPTOR = re.compile(r'([0-9]+(?:x[0-9]+)+):([0-9]+(?:x[0-9]+)+)(?::([0-9]+(?:x[0-9]+)+))?(?:_?n"?([^"]*)"?)?')
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class Matmul(Problem):
     """A forward product of matrices `src` and `wei`. `bia_mask` is None if there is no bias."""
 

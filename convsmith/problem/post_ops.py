@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ import numpy as np
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import shown
+from convsmith.diag.record import record
 from convsmith.problem.descriptor import split_items
 from convsmith.problem.eltwise import ALGORITHMS
 from convsmith.problem.integer_steps import INTEGER_STEPS
@@ -86,7 +87,7 @@ class PostOp:
         """Raise UsageError if the step's operand does not suit a result of rank `rank`."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Eltwise(PostOp):
     """`scale * alg(x)`, where `alg` is a key of `ALGORITHMS`; a parameter that the algorithm does not read is 0.
 
@@ -124,7 +125,7 @@ class Eltwise(PostOp):
         return _words(self.alg, self.alpha, self.beta, self.scale, defaults=(0, 0, 1))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SumPostOp(PostOp):
     """`x + scale * (old - zero_point)`; `old` is the destination's previous content, read as `dtype` if that is given.
 
@@ -184,7 +185,7 @@ class _WithOperand(PostOp):
             )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BinaryPostOp(_WithOperand):
     """`alg(x, operand)`, where `alg` is a key of `OPERATORS`; the operand has its own type, mask and layout."""
 
@@ -209,7 +210,7 @@ class BinaryPostOp(_WithOperand):
         return f"{self.alg}:{self.dtype}" + (f":{_policy(self.mask)}{tag}" if self.mask or tag else "")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Prelu(_WithOperand):
     """`x` where x > 0, otherwise `x * operand`; the operand is f32."""
 
@@ -224,7 +225,7 @@ class Prelu(_WithOperand):
         return "prelu" + (f":{_policy(self.mask)}" if self.mask else "")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Integer(_WithOperand):
     """A step in s32 arithmetic: `alg` is a key of `INTEGER_STEPS`. Without `numbers` it reads an operand of their type.
     """
@@ -270,7 +271,7 @@ class Integer(_WithOperand):
         return ":".join([self.alg, *words])
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Depthwise(PostOp):
     """A depthwise convolution (kernel k, stride s, front pad p, along each axis) of the result so far.
 

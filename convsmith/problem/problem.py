@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Self
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import check_fields
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind, Quantity, print_quantities
@@ -39,7 +40,7 @@ DIRECTIONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class Problem(ABC):
     """One convolution or matrix product.
 

@@ -5,9 +5,8 @@ Names are oneDNN's: src, wei, bia, dst and, for gradients, diff_src, diff_wei, d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
 from convsmith.problem.types import TYPES
 
@@ -17,7 +16,7 @@ HOLDS = ("src", "wei", "bia", "dst", "scales", "zero_points", "operand", "roundi
 """Contents of arrays: the problem's four, factors, integers to subtract, operands of post-ops, rounding terms."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Tensor:
     """One array of a problem.
 

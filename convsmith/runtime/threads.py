@@ -20,11 +20,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
 from convsmith.codegen.artifact import GOMP, RUNTIME_SYMBOLS
+from convsmith.diag.record import record
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.diag.warning import ConvsmithWarning, warn
 
@@ -47,7 +47,7 @@ _LOCK_BYTES = 256
 _RUNTIME = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.(so|dylib)[^/]*")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OpenMP:
     """An OpenMP runtime in this process: its file and the addresses of its entry points."""
 

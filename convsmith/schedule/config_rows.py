@@ -8,13 +8,13 @@ config itself. This module knows no problem and no machine; it checks what contr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.expect import conforms
+from convsmith.diag.record import record
 from convsmith.diag.settings import MOST_THREADS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MOST_BUFFERS = 8
 """Maximum number of copies of an operand in shared memory."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TextForm:
     """How values of one type stand in a text. ``read`` raises ValueError for other texts; ``renamed`` returns a value
     with other names, given one function for each of the names of an entry.
@@ -106,7 +106,7 @@ Machines = Literal["all", "groups", "vectors"]
 """The machines where a row says something: all, those with groups of threads, or the others."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ConfigRow:
     """One word of a config's text. ``of`` names the level or the scope whose tiles or stagings a tail, a layout or a
     copy belongs to; the order of an ``ordered`` value's entries decides.

@@ -6,7 +6,6 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +16,7 @@ from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.files import read_text
+from convsmith.diag.record import record
 
 if TYPE_CHECKING:
     from convsmith.schedule.custom import KernelSchedule
@@ -25,7 +25,7 @@ OPTION = "--schedule="
 """Prefix of the word that names a function, in the text of decisions and as an option of commands."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GivenSchedule:
     """The decisions of ``function``, which receives a :class:`~convsmith.schedule.custom.KernelSchedule` of the naive
     nest and calls its primitives.

@@ -6,10 +6,11 @@ This module knows no model: ``tune/`` ranks the configs of a problem.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.schedule.config import THEN, Config, check_words, read_words, split_statements
 from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.given import OPTION, GivenSchedule
@@ -24,7 +25,7 @@ _NEEDS = {"table": ("realise", "indirection")}
 """Fields that have an effect only with one value of another field."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Wish:
     """Values of some fields of a config.
 

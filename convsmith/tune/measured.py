@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from convsmith.diag.record import record
 from convsmith.diag.warning import ConvsmithWarning
 from convsmith.schedule.config import Config
 
@@ -27,7 +28,7 @@ class DatabaseWarning(ConvsmithWarning):
 Status = Literal["ok", "refused", "wrong", "crashed", "stuck"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Measured:
     """A row: the outcome for ``problem`` under ``config`` on a machine, with a version of the compiler.
 
