@@ -145,7 +145,7 @@ def in_order(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 def preparing(plan: Pipelines, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[Step]]]:
     """Yield the naive kernels that prepare arguments of ``kernel``, the rewritten main one, with their pipelines."""
-    pipelines = plan.preparing
+    pipelines = plan.preparing if kernel.before else {}
     for k in in_order((*kernel.packs, *kernel.before)):
         if k in kernel.packs:
             yield k, packing_steps(k, plan.machine, plan.threads(k.name))
