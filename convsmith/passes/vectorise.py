@@ -14,7 +14,7 @@ from convsmith.arith.dependence import Distances
 from convsmith.arith.simplify import Simplifier
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Cond, Index, Var, conj, is_false, is_true, parts_of
+from convsmith.ir.index import Cond, Index, Var, as_index, conj, from_sorted, is_false, is_true, parts_of
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, PointerLoad, Stmt, Store, block
@@ -47,13 +47,14 @@ class LaneMap(Rewriter):
         self.loads = {} if loads is None else loads
         """Every load that was rewritten."""
         self.var, self.start, self.low, self.active, self.count = var, start, low, active, count
+        self.start_is_zero = start is as_index(0)
         self.simplifier = Simplifier(ranges)
 
     def access(self, buffer: Buffer, index: tuple[Index, ...]) -> tuple[tuple[Index, ...], Lanes | None]:
         """Return the index of the first lane and the lanes; None if the access is equal for all lanes."""
         if not any([self.var in variables_of(i) for i in index]):
             return index, self.first(buffer, index) if self.active == 1 else None
-        first = tuple([substitute(i, {self.var: self.start}) for i in index])
+        first = tuple([self.at_start(i) for i in index])
         whole = offset(buffer, index)
         moving = [(a, c) for a, c in whole.terms if self.var in variables_of(a)]
         if len(moving) == 1 and moving[0][0] is self.var:
@@ -74,6 +75,12 @@ class LaneMap(Rewriter):
             raise NotVector(f"register array {buffer.name} is not contiguous along the lanes")
         full = buffer.scope == "register" and not self.beyond(buffer, first)
         return first, Lanes(offsets, self.count) if full else Lanes(offsets, self.active, self.low)
+
+    def at_start(self, i: Index) -> Index:
+        """Return the index at the first lane; the variable of a loop from 0 leaves a sum in which it is a term."""
+        if not self.start_is_zero or any([a is not self.var and self.var in variables_of(a) for a, _ in i.terms]):
+            return substitute(i, {self.var: self.start})  # type: ignore[no-any-return]
+        return from_sorted(i.const, tuple([t for t in i.terms if t[0] is not self.var]))
 
     def first(self, buffer: Buffer, index: tuple[Index, ...]) -> Lanes | None:
         """Return the only lane of an access, if it is the first lane of a vector; None otherwise."""

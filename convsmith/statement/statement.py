@@ -152,12 +152,12 @@ class Statement:
         """The statement whose result is finished."""
         return self if self.part_of is None else self.part_of
 
-    @property
+    @cached_property
     def n(self) -> str:
         """The N dim of channels."""
         return self.of("n")[-1].name
 
-    @property
+    @cached_property
     def constant(self) -> bool:
         """Whether B has the same contents in all calls."""
         return self.b.constant

@@ -55,6 +55,7 @@ class SharedFacts:
         self.terms = prod(d.size for d in st.of("k")) // self.reduction_classes()
         self.traffic = Traffic(st, target)
         self._filled: dict[tuple[str, ...], int] = {}
+        self._bordered: dict[str, bool] = {}
         self._most: dict[tuple[tuple[int, int], ...], int] = {}
         self._neighbours: dict[tuple[str, ...], str] = {}
         """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
@@ -97,9 +98,12 @@ class SharedFacts:
     def bordered(self, lane: str) -> bool:
         """Return whether lanes along pixels cross borders, beyond which only a padded copy of the source has elements.
         """
-        pixel = Var(self.dims[lane][-1])
-        along = any(d.name == self.dims[lane][-1] for d in self.st.of("m"))
-        return self.st.constant and along and not self.phases and pixel in variables_of(self.st.a.mask)
+        pixel = self.dims[lane][-1]
+        if pixel not in self._bordered:
+            along = any(d.name == pixel for d in self.st.of("m"))
+            is_masked = Var(pixel) in variables_of(self.st.a.mask)
+            self._bordered[pixel] = self.st.constant and along and not self.phases and is_masked
+        return self._bordered[pixel]
 
     def filled(self, lane: str) -> int:
         """Return the lanes of a vector that are in use along a lane loop."""

@@ -10,9 +10,11 @@ from callcounts import counting
 import convsmith as cs
 from convsmith.compiler.driver import lower
 from convsmith.compiler.service import compile_or_load
+from convsmith.ir.intern import interning
 from convsmith.machine.registry import target as known_target
 from convsmith.problem.lines import parse_problem
-from convsmith.schedule.plan import plan
+from convsmith.schedule.plan import Plan, plan
+from convsmith.schedule.planned import plan_for
 from convsmith.statement.views import _statement as statement
 from convsmith.statement.winograd import winograd
 from convsmith.tune.compile import choose
@@ -87,7 +89,18 @@ def test_a_transform_of_one_convolution_is_no_kernel_of_stages() -> None:
     assert program.transform in kernel.transforms and not program.kernels and len(program.statements) == 1
 
 
-@pytest.mark.parametrize("line, most", [(POINTWISE, 58_000), (TRANSFORMED, 238_000)])
+@pytest.mark.parametrize("line", [POINTWISE, TRANSFORMED, CHAIN])
+def test_the_rewrites_of_each_kernel_are_worked_out_once(line: str) -> None:
+    """Lowering a plan asks once for the rewrites of the main kernel, and of those that run before it."""
+    problem, machine = parse_problem(line).canonical(), known_target("avx512")
+    with interning():
+        made = plan_for(problem, choose(problem, machine, 1, False), machine)
+        with counting(Plan.pipeline.fget, Plan.preparing.fget) as calls:  # type: ignore[attr-defined]
+            lower(made)
+    assert calls["pipeline"] == 1 and calls["preparing"] <= 1
+
+
+@pytest.mark.parametrize("line, most", [(POINTWISE, 57_000), (TRANSFORMED, 234_000)])
 @pytest.mark.usefixtures("no_cache")
 def test_a_compilation_calls_few_functions(line: str, most: int) -> None:
     """Functions of Python alone count: their number is the same on every machine, unlike the time that they take."""

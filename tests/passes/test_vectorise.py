@@ -8,9 +8,12 @@ import pytest
 from oracles import assert_same_results
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.parse import parse_kernel
+from convsmith.ir.index import Var
+from convsmith.ir.intern import interning
+from convsmith.ir.parse import parse_index, parse_kernel
+from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Kernel
-from convsmith.passes.vectorise import vectorise
+from convsmith.passes.vectorise import LaneMap, vectorise
 
 LANES = 4
 
@@ -189,3 +192,12 @@ def test_lanes_that_write_each_others_elements_are_refused(distance: int, confli
             vectorise(kernel, "l", 4)
     else:
         assert_same_results(kernel, vectorise(kernel, "l", 4))
+
+
+@pytest.mark.parametrize("start", ["0", "3", "y"])
+@pytest.mark.parametrize("text", ["l", "5", "x + 2", "l * 3 + x", "(l + x) // 4 + l", "l % 8 + 1", "x * 2 - l + 7"])
+def test_an_index_at_the_first_lane_is_that_with_the_loop_s_start(text: str, start: str) -> None:
+    with interning():
+        index, at = parse_index(text), parse_index(start)
+        lanes = LaneMap(Var("l"), at, 8, 8, {Var("l"): (0, 15)})
+        assert lanes.at_start(index) is substitute(index, {Var("l"): at})

@@ -124,6 +124,19 @@ def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch)
             np.testing.assert_array_equal(made, wanted)
 
 
+def test_vectors_of_pieces_end_with_their_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vector longer than the piece that it writes reads no register beyond those of its tile."""
+    monkeypatch.setattr(packing, "FEW", 0)
+    problem, config, level = chosen(f"--matmul {PIECES[0]}", "avx512_bf16")
+    with interning():
+        made = plan(problem, config, level)
+        kernel = run_steps(made.program.naive(), made.pipeline)
+        pack = next(p for p in kernel.packs if p.params[1].name == "src_p")
+        given = exact_numbers(pack.params[0])
+        lowered = run_steps(pack, packing.packing_steps(pack, level))
+        np.testing.assert_array_equal(packed(lowered, given, level), packed(pack, given, level))
+
+
 SHARED = [
     ("--dir=BWD_W --stag=abx --dtag=abx mb2ic20ih5oc40oh5kh3ph1", ()),
     ("--dir=BWD_W --stag=abx --dtag=abx mb3ic16ih7oc50kh1", ("diff_dst", "src")),
