@@ -8,7 +8,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
-from convsmith.passes.copy_windows import Windows
+from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops, fused_dims, names
 from convsmith.schedule.nest import Nest

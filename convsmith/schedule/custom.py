@@ -24,6 +24,7 @@ from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
+from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.buffer_layouts import BlockDims
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.compute_at import compute_at
@@ -350,8 +351,8 @@ class KernelSchedule(Schedule):
         return made
 
     def stage(
-        self, array: str, loop: Loop, rank: int = 0, *args: Any, scope: str = "cache", innermost: int | None = None,
-        exact: bool = False, masked: bool = False, convert: bool = False,
+        self, array: str, loop: Loop, rank: int = 0, layout: BoxCopy | None = None, scope: str = "cache", *,
+        innermost: int | None = None, exact: bool = False, masked: bool = False, convert: bool = False,
     ) -> Copy:  # fmt: skip
         """Copy the elements that each iteration of ``loop`` reads of ``array``, with zeros for elements outside of it.
 
@@ -366,9 +367,10 @@ class KernelSchedule(Schedule):
                 raise ConfigError(
                     "dim", f"stage: dim {shown(innermost)} of {array}, which has {dims}; legal are 0 to {dims - 1}"
                 )
-            options = args or (innermost, 0, scope, self.lanes if scope == "register" else 1, exact, masked, convert)
+            width = self.lanes if scope == "register" else 1
+            box = layout or BoxCopy(innermost, 0, width, exact, masked, convert)
             before = self.kernel
-            made = super().stage(array, loop, rank or dims, *options)
+            made = super().stage(array, loop, rank or dims, box, scope)
             if self.kernel is before:
                 raise ConfigError("reads", f"stage: no iteration of loop {loop} reads an element of {array}")
         return self._filled(made)
@@ -381,11 +383,17 @@ class KernelSchedule(Schedule):
         with self._step("set_layout"):
             self.run(set_layout, array, BlockDims(tuple((b.dim, b.size) for b in blocks)))
 
-    def pack_near(self, operand: str, loop: Loop, *args: Any) -> Copy:
-        """Pack the elements that each iteration of ``loop`` reads of ``operand``, in reading order."""
+    def pack_near(
+        self, operand: str, loop: Loop, widths: Sequence[tuple[Loop, int]] = (), adjacent: Sequence[Loop] = ()
+    ) -> Copy:
+        """Pack the elements that each iteration of ``loop`` reads of ``operand``, in reading order.
+
+        There is room along loops for more elements than they have, their ``widths``, which are zero; the elements of
+        ``adjacent`` loops are contiguous.
+        """
         self.array(operand)
-        with self._step("pack_near", loop):
-            return super().pack_near(operand, loop, *args)
+        with self._step("pack_near", loop, *(x for x, _ in widths), *adjacent):
+            return super().pack_near(operand, loop, widths, adjacent)
 
     def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
         """Load elements that several products of the nest of ``loops`` share only once."""

@@ -16,6 +16,7 @@ from convsmith.passes.contracts import LOOPS
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.indirect import indirect
 from convsmith.passes.manager import Step
+from convsmith.passes.ordered_copy import OrderedCopy
 from convsmith.passes.stage import stage
 from convsmith.passes.tensor_copies import tensor_copies
 from convsmith.problem.fusion import stages_of
@@ -60,8 +61,10 @@ class GivenKernel:
         """Whether copies hold zeros for absent elements, which weights multiply."""
         is_masked = any(not is_true(st.a.mask) for st in self.statements)
         return is_masked and any(
-            step.run in (stage, derive_packing, indirect, tensor_copies) for step in self.pipeline
-        )  # fmt: skip
+            step.run in (derive_packing, indirect, tensor_copies)
+            or (step.run is stage and not isinstance(step.args[2], OrderedCopy))
+            for step in self.pipeline
+        )
 
     @property
     def _row_limits(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import is_false
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
+from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.fission import fission
 from convsmith.passes.gather_allocs import gather_allocs
@@ -104,7 +105,7 @@ def _share_operands(
     copies: dict[str, Copy] = {}
     for view in views:
         last = innermost(st, view, nest, config)
-        copies[view.name] = s.stage(view.array, place, len(view.coords), last, 0, "shared", 1, False, masked)
+        copies[view.name] = s.stage(view.array, place, len(view.coords), BoxCopy(last, masked=masked), "shared")
         for layout, rows in ((LongRows, config.layouts("pad")), (RotatedRows, config.layouts("swizzle"))):
             if view.name in dict(rows):
                 s.run(set_layout, copies[view.name], layout(dict(rows)[view.name]))

@@ -13,6 +13,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
+from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.partition import partition
 from convsmith.passes.pieces import pieces
@@ -92,7 +93,7 @@ def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> 
         last = _resident_place(k, operand)
         parallel = tuple(x for x in nest.around[: last + 1] if x in k.outside)
         array = packed[operand].name if operand in packed else operand
-        resident.append(s.stage(array, nest.around[last], 0, None, 0, "register", nest.lanes))
+        resident.append(s.stage(array, nest.around[last], 0, BoxCopy(width=nest.lanes), "register"))
     source = None
     if is_copied(st, config):
         source, around = _copy_source(s, k)
@@ -146,13 +147,14 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
         return s.stage_windows(st.a.name, around[-1], rank, *windows), around
     around = _stage_place(st, loops, config, nest.around)
     neighbours = _neighbours(st, config, nest)
-    filled: tuple[object, ...] = (*(neighbours or (None,)), top_bit(st.a)) if st.a.flipped else neighbours
+    innermost = neighbours[0] if neighbours else None
+    layout = BoxCopy(innermost, top_bit(st.a) if st.a.flipped else 0)
     if copied_type(st, nest) != st.a.dtype:
-        filled = (None, 0, "cache", 1, False, False, True)
+        layout = BoxCopy(convert=True)
     if short_terms(st, config, nest):
         count = st.a.layout.shape[neighbours[0]]
-        filled = (*neighbours, 0, "cache", 1, False, False, False, nest.unit.terms, count)
-    return s.stage(st.a.name, around[-1], rank, *filled), around
+        layout = BoxCopy(innermost, multiple=nest.unit.terms, count=count)
+    return s.stage(st.a.name, around[-1], rank, layout), around
 
 
 def fill_tiles(s: Schedule, k: KernelPlan, reads: Reads) -> None:

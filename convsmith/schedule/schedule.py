@@ -19,23 +19,25 @@ from convsmith.ir.instruction import Instruction
 from convsmith.ir.stages import NAIVE
 from convsmith.ir.stmt import Kernel
 from convsmith.passes.add_atomically import ZERO, add_atomically
+from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.contracts import stage_after
-from convsmith.passes.copy_tiles import copy_tiles
-from convsmith.passes.copy_windows import Windows, copy_windows
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.distribute_copy import distribute_copy
 from convsmith.passes.drain import drain
 from convsmith.passes.extend import extend
 from convsmith.passes.fuse import fuse
+from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
-from convsmith.passes.pack_near import pack_near
+from convsmith.passes.ordered_copy import OrderedCopy
 from convsmith.passes.persistent_grid import persistent_grid
 from convsmith.passes.residue import residue
 from convsmith.passes.spread_lanes import run_name, spread_lanes
-from convsmith.passes.stage import stage
+from convsmith.passes.stage import BOX, stage
 from convsmith.passes.tensor_copies import MappedCopy, tensor_copies
 from convsmith.passes.tile import tile
+from convsmith.passes.tile_copy import TileCopy
+from convsmith.passes.window_copy import WindowCopy, Windows
 from convsmith.schedule.loops import Loop, fused_name
 
 WRITTEN = ".w"
@@ -156,15 +158,21 @@ class Schedule:
         self.run(derive_packing, tuple(operands), name, *args)
         return Copy(name)
 
-    def pack_near(self, operand: str, loop: Loop, *args: Any) -> Copy:
-        """Pack the elements that each iteration of ``loop`` reads of ``operand``, before they are read."""
-        self.run(pack_near, operand, loop, *args)
+    def pack_near(
+        self, operand: str, loop: Loop, widths: Sequence[tuple[Loop, int]] = (), adjacent: Sequence[Loop] = ()
+    ) -> Copy:
+        """Pack the elements that each iteration of ``loop`` reads of ``operand``, before they are read.
+
+        There is room along loops for more elements than they have, their ``widths``, which are zero; the elements of
+        ``adjacent`` loops are contiguous.
+        """
+        self.run(stage, operand, loop, OrderedCopy(_addressed(tuple(widths)), _addressed(tuple(adjacent))))
         return Copy(f"{operand}_n")
 
-    def stage(self, array: str, loop: Loop, rank: int, *args: Any) -> Copy:
-        """Copy the elements that each iteration of ``loop`` reads of ``array``, of ``rank`` dims."""
+    def stage(self, array: str, loop: Loop, rank: int, layout: BoxCopy = BOX, scope: str = "cache") -> Copy:
+        """Copy the elements that each iteration of ``loop`` reads of ``array``, of ``rank`` dims, to ``scope``."""
         name = f"{array}_s"
-        self.run(stage, array, loop, *args)
+        self.run(stage, array, loop, layout, scope)
         return Copy(name, tuple(self._over(name, str(d)) for d in range(rank)), self._over(name, ".l"))
 
     def stage_windows(self, array: str, loop: Loop, rank: int, pixels: Windows, terms: Windows, once: bool) -> Copy:
@@ -172,7 +180,7 @@ class Schedule:
         terms.
         """
         name = f"{array}_s"
-        self.run(copy_windows, array, loop, pixels, terms, once)
+        self.run(stage, array, loop, WindowCopy(pixels, terms, once))
         dims = tuple(self._over(name, str(d)) for d in range(rank))
         own = tuple(self._over(name, f".{n}") for n, _ in (*pixels.dims, *terms.dims))
         return Copy(name, (*dims, *own), self._over(name, ".z"))
@@ -181,7 +189,9 @@ class Schedule:
         """Copy the elements that each iteration of ``loop`` reads of the ``operands``, with a dim for each of the loops
         of a tile.
         """
-        self.run(copy_tiles, loop, tuple(operands))
+        for name, loops in reversed(operands):
+            self.run(stage, name, loop, TileCopy(tuple(x.name for x in loops)), "shared")
+        self.run(gather_allocs, loop)
         return [
             Copy(f"{name}_s", tuple(self._over(f"{name}_s", f".{x.name}") for x in loops)) for name, loops in operands
         ]

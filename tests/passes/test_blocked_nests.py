@@ -10,6 +10,7 @@ from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
+from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.buffer_layouts import BlockDims
 from convsmith.passes.fission import fission
 from convsmith.passes.set_layout import set_layout
@@ -147,7 +148,7 @@ def test_an_exact_copy_holds_only_what_exists() -> None:
     for k in 0 .. 2:
       b[i, k] = (a[i * 2 + k] if -i * 2 - k + 6 >= 0 else 0.0)
 """)
-    made = stage(k, "a", "i", exact=True)
+    made = stage(k, "a", "i", BoxCopy(exact=True))
     assert "for a_s0 in 0 .. min(-i * 2 + 7, 2):" in str(made)
     require_same_values(k, made)
 
@@ -159,7 +160,7 @@ def test_an_exact_copy_runs_before_the_statement_that_reads_it() -> None:
     b[i] = a[i]
     c[i] = c[i] + a[i]
 """)
-    made = stage(k, "a", "i", exact=True)
+    made = stage(k, "a", "i", BoxCopy(exact=True))
     lines = [line.strip() for line in str(made).splitlines()]
     assert lines.index("c[i] = b[i]") < lines.index("alloc a_s: f32[1] @cache:") < lines.index("b[i] = a_s[0]")
     require_same_values(k, made)

@@ -42,12 +42,12 @@ from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.machine.intel_gpu.messages import MESSAGES
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PRODUCTS
 from convsmith.passes.buffer_layouts import RotatedRows
-from convsmith.passes.copy_windows import Windows
 from convsmith.passes.tensor_copies import MappedCopy
 
 NO_PASS = {
-    "accesses", "buffer_layouts", "contracts", "footprint", "lets", "manager", "order", "packed_sums", "register_use",
-    "relocate", "scope", "thread_conflicts", "thread_order", "unify",
+    "accesses", "box_copy", "buffer_layouts", "contracts", "copies", "footprint", "lets", "manager", "order",
+    "ordered_copy", "packed_sums", "register_use", "relocate", "scope", "thread_conflicts", "thread_order", "tile_copy",
+    "unify", "window_copy",
 }  # fmt: skip
 OTHER_NAME = {"strength": "strength_reduce"}
 LANE_DOT = Instruction(
@@ -81,10 +81,7 @@ NAMES = {
     "N": Var("n"),
     "S": Var("s"),
     "ONE": as_index(1),
-    "PIXELS": Windows((("i", 6),), (("i", 1),), 6),
-    "TERMS": Windows((("k", 3), ("ic", 2)), (("t.o", 4), ("t.i", 1)), 8),
     "ROTATED": RotatedRows(2),
-    "TILES": (("a", ("i",)), ("b", ("j",))),
     "MAPS": (MappedCopy("s", TensorMap((8, 5), (1, 8), (4, 4)), (as_index(4),), (Var("i") * 4,)),),
     "Var": Var,
     "as_index": as_index,

@@ -23,8 +23,8 @@ from convsmith.passes.indirect import indirect
 from convsmith.passes.manager import Step
 from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.ordered_copy import OrderedCopy
 from convsmith.passes.outline import outline
-from convsmith.passes.pack_near import pack_near
 from convsmith.passes.partition import partition
 from convsmith.passes.pieces import pieces
 from convsmith.passes.reorder import reorder
@@ -66,7 +66,7 @@ ON_NEST = [
     Step(indirect, "c", make_buffer("t", PTR, (4,)), make_buffer("z", F32, (1,)), (), as_index(0)),
     Step(pieces, "i", "j", "j", (4, 4, 2)),
     Step(fill_terms, "j", 2), Step(simplify), Step(sink, ("j",)), Step(skip_zero), Step(stage, "c", "i"), Step(unroll),
-    Step(pack_near, "c", "i"),
+    Step(stage, "c", "i", OrderedCopy()),
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from convsmith.passes.cut import cut
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fission import fission
 from convsmith.passes.fuse import fuse
-from convsmith.passes.pack_near import pack_near
+from convsmith.passes.ordered_copy import OrderedCopy
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
 from convsmith.passes.residue import residue
@@ -143,8 +143,9 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
     ),
     "packing-of-an-iteration": (
         "kernel k(b: f32[8])\n  for n in 0 .. 1:\n    for i in 0 .. 7:\n      b[i + 1] = b[i]\n",
-        lambda k: pack_near(k, "b", "n"),
-        "pack_near: an iteration of n writes b; legal are operands that it only reads",
+        lambda k: stage(k, "b", "n", OrderedCopy()),
+        "stage: b[...] = ... and ... b[i]: a copy at the start of an iteration of n lacks what the iteration writes; "
+        "legal are buffers that it only reads",
     ),
     "sums-in-memory": (
         "kernel k(a: f32[9, 6], b: f32[5])\n  for i in 0 .. 4:\n    alloc acc: f32[] @register:\n      acc[] = b[i]\n"

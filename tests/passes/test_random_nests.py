@@ -38,7 +38,7 @@ from convsmith.passes.flatten import flatten
 from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_stores import gather_stores
 from convsmith.passes.guard_tails import guard_tails
-from convsmith.passes.pack_near import pack_near
+from convsmith.passes.ordered_copy import OrderedCopy
 from convsmith.passes.partition import partition
 from convsmith.passes.rebase import rebase
 from convsmith.passes.reorder import reorder
@@ -315,7 +315,7 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
         "transpose": lambda k: transpose(k, names[-2:], (4, 4)),
         "stage": lambda k: stage(k, r.choice(sorted(RANKS)), one),
         "derive_packing": lambda k: derive_packing(k, (r.choice(sorted(RANKS)),), f"{new}p"),
-        "pack_near": lambda k: pack_near(k, r.choice(sorted(RANKS)), one),
+        "pack_near": lambda k: stage(k, r.choice(sorted(RANKS)), one, OrderedCopy()),
         "partition": lambda k: partition(k, chain, 4),
         "restrict": lambda k: restrict(skip_zero(k), chain),
         "guard_tails": lambda k: guard_tails(k, chain),

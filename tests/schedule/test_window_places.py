@@ -32,7 +32,7 @@ def test_empty_terms_are_filled_outside_of_the_loop_that_copies(
     line = f"--dt=u8:s8:s32 --stag=axb --dtag=axb mb{images}{LAYER}"
     with interning():
         made = plan(parse_problem(line), Config.parse(CONFIG + cache), AMX)
-        last = next(n for n, step in enumerate(made.pipeline) if step.name == "copy_windows")
+        last = next(n for n, step in enumerate(made.pipeline) if step.name == "stage")
         kernel = run_steps(made.program.naive(), made.pipeline[: last + 1])
     (copy,) = (s for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "src_s")
     outside = {x.var.name for x in loops_of(kernel.body) if copy in statements_of(x)}

@@ -1,0 +1,68 @@
+"""Copies of the elements that an iteration of a loop reads, in reading order.
+
+The copy is small, contiguous and private to a thread, whatever the distances between the elements in memory are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import as_index
+from convsmith.ir.stmt import Alloc, Block, Stmt, block
+from convsmith.ir.value import Load
+from convsmith.ir.walk import walk
+from convsmith.passes.copies import StagedReads
+from convsmith.passes.derive_packing import Packing
+
+
+@dataclass(frozen=True)
+class OrderedCopy:
+    """A copy with one dim for each loop that indexes the operand.
+
+    ``widths`` gives loops with room for more elements than their iterations, which hold zeros; ``adjacent`` are loops
+    whose elements are contiguous.
+    """
+
+    widths: tuple[tuple[str, int], ...] = ()
+    adjacent: tuple[str, ...] = ()
+    ending = "n"
+
+    def __str__(self) -> str:
+        return " ".join(["in order", *(f"{name}:{n}" for name, n in self.widths), *self.adjacent])
+
+    def staged(self, reads: StagedReads, name: str, scope: str) -> Stmt:
+        """Return the loop of ``reads``, each iteration of which fills a copy, called ``name``, and reads it."""
+        body, old = reads.loop.body, reads.old
+        inside = replace(reads.kernel, body=body)
+        packing = Packing(inside, frozenset((old.name,)), name, dict(self.widths), False, self.adjacent, scope=scope)
+        packing.around = reads.around
+        packing.ranges = dict(reads.around)
+        made, writes = packing.derive(body, as_index(0))
+        if packing.packed is None:
+            return reads.loop
+        if not packing.alone:
+            raise ConfigError("bounds", f"stage: several places in {reads.loop.var} read {old}; legal is one")
+        return reads.with_body(_filled(packing.packed, writes, made))
+
+
+def _filled(new: Buffer, writes: Stmt, s: Stmt) -> Stmt:
+    """Return ``s``, which reads ``new``, after the nest that ``writes`` it. If only the last of several statements
+    reads it, the nest comes right before that statement, so that the memory is free until then.
+    """
+    allocated, inner = [], s
+    while isinstance(inner, Alloc):
+        allocated.append(inner.buffer)
+        inner = inner.body
+    if not isinstance(inner, Block) or any(_reads(x, new) for x in inner.stmts[:-1]):
+        return Alloc(new, block(writes, s))
+    made = block(*inner.stmts[:-1], _filled(new, writes, inner.stmts[-1]))
+    for buffer in reversed(allocated):
+        made = Alloc(buffer, made)
+    return made
+
+
+def _reads(s: Stmt, buffer: Buffer) -> bool:
+    """Return whether ``s`` reads an element of ``buffer``."""
+    return any(isinstance(x, Load) and x.buffer is buffer for x in walk(s))
