@@ -52,9 +52,9 @@ class Costs:
 
     call: float = 25
     """Cycles to call a register tile and to set up its loops."""
-    straight_call: float = 16
+    straight_call: float = 11
     """Cycles to call a register tile that has no loops."""
-    turn: float = 2
+    turn: float = 6
     """Cycles from one register tile to the next within a function."""
     hidden: float = 0.66
     """Fraction of the register file that accumulators may use before the latency of their initialisation and write-back
@@ -145,8 +145,16 @@ class Costs:
     """Cost of loading a cache line from L3 or memory, relative to L2."""
     streamed: float = 8
     """Cost of loading a cache line that a nest streams from main memory again and again, relative to L2."""
-    jump: float = 1.5
-    """Minimum of that ratio if no two consecutive loads share a cache line."""
+    exposed_near: float = 0.35
+    """Part of the time in which the second-level cache delivers lines that windows of few multiply-adds wait for."""
+    exposed_far: float = 0.35
+    """Ratio of the time in which such windows wait for a line from beyond that cache to that of its delivery from it,
+    where it does not hold all images.
+    """
+    run: float = 1.0
+    """Lines that arrive in the time which the first line of a run of neighbours takes besides."""
+    spill: float = 4.0
+    """Multiply-adds in the time of storing a vector that registers do not hold and loading it again."""
     prefetched: int = 0
     """Minimum bytes of packed weights from which loads of their vectors prefetch lines; 0 if no load does."""
     prefetched_transforms: int = 0
@@ -157,8 +165,6 @@ class Costs:
     """Minimum bytes of a source from which loads of its vectors of pixels prefetch lines; 0 if no load does."""
     prefetched_results: int = 0
     """Minimum bytes of a result from which loads of its vectors, to add to them, prefetch lines; 0 if no load does."""
-    fetched: int = 128
-    """Bytes that the caches fetch at once."""
 
     fragment_product: float = 22
     """Cycles of a product of two fragments."""

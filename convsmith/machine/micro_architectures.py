@@ -70,13 +70,12 @@ _INTEL_SERVER = (
 )  # fmt: skip
 
 _ZEN = (("prefetched_transforms", 1 << 20),)
-_ZEN4_BY_BITS = ((256, (("fetched", 80),)),)
 _ZEN5_BY_BITS = (
-    (512, (("straight_call", 8.0), ("turn", 4.0), ("images_near", 4 << 20))), (256, (("straight_call", 24.0),)),
+    (512, (("multiply_add", 0.5), ("exposed", 20.0), ("transform", 0.7), ("turn", 4.0))),
 )  # fmt: skip
 
 MICRO_ARCHITECTURES = (
-    MicroArchitecture("znver4", "x86_64", "AuthenticAMD", ("25",), ("avx512f",), _ZEN, _ZEN4_BY_BITS),
+    MicroArchitecture("znver4", "x86_64", "AuthenticAMD", ("25",), ("avx512f",), _ZEN),
     MicroArchitecture("znver5", "x86_64", "AuthenticAMD", ("26",), ("avx512f",), _ZEN, _ZEN5_BY_BITS),
     MicroArchitecture("intel-server", "x86_64", "GenuineIntel", ("6",), ("avx512f",), _INTEL_SERVER),
     MicroArchitecture("generic"),

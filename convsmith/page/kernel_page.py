@@ -116,7 +116,7 @@ def _moved(kernel: Explained, low: Lowered, main: KernelPlan | None) -> list[Mov
     is_known = main is not None and main.registers is not None and not low.kernel.sizes
     if is_known and isinstance(config, Config) and config.then is None and not config.tiles_at("winograd"):
         model, loops = model_of(problem, config, kernel.target)
-        near, far = model.traffic.moved(loops, with_lanes(config, model, loops))
+        near, far = model.traffic.moved(loops, with_lanes(config, model, loops)).means
         moved += [
             Moved("L1 and L2", round(near), "expected by the cost model"),
             Moved("L2 and beyond", round(far), "expected by the cost model"),

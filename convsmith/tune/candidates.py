@@ -32,7 +32,7 @@ from convsmith.tune.winograd import winograd_configs
 
 LONG = 24
 """Operations of an epilogue from which it is a loop of its own, because LLVM compiles long unrolled code slowly."""
-TIE_RATIO = 1.02
+TIE_RATIO = 1.01
 """Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
 LANE_TIE_RATIO = 1.05
 """Ratio of expected cycles below which the time of memories decides between two lanes of a gradient of the weights."""
@@ -196,7 +196,10 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                 config = config.changed(terms=())
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes and model.st.constant
-            others = (model.nearby(loops, config), model.with_converted(loops, config))
+            others = (
+                model.nearby(loops, config), model.with_converted(loops, config),
+                model.with_near_channels(loops, config),
+            )  # fmt: skip
             for c in (config if not wide or model.evicts(loops, tile) else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = c if c.staged_at("near") else model.complete(loops, c)

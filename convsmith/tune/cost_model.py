@@ -17,7 +17,7 @@ from convsmith.schedule.loops import Loops, fused_dims
 from convsmith.statement.statement import View, view_steps
 from convsmith.tune.fragments import Panels, fragment_cycles
 from convsmith.tune.shared_facts import SharedFacts
-from convsmith.tune.windows import fetched, first_reads, slid
+from convsmith.tune.windows import first_reads, live_vectors
 
 OVERLAP = 4
 """Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other wholly.
@@ -162,13 +162,14 @@ class CostModel(SharedFacts):
             read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
             packed += read * target.costs.copy / (self.lanes if loops.kinds[lane] == "m" else 2)
         copied = self.copied(config)
+        exposed = self.exposed_lines(loops, config) if lane == self.batch and not near else 0.0
         configured = target.costs.fragment_configuration if self.unit.rows > 1 else 0.0
         if terms is not None:
             for name in terms:
                 terms[name] *= zeros * around
-            terms |= {"padded copy": copied, "packing": packed}
+            terms |= {"padded copy": copied, "packing": packed, "lines": exposed}
             terms["calls"] += configured
-        return cycles * around + copied + packed + configured
+        return cycles * around + exposed + copied + packed + configured
 
     def written(self, lane: str, tile: dict[str, int], most: int) -> float:
         """Return the cycles to write a vector of results whose lanes are not adjacent, of ``most`` in a tile."""
@@ -234,10 +235,8 @@ class CostModel(SharedFacts):
             read = self.row_read(lane, weights) * self.gathers_of_taps(loops, tile, lane)
         apart = self.src.get(Var(self.k), 1) if along_k else 1
         pixel = load * apart if along_k else cost.broadcast
-        fetch, hides = 0.0, True
         if lane == self.batch:
             pixel = load if self.src.get(Var(lane), 1) == 1 else self.lanes * cost.lane_load
-            fetch, hides = self.fetch(loops, config) * far, self.footprint() <= cost.images_near
         if config.staged("hold"):
             read = 0.0
         straight = steps == prod(n for name, n in config.tiles_at("register") if loops.kinds[name] == "k") > 1
@@ -267,9 +266,8 @@ class CostModel(SharedFacts):
             each = self.converts and loops.kinds[lane] == "n" and config.realise != "pad_copy"
             converted = cost.convert * m if each else 0.0
             shuffled = m * shared * (apart - 1) * cost.multiply_add
-            bounds = held * self.product + converted + shuffled, latency, loads, held * fetch
-            step = overlapped(*bounds[:3], bounds[3] * hides)
-            step += 0.0 if hides else held * fetch
+            bounds = held * self.product + converted + shuffled, latency, loads
+            step = overlapped(*bounds)
             across = loops.kinds[lane] == "m"
             step += self.latency_stall(loops, config, v * self.lanes if across else m, m if across else v * self.lanes)
             step *= gather if self.dims[lane] == (self.batch, self.n) else 1.0
@@ -279,10 +277,13 @@ class CostModel(SharedFacts):
             finish = cost.exposed * cost.multiply_add * max(0.0, held - hidden * target.registers)
             finish += self.sums(held) if along_k else held * self.written(lane, tile, m)
             finish += held * cost.page_turn * turns
+            if lane == self.batch:
+                live = live_vectors(loops, tile, v, self.src, bool(config.staged("hold")))
+                finish += cost.spill * cost.multiply_add * max(0, live - target.registers)
             cycles += count * (steps * step + finish + turn)
             if terms is not None:
                 share = count * steps * step / sum(c**OVERLAP for c in bounds)
-                for name, c in zip(("multiply-adds", "latency", "loads", "fetches"), bounds):
+                for name, c in zip(("multiply-adds", "latency", "loads"), bounds):
                     terms[name] += share * c**OVERLAP
                 terms["write-back"] += count * finish
                 terms["calls"] += count * turn
@@ -335,26 +336,20 @@ class CostModel(SharedFacts):
         together = 1 + (-(-span // self.lanes) * self.lanes - span) // apart
         return -(-tile[tap] // together) / tile[tap]
 
-    def fetch(self, loops: Loops, config: Config) -> float:
-        """Return the vectors moved from and to beyond the first-level cache, for each that a window's tap multiplies.
+    def exposed_lines(self, loops: Loops, config: Config) -> float:
+        """Return the cycles that windows wait for lines from beyond the first-level cache.
 
-        A result is fetched before it is written. Where weights stay, channels pass some at a time.
+        Each element is multiplied by few weights, which hides a part of the time in which lines arrive. Each run of
+        neighbours begins with a line that nothing has fetched ahead, and counts one line more: those of a block of
+        channels, or of a tile where the next one does not read its neighbours.
         """
-        l1, cost = self.target.l1, self.target.costs
-        if self.footprint() <= l1.bytes:
-            return 0.0
-        tile, inner = dict(config.tiles_at("register")), [n for n in loops.of("m") if loops.axes[n]][-1]
-        run = tile[config.lane] * self.bytes
-        apart = self.src.get(Var(inner), 0) * self.bytes
-        jumps = (bool(config.staged("hold")) or not self.st.constant) and run < apart
-        images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
-        passing = self.footprint() / images * (run / apart if jumps else 1.0)
-        reads = fetched if self.st.constant else slid
-        first, again = reads(loops, tile, self.src, passing, l1.bytes)
-        fits = self.footprint() <= cost.images_near
-        part = (first + 2 / max(self.terms, 1)) * (1 if fits else cost.beyond) + again
-        wasted = max(1.0, min(cost.fetched, apart) / run) if jumps else 1.0
-        return part * (max(wasted, cost.jump) if jumps and not fits else wasted)
+        moved, cost = self.traffic.moved(loops, config), self.target.costs
+        jumps = bool(config.staged("hold")) or not self.st.constant
+        blocks = dict(config.tiles_at("cache"))
+        run = config.size(config.lane) if jumps else blocks.get(config.lane, loops.extents[config.lane])
+        near = moved.means[0] * (1 + cost.run * self.target.l1.line / (run * self.bytes))
+        far = moved.means[1] if self.footprint() > self.target.l2.bytes else 0.0
+        return (near * cost.exposed_near + far * cost.exposed_far) / self.target.l2.rate
 
     def emitted(self, loops: Loops, config: Config) -> int:
         """Return the number of multiply-adds of all register tiles, remainders included, and of stores of scattered

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial, reduce
-from math import prod
+from math import lcm, prod
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.diag.forking import cached_property
@@ -404,7 +404,7 @@ class Model(CostModel):
         lanes = self.sizes[self.n] / -(-self.sizes[self.n] // self.filled(config.lane))
         products = self.problem.flops_real / 2 / lanes * self.product
         now, then = (
-            max(products, self.traffic.moved(loops, c)[0] / self.target.costs.refill) for c in (config, other)
+            max(products, self.traffic.moved(loops, c).means[0] / self.target.costs.refill) for c in (config, other)
         )
         return other if then * self.target.costs.inner_taps < now else config
 
@@ -423,6 +423,25 @@ class Model(CostModel):
         channels = [n for n in config.order if n not in names and n != self.images]
         images = [n for n in config.order if n == self.images]
         return config.changed(order=(*images, *channels, *names), hold=(self.st.b.name,))
+
+    def with_near_channels(self, loops: Loops, config: Config) -> Config | None:
+        """Return ``config`` with blocks of channels outside of the loops over pixels, so that the rows under a tile of
+        windows are still in the first-level cache where the next tiles read them; None where that is not clearly faster.
+        """
+        if config.lane != self.batch or not self.st.constant or self.src.get(Var(self.batch)) != 1 or self.phases:
+            return None
+        row = self.dims[[n for n in loops.of("m") if loops.axes[n]][-1]][-1]
+        line = self.target.l1.line // self.bytes
+        sizes = {**{n: 1 for n in self.sizes}, **dict(config.tiles_at("register")), config.lane: line}
+        sizes |= {n: self.sizes[n] for n in (*self.st.reduce, row)}
+        channel = sum(array.touched(sizes)[0][0] for array in self.traffic.of(config)) / line
+        unit, count = lcm(config.size(config.lane), line), loops.extents[config.lane]
+        parts = -(-count * channel // self.target.l1.kept)
+        size = int(-(-count // (parts * unit)) * unit)
+        if size >= count:
+            return None
+        other = config.changed(cache=((config.lane, size),))
+        return other if self.cycles(loops, other) * CLEARLY < self.cycles(loops, config) else None
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
         """Return the terms that are placed innermost because gathers of adjacent channels share their vectors.

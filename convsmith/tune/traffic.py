@@ -93,6 +93,23 @@ def _steps(coord: Index) -> tuple[tuple[str, float], ...]:
     return tuple(steps)
 
 
+class MovedBytes(NamedTuple):
+    """Bytes that a nest moves to the first-level cache, ``near``, and to the second from beyond, ``far``; and those
+    where runs that are a multiple of a way apart evict each other, besides the ``pages`` whose addresses are looked up.
+    """
+
+    near: float
+    far: float
+    near_in_conflict: float
+    far_in_conflict: float
+    pages: float
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Near and far bytes, means of those with and without conflicts, which depend on more than strides."""
+        return (self.near + self.near_in_conflict) / 2, (self.far + self.far_in_conflict) / 2
+
+
 class Traffic:
     """The operands of a statement, and the bytes that its nests move."""
 
@@ -119,21 +136,12 @@ class Traffic:
 
     def cycles(self, loops: Loops, config: Config) -> float:
         """Return the cycles in which the caches deliver all lines that the nest loads into the first-level cache."""
-        near, far, pages = self.bytes_and_pages(loops, config)
-        l2, costs = self.target.l2, self.target.costs
-        return (near + far * (costs.streamed - 1)) / l2.rate + pages * costs.page_walk
+        moved = self.moved(loops, config)
+        (near, far), l2, costs = moved.means, self.target.l2, self.target.costs
+        return (near + far * (costs.streamed - 1)) / l2.rate + moved.pages * costs.page_walk
 
-    def moved(self, loops: Loops, config: Config) -> tuple[float, float]:
-        """Return the bytes that move to the first-level cache, and to the second from beyond."""
-        near, far, _ = self.bytes_and_pages(loops, config)
-        return near, far
-
-    def bytes_and_pages(self, loops: Loops, config: Config) -> tuple[float, float, float]:
-        """Return the bytes that move to the first-level cache, those to the second from beyond, and the pages whose
-        addresses are looked up.
-
-        The bytes are means of the estimates with and without conflicts of runs, which depend on more than strides.
-        """
+    def moved(self, loops: Loops, config: Config) -> MovedBytes:
+        """Return the bytes that move between memories."""
         lanes = self.target.width(dtype(self.st.acc))
         parts = any(loops.kinds[n] == "k" for n, _ in config.tiles_at("cache")) and loops.kinds[config.lane] == "k"
         operands = self.of(config, lanes if parts else 1)
@@ -148,8 +156,7 @@ class Traffic:
             inner = _NestPart.once(extents, operands)
             self.tile = key, self.around(loops, tile_loops, inner, operands, held)
         whole = self.around(loops, loops_around, self.tile[1], operands, held)
-        near, far, near_in_conflict, far_in_conflict, pages = (sum(x) for x in whole.moved)
-        return (near + near_in_conflict) / 2, (far + far_in_conflict) / 2, pages
+        return MovedBytes(*(sum(x) for x in whole.moved))
 
     def around(
         self, loops: Loops, levels: list[_Level], inner: _NestPart, operands: list[TouchedArray], held: tuple[int, ...]

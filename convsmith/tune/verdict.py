@@ -34,7 +34,7 @@ type, or with other channels.
 _BOUNDS = {
     "multiply-adds": "the multiply-adds", "products": "the products of fragments", "loads": "loads of operands",
     "loads of fragments": "loads of fragments", "latency": "the latency of multiply-adds",
-    "fetches": "fetches from beyond the first-level cache", "write-back": "the write-back of results",
+    "lines": "lines from beyond the first-level cache", "write-back": "the write-back of results",
     "calls": "the calls of register tiles", "padded copy": "the copy into padded memory",
     "packing": "packing in each call", "transforms": "the transforms", "copies of channels": "copies of channels",
     "far memory": "loads from beyond the second-level cache",

@@ -61,26 +61,22 @@ def first_reads(loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int
     return part
 
 
-def fetched(
-    loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], image: float, near: int
-) -> tuple[float, float]:
-    """Return the fractions of a tile's reads of A that are first reads, and of repeated reads that miss the cache.
-
-    The previous tile in the row has just read the shared columns. The tile above has read the shared rows, which are
-    still cached if rows of an ``image`` of that many bytes fit in ``near`` bytes.
+def live_vectors(
+    loops: Loops, tile: Mapping[str, int], vectors: int, steps: Mapping[Index, int], is_held: bool
+) -> int:  # fmt: skip
+    """Return the number of vectors that straight-line code of a window tile keeps for later: sums, elements that other
+    taps read again, and, if ``is_held``, the weights of all taps.
     """
-    *_, column = pixels = loops.of("m")
-    new, again, high = 1.0, 1.0, 1.0
-    for tap, taps in tile.items():
-        pixel = next((n for n in pixels if loops.axes[n] == loops.axes[tap]), "")
-        if loops.kinds[tap] == "k" and len(loops.axes[tap]) == 1 and pixel:
-            size, step = tile.get(pixel, 1), _step(loops, steps, pixel, tap)
-            read = _distinct(size, taps, step)
-            first = min(read, size * step)
-            new *= first / (size * taps)
-            again *= (first if pixel == column else read) / (size * taps)
-            high *= 1 if pixel == column else read / (step * loops.extents[pixel])
-    return new, 0.0 if image * high <= near else again - new
+    taps = {loops.axes[n]: n for n, size in tile.items() if loops.kinds[n] == "k" and size > 1}
+    pixels = [n for n in loops.of("m") if loops.axes[n]]
+    if not pixels or loops.axes[pixels[-1]] not in taps:
+        return 0
+    column, along = pixels[-1], taps[loops.axes[pixels[-1]]]
+    row = _distinct(tile.get(column, 1), tile[along], _step(loops, steps, column, along))
+    sums, rows = prod(tile.get(n, 1) for n in pixels), prod(tile.get(n, 1) for n in pixels[:-1])
+    if is_held:
+        return (sums + prod(tile[n] for n in taps.values())) * vectors + row
+    return (sums + rows * row) * vectors + 1
 
 
 def window_tiles(
@@ -125,28 +121,6 @@ def tap_tiles(loops: Loops, lane: str, lanes: int, registers: int) -> Iterator[d
         is_short = (vectors - 1) * lanes >= loops.extents[lane]
         if len(taps) > 1 and not is_short and vectors * (prod(taps.values()) + 1) < registers:
             yield {**taps, lane: lanes * vectors}
-
-
-def slid(
-    loops: Loops, tile: Mapping[str, int], steps: Mapping[Index, int], image: float, near: int
-) -> tuple[float, float]:
-    """Return the fractions of reads of A by a tile of taps that are first reads, and of repeated reads that miss the
-    cache.
-
-    The previous pixel of the sum has read the shared columns. The row of pixels above has read the shared rows, which
-    are still cached if rows of an ``image`` of that many bytes fit in ``near`` bytes.
-    """
-    *_, column = [n for n in loops.of("m") if loops.axes[n]]
-    new, again, high = 1.0, 1.0, 1.0
-    for tap, taps in tile.items():
-        pixel = next((n for n in loops.of("k") if loops.axes[n] == loops.axes[tap]), "")
-        if loops.kinds[tap] == "m" and len(loops.axes[tap]) == 1 and pixel:
-            step = abs(steps.get(Var(pixel), 0)) // max(abs(steps.get(Var(tap), 0)), 1)
-            first = min(max(step, 1), taps) / taps
-            new *= first
-            again *= first if tap == column else 1
-            high *= 1 if tap == column else min(1, taps / (max(step, 1) * loops.extents[pixel]))
-    return new, 0.0 if image * high <= near else again - new
 
 
 def row_tiles(loops: Loops, lane: str, n: str, lanes: int, registers: int) -> Iterator[dict[str, int]]:

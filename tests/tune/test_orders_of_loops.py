@@ -44,7 +44,7 @@ def test_bytes_of_a_product(order: str, first: int, second: int, near: int, far:
         config = Config(
             "avx512", "n", register=(("m", 4), ("n", 16)), order=tuple(order.split(",")), pack=("src", "wei")
         )
-        assert Traffic(st, target).moved(loops_after_fusing(st, config), config) == (near, far)
+        assert Traffic(st, target).moved(loops_after_fusing(st, config), config).means == (near, far)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_sums_in_registers_take_no_room_of_a_cache() -> None:
         config = Config(
             "avx512", "oc", register=tile, order=("oc", "ic", "kh", "kw"), reduce=("mb", "oh", "ow"), pack=("diff_dst",)
         )
-        near, _ = Traffic(st, target).moved(loops_after_fusing(st, config), config)
+        near, _ = Traffic(st, target).moved(loops_after_fusing(st, config), config).means
     tiles, image, line = 8 * 2 * 9, 28 * 28 * 4, 64
     assert near == tiles * ((8 + 32) * image + 2 * 8 * 32 * line)
 
