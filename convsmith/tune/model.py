@@ -425,8 +425,9 @@ class Model(CostModel):
         return config.changed(order=(*images, *channels, *names), hold=(self.st.b.name,))
 
     def with_near_channels(self, loops: Loops, config: Config) -> Config | None:
-        """Return ``config`` with blocks of channels outside of the loops over pixels, so that the rows under a tile of
-        windows are still in the first-level cache where the next tiles read them; None where that is not clearly faster.
+        """Return ``config`` with blocks of channels outside of the loops over pixels, if that is clearly faster.
+
+        The rows under a tile of windows are then still in the first-level cache where the next tiles read them.
         """
         if config.lane != self.batch or not self.st.constant or self.src.get(Var(self.batch)) != 1 or self.phases:
             return None
@@ -441,7 +442,8 @@ class Model(CostModel):
         if size >= count:
             return None
         other = config.changed(cache=((config.lane, size),))
-        return other if self.cycles(loops, other) * CLEARLY < self.cycles(loops, config) else None
+        is_faster = self.cycles(loops, other) * MIN_TRAFFIC_GAIN < self.cycles(loops, config)
+        return other if is_faster else None
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
         """Return the terms that are placed innermost because gathers of adjacent channels share their vectors.
