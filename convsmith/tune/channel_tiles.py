@@ -32,8 +32,10 @@ def in_channel_tiles(
         yield plain, last
         packed, near = (_near(*x) for x in zip((plain, last), statements, tiles))
         yield packed, near
-        source = (statements[0].a.name, f"oh:{rows}")
-        around = (("oh", rows), *packed.tiles_at("cache"))
+        own = packed.size("oh")
+        tile = -(-rows // own) * own
+        around = (("oh", tile), *packed.tiles_at("cache"))
+        source = (statements[0].a.name, f"oh:{tile}")
         yield packed.changed(cache=around, near=(source, *packed.staged_at("near"))), near
 
 

@@ -107,6 +107,17 @@ def test_the_space_of_two_convolutions_contains_the_blocked_chain() -> None:
     assert re.search(f"{one} / .* {two}$", str(found[-1]))
 
 
+def test_tiles_of_channels_stand_around_register_tiles_of_several_rows() -> None:
+    """Rows of a cache tile are whole register tiles, as no config is legal otherwise."""
+    line = "--stag=axb mb1ic8ih10oc32oh8kh3ph0 -> --dtag=axb mb1ic32ih8oc64oh8kh1"
+    of = StagesSpace(parse_problem(line).canonical(), target("avx2"), 1)
+    fused = next(c for c in of.seeds if "--at=" in str(c))
+    tiled = next(c for c in of.neighbours(fused, "tile") if c.stages[0].size("oh") == 3)
+    *_, config = of.neighbours(tiled, "channels")
+    assert "--near=src+oh:3,wei+oc:" in str(config) and not of.refusal(config)
+    assert verify_kernel(cs.compile(line, config=str(config), threads=1, target="avx2")).detail == "exact"
+
+
 def test_steps_that_several_stages_cannot_take_are_refused_and_counted() -> None:
     """No stage packs the result of another one before it runs, and none that reads rows has a padded copy of them."""
     of, fused = chain_space(CHAIN)
