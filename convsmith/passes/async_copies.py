@@ -256,12 +256,12 @@ class _AsyncCopies(ScopedRewriter):
 
 @stages(*FLATTENED, ensures=TENSORISED)
 def async_copies(kernel: Kernel, sizes: tuple[int, ...] = SIZES) -> Kernel:
-    """Copy from global to shared memory without waiting, where a copy has one of the ``sizes`` in bytes.
+    """Copy from global to shared memory asynchronously, if a copy has one of the ``sizes`` in bytes.
 
-    Copies to different buffers that follow each other make a group, which the thread commits. A thread waits before
-    the barrier that precedes the first use of the elements, and for no later group than that: with ``multiple_buffers``
-    several iterations ahead, the copies of that many iterations less one stay on their way. Where a condition selects
-    between an element and zero, the copy has the condition.
+    Consecutive copies to different buffers form a group, which the thread commits. A thread waits before the barrier
+    that precedes the first use of the elements, and only for their group: with ``multiple_buffers`` several iterations
+    ahead, the copies of all but one of these iterations stay in flight. If a condition selects between an element and
+    zero, the copy has the condition.
 
     Before::
 

@@ -173,11 +173,11 @@ def block_reduction(
 ) -> Kernel:
     """Move the reduction loop ``outer`` around the loops ``moved``, which are outside of the whole sum.
 
-    The first part initialises the sums, the others load partial sums from memory, and the last finishes them. Where
-    several loops ``outer`` follow each other, the first and the last of them run at least once, any number of times
-    those between. A copy of the loops ``moved`` without a loop ``outer``, such as that of a residue class without taps,
-    adds nothing up and stays as it is. ``memory``, if given, becomes a parameter of the kernel, and keeps each sum at
-    its ``place``, an index over the loops ``moved`` and those of the accumulator; by default these loops are its dims.
+    The first part initialises the sums, the other parts load partial sums from memory, and the last part finishes them.
+    If several loops ``outer`` follow each other, the first and the last run at least once, the loops in between any
+    number of times. A copy of the loops ``moved`` without a loop ``outer``, as for a residue class without taps, is
+    unchanged. ``memory``, if given, becomes a parameter of the kernel, and keeps each sum at its ``place``, an index
+    over the loops ``moved`` and the loops of the accumulator; by default these loops are its dims.
 
     Before::
 

@@ -20,8 +20,8 @@ from convsmith.statement.statement import Statement, View
 class BufferPlan(NamedTuple):
     """A buffer: its ``name``, ``scope`` and ``lifetime``, and the ``order`` of the loops in which it is read.
 
-    ``elements`` counts the elements of type ``dtype``; 0 if the rewrites determine their number. ``operand`` is the one
-    that is copied to shared memory.
+    ``elements`` counts the elements of type ``dtype``; 0 if the rewrites determine their number. ``operand`` is the
+    operand that is copied to shared memory.
     """
 
     name: str
@@ -49,7 +49,7 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
                 rows = {pixel: n for (_, pixel), n in shared_taps(st, config).items()}
                 taps = {tap for tap, _ in shared_taps(st, config)}
                 order = tuple(x._replace(extent=rows.get(x.name, x.extent)) for x in order if x.name not in taps)
-            # The rewrites find out how many taps and phases residue classes have, and what a stream holds.
+            # The rewrites determine the numbers of taps and phases of residue classes, and the contents of a stream.
             elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
             converted = packed_type(st, nest) if view.name == st.b.name else ""
             packed = converted or (view.factor if nest.unit.dot else st.acc)

@@ -20,7 +20,7 @@ from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS, ConfigRow, Nam
 __all__ = ["THEN", "Config", "Staging", "Tile", "check_words", "read_words", "split_statements"]
 
 MOST_STATEMENTS = 128
-"""Maximum number of statements that a config schedules, whose configs lie within one another."""
+"""Maximum number of statements that a config schedules; their configs are nested."""
 THEN = " / "
 """Text between the configs of two statements."""
 _WORDS = {row.name: row.default for row in CONFIG_ROWS.values() if row.kind in ("word", "copy")}
@@ -28,13 +28,13 @@ _NO_TILES: dict[str, Sizes] = {row.name: row.default for row in CONFIG_ROWS.valu
 _STAGED: dict[str, Names] = {row.name: row.default for row in CONFIG_ROWS.values() if row.kind == "scope"}
 _STAGED_AT: dict[str, Pairs] = {row.name: row.default for row in CONFIG_ROWS.values() if row.kind == "scope at a loop"}
 _PARTS = {name: [row for row in CONFIG_ROWS.values() if row.of == name] for name in (*_NO_TILES, *_STAGED)}
-"""Rows of what the tiles of a level, or the stagings in a scope, have beside names and sizes."""
+"""Rows of the properties of a level's tiles, or of a scope's stagings, besides names and sizes."""
 _NAMING = [row for row in CONFIG_ROWS.values() if row.holds]
 _POSITION = {name: n for n, name in enumerate(CONFIG_ROWS)}
 
 
 class Tile(NamedTuple):
-    """``size`` iterations of ``loop`` at a level; tiles of what these leave have ``tail`` iterations, if any.
+    """``size`` iterations of ``loop`` at a level; the last tiles have ``tail`` iterations, if that is given.
 
     The size of a ``split`` is the number of its parts.
     """
@@ -46,8 +46,8 @@ class Tile(NamedTuple):
 
 
 class Staging(NamedTuple):
-    """An operand that stands in a scope: its copy is made at the loop ``at`` if one is named, has a layout of its own
-    (a word of ``config_rows``, and elements), and exists in several ``buffers``, to which ``copies`` bring elements.
+    """An operand in a scope: its copy is made at the loop ``at`` if one is named, has its own layout (a word of
+    ``config_rows``, and elements), and exists in several ``buffers``, which ``copies`` fill.
     """
 
     operand: str
@@ -61,9 +61,9 @@ class Staging(NamedTuple):
 class Config:
     """One point of the schedule space, an immutable value: ``tiles``, ``stagings`` and words.
 
-    ``Config("avx2", "oc", register=(("oc", 16), ("ow", 6)), pack=("wei",))`` gives words their values; those that it
-    does not name have defaults. ``then`` is the config of the next statement, with loops and arrays of its own names;
-    its text stands behind `` / ``. ConfigError where a value contradicts another one.
+    ``Config("avx2", "oc", register=(("oc", 16), ("ow", 6)), pack=("wei",))`` gives words their values; all other words
+    have defaults. ``then`` is the config of the next statement, with loops and arrays of its own names; its text
+    follows `` / ``. ConfigError if a value contradicts another one.
     """
 
     tiles: tuple[Tile, ...]
@@ -99,7 +99,7 @@ class Config:
         self._set(values, then)
 
     def changed(self, **words: Any) -> Config:
-        """Return the config with other values of ``words``. What belongs to a tile or to a staging goes with it."""
+        """Return the config with other values of ``words``. Properties of a tile or of a staging change with it."""
         if not words:
             return self
         then = words.pop("then") if "then" in words else self.then
@@ -128,11 +128,11 @@ class Config:
         return found
 
     def size(self, loop: str, level: str = "register") -> int:
-        """Return the size of a loop's tile at a level; 1 if it has none."""
+        """Return the size of a loop's tile at a level; 1 without a tile."""
         return dict(self.tiles_at(level)).get(loop, 1)
 
     def group_size(self, loop: str) -> int:
-        """Return the tile of a thread group along a loop: that of one thread if none is given."""
+        """Return the tile of a thread group along a loop, by default the tile of one thread."""
         return dict(self.tiles_at("group")).get(loop, self.size(loop))
 
     def tails(self, level: str = "register") -> Sizes:
@@ -168,7 +168,7 @@ class Config:
 
     @property
     def stages(self) -> tuple[Config, ...]:
-        """The configs of all statements, each without that of the next one."""
+        """The configs of all statements, each without the config of the next one."""
         return (self.changed(at="", halo="keep", then=None), *(self.then.stages if self.then is not None else ()))
 
     @property
@@ -203,7 +203,7 @@ class Config:
         return _made, (self._values, self.then)
 
     def _set(self, values: Mapping[str, Any], then: Config | None) -> None:
-        """Keep the values that are no defaults, as lists and words. ConfigError where they contradict each other."""
+        """Store the values that are not defaults, as lists and words. ConfigError if they contradict each other."""
         own = {n: values[n] for n in sorted(values, key=_POSITION.__getitem__) if values[n] != DEFAULTS[n]}
         facts = vars(self)
         facts.update(_WORDS)
@@ -226,7 +226,7 @@ def _made(values: Mapping[str, Any], then: Config | None) -> Config:
 
 
 def _tiles(own: Mapping[str, Any]) -> tuple[Tile, ...]:
-    """Return the tiles of the levels that have some."""
+    """Return the tiles of the levels that have tiles."""
     found = []
     for level in (n for n in own if n in _NO_TILES):
         tails = {loop: tail for part in _PARTS[level] for loop, tail in own.get(part.name, ())}
@@ -248,7 +248,7 @@ def _stagings(own: Mapping[str, Any]) -> tuple[Staging, ...]:
 
 
 def _left(value: Any, of: Any, part: ConfigRow) -> Any:
-    """Return what is left of a part's value where the tiles or operands of its level or scope are those of ``of``."""
+    """Return the entries of a part's value whose tiles or operands are among ``of``, those of its level or scope."""
     if part.kind == "copy":
         return value if of else part.default
     names = {x if part.kind == "layout" else x[0] for x in of}
@@ -271,7 +271,8 @@ def _config(statements: tuple[str, ...]) -> Config:
 
 
 def split_statements(text: str) -> list[str]:
-    """Return the texts of the configs of the statements. ConfigError if there are too many, or ``text`` is no str."""
+    """Return the texts of the configs of the statements. ConfigError if there are too many, or ``text`` is not a str.
+    """
     if not isinstance(text, str):
         raise ConfigError("syntax", f"config: expected a text, got {shown(text)}")
     statements = text.split(THEN)
@@ -298,14 +299,14 @@ def read_words(text: str) -> dict[str, Any]:
 
 
 def check_words(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError where ``values``, by word, give one that has several legal values another one."""
+    """Raise ConfigError if ``values``, by word, have an illegal value for a word with several legal ones."""
     for name, value in values.items():
         if (legal := CONFIG_ROWS[name].legal) and value not in legal:
             raise ConfigError(name, f"--{name}={value} is unknown; legal are {choices(value, legal)}")
 
 
 def _check_types(words: Mapping[str, Any], then: Any) -> None:
-    """Raise ConfigError where a word is none of a config, or its value is of another type."""
+    """Raise ConfigError if a word does not exist, or its value has another type."""
     for name, value in words.items():
         if name not in CONFIG_ROWS:
             raise ConfigError("syntax", f"config: {shown(name)} is not one of {_legal(name)}")
@@ -318,5 +319,5 @@ def _check_types(words: Mapping[str, Any], then: Any) -> None:
 
 
 def _legal(word: object) -> str:
-    """Return the words of a config, and which of them ``word`` probably means."""
+    """Return the words of a config, with a suggestion for ``word``."""
     return choices(word, CONFIG_ROWS, (f"--{name}=" for name in CONFIG_ROWS))

@@ -1,8 +1,7 @@
-"""The words of a config, one row each: how its value reads and prints, what names it holds, what it says, and when it
-is legal.
+"""The words of a config, one row each: the text form of its value, the names in it, its meaning, and when it is legal.
 
-A row is a level of tiles, a scope of stagings, a part that these have beside loop, size and operand, or a word of the
-config itself. This module knows no problem and no machine; it checks what contradicts itself.
+A row is a level of tiles, a scope of stagings, a property of either besides loop, size and operand, or a word of the
+config itself. This module knows no problem and no machine; it only detects contradictions within a config.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ MOST_BUFFERS = 8
 
 @record(frozen=True)
 class TextForm:
-    """How values of one type stand in a text. ``read`` raises ValueError for other texts; ``renamed`` returns a value
-    with other names, given one function for each of the names of an entry.
+    """The text form of values of one type. ``read`` raises ValueError for other texts; ``renamed`` returns a value with
+    other names, given one function for each of the names of an entry.
     """
 
     hint: Any
@@ -74,8 +73,8 @@ def sizes_text(sizes: Sizes) -> str:
 
 
 def place_of(text: str) -> tuple[str, int]:
-    """Return the loop that ``text`` names, and the iterations of its cache tile; 0 for the innermost one. ValueError
-    where these are no number.
+    """Return the loop that ``text`` names, and the iterations of its cache tile; 0 for the innermost one. ValueError if
+    these are not a number.
     """
     loop, colon, tile = text.partition(":")
     return loop, int(tile) if colon else 0
@@ -103,13 +102,13 @@ Kind = Literal["word", "level", "tail", "scope", "scope at a loop", "layout", "c
 level, as stagings in a scope (at a loop), as layouts of the stagings in another scope, or as a fact of all of these.
 """
 Machines = Literal["all", "groups", "vectors"]
-"""The machines where a row says something: all, those with groups of threads, or the others."""
+"""The machines on which a row has an effect: all, those with groups of threads, or those without."""
 
 
 @record(frozen=True)
 class ConfigRow:
     """One word of a config's text. ``of`` names the level or the scope whose tiles or stagings a tail, a layout or a
-    copy belongs to; the order of an ``ordered`` value's entries decides.
+    copy belongs to; the order of an ``ordered`` value's entries matters.
     """
 
     name: str
@@ -591,10 +590,10 @@ _TABLE: tuple[ConfigRow, ...] = (
 CONFIG_ROWS: Mapping[str, ConfigRow] = {row.name: row for row in _TABLE}
 """The rows by name, in the order in which a text has their words."""
 DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in _TABLE}
-"""The value of each word that a text does not have."""
+"""The value of each word that a text omits."""
 
 
 def described() -> str:
-    """Return the rows as a page of text: each word with an example, and what it says."""
+    """Return the rows as a page of text: each word with an example and its meaning."""
     indented = partial(wrap, width=114, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(line for row in _TABLE for line in (f"--{row.name}={row.example}", *indented(row.doc)))

@@ -188,12 +188,12 @@ class KernelSchedule(Schedule):
         self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register"),
         ends: tuple[int, int] | None = None, *, tail: str = "guard",
     ) -> tuple[Loop, Loop]:  # fmt: skip
-        """Split ``loop`` by ``size``, and return the loop over tiles and that over the iterations of a tile.
+        """Split ``loop`` by ``size``, and return the loop over tiles and the loop over the iterations of a tile.
 
-        The ``tail`` is what becomes of the last tile, where it has fewer iterations than the others: with ``guard`` it
-        is shorter, with ``round`` it has all iterations, of which the added ones store nothing, and with ``peel`` it
-        becomes a nest of its own, of which the two loops stand for those of either nest. With ``ends``, the first and
-        the last tile have these sizes, and all others are whole.
+        ``tail`` determines the last tile if it has fewer iterations: with ``guard`` it is shorter, with ``round`` it
+        has all iterations but stores no element beyond the end, and with ``peel`` it becomes a separate nest; the
+        returned loops then denote the loops of both nests. With ``ends``, the first and the last tile have these sizes,
+        and all other tiles are whole.
         """
         if tail not in TAILS:
             raise UsageError(f"tile: tail={shown(tail)} is not legal; legal are {choices(tail, TAILS)}", code="tail")

@@ -98,7 +98,7 @@ def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: t
 def general(p: Problem, extent: int = _EXTENT) -> Problem:
     """Return the representative problem; it is equal for all problems that share a kernel.
 
-    It has no pads, except for those of a chain, which are the same at each call.
+    It has no pads, except in a chain, whose pads are the same at each call.
     """
     if isinstance(p, Chain):
         return _general_chain(p, extent)
@@ -247,7 +247,7 @@ def _general_step(
     """
     stops = {name + suffix: stop for name, stop in ends.items()}
     layout = st.c.layout
-    if layout.padded_shape != layout.shape:  # a nest of its own writes zeros to what blocks of channels add
+    if layout.padded_shape != layout.shape:  # a separate nest writes zeros to the padding of blocks of channels
         dims = p.tensor("dst" if suffix else st.c.name).dims
         stops |= {f"pad{dims.index(name)}": stop for name, stop in ends.items() if name in dims}
     strides = (stride for blocks in found.values() for _, _, stride in blocks if isinstance(stride, Var))

@@ -1,4 +1,4 @@
-"""The copies that a copy engine makes of a tile of an operand, from the loops that a schedule has made of a nest."""
+"""The copies of an operand's tiles by a copy engine, derived from the loops of a scheduled nest."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from convsmith.statement.statement import Statement, View
 def engine_copy(
     st: Statement, view: View, around: Sequence[Loop], own: Sequence[Loop], engine: CopyEngine
 ) -> MappedCopy:  # fmt: skip
-    """Return the copy of what an iteration of the loops ``around`` reads of ``view``, with a dim for each of its
-    ``own`` loops; ConfigError where no tensor map brings it. Rows of the copy lie along the innermost dim of memory.
+    """Return the copy of the elements that an iteration of the loops ``around`` reads of ``view``, with a dim for each
+    of its ``own`` loops; ConfigError if no tensor map can bring it. Rows of the copy run along the innermost dim of
+    memory.
     """
     sizes = {d.name: d.size for d in st.dims}
     starts: dict[str, Index] = {}
@@ -54,7 +55,7 @@ def engine_copy(
 
 
 def require_types(row: Instruction, st: Statement) -> None:
-    """Raise ConfigError where ``row`` multiplies other types than those of ``st``."""
+    """Raise ConfigError unless ``row`` multiplies the types of ``st``."""
     types = (*(v.factor for v in st.factors), st.acc)
     if row.types != types:
         raise ConfigError(
@@ -66,8 +67,8 @@ def require_types(row: Instruction, st: Statement) -> None:
 def with_needed(
     st: Statement, mapped: MappedCopy, around: Sequence[Loop], own: Sequence[Loop], copy: Copy
 ) -> MappedCopy:  # fmt: skip
-    """Return ``mapped`` with the condition that an element of ``copy``, along its ``own`` loops that are part of the
-    result, is one that a product reads.
+    """Return ``mapped`` with the condition that a product reads an element of ``copy``, along its ``own`` loops that
+    are part of the result.
     """
     sizes = {d.name: d.size for d in st.dims}
     needed = None

@@ -43,14 +43,14 @@ def fill(s: Schedule, loops: Sequence[Loop], threads: int = THREADS) -> None:
 
 
 def main_nest(whole: Kernel, machine: Machine) -> Kernel:
-    """Return the naive kernel ``whole`` as ``machine`` runs it. A kernel of a device has one nest: those that zero what
-    blocked layouts add to the result are kernels of their own.
+    """Return the naive kernel ``whole`` as ``machine`` runs it. A kernel of a device has one nest, so nests that zero
+    the padding of a blocked result are separate kernels.
     """
     return whole if machine.device is None else replace(whole, body=_nests(whole)[0])
 
 
 def zeroing_kernels(whole: Kernel, machine: Machine) -> list[tuple[Kernel, tuple[Step, ...]]]:
-    """Return the kernels that zero what blocked layouts add to the result of ``whole`` on a device, with rewrites."""
+    """Return the kernels that zero the padding of a blocked result of ``whole`` on a device, with their rewrites."""
     found = []
     for n, nest in enumerate(_nests(whole)[1:] if machine.device is not None else ()):
         used = {x.buffer for x in walk(nest) if isinstance(x, (Load, Store))}

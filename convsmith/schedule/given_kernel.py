@@ -46,11 +46,11 @@ class GivenKernel:
 
     @cached_property
     def is_shared(self) -> bool:
-        """Whether threads of the host share iterations of the kernel."""
+        """Whether host threads share iterations of the kernel."""
         return any(x.kind == "parallel" for x in loops_of(self.lowered.body))
 
     def limits(self) -> Iterator[tuple[str, float | None]]:
-        """Yield the name of the weights of each statement with each limit of their magnitude, as a plan does."""
+        """Yield, for each statement, the name of the weights with each limit of their magnitude, as a plan does."""
         for name in (view.name for st in self.statements for view in st.factors[1:]):
             yield from ((name, float(limit)) for limit in self._row_limits)
             if self._stores_zeros:
@@ -68,7 +68,8 @@ class GivenKernel:
 
     @property
     def _row_limits(self) -> tuple[int, ...]:
-        """The largest magnitudes of weights for which the instructions of the kernel are right, where there are such.
+        """The largest magnitudes of weights for which the instructions of the kernel are correct, for instructions with
+        a limit.
         """
         bodies = (self.lowered.body, *(f.body for f in self.lowered.functions))
         used = {x.instruction for body in bodies for x in statements_of(body) if isinstance(x, Invoke)}
@@ -76,8 +77,8 @@ class GivenKernel:
 
 
 def given_kernel(problem: Problem, config: GivenSchedule, machine: Machine) -> tuple[Program, GivenKernel]:
-    """Return the program of ``problem``, and the main kernel that the function of ``config`` makes of its naive nest;
-    `finish` does what the function leaves open. ConfigError where it ends with a kernel from which no code can be made.
+    """Return the program of ``problem``, and the main kernel that the function of ``config`` makes from its naive nest;
+    `finish` completes it. ConfigError if no code can be generated for the resulting kernel.
     """
     made, statements = _program(problem, machine)
     s = KernelSchedule(problem, machine, main_nest(made.naive(), machine), statements)
@@ -99,7 +100,7 @@ def given_kernel(problem: Problem, config: GivenSchedule, machine: Machine) -> t
 
 
 def _shared(s: Stmt) -> Iterator[For]:
-    """Yield the loops whose iterations threads share: those that nothing but names stands around."""
+    """Yield the loops whose iterations threads share: loops enclosed only by names."""
     if isinstance(s, For):
         yield s
     elif isinstance(s, Let):

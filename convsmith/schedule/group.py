@@ -1,4 +1,4 @@
-"""The plan of one statement for a machine with groups of threads: from its naive nest to straight lines."""
+"""The plan of one statement for a machine with groups of threads: from its naive nest to straight-line code."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from convsmith.statement.statement import Statement, View
 
 
 def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: Nest, access: int) -> GroupReads:
-    """Bring a nest to loops over the threads of a group, one after the other, each of which moves at most ``access``
-    bytes at once; return what they read.
+    """Turn a nest into consecutive loops over the threads of a group, each of which moves at most ``access`` bytes at
+    once; return the copies that they read.
     """
     around = (*nest.threads, *nest.accumulators)
     zeroed: tuple[Loop, ...] = ()
@@ -95,12 +95,12 @@ def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: 
 def _share_operands(
     s: Schedule, st: Statement, config: Config, loops: Loops, nest: Nest, place: Loop, thread: Loop, access: int
 ) -> dict[str, Copy]:
-    """Copy what each iteration of ``place`` reads of operands to shared memory, and return the copies, which all
-    threads fill.
+    """Copy the elements that each iteration of ``place`` reads of operands to shared memory; return the copies, which
+    all threads fill.
     """
     views = [v for v in st.factors if v.name in config.staged("shared") and not is_false(st.a.mask)]
     masked = config.realise == "mask" or _reads_slack(st, config)
-    if views:  # parts of fused loops move a coordinate less far once divisions are simplified
+    if views:  # parts of fused loops move a coordinate by less once divisions are simplified
         s.run(simplify)
     copies: dict[str, Copy] = {}
     for view in views:
@@ -119,8 +119,8 @@ def _share_operands(
 def _load_operands(
     s: Schedule, st: Statement, config: Config, loops: Loops, nest: Nest, shared: Mapping[str, Copy]
 ) -> dict[str, tuple[Copy, Loop | None]]:
-    """Load what a thread reads into registers, once for all of its sums; return the copies in them, and the loop along
-    which each is loaded at once.
+    """Load the elements that a thread reads into registers, once for all of its sums; return these copies, each with
+    the loop along which it is loaded as vectors.
     """
     vectors = {v: loaded_vector(st, v, loops, config, nest) for v in st.factors}
     loaded: dict[str, tuple[Copy, Loop | None]] = {}
@@ -167,12 +167,12 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
 
 
 def _reads_slack(st: Statement, config: Config) -> bool:
-    """Return whether a step of the reduction may read elements that blocked layouts add, which may hold anything."""
+    """Return whether a step of the reduction may read the padding of blocked layouts, whose contents are undefined."""
     uneven = any(d.size % config.group_size(d.name) or d.name in st.residues for d in st.of("k"))
     return uneven and any(v.layout.padded_shape != v.layout.shape for v in st.factors)
 
 
 def _as_in_memory(view: View) -> list[int]:
-    """Return the dims of a view in the order in which it lies in memory."""
+    """Return the dims of a view in memory order."""
     nearest = {b.dim: b.stride for b in view.layout.blocks if b.size > 1}
     return sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, inf), d))

@@ -1,4 +1,4 @@
-"""Tiles of a warp: the loops of rows, columns and terms of fragments, and the rewrites that make them."""
+"""Tiles of a warp: the loops of rows, columns and terms of fragments, and the rewrites that form them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement, View
 
 ROWS, COLUMNS, TERMS = "m", "n", "k"
-"""Letters that tell readers of the IR what the loops are that those of rows, columns, and terms of a warp become."""
+"""Letters in the names of the loops that replace the loops over rows, columns and terms of a warp, for readers of the
+IR.
+"""
 
 
 def lane_rows(st: Statement, loops: Loops, config: Config, machine: Machine) -> tuple[Instruction, ...]:

@@ -1,4 +1,5 @@
-"""The lowering of nests over groups of threads: flat offsets, instructions on fragments, vectors, straight lines."""
+"""The lowering of nests over groups of threads: flat offsets, instructions on fragments, vectors, straight-line code.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +34,15 @@ from convsmith.statement.statement import Statement
 RUNS = (2, 4, 8, 16)
 """Numbers of adjacent elements of a fragment in a lane, which accesses them as vectors."""
 UNROLLED = 256
-"""Maximum number of products in a straight line."""
+"""Maximum number of products in straight-line code."""
 
 
 class GroupReads(NamedTuple):
     """The copies that threads of a group read instead of memory, and the loops over fragments.
 
-    By operand, ``shared`` are the copies in shared memory, and ``loaded`` those in registers of a thread, each with the
-    loop along which it is loaded at once, if there is one. The loops ``zeroed`` are those of the kernel that sets the
-    result to zero, where groups add parts to it.
+    By operand, ``shared`` are the copies in shared memory, and ``loaded`` the copies in registers of a thread, each
+    with the loop along which it is loaded as vectors, if there is one. ``zeroed`` are the loops of the kernel that sets
+    the result to zero, if groups add parts to it.
     """
 
     shared: dict[str, Copy]
@@ -79,7 +80,7 @@ def lower_group(
 
 
 def flatten_threads(s: Schedule, straight: Sequence[Loop], machine: Machine) -> None:
-    """Bring the nest of a group to flat offsets; the loops ``straight`` become straight-line code."""
+    """Lower the nest of a group to flat offsets; the loops ``straight`` become straight-line code."""
     s.run(bind, tuple(straight), "unrolled")
     s.run(flatten)
     s.run(simplify)

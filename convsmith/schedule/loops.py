@@ -77,7 +77,7 @@ class Loops:
 
     ``axes`` are the letters of the spatial axes that a loop runs along; ``residues`` the numbers of residue classes of
     loops that a stride must divide; ``dims`` the dims of each loop, outermost first. The extents of ``symbolic`` loops
-    are arguments of a call; those given here are placeholders.
+    are arguments of a call; their extents here are placeholders.
     """
 
     extents: dict[str, int]

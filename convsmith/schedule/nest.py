@@ -289,7 +289,8 @@ class _VectorTiles(_NestBuilder):
         ordered = [outer.pop(n) for n in config.order if n in outer]
         ordered += outer.values()
         if self.loops.kinds[config.lane] == "m" and config.lane in self.st.residues and not blocks:
-            # Classes of the pixels along lanes fill the same lines of the result: an image or group has all in turn.
+            # The classes of the pixels along lanes write the same lines of the result, so an image or group runs all
+            # classes in turn.
             images = {d.name for d in self.st.dims if d.sort == "images"}
             around[:0] = takewhile(lambda x: x.role == "batch" or images.issuperset(x.dims), ordered)
         around += [x for x in ordered if x not in around]

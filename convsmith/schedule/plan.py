@@ -1,7 +1,7 @@
 """A plan: every decision of a config, or of a user's schedule, worked out for a machine, once, as a value that prints.
 
-All later code reads it: the driver runs its pipelines, `explain` prints it. What differs between a CPU and a device are
-facts of the machine: a device runs one nest a kernel, one kernel for each stage of a chain, and packs no sums.
+All later code reads it: the driver runs its pipelines, `explain` prints it. CPUs and devices differ only in facts of
+the machine: a device runs one nest per kernel, one kernel for each stage of a chain, and packs no sums.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from convsmith.statement.statement import Statement
 from convsmith.statement.winograd import WEIGHTS
 
 COPIES = ("pad_copy", "window_copy", "indirection", "hardware")
-"""Realisations that multiply weights by zeros in the place of absent elements."""
+"""Realisations that multiply weights by zeros in place of absent elements."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Plan:
 
     @property
     def stages(self) -> list[KernelPlan]:
-        """The plans of the statements that compute products: of the main one, or of each stage."""
+        """The plans of the statements that compute products: the main statement, or one for each stage."""
         if self.given is not None:
             return []
         return [k for kernel in self.program.kernels for k in self.plans_of(kernel)] or [self.main]
@@ -155,11 +155,11 @@ class Plan:
         return own.get(kernel, 1)
 
     def limits(self) -> Iterator[tuple[str, float | None]]:
-        """Yield the name of the weights of each statement with each limit of their magnitude, which is None where they
-        must be finite.
+        """Yield, for each statement, the name of the weights with each limit of their magnitude; None means any finite
+        number.
 
-        Stored zeros that stand for absent activations are multiplied by weights. Sums of a transform overflow sooner
-        than those of products.
+        Weights are multiplied by stored zeros that represent absent activations. Sums of a transform overflow sooner
+        than direct sums.
         """
         if self.given is not None:
             yield from self.given.limits()
@@ -185,7 +185,7 @@ class Plan:
 
     @property
     def rewrites(self) -> str:
-        """The rewrites of the main kernel as text: with equal texts, a machine has equal kernels of a problem."""
+        """The rewrites of the main kernel as text: equal texts imply equal kernels of a problem on a machine."""
         return "\n".join([*map(str, self.pipeline), f"threads {self.threads()}"])
 
     def __str__(self) -> str:
@@ -196,7 +196,7 @@ class Plan:
 
 
 def _start(kernel: KernelPlan) -> str:
-    """Return the name of the kernel that sets the result of ``kernel`` to zero, where groups add parts to it."""
+    """Return the name of the kernel that sets the result of ``kernel`` to zero, if groups add parts to it."""
     return f"{kernel.statement.name}{START}"
 
 
@@ -228,7 +228,7 @@ def plan(
             own = config if made.transform is None else product_config(config)
             sizes = symbolic_sizes(problem, st, own) if dynamic else None
         else:
-            # Parts are added up, and sums made while packing, on the thread that calls.
+            # Sums of parts, and sums while packing, are computed on the calling thread.
             own = config_of_sums(st, machine, config.threads if st.when == "before" else 1, unknown)
             sizes = symbolic_sizes(problem, st, own) if any(d.name in unknown for d in st.dims) else None
         kernels.append(kernel_plan(st, own, machine, sizes))
@@ -259,7 +259,7 @@ def _program(problem: Problem, config: Config, machine: Machine, dynamic: bool) 
 
 
 def _check_stages(problem: Problem, stages: Stages | None, config: Config, machine: Machine) -> None:
-    """Raise the error where ``machine``, a device, has no kernels for what ``config`` makes of the stages."""
+    """Raise the error if ``machine``, a device, has no kernels for the stages under ``config``."""
     if config.has_transform:
         tiles = next(stage.tiles_at("winograd") for stage in config.stages if stage.tiles_at("winograd"))
         raise UnsupportedError(
@@ -281,9 +281,9 @@ def _check_stages(problem: Problem, stages: Stages | None, config: Config, machi
 
 
 def _check_nests(found: Plan) -> None:
-    """Raise ConfigError where the passes refuse what only the nests of a CPU's kernels show: an operand of residue
-    classes that cannot be packed in the order in which it is read, as these have ends of their own; or loops of a stage
-    within another one that cannot be fused, as what the other one reads decides how many rows it computes.
+    """Raise ConfigError for faults that only the nests of a CPU's kernels show: an operand of residue classes that
+    cannot be packed in reading order, because the classes have different ends; or loops of a stage within another stage
+    that cannot be fused, because the reads of the other stage determine the number of rows.
     """
     problem, config, made = found.problem, found.decided, found.program
     for kernel in found.kernels:
@@ -296,7 +296,7 @@ def _check_nests(found: Plan) -> None:
 
 
 def _check_grids(found: Plan) -> None:
-    """Raise ConfigError where a device cannot run the kernels: an instruction rounds without permission, a grid of a
+    """Raise ConfigError if a device cannot run the kernels: an instruction rounds without permission, a grid of a
     kernel around the main one is too large, blocks between stages have elements beyond their channels, or threads would
     write the same elements.
     """

@@ -158,7 +158,7 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
 
 
 def fill_tiles(s: Schedule, k: KernelPlan, reads: Reads) -> None:
-    """Round short tiles up to whole vectors, and their terms to those of an instruction, where that is safe."""
+    """Round short tiles up to whole vectors, and their terms to those of an instruction, if that is safe."""
     st, config, nest = k.columns, k.config, k.nest
     if not nest.along_k:
         s.run(round_up, (*nest.vectors, nest.lane), (*nest.widths, (nest.lane, nest.filled)))
@@ -269,7 +269,7 @@ def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Non
 
 
 def _restrict_taps(s: Schedule, k: KernelPlan) -> None:
-    """Restrict the loops over taps to those that exist."""
+    """Restrict the loops over taps to the taps that exist."""
     nest, axes = k.nest, k.loops.axes
     tiled_axes = {a for x in nest.register for a in axes[x.of]}
     inner = (x for x in nest.reduce if x not in nest.classes and _is_free(axes[x.of], tiled_axes))

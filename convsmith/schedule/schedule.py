@@ -96,11 +96,11 @@ class Schedule:
         self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register"),
         ends: tuple[int, int] | None = None,
     ) -> tuple[Loop, Loop]:  # fmt: skip
-        """Split ``loop`` by ``size``, and return the loop over tiles and that over the iterations of a tile.
+        """Split ``loop`` by ``size``, and return the loop over tiles and the loop over the iterations of a tile.
 
-        ``parts`` are letters that tell readers of the IR what the two loops are; one without a letter keeps the name of
-        ``loop``. ``levels`` are those of their tiles. The last tile may be shorter; with ``ends``, the first and the
-        last tile have these sizes.
+        ``parts`` are letters in the names of both loops, for readers of the IR; a loop without a letter keeps the name
+        of ``loop``. ``levels`` are the levels of their tiles. The last tile may be shorter; with ``ends``, the first
+        and the last tile have these sizes.
         """
         self._taken.discard(loop.name)
         outer, inner = (self._name(f"{loop.of}.{letter}" if letter else loop.name) for letter in parts)
@@ -233,8 +233,8 @@ class Schedule:
         return around
 
     def spread_lanes(self, rows: Sequence[Instruction], runs: Sequence[int]) -> tuple[Loop, ...]:
-        """Give each lane of a warp its elements of the fragments of ``rows``, and return the loops over neighbouring
-        elements, of which a lane has one of the numbers ``runs``.
+        """Give each lane of a warp its elements of the fragments of ``rows``, and return the loops over the adjacent
+        elements of a lane, whose numbers are among ``runs``.
         """
         self.run(spread_lanes, tuple(rows))
         return tuple(Loop(run_name(n), run_name(n), (), "copy", "copy", n) for n in runs)

@@ -25,8 +25,8 @@ _WHEN = {
 
 
 def plan_text(plan: Plan) -> str:
-    """Return the plan as text: its config, then for each statement its loops, instruction, registers and pipeline; of a
-    user's schedule, its rewrites.
+    """Return the plan as text: its config, then for each statement its loops, instruction, registers and pipeline, or,
+    for a user's schedule, its rewrites.
     """
     if plan.given is not None:
         steps = (f"  {n:3} {step}" for n, step in enumerate(plan.pipeline, 1))
@@ -38,8 +38,8 @@ def plan_text(plan: Plan) -> str:
 
 
 def decisions(plan: Plan) -> Iterator[Line]:
-    """Yield the decisions of the plan of each kernel, and why a copy engine or instructions on fragments that a device
-    has are not used.
+    """Yield the decisions of the plan of each kernel, and the reasons why a copy engine or instructions on fragments
+    that a device has are not used.
     """
     for kernel in plan.kernels:
         yield from (*statement_lines(kernel), *kernel_lines(kernel), *_pipeline(kernel))

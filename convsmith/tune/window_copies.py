@@ -1,4 +1,4 @@
-"""Models of kernels that copy the windows of pixels, so that the terms of each fill instructions on fragments.
+"""Models of kernels that copy the windows of pixels, so that their terms fill instructions on fragments.
 
 Either the taps and channels of one row of a window become one loop, and the copy holds the windows of some rows of the
 source; or all taps do, and the copy holds the windows of the pixels that pass at a time. The latter lets pixels of
@@ -21,7 +21,7 @@ from convsmith.tune.model import Model
 
 
 class WindowModel(Model):
-    """The facts of the candidates that join the reduction loops ``taps``, which are the last ones."""
+    """The facts of the candidates that fuse the reduction loops ``taps``, which are the innermost ones."""
 
     def __init__(
         self, problem: Problem, st: Statement, target: Machine, unit: ProductShape, taps: tuple[str, ...]
@@ -50,8 +50,8 @@ class WindowModel(Model):
         return "window_copy"
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
-        """Return the order of loops: those whose iterations copy windows outermost, within them pixels of several rows
-        as the weights allow.
+        """Return the order of loops: loops whose iterations copy windows are outermost; inside them, pixels of several
+        rows as the weights permit.
         """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         fused = loops.of("m")[-1] if self.fusions() else ""
@@ -70,7 +70,7 @@ class WindowModel(Model):
         return config.changed(cache=((rows, most),)) if 1 < most < self.sizes[rows] else config
 
     def rows_apart(self, rows: str) -> tuple[int, int]:
-        """Return the rows of the source between two rows of the result, and those that a window has beyond that."""
+        """Return the distance in source rows between two rows of the result, and the further rows of a window."""
         axis = next(d.axis for d in self.st.dims if d.name == rows)
         taps = [d for d in self.st.of("k") if d.axis == axis]
         nearest = min((self.src.get(Var(d.name), 0) for d in taps), default=0)
@@ -78,7 +78,7 @@ class WindowModel(Model):
         return step, max(0, prod(d.size for d in taps) - step)
 
     def room(self) -> int:
-        """Return the terms of a window, filled up."""
+        """Return the terms of a window after padding."""
         terms = prod(self.sizes[n] for n in self.taps)
         return -(-terms // self.unit.terms) * self.unit.terms
 
@@ -113,7 +113,7 @@ def window_models(problem: Problem, st: Statement, target: Machine) -> list[Wind
     for taps in joined:
         terms = prod(sizes[n] for n in taps)
         if terms <= rows[0].group:
-            continue  # one group: no loop over groups is there to be filled up
+            continue  # with one group there is no loop over groups to be padded
         row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
         model = WindowModel(problem, st, target, ProductShape.of_row(row), taps)
         if model.images or not few:

@@ -15,9 +15,10 @@ from convsmith.schedule.loops import Loop
 
 @dataclass(frozen=True)
 class BlockLoops:
-    """The loops of a convolution over the blocks of its result, and in a block; over blocks of terms, and in one.
+    """The loops of a convolution: over blocks of its result and within a block, over blocks of terms and within a
+    block.
 
-    ``tiles`` are the loops over tiles of blocks of channels and rows; without tiles, those over blocks.
+    ``tiles`` are the loops over tiles of blocks of channels and rows; without tiles, the loops over blocks.
     """
 
     channels: Loop
@@ -64,11 +65,11 @@ def blocked_nest(s: KernelSchedule, k_split: int, h_split: int, source: str = ""
         s.fission(*nest.inner, scope="cache")
         blocks, terms = nest.terms
         s.reorder(blocks, *nest.inner[:2], *nest.taps, nest.inner[2], terms)
-    with suppress(ConfigError):  # where the results of the first convolution are more than its sums
+    with suppress(ConfigError):  # if the results of the first convolution are not just its sums
         s.sum_in_place("acc")
     s.fission(second.rows, second.columns, second.channels, scope="cache", result=True)
     s.reorder(second.channels, second.rows, second.columns)
-    # The source is read where its footprint moves: the rows of several steps, or those of a tile at once.
+    # The source is read where its footprint moves: the rows of several steps, or the rows of a tile at once.
     around = first if _has_steps(s, first.tiles[1]) else second
     copy, *_ = (
         s.stage(array, nest.tiles[1], exact=True)
@@ -85,7 +86,7 @@ def _in_blocks(s: KernelSchedule, number: str, result: str, weights: str) -> Blo
     """Split the loops of a convolution at the blocks of its ``result`` and of its ``weights``."""
 
     def inner(array: str, dim: int) -> int:
-        """Return the elements along a dim of an array that lie within its blocks."""
+        """Return the elements along a dim of an array that are within its blocks."""
         _, *sizes = (b.size for b in s.array(array).blocks if b.dim == dim)
         return prod(sizes)
 

@@ -12,9 +12,9 @@ def wgmma(
 ) -> None:  # fmt: skip
     """Compute tiles of ``rows`` pixels and ``columns`` channels by an ``instruction`` of warp groups.
 
-    The reduction runs in steps of ``terms`` channels of a tap. One warp has the copy engine bring both operands of a
-    step, as many steps ahead as shared memory has ``slots``; the others wait for a slot to be full, multiply, and say
-    that it is free. Each group of four warps multiplies as many rows as the instruction.
+    The reduction runs in steps of ``terms`` channels of a tap. One warp lets the copy engine fetch both operands of a
+    step, up to ``slots`` steps ahead; the other warps wait for a full slot, multiply, and release the slot. Each group
+    of four warps multiplies as many rows as the instruction.
     """
     row = s.row(instruction)
     height, width = row.result.shape
