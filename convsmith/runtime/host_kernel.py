@@ -331,8 +331,11 @@ class HostKernel:
 
     def _check_packed(self, inputs: Mapping[str, Given], names: Names = BY_NAME) -> None:
         """Raise UsageError if an operand that is passed by name is packed for another kernel, or beyond its limit."""
+        packable = self._border.packable
+        if not packable:
+            return
         self._packing.check(inputs, names)
-        for name in self.artifact.limits.keys() & {*self._border.packable}:
+        for name in self.artifact.limits.keys() & packable:
             array, limit = inputs.get(name), self.artifact.limits[name]
             if isinstance(array, Packed) and self._packing.examine(name, array) > limit:
                 text = f"{names[name]}: holds {beyond_text(limit)}; legal is a plain array"
