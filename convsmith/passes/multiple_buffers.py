@@ -44,9 +44,9 @@ def _used(s: Stmt) -> set[Buffer]:
 
 
 class _Slots(ScopedRewriter):
-    def __init__(self, loop: str, buffers: Collection[str], count: int, ahead: int, unrolled: bool) -> None:
+    def __init__(self, loop: str, buffers: Collection[str], count: int, ahead: int, rounds: str) -> None:
         super().__init__()
-        self.loop, self.buffers, self.count, self.ahead, self.unrolled = loop, buffers, count, ahead, unrolled
+        self.loop, self.buffers, self.count, self.ahead, self.rounds = loop, buffers, count, ahead, rounds
         self.slots: dict[Buffer, Buffer] = {}
         """The buffers with slots, by the original buffers."""
         self.around: list[Alloc | For] = []
@@ -145,7 +145,7 @@ class _Slots(ScopedRewriter):
             self._if_it_runs(loop, loop.lo + n, self._at(copies, loop, loop.lo + n, as_index(n)), self.ranges)
             for n in range(self.ahead)
         ]
-        if self.unrolled:
+        if self.rounds:
             return block(*first, *self._unrolled(loop, copies, rest))
         number = loop.var - loop.lo
         copy = self._at(copies, loop, loop.var + self.ahead, mod(number + self.ahead, self.count))
@@ -159,7 +159,7 @@ class _Slots(ScopedRewriter):
             raise _refuse(f"loop {loop.var} runs {loop.lo} .. {loop.hi}; unrolling needs a constant number")
         lo, total = loop.lo.const, loop.hi.const - loop.lo.const
         rounds = max(total - self.ahead, 0) // self.count
-        var = Var(f"{loop.var}.o")
+        var = Var(self.rounds)
 
         def step(iteration: Index, n: int, copy: bool) -> Iterator[Stmt]:
             if copy:
@@ -175,7 +175,7 @@ class _Slots(ScopedRewriter):
 
 @stages(*LOOPS)
 def multiple_buffers(
-    kernel: Kernel, loop: str, buffers: tuple[str, ...], count: int, ahead: int = 1, unrolled: bool = False
+    kernel: Kernel, loop: str, buffers: tuple[str, ...], count: int, ahead: int = 1, rounds: str = ""
 ) -> Kernel:
     """Give the ``buffers``, which ``loop`` fills and uses, ``count`` slots, and fill each ``ahead`` iterations early.
 
@@ -214,5 +214,5 @@ def multiple_buffers(
         return kernel
     if not 1 <= ahead < count:
         raise _refuse(f"{count} slots are filled {ahead} iterations ahead; legal is 1 to {count - 1}")
-    body = _Slots(loop, buffers, count, ahead, unrolled).stmt(kernel.body)
+    body = _Slots(loop, buffers, count, ahead, rounds).stmt(kernel.body)
     return with_body(kernel, body)

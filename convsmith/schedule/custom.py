@@ -33,6 +33,7 @@ from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
+from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.partition import partition
 from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import reorder
@@ -374,6 +375,25 @@ class KernelSchedule(Schedule):
             if self.kernel is before:
                 raise ConfigError("reads", f"stage: no iteration of loop {loop} reads an element of {array}")
         return self._filled(made)
+
+    def multiple_buffers(
+        self, loop: Loop, copies: Sequence[Copy], count: int, ahead: int = 1, unrolled: bool = False
+    ) -> Loop:
+        """Give ``copies``, which each iteration of ``loop`` fills and uses, ``count`` slots, and fill each ``ahead``
+        iterations early; return the loop.
+
+        If ``unrolled``, it runs over rounds of ``count`` iterations, in which slots are constant, as registers need
+        them.
+        """
+        with self._step("multiple_buffers", loop):
+            rounds = loop
+            if unrolled and count > 1:
+                rounds = loop._replace(name=self._name(f"{loop.name}.o"), extent=loop.extent // count, is_tiled=True)
+            slots = () if rounds is loop else (rounds,)
+            self.run(multiple_buffers, loop, tuple(copies), count, ahead, *slots)
+        if rounds is not loop:
+            self._became((loop,), (rounds,))
+        return rounds
 
     def set_layout(self, array: str, tag: str = "") -> None:
         """Give ``array`` one dim for each block of its layout, or of the layout that ``tag`` describes for its shape.

@@ -38,7 +38,7 @@ from convsmith.passes.unroll import unroll
 
 FOR_THREADS = {
     "async_copies", "block_messages", "collapse", "distribute_copy", "gather_allocs", "hold_fragments", "load_matrices",
-    "multiple_buffers", "pipeline_copies", "persistent_grid", "preload", "register_buffers", "set_layout",
+    "multiple_buffers", "pipeline_copies", "persistent_grid", "preload", "set_layout",
     "split_barriers", "spread_lanes", "tensor_copies", "map_to_threads",
 }  # fmt: skip
 """Passes whose examples have loops over threads already, or over host threads, or copies that stand in none."""

@@ -14,8 +14,8 @@ from convsmith.ir.walk import loops_of, statements_of
 from convsmith.passes.flatten import flatten
 from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.multiple_buffers import multiple_buffers
-from convsmith.passes.register_buffers import register_buffers
 from convsmith.passes.simplify import simplify
+from convsmith.passes.stage import stage
 from convsmith.passes.unroll import unroll
 
 PRODUCT = """\
@@ -63,7 +63,7 @@ def test_slots(count: int, ahead: int, bounds: tuple[object, object]) -> None:
 @pytest.mark.parametrize(("count", "ahead"), [(2, 1), (3, 1), (3, 2)])
 def test_unrolled_slots(count: int, ahead: int, bounds: tuple[int, int]) -> None:
     old = product(*bounds)
-    new = multiple_buffers(old, "k", ("s", "z"), count, ahead, unrolled=True)
+    new = multiple_buffers(old, "k", ("s", "z"), count, ahead, "k.o")
     assert_same(old, new)
     threads = map_to_threads(flatten(new))
     assert_same(old, threads)
@@ -73,13 +73,20 @@ def test_unrolled_slots(count: int, ahead: int, bounds: tuple[int, int]) -> None
         assert_each_is_needed(threads)
 
 
+def in_registers(kernel: Kernel, count: int) -> Kernel:
+    """The kernel with what it reads of shared memory in registers, each an iteration before its use."""
+    for buffer in ("z", "s"):
+        kernel = stage(kernel, buffer, "kk", scope="register")
+    return multiple_buffers(kernel, "kk", ("s_s", "z_s"), count, 1, "kk.o")
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_registers_for_loads_of_shared_memory(count: int) -> None:
     old = product()
-    new = register_buffers(old, "kk", count)
+    new = in_registers(old, count)
     assert_same(old, new)
-    assert str(new).count("@register") == 3 and "s_r" in str(new) and "z_r" in str(new)
-    buffered = register_buffers(multiple_buffers(old, "k", ("s", "z"), 3, 2), "kk", count)
+    assert str(new).count("@register") == 3 and "s_s" in str(new) and "z_s" in str(new)
+    buffered = in_registers(multiple_buffers(old, "k", ("s", "z"), 3, 2), count)
     both = map_to_threads(simplify(flatten(buffered)))
     assert_same(old, both)
     assert barriers_in(both, "k") == 1
@@ -140,18 +147,4 @@ def test_bad_arguments(arguments: tuple[str, tuple[str, ...], int], message: str
 def test_a_loop_that_ends_at_a_size_is_not_unrolled() -> None:
     kernel = parse_kernel(f"{LOOP}for x in 0 .. 2 #grid: for k in 0 .. x:\n      {COPY}\n      {USE}\n")
     with pytest.raises(ConfigError, match=r"loop k runs 0 .. x; unrolling needs a constant number"):
-        multiple_buffers(kernel, "k", ("s",), 2, unrolled=True)
-
-
-def test_loads_under_a_condition_stay() -> None:
-    text = (f"{LOOP}{COPY.replace('k * 8', '0')}\n    for t in 0 .. 8 #group: for k in 0 .. 4:\n"
-            "      c[t] = c[t] + (s[t + k] if -t - k + 7 >= 0 else 0.0) + s[k]\n")  # fmt: skip
-    old = parse_kernel(text)
-    new = register_buffers(old, "k")
-    assert_same(old, new)
-    assert str(new).count("_r: f32") == 1 and "(s[" in str(new)
-    with pytest.raises(ConfigError, match="loop k reads no shared memory unconditionally"):
-        register_buffers(parse_kernel(text.replace(" + s[k]", "")), "k")
-    threads = map_to_threads(parse_kernel(f"{LOOP}for k in 0 .. 4:\n      {COPY}\n      {USE}\n"))
-    with pytest.raises(ConfigError, match="loop k holds barriers or copies"):
-        register_buffers(threads, "k")
+        multiple_buffers(kernel, "k", ("s",), 2, rounds="k.o")

@@ -14,8 +14,8 @@ from convsmith.machine.registry import target
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.manager import Step, run_steps
 from convsmith.passes.multiple_buffers import multiple_buffers
-from convsmith.passes.register_buffers import register_buffers
 from convsmith.passes.split_barriers import split_barriers
+from convsmith.passes.stage import BOX, stage
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
@@ -82,6 +82,8 @@ def test_registers_for_products_of_a_plan() -> None:
         )
         steps = list(plan.pipeline)
         first = [x.name for x in steps].index("flatten")
-        steps.insert(first, Step(register_buffers, plan.main.nest.terms[-1].name))
-        kernel = made(plan, steps)
-        assert "_r" in str(kernel)
+        loop, copies = plan.main.nest.terms[-1].name, [f"{x}_s" for x in reversed(plan.main.config.staged("shared"))]
+        early = [Step(stage, x, loop, BOX, "register") for x in copies]
+        early.append(Step(multiple_buffers, loop, tuple(f"{x}_s" for x in copies), 2, 1, "rounds"))
+        kernel = made(plan, [*steps[:first], *early, *steps[first:]])
+        assert all(f"alloc {x}_s: " in str(kernel) for x in copies)

@@ -198,6 +198,23 @@ def drawn_step(s: KernelSchedule, rng: random.Random) -> None:
     rng.choice(steps)()
 
 
+@pytest.mark.parametrize("unrolled", [False, True])
+@pytest.mark.parametrize("scope", ["cache", "register"])
+def test_copies_are_filled_iterations_before_their_use(scope: str, unrolled: bool) -> None:
+    """What an iteration reads is copied ahead, to slots that are constant in rounds of iterations, or used in turn."""
+    problem = "mb1ic7ih4oc20oh4kh1ph0"
+
+    def ahead(s: KernelSchedule) -> None:
+        steps = s.loop("ic")
+        s.fission(s.loop("oc"), s.loop("oh"), s.loop("ow"))
+        s.reorder(steps, s.loop("oc"), s.loop("oh"), s.loop("ow"))
+        copies = [s.stage(x, steps, scope=scope) for x in ("src", "wei")]
+        rounds = s.multiple_buffers(steps, copies[::-1], 3, 2, unrolled)
+        assert (rounds is steps) == (not unrolled) and rounds in s.loops()
+
+    assert made(problem, ahead).verify().ok
+
+
 @pytest.mark.parametrize("seed", range(28))
 def test_a_legal_schedule_changes_no_number(seed: int) -> None:
     problem = DRAWN[seed % len(DRAWN)]
