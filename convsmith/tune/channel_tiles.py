@@ -8,6 +8,7 @@ from convsmith.problem.conv import Conv
 from convsmith.schedule.config import Config
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
+from convsmith.tune.config_space import Changes
 
 __all__ = ["in_channel_tiles"]
 
@@ -17,44 +18,46 @@ PARTS = (2, 4, 8)
 
 def in_channel_tiles(
     first: Config, second: Config, one: Conv, two: Conv, rows: int
-) -> Iterator[tuple[Config, Config]]:  # fmt: skip
-    """Yield configs of the stages ``one`` and ``two`` with tiles of channels, with ``rows`` rows of the second computed
-    at once; the configs ``first`` and ``second`` have no tiles of channels.
+) -> Iterator[tuple[Changes, Changes]]:  # fmt: skip
+    """Yield changes of the configs ``first`` and ``second`` of the stages ``one`` and ``two``: tiles of channels around
+    the ``rows`` of the second that are computed at once.
 
-    Operands are packed as in these configs; or each tile packs the weights that it reads; or also rows of the source.
+    Operands are packed as the configs say; or each tile packs the weights that it reads; or rows of the source too.
     """
-    statements = [statement(problem) for problem in (one, two)]
+    configs, statements = (first, second), [statement(problem) for problem in (one, two)]
     for parts in PARTS:
-        tiles = [_tile(own, st, parts) for own, st in zip((first, second), statements)]
+        tiles = [_tile(own, st, parts) for own, st in zip(configs, statements)]
         if not all(tiles):
             continue
-        plain, last = (_in_tiles(*x) for x in zip((first, second), statements, tiles))
+        plain, last = (_in_tiles(*x) for x in zip(configs, statements, tiles))
         yield plain, last
-        packed, near = (_near(*x) for x in zip((plain, last), statements, tiles))
+        packed, near = (
+            changes | _near(own, st, tile)
+            for changes, own, st, tile in zip((plain, last), configs, statements, tiles)
+        )
         yield packed, near
-        own = packed.size("oh")
-        tile = -(-rows // own) * own
-        around = (("oh", tile), *packed.tiles_at("cache"))
-        source = (statements[0].a.name, f"oh:{tile}")
-        yield packed.changed(cache=around, near=(source, *packed.staged_at("near"))), near
+        unit = first.size("oh")
+        size = -(-rows // unit) * unit
+        around = (("oh", size), *packed["cache"])
+        source = (statements[0].a.name, f"oh:{size}")
+        yield packed | dict(cache=around, near=(source, *packed["near"])), near
 
 
 def _tile(config: Config, st: Statement, parts: int) -> int:
-    """Return the channels of each of ``parts`` tiles of whole register tiles; 0 if all channels are one tile, or no
-    loop of the config runs over them.
+    """Return the channels of each of ``parts`` tiles of whole register tiles; 0 where all channels are one tile, or are
+    no loop of the config.
     """
     unit, channels = config.size(st.n), next(d.size for d in st.dims if d.name == st.n)
     tile = -(-channels // (parts * unit)) * unit
     return tile if tile < channels and not any(st.n in pair for pair in config.fuse) else 0
 
 
-def _in_tiles(config: Config, st: Statement, tile: int) -> Config:
-    """Return ``config`` with tiles of channels around all other loops."""
-    others = (pair for pair in config.tiles_at("cache") if pair[0] != st.n)
-    return config.changed(cache=((st.n, tile), *others))
+def _in_tiles(config: Config, st: Statement, tile: int) -> Changes:
+    """Return the change of ``config`` to tiles of channels around all others."""
+    return dict(cache=((st.n, tile), *(own for own in config.tiles_at("cache") if own[0] != st.n)))
 
 
-def _near(config: Config, st: Statement, tile: int) -> Config:
-    """Return ``config`` with weights packed by each tile of channels instead of by a kernel before."""
+def _near(config: Config, st: Statement, tile: int) -> Changes:
+    """Return the change of ``config`` to weights that a tile of channels packs, and not a kernel before."""
     pack = tuple(n for n in config.staged("pack") if n != st.b.name)
-    return config.changed(pack=pack, near=((st.b.name, f"{st.n}:{tile}"),))
+    return dict(pack=pack, near=((st.b.name, f"{st.n}:{tile}"),))

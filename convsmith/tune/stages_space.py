@@ -152,8 +152,11 @@ class StagesSpace(ConfigSpace):
         for n, (one, two) in enumerate(pairwise(self._stages.problems)):
             if ways[n : n + 3] != (False, True, False) or not (isinstance(one, Conv) and isinstance(two, Conv)):
                 continue
-            for pair in in_channel_tiles(stages[n], stages[n + 1], one, two, rows[n]):
-                yield _chain([*stages[:n], *pair, *stages[n + 2 :]], places)
+            for changes in in_channel_tiles(stages[n], stages[n + 1], one, two, rows[n]):
+                pair = [self._changed(*x) for x in zip(stages[n : n + 2], changes)]
+                made = [own for own in pair if own is not None]
+                if len(made) == 2:
+                    yield _chain([*stages[:n], *made, *stages[n + 2 :]], places)
 
     def _of_stages(self, config: Config, dimension: str) -> Iterator[Config]:
         """Yield configs in which one stage is a step along ``dimension`` away."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,6 +117,20 @@ def test_tiles_of_channels_stand_around_register_tiles_of_several_rows() -> None
     *_, config = of.neighbours(tiled, "channels")
     assert "--near=src+oh:3,wei+oc:" in str(config) and not of.refusal(config)
     assert verify_kernel(cs.compile(line, config=str(config), threads=1, target="avx2")).detail == "exact"
+
+
+def test_channels_have_steps_from_any_config() -> None:
+    """A step that contradicts what earlier steps have led to is refused and counted, and ends no search."""
+    of = StagesSpace(parse_problem("--stag=axb mb2ic8ih8oc32oh8kh3ph1 -> --dtag=axb mb2ic32ih8oc40oh4kh3ph1sh2"),
+                     target("avx2"), 2)  # fmt: skip
+    rng, fused = random.Random(5), next(c for c in of.seeds if "--at=" in str(c))
+    for _ in range(25):
+        config = fused
+        for _ in range(4):
+            dimension = rng.choice(("rows", "halo", "channels", "cache", "tile"))
+            config = rng.choice([config, *of.neighbours(config, dimension)])
+            assert all(len(c.stages) == 2 for c in of.neighbours(config, "channels"))
+    assert of.refused["cache"]
 
 
 def test_steps_that_several_stages_cannot_take_are_refused_and_counted() -> None:
