@@ -226,7 +226,7 @@ def cells(name: str, row: Row) -> list[str]:
     making = row["making"]
     return [
         name, f"{max(row['bytes']) >> 10}", f"{row['seconds']['default']['median'] * 1e6:.1f}",
-        f"{row['config'].count('--at=')} of {len(row['bytes'])}",
+        f"{row['config'].count('--compute_at=')} of {len(row['bytes'])}",
         *(f"{r.median:.2f} +- {(r.high - r.low) / 2:.2f}" if r else "-" for r in ratios),
         f"{making['chain'] * 1e3:.0f}", f"{making['chain'] / sum(making['stages']):.2f}",
         "yes" if row["verified"] else "NO",

@@ -87,10 +87,10 @@ def config(case: dict[str, Any], target: str, blocks: tuple[int, int, int] = (8,
     rows, columns, channels = blocks
     oc, oh = f"oc:{channels * case['k_split_factor']}", f"oh:{rows * case['h_split_factor']}"
     shared = f"--target={target} --lane=oc --register=ow:{min(columns, 4)},oc:{channels} --order=mb,oc,oh,ow {words}"
-    source, tiles = f"--pack= --near=src+{oh},wei+{oc}", f"{oh},{oc}"
+    source, tiles = f"--pack= --pack_at=src+{oh},wei+{oc}", f"{oh},{oc}"
     if case["kernel_size1"] > 1 or case["kernel_size2"] > 1:
         tiles = f"{oc},{oh}"
     if case["kernel_size1"] > 1:
-        source = "--pack= --realise=pad_copy --near=wei+" + oc
-    first = f"{shared} --cache={tiles} {source} --at={oh} --halo=recompute"
-    return f"{first} / {shared} --cache={oc},{oh} --pack= --near=wei+{oh}"
+        source = "--pack= --realise=pad_copy --pack_at=wei+" + oc
+    first = f"{shared} --cache={tiles} {source} --compute_at={oh} --halo=recompute"
+    return f"{first} / {shared} --cache={oc},{oh} --pack= --pack_at=wei+{oh}"

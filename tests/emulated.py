@@ -137,7 +137,7 @@ def tiles_are_whole() -> bool:
     target = next(t for t in known_targets() if "sme" in t.needs)
     problem = parse_problem("--dt=s8:s8:s32 --matmul 16x4:4x16")
     (row,) = target.fragment_rows("s8", "s8", "s32")
-    config = f"--target={target.name} --lane=n --register=m:16,n:16 --instruction={row.name} --terms=k:4"
+    config = f"--target={target.name} --lane=n --register=m:16,n:16 --instruction={row.name} --k_step=k:4"
     artifact = build_artifact(problem, Config.parse(config), target)
     ones = {t.name: np.ones(t.shape, numpy_dtype(t.dtype)) for t in problem.inputs}
     return bool((emulated_kernel(artifact).run(ones)["dst"] == 4).all())

@@ -48,9 +48,9 @@ KINDS = {
     "fused-reduction": ("mb1ic3iw5oc4ow5kw3pw1", "--lane=oc --fuse=kw+ic --register=oc:4,kw_ic:2"),
     "reduction-tiles": ("mb1ic5iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2,ic:3,kw:2"),
     "packed-in-pieces": (
-        "--matmul --dt=u8:s8:s32 --stag=ba 5x36:36x3", "--lane=n --register=m:2,n:4 --terms=k:4 --pack=src,wei",
+        "--matmul --dt=u8:s8:s32 --stag=ba 5x36:36x3", "--lane=n --register=m:2,n:4 --k_step=k:4 --pack=src,wei",
     ),
-    "tiles-with-ends": ("mb1ic11iw4oc5ow4kw3pw1", "--lane=oc --register=ow:2,oc:4,ic:2 --ends=ic:3,ic:2"),
+    "tiles-with-ends": ("mb1ic11iw4oc5ow4kw3pw1", "--lane=oc --register=ow:2,oc:4,ic:2 --first_last_tile=ic:3,ic:2"),
     "rows-to-their-borders": (
         "g2mb1ic2ih4iw6oc2oh4ow6kh3kw3ph1pw1",
         "--lane=ow --register=oc:1,oh:2,ow:4,kh:3 --order=mb,g,oh,ow,oc --reduce=kw,ic,kh",
@@ -62,7 +62,8 @@ KINDS = {
     "weights-prefetched": ("mb1ic5iw4oc9ow4kw3pw1", "--lane=oc --register=oc:4,ow:2 --stream=wei"),
     "pixels-prefetched": ("mb1ic5iw9oc4ow9kw3pw1", "--lane=ow --register=oc:4,ow:4 --stream=src"),
     "packed-near": (
-        "mb1ic5ih5oc6oh5kh1ph0", "--lane=oc --fuse=oh+ow --register=oc:4,oh_ow:3 --order=mb,oh_ow,oc --near=src+oh_ow",
+        "mb1ic5ih5oc6oh5kh1ph0",
+        "--lane=oc --fuse=oh+ow --register=oc:4,oh_ow:3 --order=mb,oh_ow,oc --pack_at=src+oh_ow",
     ),
     "blocks": ("mb1ic5iw4oc9ow4kw3pw1", "--lane=oc --register=oc:4,ow:2 --cache=oc:8,ic:2"),
     "bias-relu": ("--dir=FWD_B --attr-post-ops=relu mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2"),
@@ -71,26 +72,27 @@ KINDS = {
     ),
     "terms-of-taps-and-channels": (
         "--dt=u8:s8:s32 --stag=axb mb1ic3ih3iw5oc5oh3ow3kh2kw3ph1pw1sw2",
-        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --terms=kw_ic:4 --realise=pad_copy",
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --k_step=kw_ic:4 --realise=pad_copy",
     ),
     "terms-of-taps-and-channels-peeled": (
         "--dt=bf16:bf16:f32 --stag=axb mb1ic3iw7oc5ow7kw3pw1",
-        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --terms=kw_ic:2",
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --k_step=kw_ic:2",
     ),
     "terms-side-by-side": (
         "--dt=u8:s8:s32 mb2ic5ih3iw4oc5oh3ow4kh3kw1ph1",
-        "--lane=oc --register=oc:4,ow:2 --terms=ic:4 --realise=pad_copy",
+        "--lane=oc --register=oc:4,ow:2 --k_step=ic:4 --realise=pad_copy",
     ),
     "terms-side-by-side-without-masks": (
         "--dt=bf16:bf16:f32 mb2ic6ih3iw4oc5oh3ow4kh1kw1",
-        "--lane=oc --register=oc:4,ow:2 --terms=ic:2 --realise=pad_copy",
+        "--lane=oc --register=oc:4,ow:2 --k_step=ic:2 --realise=pad_copy",
     ),
     "long-post-ops": (
-        "--attr-post-ops=relu:0.5+linear:2:1 g3mb1ic3iw5oc15ow5kw3pw1", "--lane=oc --register=oc:4,ow:2 --drain=yes",
+        "--attr-post-ops=relu:0.5+linear:2:1 g3mb1ic3iw5oc15ow5kw3pw1",
+        "--lane=oc --register=oc:4,ow:2 --spill_sums=yes",
     ),
     "long-post-ops-threads": (
         "--dt=u8:s8:u8 --attr-post-ops=square+linear:0.5:1 mb2ic3iw5oc5ow5kw3pw1",
-        "--lane=oc --register=oc:8,ow:3 --drain=yes --threads=2",
+        "--lane=oc --register=oc:8,ow:3 --spill_sums=yes --threads=2",
     ),
     "integer-steps": (
         "--dt=u8:s8:u8 --attr-post-ops=s32_add:per_oc+s32_mulh:common:1518500250+s32_rshift:common:3"
@@ -100,7 +102,7 @@ KINDS = {
     "integer-steps-drained": (
         "--dt=u8:s8:s16 --attr-post-ops=s32_shl:per_oc+s32_mulh:per_oc+s32_rshift:per_oc+s32_rescale:65025:105"
         " mb1ic3iw5oc5ow5kw3pw1",
-        "--lane=oc --register=oc:4,ow:2 --drain=yes",
+        "--lane=oc --register=oc:4,ow:2 --spill_sums=yes",
     ),
     "channels-last": ("--stag=axb --dtag=axb mb2ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:3"),
     "blocked": ("--stag=aBcd4b --dtag=aBcd4b mb1ic5ih3iw3oc6oh3ow3kh3kw3ph1pw1", "--lane=oc --register=oc:4,ow:3"),
@@ -138,7 +140,7 @@ KINDS = {
     ),
     "indirection-bytes": (
         "--dt=u8:s8:s32 --stag=axb mb1ic5ih3iw3oc5oh3ow3kh2kw2pw1",
-        "--lane=oc --register=oc:4,ow:2 --terms=ic:4 --realise=indirection",
+        "--lane=oc --register=oc:4,ow:2 --k_step=ic:4 --realise=indirection",
     ),
     "not-packed": ("mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2 --pack="),
     "threads": ("mb2ic2ih3iw5oc3oh3ow5kh2kw3ph1pw1", "--lane=oc --register=oc:4,ow:3 --reduce=kh,kw,ic --threads=2"),
@@ -148,7 +150,7 @@ KINDS = {
     "parts-of-weights": ("--dir=BWD_W --dtag=axb mb2ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4 --split=mb:2"),
     "parts-of-bytes": (
         "--dt=u8:s8:u8 --dtag=aBc4b --attr-zero-points=src:common:3+wei:per_oc --attr-post-ops=relu mb1ic8iw3oc6kw2pw1",
-        "--lane=oc --register=oc:4 --terms=ic:4 --split=ic:2 --offsets=sums",
+        "--lane=oc --register=oc:4 --k_step=ic:4 --split=ic:2 --offsets=sums",
     ),
     "few-pieces": ("mb1ic3iw5oc6ow5kw1", "--lane=oc --register=oc:4,ow:3 --pieces=1"),
     "vanishing-loops": ("mb1ic1iw1oc1ow1kw1", "--lane=oc --register=oc:4"),
@@ -194,7 +196,7 @@ KINDS = {
     ),
     "backward-quantised": (
         "--dir=BWD_D --dt=s8:s8:u8 --attr-scales=src:per_oc+wei:common:0.5 mb1ic5iw4oc6ow4kw3pw1",
-        "--lane=ic --register=ic:4,iw:2 --terms=oc:4",
+        "--lane=ic --register=ic:4,iw:2 --k_step=oc:4",
     ),
     "weights": (
         "--dir=BWD_W mb2ic2ih3iw3oc5oh3ow3kh2kw2ph1pw1",
@@ -211,40 +213,40 @@ KINDS = {
     "matmul": ("--matmul --bia-dt=f32 5x3:3x6", "--lane=n --register=n:4,m:2"),
     "matmul-batched": ("--matmul --stag=acb --wtag=acb 3x4x3:3x3x5", "--lane=n --register=n:4,m:3 --threads=2"),
     "matmul-shared": ("--matmul --dtag=acb 3x4x3:1x3x5", "--lane=n --fuse=b0+m --register=n:4,b0_m:3"),
-    "matmul-dot": ("--matmul --dt=u8:s8:s32 3x7:7x5", "--lane=n --register=n:4,m:2 --terms=k:4"),
-    "bytes": ("--dt=u8:s8:s32 mb1ic5ih3iw3oc5oh2ow3kh2kw2pw1", "--lane=oc --register=oc:4,ow:2 --terms=ic:4"),
+    "matmul-dot": ("--matmul --dt=u8:s8:s32 3x7:7x5", "--lane=n --register=n:4,m:2 --k_step=k:4"),
+    "bytes": ("--dt=u8:s8:s32 mb1ic5ih3iw3oc5oh2ow3kh2kw2pw1", "--lane=oc --register=oc:4,ow:2 --k_step=ic:4"),
     "weights-of-4-bits": (
-        "--dt=u8:s4:s32 mb1ic5ih3iw3oc5oh2ow3kh2kw2pw1", "--lane=oc --register=oc:4,ow:2 --terms=ic:4",
+        "--dt=u8:s4:s32 mb1ic5ih3iw3oc5oh2ow3kh2kw2pw1", "--lane=oc --register=oc:4,ow:2 --k_step=ic:4",
     ),
     "weights-of-4-bits-beside-floats": (
         "--dt=f32:u4:f32 --stag=axb --dtag=axb mb1ic3iw4oc6ow4kw3pw1", "--lane=oc --register=oc:4,ow:2",
     ),
     "bytes-channels-last": (
-        "--dt=u8:s8:u8 --stag=axb --dtag=axb mb1ic5iw4oc5ow4kw3pw1", "--lane=oc --register=oc:8,ow:2 --terms=ic:4",
+        "--dt=u8:s8:u8 --stag=axb --dtag=axb mb1ic5iw4oc5ow4kw3pw1", "--lane=oc --register=oc:8,ow:2 --k_step=ic:4",
     ),
     "bytes-blocked": (
-        "--dt=s8:s8:s8 --stag=aBc4b --dtag=aBc4b mb1ic7iw5oc5ow3kw3", "--lane=oc --register=oc:4 --terms=ic:2",
+        "--dt=s8:s8:s8 --stag=aBc4b --dtag=aBc4b mb1ic7iw5oc5ow3kw3", "--lane=oc --register=oc:4 --k_step=ic:2",
     ),
     "bytes-groups": (
         "--dt=u8:s8:f32 g2mb1ic6iw4oc6ow4kw3pw1",
-        "--lane=g_oc --fuse=g+oc --register=g_oc:3 --terms=ic:4",
+        "--lane=g_oc --fuse=g+oc --register=g_oc:3 --k_step=ic:4",
     ),
-    "bytes-masked": ("--dt=u8:s8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4 --terms=ic:4 --realise=mask"),
+    "bytes-masked": ("--dt=u8:s8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4 --k_step=ic:4 --realise=mask"),
     "bytes-copied": (
         "--dt=u8:s8:s32 mb1ic6iw5oc5ow5kw3pw1",
-        "--lane=oc --register=oc:4 --terms=ic:4 --realise=pad_copy",
+        "--lane=oc --register=oc:4 --k_step=ic:4 --realise=pad_copy",
     ),
     "bytes-widened": ("--dt=u8:u8:s32 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2"),
-    "bytes-of-one-channel": ("--dt=s8:s8:s32 mb1ic1iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4 --terms=ic:2"),
-    "bytes-only-padding": ("--dt=u8:s8:s32 mb1ic6iw3oc4ow2kw1sw9pw4", "--lane=oc --register=oc:4 --terms=ic:4"),
-    "bf16-beside-slack": ("--matmul --dt=bf16 --stag=aB4b 2x3:3x5", "--lane=n --register=n:4 --terms=k:2"),
+    "bytes-of-one-channel": ("--dt=s8:s8:s32 mb1ic1iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4 --k_step=ic:2"),
+    "bytes-only-padding": ("--dt=u8:s8:s32 mb1ic6iw3oc4ow2kw1sw9pw4", "--lane=oc --register=oc:4 --k_step=ic:4"),
+    "bf16-beside-slack": ("--matmul --dt=bf16 --stag=aB4b 2x3:3x5", "--lane=n --register=n:4 --k_step=k:2"),
     "empty-classes": ("--dir=BWD_D mb1ic4iw9oc2ow3kw2sw4", "--lane=ic --register=ic:4 --reduce=kw,oc --realise=mask"),
-    "empty-classes-of-terms": ("--dir=BWD_D mb1ic4iw9oc2ow3kw2sw4", "--lane=ic --register=ic:4 --terms=kw:2"),
+    "empty-classes-of-terms": ("--dir=BWD_D mb1ic4iw9oc2ow3kw2sw4", "--lane=ic --register=ic:4 --k_step=kw:2"),
     "classes-in-threads": (
         "--dir=BWD_D mb1ic4iw7oc2ow3kw3sw3", "--lane=ic --register=ic:4 --order=iw,ic --pieces=1 --threads=2",
     ),
-    "bf16": ("--dt=bf16 --stag=axb --dtag=axb mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2 --terms=ic:2"),
-    "bf16-f32": ("--dt=bf16:bf16:f32 mb1ic4ih3iw3oc5oh2ow2kh2kw2", "--lane=oc --register=oc:4,ow:2 --terms=ic:2"),
+    "bf16": ("--dt=bf16 --stag=axb --dtag=axb mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2 --k_step=ic:2"),
+    "bf16-f32": ("--dt=bf16:bf16:f32 mb1ic4ih3iw3oc5oh2ow2kh2kw2", "--lane=oc --register=oc:4,ow:2 --k_step=ic:2"),
     "f16": ("--dt=f16 mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2"),
     "f16-sums": (
         "--dir=FWD_B --dt=f16 --attr-acc-mode=f16 --attr-post-ops=relu --stag=axb --dtag=axb mb1ic3iw5oc9ow5kw3pw1",
@@ -263,7 +265,7 @@ KINDS = {
     ),
     "f64": ("--dir=FWD_B --dt=f64 --attr-post-ops=relu mb1ic3iw5oc5ow5kw3pw1", "--lane=oc --register=oc:4,ow:2"),
     "shared-gathers": (
-        "--stag=axb --dtag=axb g3mb1ic6iw5oc6ow5kw3pw1", "--lane=g_oc --fuse=g+oc --register=g_oc:4,ow:2 --terms=ic:2",
+        "--stag=axb --dtag=axb g3mb1ic6iw5oc6ow5kw3pw1", "--lane=g_oc --fuse=g+oc --register=g_oc:4,ow:2 --k_step=ic:2",
     ),
     "quantised": (
         "--dir=FWD_B --dt=u8:s8:s8 --attr-scales=src:common:0.5+wei:per_oc+dst:common:2 "
@@ -277,39 +279,39 @@ KINDS = {
     "zero-points-off-the-sums": (
         "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3+wei:per_oc+dst:common:1 "
         "mb2ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1",
-        "--lane=oc --register=oc:4,ow:3 --terms=ic:4 --offsets=sums --threads=2",
+        "--lane=oc --register=oc:4,ow:3 --k_step=ic:4 --offsets=sums --threads=2",
     ),
     "zero-points-of-a-copy": (
         "--dt=u8:s8:s32 --attr-zero-points=src:common:-300 mb2ic5ih5iw4oc5oh3ow2kh3kw3sh2sw2ph1pw1",
-        "--lane=oc --register=oc:4,ow:2 --terms=ic:4 --realise=pad_copy --offsets=sums",
+        "--lane=oc --register=oc:4,ow:2 --k_step=ic:4 --realise=pad_copy --offsets=sums",
     ),
     "zero-points-of-groups": (
         "--dt=s8:s8:f32 --attr-zero-points=src:common:3+wei:per_dim_0 g2mb1ic6iw4oc6ow4kw3pw1",
-        "--lane=g_oc --fuse=g+oc --register=g_oc:3 --terms=ic:2 --offsets=sums",
+        "--lane=g_oc --fuse=g+oc --register=g_oc:3 --k_step=ic:2 --offsets=sums",
     ),
     "zero-points-of-both-borders": (
         "--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw3oc5ow7kw5pw4",
-        "--lane=oc --register=oc:4,ow:2 --terms=ic:4 --realise=mask --offsets=sums",
+        "--lane=oc --register=oc:4,ow:2 --k_step=ic:4 --realise=mask --offsets=sums",
     ),
     "zero-points-where-a-stride-meets": (
         "--deconv --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic5iw5oc5ow9kw3sw2pw1",
-        "--lane=oc --register=oc:4,ow:2 --terms=ic:4 --offsets=sums",
+        "--lane=oc --register=oc:4,ow:2 --k_step=ic:4 --offsets=sums",
     ),
     "zero-points-of-a-product": (
         "--matmul --dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:per_oc 2x3x7:1x7x5",
-        "--lane=n --register=n:4,m:2 --terms=k:4 --offsets=sums",
+        "--lane=n --register=n:4,m:2 --k_step=k:4 --offsets=sums",
     ),
     "zero-points-of-rows": (
         "--matmul --dt=u8:s8:s32 --attr-zero-points=src:per_dim_0+wei:per_oc 5x7:7x6",
-        "--lane=n --register=n:4,m:2 --terms=k:4 --offsets=sums --pack=src,wei",
+        "--lane=n --register=n:4,m:2 --k_step=k:4 --offsets=sums --pack=src,wei",
     ),
     "zero-points-of-a-packed-source": (
         "--dt=s8:s8:s32 --stag=axb --dtag=axb --attr-zero-points=src:common:3+wei:per_oc mb2ic5ih2iw4oc6oh2ow4kh1kw1",
-        "--lane=oc --register=oc:4,ow:3 --terms=ic:4 --offsets=sums --flip=src --pack=src,wei --threads=2",
+        "--lane=oc --register=oc:4,ow:3 --k_step=ic:4 --offsets=sums --flip=src --pack=src,wei --threads=2",
     ),
     "zero-points-of-a-packed-window": (
         "--dt=u8:s8:s32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc5ow3kw3",
-        "--lane=oc --register=oc:4,ow:2 --terms=ic:4 --offsets=sums --pack=src,wei",
+        "--lane=oc --register=oc:4,ow:2 --k_step=ic:4 --offsets=sums --pack=src,wei",
     ),
     "packed-source-with-padding": (
         "--stag=axb --dtag=axb mb2ic3ih3iw4oc5oh3ow4kh3kw3ph1pw1",
@@ -320,11 +322,11 @@ KINDS = {
     ),
     "fewer-bits": (
         "--matmul --bits=7:5 --dt=u8:s8:s32 --attr-zero-points=src:per_dim_0+wei:common:2 5x7:7x6",
-        "--lane=n --register=n:4,m:2 --terms=k:4 --offsets=sums --pack=src,wei",
+        "--lane=n --register=n:4,m:2 --k_step=k:4 --offsets=sums --pack=src,wei",
     ),
     "fewer-bits-of-the-source": (
         "--matmul --bits=3:8 --rounding=probabilistic --dt=s8:u8:u8 --attr-post-ops=s32_rshift:common:7 2x5x7:1x7x6",
-        "--lane=n --register=n:4,m:2 --terms=k:4 --offsets=sums --flip=wei --pack=src,wei",
+        "--lane=n --register=n:4,m:2 --k_step=k:4 --offsets=sums --flip=wei --pack=src,wei",
     ),
     "fewer-bits-of-weights": (
         "--matmul --bits=8:1 --rounding=probabilistic --dt=s8:u8:s32 --attr-zero-points=wei:per_oc 5x7:7x6",
@@ -335,15 +337,15 @@ KINDS = {
         "--lane=ow --register=ow:4,oc:2 --realise=mask --offsets=sums --flip=src,wei",
     ),
     "flipped-weights": (
-        "--matmul --dt=u8:u8:s32 --wtag=ba 3x7:7x1", "--lane=n --register=m:2 --terms=k:4 --offsets=sums --flip=wei",
+        "--matmul --dt=u8:u8:s32 --wtag=ba 3x7:7x1", "--lane=n --register=m:2 --k_step=k:4 --offsets=sums --flip=wei",
     ),
     "flipped-source": (
         "--dt=s8:s8:s32 --stag=axb mb1ic5ih3iw4oc5oh3ow4kh3kw3ph1pw1",
-        "--lane=oc --register=oc:4,ow:3 --terms=ic:4 --offsets=sums --flip=src",
+        "--lane=oc --register=oc:4,ow:3 --k_step=ic:4 --offsets=sums --flip=src",
     ),
     "flipped-in-a-copy": (
         "--dt=s8:u8:s32 --stag=axb mb1ic3ih3iw5oc5oh3ow5kh2kw3ph1pw1",
-        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --terms=kw_ic:4 --realise=pad_copy --offsets=sums --flip=src,wei",
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --k_step=kw_ic:4 --realise=pad_copy --offsets=sums --flip=src,wei",
     ),
     "flipped-along-pixels": (
         "--dt=s8:s8:s32 mb1ic3iw5oc5ow5kw3pw1",
@@ -359,7 +361,7 @@ KINDS = {
         "--lane=oc --register=oc:4,ow:2 --threads=2",
     ),
     "sum-of-bytes": (
-        "--dt=u8:s8:u8 --attr-post-ops=sum:2:1:s8+relu mb1ic4iw5oc5ow5kw1", "--lane=oc --register=oc:4 --terms=ic:4",
+        "--dt=u8:s8:u8 --attr-post-ops=sum:2:1:s8+relu mb1ic4iw5oc5ow5kw1", "--lane=oc --register=oc:4 --k_step=ic:4",
     ),
     "window": (
         "--stag=axb --dtag=axb g6mb1ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
@@ -370,79 +372,80 @@ KINDS = {
     ),
     "weights-held": (
         "--stag=axb --dtag=axb g6mb2ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
-        "--lane=g --register=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei --threads=2",
+        "--lane=g --register=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --resident=wei --threads=2",
     ),
     "weights-held-of-two-vectors": (
         "--stag=axb --dtag=axb g14mb1ic14ih5iw5oc14oh3ow3kh3kw3sh2sw2ph1pw1",
-        "--lane=g --register=g:8,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei",
+        "--lane=g --register=g:8,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --resident=wei",
     ),
     "weights-held-of-one-vector": (
-        "--stag=axb --dtag=axb g3mb2ic3iw7oc3ow7kw3pw1", "--lane=g --register=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei",
+        "--stag=axb --dtag=axb g3mb2ic3iw7oc3ow7kw3pw1",
+        "--lane=g --register=g:4,ow:3,kw:3 --order=mb,g,ow --resident=wei",
     ),
     "weights-held-drained": (
         "--stag=axb --dtag=axb --attr-post-ops=square+linear:2:1 g6mb2ic6ih4iw5oc6oh4ow5kh3kw3ph1pw1",
-        "--lane=g --register=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --hold=wei --drain=yes --threads=2",
+        "--lane=g --register=g:4,oh:2,ow:2,kh:3,kw:3 --order=mb,g,oh,ow --resident=wei --spill_sums=yes --threads=2",
     ),
     "weights-held-drained-of-a-deconvolution": (
         "--deconv --stag=axb --dtag=axb --attr-post-ops=square g5mb1ic5iw7oc5ow7kw3pw1",
-        "--lane=g --register=g:8,ow:3,kw:3 --order=mb,g,ow --hold=wei --drain=yes",
+        "--lane=g --register=g:8,ow:3,kw:3 --order=mb,g,ow --resident=wei --spill_sums=yes",
     ),
     "weights-held-not-packed": (
         "--wtag=bcda --stag=axb --dtag=axb g8mb1ic8iw7oc8ow7kw3pw1",
-        "--lane=g --register=g:4,ow:3,kw:3 --order=mb,g,ow --hold=wei --pack=",
+        "--lane=g --register=g:4,ow:3,kw:3 --order=mb,g,ow --resident=wei --pack=",
     ),
     "fragments": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",
-        "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:6 --terms=ic:8",
+        "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:6 --k_step=ic:8",
     ),
     "fragments-with-rests": (
-        "--dt=u8:s8:f32 --stag=axb mb1ic8iw13oc5ow13kw1", "--lane=oc --register=oc:4,ow:5 --terms=ic:8",
+        "--dt=u8:s8:f32 --stag=axb mb1ic8iw13oc5ow13kw1", "--lane=oc --register=oc:4,ow:5 --k_step=ic:8",
     ),
     "fragments-padded": (
         "--dt=u8:s8:s8 --stag=axb --dtag=axb --attr-post-ops=relu:0.5 mb2ic8ih3iw5oc5oh3ow5kh3kw3ph1pw1",
-        "--lane=oc --register=oc:8,ow:5 --reduce=kh,kw,ic --terms=ic:8 --realise=pad_copy",
+        "--lane=oc --register=oc:8,ow:5 --reduce=kh,kw,ic --k_step=ic:8 --realise=pad_copy",
     ),
     "fragments-apart": (
         "--dt=bf16 mb1ic4ih5iw7oc5oh3ow4kh3kw3sh2sw2ph1pw1",
-        "--lane=oc --register=oc:4,ow:4 --reduce=kh,kw,ic --terms=ic:4 --realise=pad_copy --threads=2",
+        "--lane=oc --register=oc:4,ow:4 --reduce=kh,kw,ic --k_step=ic:4 --realise=pad_copy --threads=2",
     ),
     "fragments-groups": (
-        "--dt=bf16:bf16:f32 --stag=axb g2mb1ic8iw6oc6ow6kw1", "--lane=oc --register=oc:4,ow:6 --terms=ic:4",
+        "--dt=bf16:bf16:f32 --stag=axb g2mb1ic8iw6oc6ow6kw1", "--lane=oc --register=oc:4,ow:6 --k_step=ic:4",
     ),
     "fragments-blocked": (
-        "--dt=bf16 --stag=aBc4b --dtag=aBc4b mb1ic8iw7oc6ow7kw1", "--lane=oc --register=oc:8,ow:7 --terms=ic:4",
+        "--dt=bf16 --stag=aBc4b --dtag=aBc4b mb1ic8iw7oc6ow7kw1", "--lane=oc --register=oc:8,ow:7 --k_step=ic:4",
     ),
     "fragments-backward": (
         "--dir=BWD_D --dt=bf16 --dtag=axb mb1ic5iw6oc8ow6kw3pw1",
-        "--lane=ic --register=ic:8,iw:6 --terms=oc:4 --realise=pad_copy",
+        "--lane=ic --register=ic:8,iw:6 --k_step=oc:4 --realise=pad_copy",
     ),
-    "fragments-product": ("--matmul --dt=u8:s8:s32 7x16:16x9", "--lane=n --register=n:12,m:3 --terms=k:8 --threads=2"),
+    "fragments-product": ("--matmul --dt=u8:s8:s32 7x16:16x9", "--lane=n --register=n:12,m:3 --k_step=k:8 --threads=2"),
     "fragments-one-function": (
-        "--matmul --dt=bf16:bf16:f32 3x7x4:3x4x5", "--lane=n --register=n:4,m:6 --terms=k:4 --outline=no",
+        "--matmul --dt=bf16:bf16:f32 3x7x4:3x4x5", "--lane=n --register=n:4,m:6 --k_step=k:4 --outline=no",
     ),
     "windows-of-rows": (
         "--dt=bf16 --stag=axb --dtag=axb mb2ic3ih5iw5oc3oh3ow3kh2kw3sh2sw2ph1pw1",
-        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --terms=kw_ic:4 "
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --k_step=kw_ic:4 "
         "--cache=oh:2 --realise=window_copy",
     ),
     "windows-of-rows-on-threads": (
         "--dt=bf16 --stag=axb --dtag=axb mb1ic3ih5iw5oc3oh3ow3kh2kw3sh2sw2ph1pw1",
-        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --terms=kw_ic:4 "
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --k_step=kw_ic:4 "
         "--realise=window_copy --threads=2",
     ),
     "windows-of-rows-as-one": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic3ih3iw3oc5oh3ow2kh3kw2ph1pw0",
-        "--lane=oc --fuse=oh+ow,kh+kw,kh_kw+ic --register=oc:8,oh_ow:4 --reduce=kh_kw_ic --terms=kh_kw_ic:8 "
+        "--lane=oc --fuse=oh+ow,kh+kw,kh_kw+ic --register=oc:8,oh_ow:4 --reduce=kh_kw_ic --k_step=kh_kw_ic:8 "
         "--realise=window_copy",
     ),
     "windows-of-groups": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb g2mb1ic6iw6oc6ow6kw3pw1",
-        "--lane=oc --fuse=kw+ic --register=oc:4,ow:6 --order=mb,g,ow,oc --reduce=kw_ic --terms=kw_ic:8 "
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:6 --order=mb,g,ow,oc --reduce=kw_ic --k_step=kw_ic:8 "
         "--realise=window_copy",
     ),
     "windows-of-vectors": (
         "--dt=bf16:bf16:f32 --stag=axb mb1ic3ih4iw7oc5oh4ow7kh3kw3ph1pw1",
-        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --terms=kw_ic:2 "
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --k_step=kw_ic:2 "
         "--realise=window_copy",
     ),
     "winograd": (

@@ -316,12 +316,12 @@ def random_config(rng: random.Random, problem: Problem, target: Machine, threads
     config = Config(
         target=target.name, lane=lane, fuse=tuple(fuse), register=tuple(tile.items()), cache=tuple(block),
         order=tuple(others) if rng.random() < 0.7 else (), reduce=tuple(reductions) if rng.random() < 0.7 else (),
-        terms=terms, realise=rng.choice(("peel", "peel", "peel", "peel", "mask", *REALISATIONS)),
+        k_step=terms, realise=rng.choice(("peel", "peel", "peel", "peel", "mask", *REALISATIONS)),
         pack=(st.b.name,) if rng.random() < 0.85 else (), pieces=rng.choice((1, 2, 4, 8, 8, 16)),
         offsets="sums" if sums else "each", flip=flip if sums else (), outline=rng.random() < 0.7, threads=threads,
         phases=named,
     )  # fmt: skip
-    config = config.changed(drain=rng.random() < 0.3)
+    config = config.changed(spill_sums=rng.random() < 0.3)
     config = _holding(config, whole) if rng.random() < 0.2 and not fuse else config
     return with_instruction(config, problem, target)
 
@@ -334,7 +334,7 @@ def _holding(config: Config, st: Statement) -> Config:
     kept = {n: size for n, size in config.tiles_at("register") if loops.kinds[n] != "k"}
     whole = {n: loops.extents[n] for n in loops.of("k") if loops.extents[n] > 1}
     return config.changed(
-        register=tuple((kept | whole).items()), terms=(), cache=(), order=tuple(order), hold=(st.b.name,)
+        register=tuple((kept | whole).items()), k_step=(), cache=(), order=tuple(order), resident=(st.b.name,)
     )
 
 
@@ -353,7 +353,7 @@ def _fragment_config(rng: random.Random, st: Statement, unit: ProductShape, targ
     pixels = [d.name for d in st.of("m")][-1]
     tile = {st.n: unit.lanes * rng.choice((1, 2)), pixels: rng.choice((2, 3, 4, 5, 6))}
     return Config(
-        target=target.name, lane=st.n, register=tuple(tile.items()), terms=((st.reduce[-1], unit.terms),),
+        target=target.name, lane=st.n, register=tuple(tile.items()), k_step=((st.reduce[-1], unit.terms),),
         realise=rng.choice(("peel", "pad_copy", "pad_copy")), pieces=rng.choice((1, 4, 8)),
         outline=rng.random() < 0.7, threads=threads,
     )  # fmt: skip

@@ -44,6 +44,7 @@ LEGAL = {
     ("schedule/config.py", "word.removeprefix('--')"): CONFIG,
     ("schedule/config.py", "word.startswith('--')"): CONFIG,
     ("schedule/config_rows.py", "text.split(',')"): CONFIG,
+    ("tune/database.py", "name == 'config'"): "columns of a table",
     ("schedule/given.py", "place.partition('.py:')"): FILES,
     ("schedule/given.py", "call.endswith(')')"): FILES,
     ("schedule/given.py", "text.split()"): CONFIG,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from convsmith.cli.table import Column
 from convsmith.cli.tune import opened, time_text
 from convsmith.diag.errors import UsageError
 from convsmith.diag.files import read_text
+from convsmith.schedule.former_words import in_present_words
 from convsmith.tune.checked_rows import is_line
 from convsmith.tune.database import IN_MEMORY, Database, check_rows
 from convsmith.tune.measured import Measured, best_of
@@ -23,7 +24,7 @@ from convsmith.tune.origin import compiler_key, is_of_this_machine
 
 __all__ = ["db"]
 
-JSON_SCHEMA = 1
+JSON_SCHEMA, FORMER_SCHEMA = 2, 1
 MOST_EXPORT = 1 << 30
 """Bytes of the largest export that is read."""
 
@@ -132,10 +133,13 @@ def _read(file: str) -> tuple[dict[str, str], list[Measured]]:
     try:
         content = json.loads(read_text(file, MOST_EXPORT))
         schema, machines, rows = content["schema"], content["machines"], content["rows"]
-        if schema != JSON_SCHEMA or not isinstance(machines, dict) or not isinstance(rows, list):
+        if schema not in (JSON_SCHEMA, FORMER_SCHEMA) or not isinstance(machines, dict) or not isinstance(rows, list):
             raise ValueError(f"schema {schema}, legal is {JSON_SCHEMA}")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{file}: is no export of a database: {error}", code="bad-file") from None
     if not all(is_line(text) for item in machines.items() for text in item):
         raise UsageError(f"{file}: is no export of a database: a machine is no line of text", code="bad-file")
-    return dict(machines), check_rows(rows, file)
+    found = check_rows(rows, file)
+    if schema == FORMER_SCHEMA:
+        found = [replace(row, config=in_present_words(row.config)) for row in found]
+    return dict(machines), found

@@ -114,7 +114,7 @@ def _moved(kernel: Explained, low: Lowered, main: KernelPlan | None) -> list[Mov
     moved = [Moved("registers and L1", bytes_asked(low.kernel), "loads and stores of the main kernel, counted")]
     config, problem = kernel.config, kernel.problem.canonical()
     is_known = main is not None and main.registers is not None and not low.kernel.sizes
-    if is_known and isinstance(config, Config) and config.then is None and not config.tiles_at("winograd"):
+    if is_known and isinstance(config, Config) and config.consumer is None and not config.tiles_at("winograd"):
         model, loops = model_of(problem, config, kernel.target)
         near, far = model.traffic.moved(loops, with_lanes(config, model, loops)).means
         moved += [

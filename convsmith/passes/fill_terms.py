@@ -44,7 +44,7 @@ class _FillTerms(ScopedRewriter):
             return self._For(loop)
         highest = try_interval(loop.hi, self.ranges)
         if highest is not None and highest[1] > self.count:
-            raise ConfigError("terms", f"fill_terms: loop {self.name} runs up to {highest[1]} times, not {self.count}")
+            raise ConfigError("k_step", f"fill_terms: loop {self.name} runs up to {highest[1]} times, not {self.count}")
         ends: tuple[Index, ...] = loop.hi.args if isinstance(loop.hi, Min) else (loop.hi,)
         cond = conj([loop.var < end for end in ends if end is not as_index(self.count)])
         packed = self.packed & {x.buffer for x in walk(loop.body) if isinstance(x, Load)}

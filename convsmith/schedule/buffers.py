@@ -55,7 +55,7 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
             packed = converted or (view.factor if nest.unit.dot else st.acc)
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
-    for operand, of in config.staged_at("near"):
+    for operand, of in config.staged_at("pack_at"):
         place = nest.place(*place_of(of))
         assert place is not None
         view = next(v for v in st.factors if v.name == operand)

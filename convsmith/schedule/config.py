@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from convsmith.diag.choices import choices
+from convsmith.diag.choices import choices, suggestion
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.expect import hint_text, shown
 from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS, ConfigRow, Names, Pairs, Sizes, place_of
+from convsmith.schedule.former_words import FORMER_WORDS
 
 __all__ = ["THEN", "Config", "Staging", "Tile", "check_words", "read_words", "split_statements"]
 
@@ -61,14 +62,14 @@ class Staging(NamedTuple):
 class Config:
     """One point of the schedule space, an immutable value: ``tiles``, ``stagings`` and words.
 
-    ``Config("avx2", "oc", register=(("oc", 16), ("ow", 6)), pack=("wei",))`` gives words their values; all other words
-    have defaults. ``then`` is the config of the next statement, with loops and arrays of its own names; its text
-    follows `` / ``. ConfigError if a value contradicts another one.
+    ``Config("avx2", "oc", register=(("oc", 16), ("ow", 6)), pack=("wei",))`` gives words their values; those that it
+    does not name have defaults. ``consumer`` is the config of the next statement, with loops and arrays of its
+    own names; its text stands behind `` / ``. ConfigError where a value contradicts another one.
     """
 
     tiles: tuple[Tile, ...]
     stagings: tuple[Staging, ...]
-    then: Config | None
+    consumer: Config | None
     target: str
     lane: str
     fuse: Pairs
@@ -84,35 +85,35 @@ class Config:
     barriers: str
     offsets: str
     flip: Names
-    drain: bool
+    spill_sums: bool
     pieces: int
     outline: bool
     threads: int
-    at: str
+    compute_at: str
     halo: str
     _values: dict[str, Any]
     _hash: int
 
-    def __init__(self, target: str, lane: str, *, then: Config | None = None, **words: Any) -> None:
+    def __init__(self, target: str, lane: str, *, consumer: Config | None = None, **words: Any) -> None:
         values = {"target": target, "lane": lane, **words}
-        _check_types(values, then)
-        self._set(values, then)
+        _check_types(values, consumer)
+        self._set(values, consumer)
 
     def changed(self, **words: Any) -> Config:
         """Return the config with other values of ``words``. Properties of a tile or of a staging change with it."""
         if not words:
             return self
-        then = words.pop("then") if "then" in words else self.then
-        _check_types(words, then)
+        consumer = words.pop("consumer") if "consumer" in words else self.consumer
+        _check_types(words, consumer)
         values = {**self._values, **words}
         for name in words.keys() & _PARTS.keys():
             for part in (x for x in _PARTS[name] if x.name in values and x.name not in words):
                 values[part.name] = _left(values[part.name], values[name], part)
-        return _made(values, then)
+        return _made(values, consumer)
 
     def of_each(self, **words: Any) -> Config:
         """Return the config with the same changes for every statement."""
-        return self.changed(**words, then=None if self.then is None else self.then.of_each(**words))
+        return self.changed(**words, consumer=None if self.consumer is None else self.consumer.of_each(**words))
 
     def renamed(self, dims: Mapping[str, str], arrays: Mapping[str, str]) -> Config:
         """Return the config of the same statement with other names of its dims and arrays."""
@@ -120,7 +121,7 @@ class Config:
         for a, b in self.fuse:
             loops[f"{a}_{b}"] = f"{loops.get(a, a)}_{loops.get(b, b)}"
         renamed = {row.name: row.renamed(self.value(row.name), loops, arrays) for row in _NAMING}
-        return _made({**self._values, **renamed}, self.then)
+        return _made({**self._values, **renamed}, self.consumer)
 
     def tiles_at(self, level: str) -> Sizes:
         """Return loop and size of each tile at a level."""
@@ -158,18 +159,19 @@ class Config:
         return self._values.get(word, DEFAULTS[word])
 
     def values(self) -> dict[str, Any]:
-        """Return the values of all words, and ``then``, which make an equal config."""
-        return {**DEFAULTS, **self._values, "then": self.then}
+        """Return the values of all words, and ``consumer``, which make an equal config."""
+        return {**DEFAULTS, **self._values, "consumer": self.consumer}
 
     @property
     def place(self) -> tuple[str, int]:
         """The loop at which rows are computed, and the iterations of its cache tile; 0 for the innermost one."""
-        return place_of(self.at)
+        return place_of(self.compute_at)
 
     @property
     def stages(self) -> tuple[Config, ...]:
         """The configs of all statements, each without the config of the next one."""
-        return (self.changed(at="", halo="keep", then=None), *(self.then.stages if self.then is not None else ()))
+        own = self.changed(compute_at="", halo="keep", consumer=None)
+        return (own,) if self.consumer is None else (own, *self.consumer.stages)
 
     @property
     def has_transform(self) -> bool:
@@ -183,14 +185,14 @@ class Config:
 
     def __str__(self) -> str:
         own = " ".join([CONFIG_ROWS[name].text(value) for name, value in self._values.items()])
-        return own if self.then is None else f"{own}{THEN}{self.then}"
+        return own if self.consumer is None else f"{own}{THEN}{self.consumer}"
 
     def __repr__(self) -> str:
         return f"Config.parse({str(self)!r})"
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, Config) and self._values == other._values and self.then == other.then
+            isinstance(other, Config) and self._values == other._values and self.consumer == other.consumer
         )  # fmt: skip
 
     def __hash__(self) -> int:
@@ -200,28 +202,29 @@ class Config:
         raise AttributeError(f"a config is immutable; legal is config.changed({name}=...)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self._values, self.then)
+        return _made, (self._values, self.consumer)
 
-    def _set(self, values: Mapping[str, Any], then: Config | None) -> None:
+    def _set(self, values: Mapping[str, Any], consumer: Config | None) -> None:
         """Store the values that are not defaults, as lists and words. ConfigError if they contradict each other."""
         own = {n: values[n] for n in sorted(values, key=_POSITION.__getitem__) if values[n] != DEFAULTS[n]}
         facts = vars(self)
         facts.update(_WORDS)
         facts.update((n, value) for n, value in own.items() if n in _WORDS)
         facts.update(
-            tiles=_tiles(own), stagings=_stagings(own), then=then, _values=own, _hash=hash((*own.items(), then))
-        )
+            tiles=_tiles(own), stagings=_stagings(own), consumer=consumer, _values=own,
+            _hash=hash((*own.items(), consumer)),
+        )  # fmt: skip
         for name, value in own.items():
             if (check := CONFIG_ROWS[name].check) is not None:
                 check(self, value)
-        if then is not None and (then.target, then.threads) != (self.target, self.threads):
-            raise ConfigError("then", f"{self}: both statements have one --target and one --threads")
+        if consumer is not None and (consumer.target, consumer.threads) != (self.target, self.threads):
+            raise ConfigError("consumer", f"{self}: both statements have one --target and one --threads")
 
 
-def _made(values: Mapping[str, Any], then: Config | None) -> Config:
+def _made(values: Mapping[str, Any], consumer: Config | None) -> Config:
     """Return the config of values that have the types of their words."""
     config = object.__new__(Config)
-    config._set(values, then)
+    config._set(values, consumer)
     return config
 
 
@@ -305,7 +308,7 @@ def check_words(values: Mapping[str, Any]) -> None:
             raise ConfigError(name, f"--{name}={value} is unknown; legal are {choices(value, legal)}")
 
 
-def _check_types(words: Mapping[str, Any], then: Any) -> None:
+def _check_types(words: Mapping[str, Any], consumer: Any) -> None:
     """Raise ConfigError if a word does not exist, or its value has another type."""
     for name, value in words.items():
         if name not in CONFIG_ROWS:
@@ -313,11 +316,12 @@ def _check_types(words: Mapping[str, Any], then: Any) -> None:
         if not CONFIG_ROWS[name].fits(value):
             expected = hint_text(CONFIG_ROWS[name].form.hint)
             raise ConfigError("syntax", f"config: {name}={shown(value)} is not legal: expected {expected}")
-    if not isinstance(then, Config | None):
-        raise ConfigError("syntax", f"config: then={shown(then)} is not legal: expected Config or None")
+    if not isinstance(consumer, Config | None):
+        raise ConfigError("syntax", f"config: consumer={shown(consumer)} is not legal: expected Config or None")
     check_words(words)
 
 
 def _legal(word: object) -> str:
     """Return the words of a config, with a suggestion for ``word``."""
-    return choices(word, CONFIG_ROWS, (f"--{name}=" for name in CONFIG_ROWS))
+    names = ", ".join([f"--{name}=" for name in CONFIG_ROWS])
+    return names + suggestion(word, [*CONFIG_ROWS, *FORMER_WORDS], FORMER_WORDS)

@@ -161,18 +161,18 @@ def _check_register(config: Config, value: Sizes) -> None:
             raise ConfigError("tile-size", f"--register={name}:{size}: a tile has at least one iteration")
 
 
-def _check_terms(config: Config, value: Sizes) -> None:
+def _check_k_step(config: Config, value: Sizes) -> None:
     for name, size in value:
         if size < 1 or name in dict(config.tiles_at("register")) or name == config.lane or len(value) > 1:
             raise ConfigError(
-                "terms", f"--terms={sizes_text(value)}: expected one loop that has no tile, and at least 1"
+                "k_step", f"--k_step={sizes_text(value)}: expected one loop that has no tile, and at least 1"
             )  # fmt: skip
 
 
 def _check_cache(config: Config, value: Sizes) -> None:
     around: dict[str, int] = {}
     for name, size in value:
-        if size < 1 or size % max(config.size(name), config.size(name, "terms")):
+        if size < 1 or size % max(config.size(name), config.size(name, "k_step")):
             raise ConfigError(
                 "cache", f"--cache={name}:{size}: a cache tile is a multiple of the register tile and of the terms"
             )
@@ -184,13 +184,16 @@ def _check_cache(config: Config, value: Sizes) -> None:
         around[name] = size
 
 
-def _check_ends(config: Config, value: Sizes) -> None:
+def _check_first_last_tile(config: Config, value: Sizes) -> None:
     if len(value) != 2 or len(dict(value)) != 1 or min(n for _, n in value) < 1:
         raise ConfigError(
-            "ends", f"--ends={sizes_text(value)}: expected one loop twice, with at least 1 iteration each"
+            "first_last_tile",
+            f"--first_last_tile={sizes_text(value)}: expected one loop twice, with at least 1 iteration each",
         )  # fmt: skip
-    if uneven := {config.lane, *dict(config.tiles_at("terms"))} & set(dict(value)):
-        raise ConfigError("ends", f"--ends={sizes_text(value)}: {min(uneven)} has lanes or terms of one size")
+    if uneven := {config.lane, *dict(config.tiles_at("k_step"))} & set(dict(value)):
+        raise ConfigError(
+            "first_last_tile", f"--first_last_tile={sizes_text(value)}: {min(uneven)} has lanes or terms of one size"
+        )
 
 
 def _check_remainder(config: Config, value: Sizes) -> None:
@@ -266,327 +269,119 @@ def _check_place(field: str, text: str, place: str) -> None:
         raise ConfigError(field, message) from None
 
 
-def _check_near(config: Config, value: Pairs) -> None:
+def _check_pack_at(config: Config, value: Pairs) -> None:
     for _, place in value:
-        _check_place("near", _PAIRS.print(value), place)
+        _check_place("pack_at", _PAIRS.print(value), place)
 
 
-def _check_at(config: Config, value: str) -> None:
-    _check_place("at", value, value)
-    if config.then is None:
-        raise ConfigError("then", f"--at={value}: the config of the next statement stands behind ' / '")
+def _check_compute_at(config: Config, value: str) -> None:
+    _check_place("compute_at", value, value)
+    if config.consumer is None:
+        raise ConfigError("consumer", f"--compute_at={value}: the config of the next statement stands behind ' / '")
 
 
 def _check_halo(config: Config, value: str) -> None:
-    if not config.at:
-        raise ConfigError("halo", f"--halo={value} needs --at=")
+    if not config.compute_at:
+        raise ConfigError("halo", f"--halo={value} needs --compute_at=")
 
 
 _TABLE: tuple[ConfigRow, ...] = (
     _row("target", _TEXT, "avx512", "level of the instruction set", default=None),
-    _row(
-        "lane",
-        _TEXT,
-        "oc",
-        """loop along the vector lanes: an N or batch loop, or a K loop (then lanes hold partial
-        sums)""",
-        holds=(_LOOP,),
-        default=None,
-    ),
+    _row("lane", _TEXT, "oc", """loop along the vector lanes: an N or batch loop, or a K loop (then lanes hold partial
+        sums)""", holds=(_LOOP,), default=None),
     _row("fuse", _PAIRS, "oh+ow", "pairs of adjacent loops to fuse", holds=(_LOOP, _LOOP), ordered=True),
-    _level(
-        "register",
-        example="oc:32,ow:14",
-        doc="""loop -> iterations of its register tile; for the lane loop:
-        elements, a multiple of the lanes""",
-        check=_check_register,
-    ),
-    _row(
-        "order",
-        _NAMES,
-        "mb,oc,oh,ow",
-        """loops around the register tile, outermost first (other loops follow in naive
-        order)""",
-        holds=(_LOOP,),
-        ordered=True,
-    ),
-    _row(
-        "reduce",
-        _NAMES,
-        "kh,kw,ic",
-        """reduction loops, outermost first, which is also the order of the packed
-        operand (others follow)""",
-        holds=(_LOOP,),
-        ordered=True,
-    ),
-    _row(
-        "instruction",
-        _TEXT,
-        "vpdpbusd_512",
-        """row of the machine's table whose products are added up; without one,
-        elements of the type of sums are multiplied and added""",
-    ),
-    _level(
-        "terms",
-        example="ic:4",
-        doc="""a reduction loop and how many of its iterations stand innermost, within the
+    _level("register", example="oc:32,ow:14", doc="""loop -> iterations of its register tile; for the lane loop:
+        elements, a multiple of the lanes""", check=_check_register),
+    _row("order", _NAMES, "mb,oc,oh,ow", """loops around the register tile, outermost first (other loops follow in naive
+        order)""", holds=(_LOOP,), ordered=True),
+    _row("reduce", _NAMES, "kh,kw,ic", """reduction loops, outermost first, which is also the order of the packed
+        operand (others follow)""", holds=(_LOOP,), ordered=True),
+    _row("instruction", _TEXT, "vpdpbusd_512", """row of the machine's table whose products are added up; without one,
+        elements of the type of sums are multiplied and added"""),
+    _level("k_step", example="ic:4", doc="""a reduction loop and how many of its iterations stand innermost, within the
         register tile: those that the instruction adds up, or straight lines that share their loads""",
-        machines="vectors",
-        check=_check_terms,
-    ),
-    _level(
-        "cache",
-        example="oc:256,ic:128",
-        doc="""loop -> iterations of its cache tile, around the register tiles,
+        machines="vectors", check=_check_k_step),
+    _level("cache", example="oc:256,ic:128", doc="""loop -> iterations of its cache tile, around the register tiles,
         outermost loop first; between cache tiles of a reduction loop, memory holds the partial sums, and the loops
         named after it run within each. A loop that is named again has smaller tiles within its larger ones""",
-        machines="vectors",
-        ordered=True,
-        check=_check_cache,
-    ),
-    _level(
-        "ends",
-        example="kw:6,kw:7",
-        doc="""a reduction loop, twice, with the iterations of its first and of its last
-        tile where these differ from all others; any number of tiles lies between them""",
-        machines="vectors",
-        ordered=True,
-        check=_check_ends,
-    ),
-    _level(
-        "remainder",
-        kind="tail",
-        of="register",
-        example="oc:8",
-        doc="""loop -> iterations of the tiles of what its
+        machines="vectors", ordered=True, check=_check_cache),
+    _level("first_last_tile", example="kw:6,kw:7", doc="""a reduction loop, twice, with the iterations of its first
+        and of its last tile where these differ from all others; any number of tiles lies between them""",
+        machines="vectors", ordered=True, check=_check_first_last_tile),
+    _level("remainder", kind="tail", of="register", example="oc:8", doc="""loop -> iterations of the tiles of what its
         register tiles leave, where its extent is known at the call; what these leave is done in powers of two""",
-        machines="vectors",
-        check=_check_remainder,
-    ),
-    _level(
-        "split",
-        example="mb:2",
-        doc="""a reduction loop and the number of parts in which it is summed, so that
-        threads share it""",
-        check=_check_split,
-    ),
-    _row(
-        "phases",
-        _NAMES,
-        "ow",
-        """pixel loops of the result that a stride divides: their residue classes become
-        columns of the product, in a loop of their own (`rw` of `ow` or `iw`)""",
-        holds=(_LOOP,),
-        machines="vectors",
-    ),
-    _row(
-        "realise",
-        _TEXT,
-        "peel",
-        """how masked elements are read: `peel` (split loops so that no test remains), `mask`
+        machines="vectors", check=_check_remainder),
+    _level("split", example="mb:2", doc="""a reduction loop and the number of parts in which it is summed, so that
+        threads share it""", check=_check_split),
+    _row("phases", _NAMES, "ow", """pixel loops of the result that a stride divides: their residue classes become
+        columns of the product, in a loop of their own (`rw` of `ow` or `iw`)""", holds=(_LOOP,), machines="vectors"),
+    _row("realise", _TEXT, "peel", """how masked elements are read: `peel` (split loops so that no test remains), `mask`
         (test each access), `pad_copy` (padded copy first, of the type of sums where lanes are channels and no
         instruction multiplies the floats as they are; a packed source holds the padding itself), `window_copy` (copy of
         the windows of pixels first, in which all terms of a pixel are contiguous), `indirection` (through a pointer
         table) or `hardware` (a copy engine brings the elements of a step, with zeros for absent ones)""",
-        legal=REALISATIONS,
-        default="peel",
-    ),
-    _row(
-        "table",
-        _TEXT,
-        "row",
-        """form of that table: taps by `row` or by `column`, `compressed` (columns shared by
+        legal=REALISATIONS, default="peel"),
+    _row("table", _TEXT, "row", """form of that table: taps by `row` or by `column`, `compressed` (columns shared by
         outputs are stored once), or in `sections` (one row for all outputs without padding above and below)""",
-        legal=("row", "column", "compressed", "sections"),
-        default="sections",
-        machines="vectors",
-    ),
+        legal=("row", "column", "compressed", "sections"), default="sections", machines="vectors"),
     _scope("pack", example="wei", doc="operands packed in reading order", default=("wei",)),
-    _row(
-        "near",
-        _PAIRS,
-        "src+oh_ow,wei+oc:64",
-        """an operand and a loop around the register tile, each of whose iterations first
-        packs the elements of the operand that it reads, into memory that stays in a cache. It is the innermost
-        loop of that name, or that over cache tiles of a size behind a colon""",
-        kind="scope at a loop",
-        holds=(_ARRAY, _PLACE),
-        machines="vectors",
-        ordered=True,
-        check=_check_near,
-    ),
-    _scope(
-        "stream",
-        example="wei",
-        doc="""operands whose elements pass through the first-level cache once: the lines of
+    _row("pack_at", _PAIRS, "src+oh_ow,wei+oc:64", """an operand and a loop around the register tile, each of whose
+        iterations first packs the elements of the operand that it reads, into memory that stays in a cache. It is the
+        innermost loop of that name, or that over cache tiles of a size behind a colon""", kind="scope at a loop",
+        holds=(_ARRAY, _PLACE), machines="vectors", ordered=True, check=_check_pack_at),
+    _scope("stream", example="wei", doc="""operands whose elements pass through the first-level cache once: the lines of
         fragments are replaced first, and loads of vectors of packed weights, of pixels or of a result that is added to
-        prefetch lines; or another result, whose vectors are stored past the caches""",
-        machines="vectors",
-    ),
-    _scope(
-        "hold",
-        example="wei",
-        doc="""operands whose part for a register tile stays in registers while loops run that
-        do not move it""",
-        machines="vectors",
-    ),
-    _row(
-        "join",
-        _TEXT,
-        "atomic",
-        """how the parts of `split` come together: each has memory of its own, which is added
+        prefetch lines; or another result, whose vectors are stored past the caches""", machines="vectors"),
+    _scope("resident", example="wei", doc="""operands whose part for a register tile stays in registers while loops
+        run that do not move it""", machines="vectors"),
+    _row("join", _TEXT, "atomic", """how the parts of `split` come together: each has memory of its own, which is added
         up in one order (`ordered`), or groups of threads add them to the result in any order (`atomic`)""",
-        legal=("ordered", "atomic"),
-        machines="groups",
-    ),
-    _level(
-        "group",
-        example="oc:32,ow:16,ic:8",
-        doc="""loop -> iterations of the tile of a group of threads, on machines
-        that have groups; for a reduction loop: iterations between two barriers""",
-        machines="groups",
-        check=_check_group,
-    ),
-    _scope(
-        "shared",
-        example="src,wei",
-        doc="""operands that a group of threads copies to its shared memory, a group
-        tile at a time""",
-        machines="groups",
-    ),
-    _row(
-        "pad",
-        _SIZES,
-        "wei:1",
-        """operand -> elements that each row of its copy in shared memory is longer, so that
-        columns lie in different banks""",
-        kind="layout",
-        of="shared",
-        holds=(_ARRAY,),
-        machines="groups",
-        check=partial(_check_layout, "pad"),
-    ),
-    _row(
-        "swizzle",
-        _SIZES,
-        "wei:4",
-        """operand -> elements that stay together where each row of its copy in shared
-        memory is rotated further than the one before, for the same reason; no memory is spent""",
-        kind="layout",
-        of="shared",
-        holds=(_ARRAY,),
-        machines="groups",
-        check=partial(_check_layout, "swizzle"),
-    ),
-    _level(
-        "vectors",
-        example="oc:4,ic:4",
-        doc="""loop -> neighbouring iterations of a thread that load and store at
-        once, on machines that have groups; the lane loop's tile consists of such runs""",
-        machines="groups",
-    ),
-    _row(
-        "buffers",
-        _NUMBER,
-        "2",
-        """copies of each operand in shared memory: groups fill the next ones while they use
-        the first""",
-        kind="copy",
-        of="shared",
-        machines="groups",
-        check=_check_buffers,
-    ),
-    _row(
-        "copies",
-        _TEXT,
-        "async",
-        """how elements reach shared memory: through registers of the threads that then wait
-        (`wait`), or on their own while threads go on (`async`)""",
-        kind="copy",
-        of="shared",
-        legal=("wait", "async"),
-        machines="groups",
-        check=_check_copies,
-    ),
-    _row(
-        "barriers",
-        _TEXT,
-        "split",
-        """whether threads stop where they arrive at a barrier (`whole`), or later
-        (`split`)""",
-        legal=("whole", "split"),
-        machines="groups",
-    ),
-    _scope(
-        "preload",
-        example="bia,dst",
-        doc="""operands of the epilogue (bias, scales, the summand of a `sum`) whose
-        elements a thread loads to registers before the products, on machines that have groups""",
-    ),
-    _row(
-        "offsets",
-        _TEXT,
-        "sums",
-        "whether zero points are subtracted from `each` factor or from the `sums`",
-        legal=("each", "sums"),
-    ),
-    _row(
-        "flip",
-        _NAMES,
-        "wei",
-        "bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8",
-        holds=(_ARRAY,),
-        check=_check_flip,
-    ),
-    _row(
-        "drain",
-        _FLAG,
-        "yes",
-        """whether accumulators are stored to memory, where a loop finishes them (for long
-        post-ops)""",
-        machines="vectors",
-    ),
+        legal=("ordered", "atomic"), machines="groups"),
+    _level("group", example="oc:32,ow:16,ic:8", doc="""loop -> iterations of the tile of a group of threads, on machines
+        that have groups; for a reduction loop: iterations between two barriers""", machines="groups",
+        check=_check_group),
+    _scope("shared", example="src,wei", doc="""operands that a group of threads copies to its shared memory, a group
+        tile at a time""", machines="groups"),
+    _row("pad", _SIZES, "wei:1", """operand -> elements that each row of its copy in shared memory is longer, so that
+        columns lie in different banks""", kind="layout", of="shared", holds=(_ARRAY,), machines="groups",
+        check=partial(_check_layout, "pad")),
+    _row("swizzle", _SIZES, "wei:4", """operand -> elements that stay together where each row of its copy in shared
+        memory is rotated further than the one before, for the same reason; no memory is spent""", kind="layout",
+        of="shared", holds=(_ARRAY,), machines="groups", check=partial(_check_layout, "swizzle")),
+    _level("vectors", example="oc:4,ic:4", doc="""loop -> neighbouring iterations of a thread that load and store at
+        once, on machines that have groups; the lane loop's tile consists of such runs""", machines="groups"),
+    _row("buffers", _NUMBER, "2", """copies of each operand in shared memory: groups fill the next ones while they use
+        the first""", kind="copy", of="shared", machines="groups", check=_check_buffers),
+    _row("copies", _TEXT, "async", """how elements reach shared memory: through registers of the threads that then wait
+        (`wait`), or on their own while threads go on (`async`)""", kind="copy", of="shared", legal=("wait", "async"),
+        machines="groups", check=_check_copies),
+    _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later
+        (`split`)""", legal=("whole", "split"), machines="groups"),
+    _scope("preload", example="bia,dst", doc="""operands of the epilogue (bias, scales, the summand of a `sum`) whose
+        elements a thread loads to registers before the products, on machines that have groups"""),
+    _row("offsets", _TEXT, "sums", "whether zero points are subtracted from `each` factor or from the `sums`",
+        legal=("each", "sums")),
+    _row("flip", _NAMES, "wei", "bytes whose top bit is inverted before they are multiplied: s8 as u8, u8 as s8",
+        holds=(_ARRAY,), check=_check_flip),
+    _row("spill_sums", _FLAG, "yes", """whether accumulators are stored to memory, where a loop finishes them (for long
+        post-ops)""", machines="vectors"),
     _row("pieces", _NUMBER, "8", "maximum number of pieces of a partitioned loop", default=8, check=_check_pieces),
     _row("outline", _FLAG, "no", "whether register tiles become functions", default=True),
-    _level(
-        "winograd",
-        holds=(),
-        example="oh:4,ow:4",
-        doc="""pixel loop -> pixels of a tile of Winograd's F(m, r); the
+    _level("winograd", holds=(), example="oh:4,ow:4", doc="""pixel loop -> pixels of a tile of Winograd's F(m, r); the
         other words then schedule the product of a block of tiles, with the loops `f` (frequencies), `tmb th tw`
-        (tiles), `oc` and `ic`""",
-        machines="vectors",
-    ),
-    _level(
-        "block",
-        holds=(),
-        example="oh:2",
-        doc="""pixel loop -> tiles of a block, between whose transforms and
+        (tiles), `oc` and `ic`""", machines="vectors"),
+    _level("block", holds=(), example="oh:2", doc="""pixel loop -> tiles of a block, between whose transforms and
         product arrays stay in the cache (by default all), and loop of images -> images of a block (by default one)""",
-        machines="vectors",
-        check=_check_block,
-    ),
+        machines="vectors", check=_check_block),
     _row("threads", _NUMBER, "2", "host threads", machines="vectors", check=_check_threads),
-    _row(
-        "at",
-        _TEXT,
-        "oh",
-        """loop of the next statement in whose iterations this one computes the rows that the
-        iteration reads; a loop of a later statement has the number of that one behind its name (`oh3`). It is the
+    _row("compute_at", _TEXT, "oh", """loop of the next statement in whose iterations this one computes the rows that
+        the iteration reads; a loop of a later statement has the number of that one behind its name (`oh3`). It is the
         innermost one around the register tile, or that over cache tiles of a size behind a colon (`oh:4`). Without it,
-        this statement computes all rows before the next one starts""",
-        check=_check_at,
-    ),
-    _row(
-        "halo",
-        _TEXT,
-        "recompute",
-        """whether rows that consecutive iterations of that loop read are kept for the next
-        one in a circular buffer (`keep`), or computed again (`recompute`)""",
-        legal=("keep", "recompute"),
-        check=_check_halo,
-    ),
-)
+        this statement computes all rows before the next one starts""", check=_check_compute_at),
+    _row("halo", _TEXT, "recompute", """whether rows that consecutive iterations of that loop read are kept for the next
+        one in a circular buffer (`keep`), or computed again (`recompute`)""", legal=("keep", "recompute"),
+        check=_check_halo),
+)  # fmt: skip
 CONFIG_ROWS: Mapping[str, ConfigRow] = {row.name: row for row in _TABLE}
 """The rows by name, in the order in which a text has their words."""
 DEFAULTS: Mapping[str, Any] = {row.name: row.default for row in _TABLE}

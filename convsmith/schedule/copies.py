@@ -39,7 +39,7 @@ def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
     sizes, kinds = {d.name: d.size for d in st.dims}, {d.name: d.kind for d in st.dims}
     cut = {
         config.lane,
-        *(n for n, _ in (*config.tiles_at("register"), *config.tiles_at("terms"), *config.tiles_at("cache"))),
+        *(n for n, _ in (*config.tiles_at("register"), *config.tiles_at("k_step"), *config.tiles_at("cache"))),
     }
     cut |= {n for pair in config.fuse for n in pair}
     found = {}
@@ -72,12 +72,12 @@ def has_windows(config: Config) -> bool:
 
 def window_dims(config: Config) -> tuple[str, ...]:
     """Return the dims over the terms of each pixel in a copy of windows, outermost first."""
-    return fused_dims(config, config.tiles_at("terms")[0][0])
+    return fused_dims(config, config.tiles_at("k_step")[0][0])
 
 
 def empty_terms(st: Statement, config: Config) -> int:
     """Return the terms of the last instruction on a window that the copy pads with zeros."""
-    ((joined, terms),) = config.tiles_at("terms")
+    ((joined, terms),) = config.tiles_at("k_step")
     sizes = {d.name: d.size for d in st.dims}
     return -prod(sizes[n] for n in fused_dims(config, joined)) % terms
 
@@ -87,7 +87,7 @@ def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
     is_padded = bool(nest.rows) and is_copied(st, config) and not has_windows(config)
     sizes = {d.name: d.size for d in st.dims}
     return (
-        is_padded and prod(sizes[n] for n in fused_dims(config, config.tiles_at("terms")[0][0])) % nest.unit.terms > 0
+        is_padded and prod(sizes[n] for n in fused_dims(config, config.tiles_at("k_step")[0][0])) % nest.unit.terms > 0
     )
 
 
@@ -114,11 +114,11 @@ def window_place(
     rows that several taps read, it is the loop over cache tiles. A loop that runs once counts only if all loops do. The
     padding zeros of the copy are written once before the loop.
     """
-    if not config.tiles_at("terms") or st.residues:
+    if not config.tiles_at("k_step") or st.residues:
         raise ConfigError(
-            "stage", "--realise=window_copy: needs --terms of a reduction loop, and strides that divide no loop"
+            "stage", "--realise=window_copy: needs --k_step of a reduction loop, and strides that divide no loop"
         )
-    joined, pixel = config.tiles_at("terms")[0][0], _row_loop(nest)
+    joined, pixel = config.tiles_at("k_step")[0][0], _row_loop(nest)
     sizes = {d.name: d.size for d in st.dims}
     pixels, terms = (
         Windows(

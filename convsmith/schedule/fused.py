@@ -59,23 +59,25 @@ def scheduled_stages(
     configs = config.stages
     if len(configs) != len(stages):
         raise ConfigError(
-            "then", f"config {config}: {problem} has {len(stages)} statements, and {len(configs)} configs are given; "
+            "consumer",
+            f"config {config}: {problem} has {len(stages)} statements, and {len(configs)} configs are given; "
             "legal is one for each, joined by ' / '",
         )  # fmt: skip
-    breaks = [n for n, link in enumerate(links(config)) if not link.at]
+    breaks = [n for n, link in enumerate(links(config)) if not link.compute_at]
     if dynamic and len(breaks) < len(stages):
         raise ConfigError(
             "dynamic", f"config {config}: rows of fused stages lie in memory of a constant size, and the length of a "
-            "row is known at the call; legal with dynamic sizes are stages without --at=",
+            "row is known at the call; legal with dynamic sizes are stages without --compute_at=",
         )  # fmt: skip
     kernels, start = [], 0
     for end in breaks:
         alone = reads_padding_alone(stages.problems[start : end + 1]) if end > start else None
         if alone is not None:
             raise ConfigError(
-                "at", f"config {config}: stage {start + alone + 1}, {stages.problems[start + alone].descriptor()}, "
+                "compute_at",
+                f"config {config}: stage {start + alone + 1}, {stages.problems[start + alone].descriptor()}, "
                 f"reads padding alone where it computes what stage {end + 1} needs: no row is computed for it; legal "
-                "is a kernel of its own, without --at= at it and before it",
+                "is a kernel of its own, without --compute_at= at it and before it",
             )  # fmt: skip
         own: list[Statement] = []
         made: Winograd | None = None
@@ -86,12 +88,12 @@ def scheduled_stages(
             own.append(scheduled(stages.problems[n], configs[n], machine, dynamic) if made is None else made.product)
             if n and own[-1].a.name in configs[n].staged("pack"):
                 raise ConfigError(
-                    "then", f"config {configs[n]}: operands are packed before the first statement runs, and "
+                    "consumer", f"config {configs[n]}: operands are packed before the first statement runs, and "
                     f"{own[-1].a.name} is the result of one; legal are other operands",
                 )  # fmt: skip
             if n > start and any(v.adds != own[-1].b.name for v in own[-1].sums):
                 raise ConfigError(
-                    "then", f"config {configs[n]}: sums of entries of the source need all of them before the first "
+                    "consumer", f"config {configs[n]}: sums of entries of the source need all of them before the first "
                     "row; legal are --offsets=each and a --flip of weights that need none",
                 )  # fmt: skip
         is_last = end == len(stages) - 1
@@ -105,7 +107,7 @@ def links(config: Config) -> Iterator[Config]:
     link: Config | None = config
     while link is not None:
         yield link
-        link = link.then
+        link = link.consumer
 
 
 def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
@@ -115,12 +117,13 @@ def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
     """
     if config.tiles_at("split") or ((config.tiles_at("winograd") or config.realise == "indirection") and has_others):
         raise ConfigError(
-            "then", f"config {config}: one of several statements has no --split; it has --winograd or a pointer table "
+            "consumer",
+            f"config {config}: one of several statements has no --split; it has --winograd or a pointer table "
             "only if no other statement is computed with it",
         )  # fmt: skip
     if reads_rows and config.realise not in CIRCULAR_REALISATIONS:
         raise ConfigError(
-            "then", f"config {config}: legal for a statement that reads rows of another one are "
+            "consumer", f"config {config}: legal for a statement that reads rows of another one are "
             f"--realise={' or '.join(CIRCULAR_REALISATIONS)}",
         )  # fmt: skip
 
@@ -145,7 +148,9 @@ def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
         else:
             last = kernel.own[-1]
             raise ConfigError(
-                "at", f"--at={link.at}: no loop of that name is in a later statement of the kernel; legal are "
+                "compute_at",
+                f"--compute_at={link.compute_at}: no loop of that name is in a later statement of the kernel; "
+                f"legal are "
                 f"{', '.join(d.name + suffix(kernel.last) for d in last.dims)}",
             )  # fmt: skip
     return found

@@ -88,7 +88,8 @@ def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:
     if not candidates:
         name = f"{of}:{size}" if size else of
         raise ConfigError(
-            "at", f"--at={name}: no loop of that name is around the register tile; legal are {places(nest.outside)}"
+            "compute_at",
+            f"--compute_at={name}: no loop of that name is around the register tile; legal are {places(nest.outside)}"
         )
     return candidates[-1]
 

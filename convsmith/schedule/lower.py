@@ -137,7 +137,7 @@ def source_ahead(st: Statement, config: Config, nest: Nest) -> int:
         nest.lane.role != "m"
         or config.realise != "peel"
         or st.a.name in config.staged("pack")
-        or config.staged_at("near")
+        or config.staged_at("pack_at")
         or not st.constant
     ):
         return 0

@@ -81,5 +81,5 @@ def config_of_name(m: MicroKernel, machine: Machine) -> Config:
         return config
     first, _, last = m.taps
     return config.changed(
-        cache=(("x", 1), ("k", middle)), ends=(("k", first), ("k", last)), remainder=(("c", m.subtile),)
+        cache=(("x", 1), ("k", middle)), first_last_tile=(("k", first), ("k", last)), remainder=(("c", m.subtile),)
     )

@@ -254,7 +254,7 @@ class _NestBuilder:
 
     def split(self, loop: Loop, splits: Sequence[Split]) -> None:
         """Split ``loop``, then the loop within each of its tiles."""
-        made, found = [loop], [size for n, size in self.config.tiles_at("ends") if n == loop.of]
+        made, found = [loop], [size for n, size in self.config.tiles_at("first_last_tile") if n == loop.of]
         ends = (found[0], found[1]) if found else None
         for size, letters, levels in splits:
             made[-1:] = self.s.tile(made[-1], size, letters, levels, ends)
@@ -332,14 +332,14 @@ class _VectorTiles(_NestBuilder):
                 return
             yield width, "ot", (level, "register")
             yield self.filled, "vl", ("register", "lane")
-        elif n in dict(config.tiles_at("terms")):
-            yield dict(config.tiles_at("terms"))[n], "oq", (level, "instruction")
+        elif n in dict(config.tiles_at("k_step")):
+            yield dict(config.tiles_at("k_step"))[n], "oq", (level, "instruction")
             if self.unit.rows > 1:
                 yield self.unit.group, "qp", ("instruction", "instruction")
         elif self.unit.rows > 1 and loop.role == "m" and n in dict(config.tiles_at("register")):
             yield size, "ot", (level, "register")
             yield -(-size // -(-size // self.unit.rows)), "im", ("register", "instruction")
-        elif size > 1 or (loop.role == "k" and n in dict(config.tiles_at("ends"))):
+        elif size > 1 or (loop.role == "k" and n in dict(config.tiles_at("first_last_tile"))):
             yield size, "ou" if loop.role == "k" else "oi", (level, "register")
 
     def is_apart(self, n: str, width: int) -> bool:

@@ -17,7 +17,7 @@ from convsmith.schedule.schedule import Schedule
 
 def is_drained(config: Config, nest: Nest) -> bool:
     """Return whether accumulators are stored to memory, from which separate loops write the result."""
-    return bool(nest.rows) or (config.drain and bool(nest.accumulators) and not nest.along_k)
+    return bool(nest.rows) or (config.spill_sums and bool(nest.accumulators) and not nest.along_k)
 
 
 def tile_registers(s: Schedule, config: Config, nest: Nest, sums: Buffer | None = None) -> dict[Loop, Loop]:

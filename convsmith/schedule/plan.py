@@ -247,8 +247,10 @@ def _program(problem: Problem, config: Config, machine: Machine, dynamic: bool) 
         _check_stages(problem, stages, config, machine)
     if stages is not None:
         return scheduled_stages(problem, stages, config, machine, dynamic)
-    if config.then is not None:
-        raise ConfigError("then", f"--at={config.at}: {problem} has one statement; legal is the config of one")
+    if config.consumer is not None:
+        raise ConfigError(
+            "consumer", f"--compute_at={config.compute_at}: {problem} has one statement; legal is the config of one"
+        )
     if config.tiles_at("winograd"):
         return transformed_program(problem, winograd_of(problem, config, machine, dynamic))
     made = program(problem, scheduled(problem, config, machine, dynamic))
@@ -267,16 +269,17 @@ def _check_stages(problem: Problem, stages: Stages | None, config: Config, machi
             "and none that transform tiles; available is the same convolution without --winograd=",
             code="device",
         )  # fmt: skip
-    if config.then is not None and stages is None:
+    if config.consumer is not None and stages is None:
         raise UnsupportedError(
             f"{problem} under {config}: {machine.name} runs a kernel for each stage of a chain; available are configs "
             "of one stage, as the problem has",
             code="device",
         )  # fmt: skip
-    if stages is not None and any(x.at or x.tiles_at("split") or x.offsets == "sums" for x in links(config)):
+    if stages is not None and any(x.compute_at or x.tiles_at("split") or x.offsets == "sums" for x in links(config)):
         raise ConfigError(
-            "then", f"config {config}: {machine.name} runs a kernel for each stage; legal is a config of each without "
-            "--at=, --split= and --offsets=sums",
+            "consumer",
+            f"config {config}: {machine.name} runs a kernel for each stage; legal is a config of each without "
+            "--compute_at=, --split= and --offsets=sums",
         )  # fmt: skip
 
 
@@ -291,7 +294,7 @@ def _check_nests(found: Plan) -> None:
             _run_up_to(derive_packing, naive(problem, kernel.statement), kernel.pipeline)
     places = tuple(links(config))
     for joint in made.kernels:
-        if any(places[n].at and config.stages[n].fuse for n in joint.numbers):
+        if any(places[n].compute_at and config.stages[n].fuse for n in joint.numbers):
             _run_up_to(fuse, joint.naive(), found._merged_pipelines(joint))
 
 
@@ -311,7 +314,8 @@ def _check_grids(found: Plan) -> None:
     for kernel in made.kernels[:-1]:
         if zeroing_kernels(kernel.naive(), machine):
             raise ConfigError(
-                "then", f"{problem}: blocks of {kernel.stages.names[kernel.last]['dst']} hold more than its channels; "
+                "consumer",
+                f"{problem}: blocks of {kernel.stages.names[kernel.last]['dst']} hold more than its channels; "
                 f"legal between kernels on {machine.name} are layouts without such elements",
             )  # fmt: skip
     for k in found.kernels:

@@ -72,9 +72,9 @@ def with_wide_products(config: Config, machine: Machine) -> Config:
     row = limited.get(config.instruction)
     if row is not None:
         other = machine.row(*row.types)
-        terms = tuple((loop, other.terms if other else 1) for loop, _ in config.tiles_at("terms"))
-        config = config.changed(instruction=other.name if other else "", terms=terms)
-    return config if config.then is None else config.changed(then=with_wide_products(config.then, machine))
+        terms = tuple((loop, other.terms if other else 1) for loop, _ in config.tiles_at("k_step"))
+        config = config.changed(instruction=other.name if other else "", k_step=terms)
+    return config if config.consumer is None else config.changed(consumer=with_wide_products(config.consumer, machine))
 
 
 def without_limits(config: Config, machine: Machine) -> Config:

@@ -128,9 +128,9 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
         return f"{st.b.name} as it is multiplied may be beyond {row.limit}, though the array is not"
     if st.shifted:
         return "zero points are subtracted from the factors; legal is --offsets=sums"
-    terms = ((st.reduce[-1], row.terms),) if config is None else config.tiles_at("terms")
+    terms = ((st.reduce[-1], row.terms),) if config is None else config.tiles_at("k_step")
     if len(terms) != 1 or terms[0][1] != row.terms:
-        return f"it adds up {row.terms} products; legal is --terms={st.reduce[-1]}:{row.terms}"
+        return f"it adds up {row.terms} products; legal is --k_step={st.reduce[-1]}:{row.terms}"
     loop = terms[0][0]
     dims = (loop,) if config is None else fused_dims(config, loop)
     if prod(-(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.name in dims) < 2:
@@ -149,8 +149,8 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     """
     windows = config is not None and config.realise == "window_copy"
     packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.staged("pack")}
-    joined = config is not None and (windows or packed) and config.tiles_at("terms")
-    loop = config.tiles_at("terms")[0][0] if config is not None and joined else st.reduce[-1]
+    joined = config is not None and (windows or packed) and config.tiles_at("k_step")
+    loop = config.tiles_at("k_step")[0][0] if config is not None and joined else st.reduce[-1]
     sizes = {d.name: d.size for d in st.dims}
     if st.a.factor != st.a.dtype or st.a.requantised is not None or st.shifted:
         return "it multiplies a source as it lies in memory"
@@ -181,8 +181,8 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if config is None:
         has_images = any(d.sort == "images" for d in st.of("m"))
         return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"
-    if config.tiles_at("terms") != ((loop, row.terms),):
-        return f"it adds up {row.terms} products; legal is --terms={loop}:{row.terms}"
+    if config.tiles_at("k_step") != ((loop, row.terms),):
+        return f"it adds up {row.terms} products; legal is --k_step={loop}:{row.terms}"
     if config.lane != st.n:
         return f"its lanes are channels; legal is --lane={st.n}"
     inner = [d.name for d in st.of("m")][-1]

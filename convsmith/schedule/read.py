@@ -84,12 +84,12 @@ def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> 
         s.run(share_taps, packed[st.a.name], *pair)
     before = tuple(takewhile(lambda x: x not in units, k.outside))
     parallel = before if prod(x.extent for x in before) >= config.threads else k.outside
-    for operand, of in config.staged_at("near"):
+    for operand, of in config.staged_at("pack_at"):
         position = _near_place(st, config, nest, operand, of)
         s.pack_near(operand, nest.around[position], nest.widths, *adjacent)
         parallel = tuple(x for x in nest.around[: position + 1] if x in parallel)
     resident = []
-    for operand in config.staged("hold"):
+    for operand in config.staged("resident"):
         last = _resident_place(k, operand)
         parallel = tuple(x for x in nest.around[: last + 1] if x in k.outside)
         array = packed[operand].name if operand in packed else operand
@@ -109,28 +109,31 @@ def _resident_place(k: KernelPlan, operand: str) -> int:
     last = moving[-1] if moving else 0
     if last == len(nest.around) - 1 or nest.rows:
         raise ConfigError(
-            "hold", f"--hold={operand}: loops around a register tile of vectors that do not move {operand} must be "
+            "resident",
+            f"--resident={operand}: loops around a register tile of vectors that do not move {operand} must be "
             f"innermost, they are {', '.join(names(nest.around))}",
         )  # fmt: skip
     if nest.along_k:
         raise ConfigError(
-            "hold", f"--hold={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
+            "resident", f"--resident={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
         )
     sizes = {d.name: d.size for d in st.dims}
     lanes = {Var(dim) for dim in nest.lane.dims if sizes[dim] > 1}
     view = _view(st, operand)
     if not any(lanes & variables_of(x) for x in view.coords):
         raise ConfigError(
-            "hold", f"--hold={operand}: all lanes along {config.lane} read one element of {operand}; legal is a "
+            "resident",
+            f"--resident={operand}: all lanes along {config.lane} read one element of {operand}; legal is a "
             "lane loop that moves it",
         )  # fmt: skip
     if operand not in config.staged("pack") and not lanes & variables_of(view.coords[view.layout.blocks[-1].dim]):
         raise ConfigError(
-            "hold", f"--hold={operand}: lanes along {config.lane} are not innermost in the memory of {operand}, "
+            "resident",
+            f"--resident={operand}: lanes along {config.lane} are not innermost in the memory of {operand}, "
             f"along which registers hold its vectors; legal is to pack it: --pack={operand}",
         )  # fmt: skip
     if long := ", ".join(n for n in loops.of("k") if _moves(st, loops, config, operand, n)):
-        raise ConfigError("hold", f"--hold={operand}: needs register tiles of all of {long}")
+        raise ConfigError("resident", f"--resident={operand}: needs register tiles of all of {long}")
     return last
 
 
@@ -236,13 +239,14 @@ def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str
     legal = [v.name for v in st.factors if v.name not in copied and is_true(v.mask)]
     if operand not in legal:
         raise ConfigError(
-            "near", f"--near={operand}+{of}: legal are operands that are neither packed nor copied before, and of "
+            "pack_at",
+            f"--pack_at={operand}+{of}: legal are operands that are neither packed nor copied before, and of "
             f"which no element is absent: {', '.join(legal) or 'none here'}",
         )  # fmt: skip
     place = nest.place(*place_of(of))
     if place is None:
         raise ConfigError(
-            "near", f"--near={operand}+{of}: no loop {of} is around the register tile; legal are "
+            "pack_at", f"--pack_at={operand}+{of}: no loop {of} is around the register tile; legal are "
             f"{places(nest.around)}",
         )  # fmt: skip
     return place
@@ -263,7 +267,7 @@ def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Non
             s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes))
             continue
         (inner,) = (y for y in nest.pixels if y.of == x.of)
-        drained = (written[inner],) if config.drain else ()
+        drained = (written[inner],) if config.spill_sums else ()
         shared = config.threads > 1 and len(st.axes) <= 1
         s.run(pieces, x, "", inner, (x.tile, rest, x.tile), drained, shared)
 
@@ -301,14 +305,16 @@ def _moves(st: Statement, loops: Loops, config: Config, operand: str, of: str) -
 def check_resident(st: Statement, config: Config, name: str) -> None:
     """Raise ConfigError if registers cannot hold the operand of that name in any nest."""
     if name not in (v.name for v in st.factors) or (name == st.a.name and config.realise == "pad_copy"):
-        raise ConfigError("hold", f"--hold={name}: legal are operands that are not copied first, {st.b.name} say")
+        raise ConfigError(
+            "resident", f"--resident={name}: legal are operands that are not copied first, {st.b.name} say"
+        )
     if name not in config.staged("pack") and not _view(st, name).layout.is_plain:
-        raise ConfigError("hold", f"--hold={name}: its layout has blocks; legal is to pack it: --pack={name}")
+        raise ConfigError("resident", f"--resident={name}: its layout has blocks; legal is to pack it: --pack={name}")
 
 
 def _neighbours(st: Statement, config: Config, nest: Nest) -> tuple[int, ...]:
     """Return the dim of A whose elements one instruction adds up, if any: they are contiguous in the copy."""
-    loops = {Var(n) for n, _ in config.tiles_at("terms")} if nest.unit.dot else set()
+    loops = {Var(n) for n, _ in config.tiles_at("k_step")} if nest.unit.dot else set()
     return tuple(dim for dim, x in enumerate(st.a.coords) if loops & variables_of(x))[-1:]
 
 

@@ -53,7 +53,7 @@ def check_config(
     for word in (row.name for row in CONFIG_ROWS.values() if row.machines == "groups"):
         if config.value(word) != DEFAULTS[word]:
             raise ConfigError(word, f"--{word}=: {target.name} has no groups of threads; legal is no --{word}=")
-    tiled = [x.loop for x in config.tiles if x.level in ("register", "cache", "terms", "ends")]
+    tiled = [x.loop for x in config.tiles if x.level in ("register", "cache", "k_step", "first_last_tile")]
     for name in (config.lane, *tiled, *config.order, *config.reduce):
         if name not in loops.extents:
             raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
@@ -61,9 +61,9 @@ def check_config(
     held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
     if config.size(config.lane) % lanes and dict(config.tiles_at("register")).get(config.lane):
         raise ConfigError("lanes", f"--register={config.lane}:{config.size(config.lane)} is no multiple of the {held}")
-    for name, size in config.tiles_at("terms"):
+    for name, size in config.tiles_at("k_step"):
         if loops.kinds[name] != "k":
-            raise ConfigError("terms", f"--terms={name}:{size}: loop {name} is no reduction loop")
+            raise ConfigError("k_step", f"--k_step={name}:{size}: loop {name} is no reduction loop")
     deep = [n for n, _ in config.tiles_at("cache") if loops.kinds[n] == "k"]
     if len(deep) > 1 or config.lane in deep:
         raise ConfigError(
@@ -72,10 +72,10 @@ def check_config(
     for name, size in config.tiles_at("cache"):
         if name == config.lane and size % lanes:
             raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")
-    if config.tiles_at("ends") and loops.kinds[config.tiles_at("ends")[0][0]] != "k":
-        raise ConfigError(
-            "ends", f"--ends={config.tiles_at('ends')[0][0]}: legal are reduction loops, {', '.join(loops.of('k'))}"
-        )
+    for name, _ in config.tiles_at("first_last_tile"):
+        if loops.kinds[name] != "k":
+            legal = ", ".join(loops.of("k"))
+            raise ConfigError("first_last_tile", f"--first_last_tile={name}: legal are reduction loops, {legal}")
     if unsized := [n for n, _ in config.tails() if n not in loops.symbolic]:
         raise ConfigError("remainder", f"--remainder={unsized[0]}: its extent is not an argument of the call")
     needed = registers(loops, config, target, unit, lanes)
@@ -110,7 +110,7 @@ def registers(loops: Loops, config: Config, target: Machine, unit: ProductShape,
         return Registers(high * vectors + spare, file.count, name, text)
     flips = any(name not in config.staged("pack") for name in config.flip)  # by a constant that all vectors share
     spare = target.costs.temporaries + unit.temporaries + flips
-    read = vectors * (1 if unit.dot else prod(size for _, size in config.tiles_at("terms")))
+    read = vectors * (1 if unit.dot else prod(size for _, size in config.tiles_at("k_step")))
     many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
     text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many} + 1 {one}"
     text += f" + {spare} temporary" if spare else ""

@@ -43,7 +43,7 @@ def winograd_of(problem: Problem, config: Config, machine: Machine, dynamic: boo
         or config.offsets != "each"
         or config.tiles_at("split")
         or config.phases
-        or config.then is not None
+        or config.consumer is not None
     ):
         raise ConfigError("winograd", f"{config}: legal beside --winograd= is the schedule of its product")
     if problem.accuracy == "strict":

@@ -19,7 +19,7 @@ __all__ = ["Decisions", "Wish", "on_threads", "read_decisions"]
 
 _COMMON = ("target", "threads")
 """Fields that all statements of a config share."""
-_JOINING = ("at", "halo")
+_JOINING = ("compute_at", "halo")
 """Fields that only a statement before another statement has."""
 _NEEDS = {"table": ("realise", "indirection")}
 """Fields that have an effect only with one value of another field."""
@@ -67,18 +67,19 @@ class Wish:
         """Return ``config`` with the values in place of its own. ConfigError if the result is not a legal config."""
         changed: Config | None = None
         for own, values in reversed(self._of_statements(config)):
-            changed = own.changed(**dict(values), then=changed)
+            changed = own.changed(**dict(values), consumer=changed)
         assert changed is not None
         return changed
 
     def _of_statements(self, config: Config) -> list[tuple[Config, tuple[tuple[str, Any], ...]]]:
         """Return each statement's config with the values of its fields."""
         statements = [config]
-        while (then := statements[-1].then) is not None:
+        while (then := statements[-1].consumer) is not None:
             statements.append(then)
         if len(self.stages) not in (1, len(statements)):
             raise ConfigError(
-                "then", f"{self}: {len(self.stages)} statements, the kernel has {len(statements)}; legal are values "
+                "consumer",
+                f"{self}: {len(self.stages)} statements, the kernel has {len(statements)}; legal are values "
                 f"for each of these, with '{THEN}' between them, or once for all",
             )  # fmt: skip
         if len(self.stages) == len(statements):
@@ -107,7 +108,7 @@ def read_decisions(text: str) -> Decisions:
                 values.setdefault(other, needed)
         for name in _COMMON:
             if name in values and common.setdefault(name, values[name]) != values.pop(name):
-                raise ConfigError("then", f"{text}: all statements have one --{name}")
+                raise ConfigError("consumer", f"{text}: all statements have one --{name}")
     if not common and not any(parts):
         legal = ", ".join(f"--{name}=" for name in CONFIG_ROWS)
         raise ConfigError("syntax", f"config: {text!r} gives no field a value; legal are {legal}")

@@ -182,18 +182,18 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                 order=order,
                 reduce=reduce,
                 instruction=instruction,
-                terms=terms,
+                k_step=terms,
                 phases=along,
                 realise=model.realisation(lane, bool(join), loops, tile),
                 pack=pack,
                 offsets=offsets,
                 flip=flip,
-                drain=drain,
+                spill_sums=drain,
                 pieces=pieces,
                 threads=threads,
             )
             if model.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
-                config = config.changed(terms=())
+                config = config.changed(k_step=())
             held = model.holding(loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes and model.st.constant
             others = (
@@ -202,12 +202,12 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             )  # fmt: skip
             for c in (config if not wide or model.evicts(loops, tile) else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
-                    c = c if c.staged_at("near") else model.complete(loops, c)
+                    c = c if c.staged_at("pack_at") else model.complete(loops, c)
                     if (stream := model.streamed(loops, c)) != c.staged("stream"):
                         c = c.changed(stream=stream)
                     choice = Choice(model.cycles(loops, c), model.emitted(loops, c), c)
                     # A copy of an operand is made at a loop, whose place an order would change.
-                    yield _ModelledChoice(choice, None if c.staged_at("near") else (model, loops))
+                    yield _ModelledChoice(choice, None if c.staged_at("pack_at") else (model, loops))
 
 
 def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> bool:

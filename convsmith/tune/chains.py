@@ -194,7 +194,7 @@ def config_of(
             own = configs.by_rows(problem, near, rows).changed(threads=threads)
         end = joined.index(False, n)
         at = "" if end == n else "oh" if end == n + 1 else f"oh{end + 1}"
-        config = own.changed(at=f"{at}:{at_once}" if at and at_once > 1 else at, then=config)
+        config = own.changed(compute_at=f"{at}:{at_once}" if at and at_once > 1 else at, consumer=config)
         if near:
             assert isinstance(problem, Conv)
             rows *= problem.s[-2]

@@ -40,7 +40,7 @@ def in_channel_tiles(
         size = -(-rows // unit) * unit
         around = (("oh", size), *packed["cache"])
         source = (statements[0].a.name, f"oh:{size}")
-        yield packed | dict(cache=around, near=(source, *packed["near"])), near
+        yield packed | dict(cache=around, pack_at=(source, *packed["near"])), near
 
 
 def _tile(config: Config, st: Statement, parts: int) -> int:
@@ -60,4 +60,4 @@ def _in_tiles(config: Config, st: Statement, tile: int) -> Changes:
 def _near(config: Config, st: Statement, tile: int) -> Changes:
     """Return the change of ``config`` to weights that a tile of channels packs, and not a kernel before."""
     pack = tuple(n for n in config.staged("pack") if n != st.b.name)
-    return dict(pack=pack, near=((st.b.name, f"{st.n}:{tile}"),))
+    return dict(pack=pack, pack_at=((st.b.name, f"{st.n}:{tile}"),))

@@ -82,7 +82,7 @@ class CostModel(SharedFacts):
             return 0.0
         l2, line = self.target.l2, self.target.l1.line
         far = self.target.load(l2) * self.target.costs.beyond
-        if config.staged_at("near"):
+        if config.staged_at("pack_at"):
             return columns * self.bytes / line * far if prod(self.st.b.layout.shape) * self.bytes > l2.bytes else 0.0
         inner = [n for n in config.order if n != self.images and loops.kinds.get(n) == "m"][-1]
         lines = pixels * abs(self.row_step(self.dims[inner][-1])) * self.bytes / line + 1
@@ -99,7 +99,7 @@ class CostModel(SharedFacts):
         """
         l1, apart = self.target.l1, self.src.get(Var(self.k), 0) * self.bytes
         packed = (
-            config.staged_at("near")
+            config.staged_at("pack_at")
             or self.st.a.name in config.staged("pack")
             or config.realise != "peel"
             or self.unit.dot
@@ -120,7 +120,7 @@ class CostModel(SharedFacts):
         """
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         along_k = loops.kinds[lane] == "k"
-        channels = next((loops.extents[n] for n, _ in config.tiles_at("terms")), self.sizes[self.k])
+        channels = next((loops.extents[n] for n, _ in config.tiles_at("k_step")), self.sizes[self.k])
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
         if config.realise != "pad_copy":  # a copy has the zeros of all classes
             steps = -(-steps // self.of_single_taps())
@@ -158,7 +158,7 @@ class CostModel(SharedFacts):
         packed = sum(
             self.packing(v, config) for v in self.st.factors if v.name in config.staged("pack") and not v.constant
         )
-        if config.staged_at("near"):
+        if config.staged_at("pack_at"):
             read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
             packed += read * target.costs.copy / (self.lanes if loops.kinds[lane] == "m" else 2)
         copied = self.copied(config)
@@ -200,7 +200,7 @@ class CostModel(SharedFacts):
         if self.unit.rows > 1 and not self.st.constant:
             indexes = {v.name for x in view.coords for v in variables_of(x)}
             elements = prod(n for name, n in self.sizes.items() if name in indexes)
-            return costs.pack_call + elements * self.packing_of_fragments(view, config.tiles_at("terms")[0][0])
+            return costs.pack_call + elements * self.packing_of_fragments(view, config.tiles_at("k_step")[0][0])
         elements = prod(view.layout.shape)
         near = elements * self.bytes <= self.target.l2.bytes
         return costs.pack_call + elements * (costs.pack if near else costs.pack_far)
@@ -227,7 +227,7 @@ class CostModel(SharedFacts):
         along_k = loops.kinds[lane] == "k"
         cost, load, far = target.costs, target.load(target.l1), target.load(target.l2)
         weights = (
-            (max(v for _, v, _ in tiles) if config.staged_at("near") else passing) * self.lanes * steps * self.bytes
+            (max(v for _, v, _ in tiles) if config.staged_at("pack_at") else passing) * self.lanes * steps * self.bytes
         )
         read = load if weights <= target.l1.kept else far
         along_rows = loops.kinds[lane] == "m" and self.along_rows(lane)
@@ -237,10 +237,10 @@ class CostModel(SharedFacts):
         pixel = load * apart if along_k else cost.broadcast
         if lane == self.batch:
             pixel = load if self.src.get(Var(lane), 1) == 1 else self.lanes * cost.lane_load
-        if config.staged("hold"):
+        if config.staged("resident"):
             read = 0.0
         straight = steps == prod(n for name, n in config.tiles_at("register") if loops.kinds[name] == "k") > 1
-        turn = cost.turn if config.staged("hold") else cost.straight_call if straight else cost.call
+        turn = cost.turn if config.staged("resident") else cost.straight_call if straight else cost.call
         several = prod(tile.get(n, 1) for n in loops.of("m")) >= target.l1.ways
         clash = loops.kinds[lane] != "m" and several and self.ways(loops, tile) >= target.l1.ways
         if lane == self.batch and self.st.constant:
@@ -262,7 +262,7 @@ class CostModel(SharedFacts):
             loads += self.lines_apart(loops, config, m) * far
             if not self.st.constant and not near:
                 loads *= self.load_stall(loops, config, m, v * (1 if along_k else self.lanes))
-            latency = 0.0 if config.staged("hold") or straight else cost.latency  # the next tile begins meanwhile
+            latency = 0.0 if config.staged("resident") or straight else cost.latency  # the next tile begins meanwhile
             each = self.converts and loops.kinds[lane] == "n" and config.realise != "pad_copy"
             converted = cost.convert * m if each else 0.0
             shuffled = m * shared * (apart - 1) * cost.multiply_add
@@ -344,7 +344,7 @@ class CostModel(SharedFacts):
         channels, or of a tile where the next one does not read its neighbours.
         """
         moved, cost = self.traffic.moved(loops, config), self.target.costs
-        jumps = bool(config.staged("hold")) or not self.st.constant
+        jumps = bool(config.staged("resident")) or not self.st.constant
         blocks = dict(config.tiles_at("cache"))
         run = config.size(config.lane) if jumps else blocks.get(config.lane, loops.extents[config.lane])
         near = moved.means[0] * (1 + cost.run * self.target.l1.line / (run * self.bytes))

@@ -8,6 +8,7 @@ A file that is no database, is damaged, or has the layout of another version, is
 it with DatabaseError, and `compile` continues without it after one warning. The same holds for a file that other users
 can change. Rows with illegal values are dropped, with one warning for all of them. Reading ends after a bounded number
 of rows and steps.
+Configs of a file of version 1 have former words; opening it to write converts them, and reading it shows present ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.expect import shown
 from convsmith.diag.files import directories_above, replaceable, writable_by_others
 from convsmith.diag.warning import warn
+from convsmith.schedule.former_words import FORMER_WORDS
 from convsmith.tune.checked_rows import COLUMNS, checked, is_line
 from convsmith.tune.measured import DatabaseWarning, Measured
 
@@ -35,8 +37,10 @@ IN_MEMORY = Path(":memory:")
 """Path of a database without a file."""
 ANY = -1
 """A value of a column that matches all rows."""
-VERSION = 1
-"""Number of the layout of the tables, which SQLite keeps as `user_version`."""
+VERSION, FORMER_VERSION = 2, 1
+"""Number of the tables that this version makes, which SQLite keeps as `user_version`, and of those whose configs have
+former words.
+"""
 APPLICATION = 0x636F6E76
 """Number that marks the file as this project's, which SQLite keeps as `application_id`."""
 BUSY_SECONDS = 10.0
@@ -71,6 +75,17 @@ _MACHINES = "CREATE TABLE IF NOT EXISTS machines (machine TEXT PRIMARY KEY, text
 _TABLES = {"measurements": _MEASUREMENTS, "machines": _MACHINES}
 _PUT = f"INSERT OR REPLACE INTO measurements ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
+
+def _present_config() -> str:
+    """Return SQL's expression for a config in present words."""
+    text = "' ' || config"
+    for former, present in FORMER_WORDS.items():
+        text = f"replace({text}, ' --{former}=', ' --{present}=')"
+    return f"substr({text}, 2)"
+
+
+_PRESENT_CONFIG = _present_config()
+
 _told: set[tuple[Path, str]] = set()
 """Files, with the warnings about their rows that were given in this process."""
 
@@ -85,6 +100,7 @@ class Database:
     def __init__(self, path: Path, create: bool = True, own: bool = True) -> None:
         self.path = path
         self._steps = 0
+        self._has_former_words = False
         if create and path != IN_MEMORY:
             self._make_directory()
         elif not create and not path.exists():
@@ -134,8 +150,9 @@ class Database:
         The value `ANY` matches all. Damaged rows are dropped, with a warning.
         """
         equal = {name: value for name, value in columns.items() if value != ANY}
-        where = " AND ".join(f"{name} = ?" for name in equal)
-        query = f"SELECT {', '.join(COLUMNS)} FROM measurements" + (f" WHERE {where}" if where else "")
+        read = {name: _PRESENT_CONFIG if self._has_former_words and name == "config" else name for name in COLUMNS}
+        where = " AND ".join(f"{read[name]} = ?" for name in equal)
+        query = f"SELECT {', '.join(read.values())} FROM measurements" + (f" WHERE {where}" if where else "")
         found = self._read(f"{query} ORDER BY problem, status != 'ok', ratio", tuple(equal.values()))
         legal, flaws = [], []
         for values in found:
@@ -202,7 +219,7 @@ class Database:
             connection.execute("COMMIT")
         if schema and application != APPLICATION:
             raise DatabaseError(f"{self.path}: is a database of another program; it stays as it is", code="foreign")
-        if schema and version != VERSION:
+        if schema and version not in (VERSION, FORMER_VERSION):
             raise DatabaseError(
                 f"{self.path}: has version {version} of the tables, and this convsmith reads version {VERSION}; "
                 "move the file away, or set CONVSMITH_DATABASE to another one", code="version",
@@ -212,6 +229,10 @@ class Database:
                 f"{self.path}: is damaged (its tables are not those that `convsmith tune` makes); move it away",
                 code="damaged",
             )
+        if schema and version == FORMER_VERSION:
+            self._has_former_words = not create
+            if create:
+                self._convert()
         if not schema and create:
             self._log_ahead()
             with self._transaction():
@@ -221,6 +242,14 @@ class Database:
                 connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("PRAGMA synchronous = NORMAL")
         return bool(schema) or create
+
+    def _convert(self) -> None:
+        """Write the configs of a file of `FORMER_VERSION` in present words, unless another process has done so."""
+        with self._transaction():
+            (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+            if version == FORMER_VERSION:
+                self._connection.execute(f"UPDATE OR REPLACE measurements SET config = {_PRESENT_CONFIG}")
+                self._connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def _count_step(self) -> bool:
         """Count `STEP` instructions of a query; return whether to give it up."""

@@ -78,7 +78,7 @@ def _of_stages(stages: Stages, machine: Machine) -> Config:
         best = min(every, key=_rank, default=None)
         if best is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
-        found = best.config.changed(then=found)
+        found = best.config.changed(consumer=found)
     assert found is not None
     return found
 

@@ -131,8 +131,8 @@ def _taps(at: Point) -> Iterator[Changes]:
         if prod(loops.extents[n] for n in chosen) <= MOST_TAPS and c.lane not in chosen:
             tile = [(n, s) for n, s in c.tiles_at("register") if loops.kinds[n] != "k"]
             reduce = (*(n for n in c.reduce if n not in chosen), *chosen)
-            terms = tuple((n, s) for n, s in c.tiles_at("terms") if n not in chosen)
-            yield dict(register=(*tile, *((n, loops.extents[n]) for n in chosen)), reduce=reduce, terms=terms
+            terms = tuple((n, s) for n, s in c.tiles_at("k_step") if n not in chosen)
+            yield dict(register=(*tile, *((n, loops.extents[n]) for n in chosen)), reduce=reduce, k_step=terms
             )
 
 
@@ -163,7 +163,7 @@ def _caches(at: Point) -> Iterator[Changes]:
     yield dict(cache=())
     sizes: dict[str, list[tuple[str, int]]] = {}
     for n, extent in loops.extents.items():
-        unit = max(at.tile(n), dict(c.tiles_at("terms")).get(n, 1))
+        unit = max(at.tile(n), dict(c.tiles_at("k_step")).get(n, 1))
         cut = {-(-extent // (parts * unit)) * unit for parts in PARTS}
         sizes[n] = [(n, size) for size in sorted(cut) if size < extent]
     deep = [s for n in loops.of("k") if n != c.lane for s in sizes[n]]
@@ -201,9 +201,9 @@ def _transforms(at: Point) -> Iterator[Changes]:
 
 def _holds(at: Point) -> Iterator[Changes]:
     """Yield the config with weights loaded for each tile, or held in registers during loops that do not index them."""
-    yield dict(hold=())
+    yield dict(resident=())
     if at.constant:
-        yield dict(hold=(at.b,))
+        yield dict(resident=(at.b,))
 
 
 def _terms(at: Point) -> Iterator[Changes]:
@@ -211,12 +211,12 @@ def _terms(at: Point) -> Iterator[Changes]:
     c = at.config
     if c.instruction:
         return
-    yield dict(terms=())
+    yield dict(k_step=())
     for n in at.loops.of("k"):
         if n != c.lane and n not in dict(c.tiles_at("register")):
             for q in TERMS:
                 if q <= at.loops.extents[n]:
-                    yield dict(terms=((n, q),))
+                    yield dict(k_step=((n, q),))
 
 
 def _instructions(at: Point) -> Iterator[Changes]:
@@ -229,7 +229,7 @@ def _instructions(at: Point) -> Iterator[Changes]:
         if unit.name != c.instruction:
             width = -(-at.tile(c.lane) // unit.lanes) * unit.lanes
             tile = tuple((n, width if n == c.lane else s) for n, s in c.tiles_at("register"))
-            yield dict(instruction=unit.name, terms=terms, register=tile, cache=(), stream=())
+            yield dict(instruction=unit.name, k_step=terms, register=tile, cache=(), stream=())
 
 
 def _offsets(at: Point) -> Iterator[Changes]:
@@ -283,12 +283,12 @@ def _code(at: Point) -> Iterator[Changes]:
     for pieces in PIECES:
         yield dict(pieces=pieces)
     yield dict(outline=not c.outline)
-    yield dict(drain=not c.drain)
+    yield dict(spill_sums=not c.spill_sums)
 
 
 DIMENSIONS: dict[str, Callable[[Point], Iterator[Changes]]] = {
-    "transform": _transforms, "tile": _tiles, "order": _orders, "terms": _terms, "reduce": _reductions,
-    "stream": _streams, "cache": _caches, "realise": _realisations, "taps": _taps, "code": _code, "hold": _holds,
+    "transform": _transforms, "tile": _tiles, "order": _orders, "k_step": _terms, "reduce": _reductions,
+    "stream": _streams, "cache": _caches, "realise": _realisations, "taps": _taps, "code": _code, "resident": _holds,
     "pack": _packs, "instruction": _instructions, "split": _splits, "offsets": _offsets, "fuse": _fusions,
 }  # fmt: skip
 """The dimensions of the space by name, ordered by the gain of a step from the model's choice.

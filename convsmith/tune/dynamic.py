@@ -28,7 +28,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     if (stages := stages_of(p)) is not None:
         chained: Config | None = None
         for stage in reversed(stages.problems):
-            chained = dynamic_config(stage, target, threads).changed(then=chained)
+            chained = dynamic_config(stage, target, threads).changed(consumer=chained)
         assert chained is not None
         return chained
     realise = "indirection" if through_table(p) else "mask" if isinstance(p, Conv) else "peel"
@@ -53,8 +53,8 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
             continue
         config = Config(
             target.name, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
-            reduce=st.reduce, instruction=unit.name if dot else "", terms=terms, realise=realise,
-            pack=("wei",) if st.constant else (), offsets=offsets, flip=flip, drain=operations(p, st) > LONG,
+            reduce=st.reduce, instruction=unit.name if dot else "", k_step=terms, realise=realise,
+            pack=("wei",) if st.constant else (), offsets=offsets, flip=flip, spill_sums=operations(p, st) > LONG,
             threads=threads,
         )  # fmt: skip
         own = ProductShape.of(st, target, config)

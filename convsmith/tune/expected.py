@@ -31,7 +31,7 @@ def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[st
 
     The causes within a register tile overlap; each gets its share of the norm that combines them.
     """
-    if config.then is not None:
+    if config.consumer is not None:
         return {}
     if config.tiles_at("winograd"):
         terms = winograd_terms(problem, config, target)

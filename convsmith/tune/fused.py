@@ -56,7 +56,7 @@ def fused_config(problem: Conv, machine: Machine, threads: int, by_rows: bool | 
     )  # the second stage reads the result immediately
     first = of_stage(first).changed(threads=threads, stream=passing)
     second = second.changed(cache=cache, threads=threads)
-    return first.changed(at="oh" if by_rows else "mb", then=second)
+    return first.changed(compute_at="oh" if by_rows else "mb", consumer=second)
 
 
 def of_stage(config: Config, *outermost: str) -> Config:

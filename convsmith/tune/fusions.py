@@ -42,7 +42,7 @@ def with_fused_pair(config: Config, pair: tuple[str, str], loops: Loops) -> Iter
         lane=name if config.lane == b else config.lane,
         register=register,
         cache=_without(config.tiles_at("cache"), pair),
-        terms=tuple((name if n == b else n, s) for n, s in config.tiles_at("terms") if n != a),
+        k_step=tuple((name if n == b else n, s) for n, s in config.tiles_at("k_step") if n != a),
     )
     for kept, dropped in ((b, a), (a, b)):
         order, reduce = (
@@ -73,7 +73,7 @@ def with_split_pair(config: Config, pair: tuple[str, str], sizes: Mapping[str, i
     return dict(
         fuse=tuple(other for other in config.fuse if other != pair), lane=b if config.lane == name else config.lane,
         register=tuple(register), order=order, reduce=reduce, cache=_without(config.tiles_at("cache"), (name,)),
-        terms=tuple((b if n == name else n, s) for n, s in config.tiles_at("terms")),
+        k_step=tuple((b if n == name else n, s) for n, s in config.tiles_at("k_step")),
     )  # fmt: skip
 
 

@@ -83,11 +83,11 @@ def sums_in_order(config: Config) -> tuple[object, ...]:
     along = config.lane if config.lane in reduction or config.lane not in config.order else ""
     depth = tuple((n, s) for n, s in config.tiles_at("cache") if n in reduction)
     tiles = tuple((n, s) for n, s in config.tiles_at("register") if n in reduction)
-    inside = None if config.then is None else sums_in_order(config.then)
+    inside = None if config.consumer is None else sums_in_order(config.consumer)
     return (
         config.target,
         config.instruction,
-        config.tiles_at("terms"),
+        config.tiles_at("k_step"),
         along,
         config.reduce,
         depth,

@@ -197,7 +197,7 @@ class Model(CostModel):
         outer += [n for n in pixels if n != inner] + [inner]
         order = (*outer, *(n for n in config.order if n not in outer))
         return config.changed(
-            order=order, pack=tuple(n for n in config.staged("pack") if n != a.name), near=((a.name, inner),)
+            order=order, pack=tuple(n for n in config.staged("pack") if n != a.name), pack_at=((a.name, inner),)
         )
 
     @cached_property
@@ -329,7 +329,7 @@ class Model(CostModel):
 
         Threads that share the pixels of a gradient of the weights have no blocks beside that.
         """
-        if config.realise != "peel" or config.staged("hold") or self.classes or self.phases:
+        if config.realise != "peel" or config.staged("resident") or self.classes or self.phases:
             return config
         if not self.st.constant:
             if config.tiles_at("split") or self.unit.rows > 1:
@@ -422,7 +422,7 @@ class Model(CostModel):
         names = [n for n in config.order if n != self.images and loops.kinds[n] == "m"]
         channels = [n for n in config.order if n not in names and n != self.images]
         images = [n for n in config.order if n == self.images]
-        return config.changed(order=(*images, *channels, *names), hold=(self.st.b.name,))
+        return config.changed(order=(*images, *channels, *names), resident=(self.st.b.name,))
 
     def with_near_channels(self, loops: Loops, config: Config) -> Config | None:
         """Return ``config`` with blocks of channels outside of the loops over pixels, if that is clearly faster.
@@ -538,7 +538,7 @@ class Model(CostModel):
             self.st.constant
             and config.realise == "peel"
             and source.name not in config.staged("pack")
-            and not config.staged_at("near")
+            and not config.staged_at("pack_at")
         )
         return plain and loops.kinds[config.lane] == "m" and 0 < least <= prod(source.layout.shape) * self.bytes
 

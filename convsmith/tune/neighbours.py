@@ -80,7 +80,7 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
     """
     try:
         config = Config.parse(text).changed(threads=threads)
-        if config.target != target.name or config.then is not None:
+        if config.target != target.name or config.consumer is not None:
             return None
         if target.device is not None:
             plan(problem, config, target)

@@ -36,7 +36,7 @@ def parts_of_sums(
     if most < 2:
         return ()
     sizes = {d.name: d.size for d in st.of("k")}
-    terms, fused = dict(config.tiles_at("terms")), {n for pair in config.fuse for n in pair}
+    terms, fused = dict(config.tiles_at("k_step")), {n for pair in config.fuse for n in pair}
     by_pixel = phases(st) if config.phases else {}
     tapped = {by_pixel[pixel].tap for pixel in config.phases}  # its phases divide it already
     ways = [(1, st.reduce[-1])]

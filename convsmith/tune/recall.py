@@ -121,5 +121,5 @@ def chosen(rows: Sequence[Measured], threads: int, keeps_bits: bool) -> Config |
 
 def on_threads(config: Config, threads: int) -> Config:
     """Return the config for another number of threads."""
-    then = None if config.then is None else on_threads(config.then, threads)
-    return config.changed(threads=threads, then=then)
+    then = None if config.consumer is None else on_threads(config.consumer, threads)
+    return config.changed(threads=threads, consumer=then)

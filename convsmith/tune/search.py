@@ -199,7 +199,7 @@ class _Race:
         kinds: dict[object, list[Config]] = {}
         for c in self.space.seeds:
             kinds.setdefault(
-                (c.lane, c.fuse, c.instruction, c.staged("hold"), c.order, c.realise, bool(c.tiles_at("cache"))), []
+                (c.lane, c.fuse, c.instruction, c.staged("resident"), c.order, c.realise, bool(c.tiles_at("cache"))), []
             ).append(c)
         heads = [group[0] for group in kinds.values()]
         others = [c for c in self.space.seeds if c not in heads]

@@ -77,7 +77,7 @@ class StageConfigs:
         # Fragments read copies of windows of pixels.
         config = with_unfused_pixels(self.whole(self._chosen_for(problem, rows), 1, fragments=False))
         realise = config.realise if not near or config.realise in CIRCULAR_REALISATIONS else "peel"
-        return of_stage(config, "mb", "oh").changed(realise=realise, hold=())
+        return of_stage(config, "mb", "oh").changed(realise=realise, resident=())
 
     def _chosen_for(self, problem: Problem, rows: int) -> Conv:
         """Return the problem whose default config is used for a stage that computes ``rows`` rows at a time."""

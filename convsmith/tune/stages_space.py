@@ -105,7 +105,7 @@ class StagesSpace(ConfigSpace):
         A convolution with a fused depthwise one is computed by images or by rows.
         """
         if self._is_near:
-            yield from (near for near in map(self._by_rows, (True, False)) if near.at != config.at)
+            yield from (near for near in map(self._by_rows, (True, False)) if near.compute_at != config.compute_at)
             return
         ways = _ways(config)
         for n in range(len(ways)):
@@ -171,7 +171,7 @@ class StagesSpace(ConfigSpace):
 def _places(config: Config) -> list[tuple[str, str]]:
     """Return, for each stage, the loop at which its rows are computed, and whether rows that two steps read are kept.
     """
-    return [(link.at, link.halo) for link in links(config)]
+    return [(link.compute_at, link.halo) for link in links(config)]
 
 
 def _ways(config: Config) -> list[bool]:
@@ -183,7 +183,7 @@ def _chain(stages: Sequence[Config], places: Sequence[tuple[str, str]]) -> Confi
     """Return the config of ``stages``, each at its place."""
     config: Config | None = None
     for own, (at, halo) in reversed(list(zip(stages, places, strict=True))):
-        config = own.changed(at=at, halo=halo, then=config)
+        config = own.changed(compute_at=at, halo=halo, consumer=config)
     assert config is not None
     return config
 

@@ -79,7 +79,7 @@ class ConfigSteps:
             config.lane,
             config.fuse,
             config.instruction,
-            config.tiles_at("terms"),
+            config.tiles_at("k_step"),
             config.offsets,
             config.flip,
             config.phases,
@@ -111,7 +111,7 @@ class ConfigSteps:
 
     def _tiles(self, config: Config, loops: Loops, unit: ProductShape, filled: int) -> tuple[Tile, ...]:
         """Return the register tiles that fit the registers; the other tiles count as refused."""
-        key = (config.lane, tuple(loops.extents.items()), unit, config.tiles_at("terms"))
+        key = (config.lane, tuple(loops.extents.items()), unit, config.tiles_at("k_step"))
         if key not in self._known_tiles:
             room = register_file(self.target, unit).count
             plain = config.changed(register=(), cache=())

@@ -61,7 +61,7 @@ def split_pixels_by_thread(problem: Problem, config: Config, machine: Machine, c
     """
     threads, costs = config.threads, machine.costs
     is_whole = (
-        not (config.tiles_at("winograd") or config.tiles_at("split") or config.phases or config.staged_at("near"))
+        not (config.tiles_at("winograd") or config.tiles_at("split") or config.phases or config.staged_at("pack_at"))
         and config.realise in CIRCULAR_REALISATIONS
     )
     if threads == 1 or not is_whole or cycles < costs.meeting:
@@ -118,7 +118,7 @@ def _divided(loops: Loops, config: Config) -> tuple[list[str], list[int]]:
             found.append((name, -(-left[name] // size)))
             left[name] = size
     within = [n for n in config.order if n in loops.extents]
-    if config.staged("hold"):
+    if config.staged("resident"):
         moving = [n for n, name in enumerate(within) if loops.kinds[name] != "m"]
         within = within[: moving[-1] + 1 if moving else 0]
     found += [(n, -(-left[n] // config.size(n))) for n in within if left[n] > config.size(n)]

@@ -221,7 +221,7 @@ class _Level(NamedTuple):
 
 def _tile(config: Config, loop: str, lanes: int) -> int:
     """Return the iterations of a loop within a register tile, whose vectors have ``lanes``."""
-    return max(config.size(loop), dict(config.tiles_at("terms")).get(loop, 1), lanes if loop == config.lane else 1)
+    return max(config.size(loop), dict(config.tiles_at("k_step")).get(loop, 1), lanes if loop == config.lane else 1)
 
 
 def _levels(loops: Loops, config: Config, lanes: int) -> tuple[list[_Level], list[_Level]]:

@@ -110,12 +110,12 @@ def _terms(problem: Problem, config: Config, target: Machine) -> dict[tuple[str,
     """Return the modelled cycles by cause, and by stage where there are several; empty where there is no estimate."""
     stages = stages_of(problem)
     if stages is None:
-        found = expected_terms(problem, config, target) if config.then is None else {}
+        found = expected_terms(problem, config, target) if config.consumer is None else {}
         return {(name, None): cycles for name, cycles in found.items()}
     terms: dict[tuple[str, int | None], float] = {}
     for n, (stage, own) in enumerate(zip(stages.problems, config.stages)):
         try:
-            found = expected_terms(stage.canonical(), own.changed(then=None, at="", halo="keep"), target)
+            found = expected_terms(stage.canonical(), own.changed(consumer=None, compute_at="", halo="keep"), target)
         except ConvsmithError:  # a stage within another one has loops of that one
             return {}
         terms |= {(name, n): cycles for name, cycles in found.items()}
@@ -164,7 +164,7 @@ def _of_options(problem: Problem, config: Config, target: Machine) -> Iterator[_
 
 def _fuller_lanes(problem: Conv, config: Config, target: Machine) -> Iterator[_Alternative]:
     """Yield the problem of one statement whose channels along the lanes fill all vectors, where they do not."""
-    if config.then is not None:
+    if config.consumer is not None:
         return
     model, loops = model_of(problem, config, target)
     is_depthwise = problem.ic == problem.oc == problem.g

@@ -65,7 +65,7 @@ def _ranked(problem: Problem, wish: Wish, default: Config, target: Machine, dyna
     yield from sorted(every, key=wish.missing)
     if isinstance(problem, Chain) and not dynamic and not wish.is_of_joints:
         yield from _of_stages(problem, wish, default, target)
-    if default.then is None and target.device is None:
+    if default.consumer is None and target.device is None:
         yield from _plain(every, default.realise if dynamic else DEFAULTS["realise"])
 
 
@@ -78,7 +78,7 @@ def _plain(every: Sequence[Config], realise: str) -> Iterator[Config]:
         if not config.tiles_at("winograd"):
             of_lane.setdefault(config.lane, config)
     for config in of_lane.values():
-        yield config.changed(register=(), order=(), reduce=(), cache=(), split=(), near=(), stream=(), hold=())
+        yield config.changed(register=(), order=(), reduce=(), cache=(), split=(), pack_at=(), stream=(), resident=())
     for config in of_lane.values():
         lane = fused_dims(config, config.lane)[-1]
         yield Config(config.target, lane, realise=realise, pack=(), threads=config.threads)
@@ -104,7 +104,7 @@ def _of_stages(problem: Chain, wish: Wish, default: Config, target: Machine) -> 
             best = next(config for config in tries if _is_legal(own, config, target))
         except (ConfigError, StopIteration):
             return
-        whole = unfused(own, best, target, n > 0).changed(then=whole)
+        whole = unfused(own, best, target, n > 0).changed(consumer=whole)
     assert whole is not None
     yield whole
 

@@ -50,7 +50,7 @@ def test_bench_times_a_chain_beside_a_problem(tmp_path: Path) -> None:
 
 def test_show_and_explain_print_all_stages() -> None:
     config = (
-        "--target=generic --lane=oc --register=ow:3,oc:8 --order=mb,oh,ow,oc --at=oh / "
+        "--target=generic --lane=oc --register=ow:3,oc:8 --order=mb,oh,ow,oc --compute_at=oh / "
         "--target=generic --lane=g --register=ow:3,g:8 --order=mb,oh,g,ow"
     )
     shown = run("show", CHAIN, "--config", config)

@@ -19,7 +19,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 
 AMX = next(t for t in LEVELS if t.name == "avx512_amx")
-CONFIG = "--target=avx512_amx --lane=n --register=m:16,n:32 --order=m,n --instruction=tdpbusd_16 --terms=k:64"
+CONFIG = "--target=avx512_amx --lane=n --register=m:16,n:32 --order=m,n --instruction=tdpbusd_16 --k_step=k:64"
 
 
 def functions(line: str, config: str) -> dict[str, str]:
@@ -70,7 +70,7 @@ def test_each_turn_of_a_loop_over_products_has_one_addition() -> None:
     assert "vaddss" in loop, "LLVM drops an addition whose result nobody reads"
 
 
-BFLOAT = "--target=avx512_amx --lane=n --register=m:16,n:16 --order=m,n --instruction=tdpbf16ps_16 --terms=k:32"
+BFLOAT = "--target=avx512_amx --lane=n --register=m:16,n:16 --order=m,n --instruction=tdpbf16ps_16 --k_step=k:32"
 
 
 @pytest.mark.parametrize(("options", "converts"), [("", True), ("--attr-post-ops=relu", True), ("--bia-dt=f32", False)])

@@ -30,7 +30,7 @@ AMX = next(t for t in LEVELS if t.name == "avx512_amx")
 LINE = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih9iw9oc48oh9ow9kh3kw3ph1pw1"
 CONFIG = (
     "--target=avx512_amx --lane=oc --register=ow:9,oc:32 --order=mb,oc,oh,ow --reduce=kh,kw,ic "
-    "--instruction=tdpbusd_16 --terms=ic:64 --realise=pad_copy"
+    "--instruction=tdpbusd_16 --k_step=ic:64 --realise=pad_copy"
 )
 """A kernel that reads its source through a padded copy, and packed weights."""
 KERNEL = """kernel k(a: f32[2], b: f32[2]) #i32 #stream(a: 256)

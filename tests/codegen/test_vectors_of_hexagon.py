@@ -120,7 +120,7 @@ def test_products_of_splatted_vectors_are_right() -> None:
     skip_without_emulator(LEVEL)
     config = (
         "--target=hexagon+v68 --lane=oc --fuse=kw+ic --register=ow:2,oc:32 --reduce=kw_ic --instruction=vrmpy_ub_b "
-        "--terms=kw_ic:4 --realise=indirection --table=column"
+        "--k_step=kw_ic:4 --realise=indirection --table=column"
     )
     problem = "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic15oc1ih5kh1iw2ow2kw2sw2pw3"
     assert cs.compile(problem, config=config, target="hexagon+v68", threads=1).verify().detail == "exact"

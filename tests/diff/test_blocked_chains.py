@@ -41,7 +41,7 @@ DOT_PRODUCTS = ("--dt=u8:s8:u8", "--dt=u8:s8:s32")
 IN_TILES = [
     *(pytest.param(*p.values, "", id=p.id) for p in IN_TYPES),
     *(
-        pytest.param(case, DOT_PRODUCTS, "--terms=ic:4 --instruction=vpmaddubsw_256", id=f"{name(case)}-dot-products")
+        pytest.param(case, DOT_PRODUCTS, "--k_step=ic:4 --instruction=vpmaddubsw_256", id=f"{name(case)}-dot-products")
         for case in cases()
     ),
 ]
@@ -91,8 +91,9 @@ def test_splits_are_cache_tiles_of_both_stages(case: dict[str, Any], options: tu
 def test_a_tile_of_all_blocks_has_no_word(text: str, tile: str) -> None:
     """The loop around such a tile is the place where the first stage is computed, and where operands are packed."""
     cache = f"--cache={tile}" if ":" in tile else ""
-    own = f"--target=avx2 --lane=oc --register=ow:3,oc:8 --order=mb,oc,oh,ow {cache} --pack= --near=wei+{tile}"
-    compare(chain(case_of(text), TILED), config=f"{own} --realise=pad_copy --at={tile} --halo=recompute / {own}")
+    own = f"--target=avx2 --lane=oc --register=ow:3,oc:8 --order=mb,oc,oh,ow {cache} --pack= --pack_at=wei+{tile}"
+    joined = f"{own} --realise=pad_copy --compute_at={tile} --halo=recompute / {own}"
+    compare(chain(case_of(text), TILED), config=joined)
 
 
 @pytest.mark.parametrize("case, options", IN_TYPES)

@@ -27,14 +27,14 @@ CONV = "--lane=oc --register=ow:2,oc:16"
 BLOCKS = [
     ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=k:16"),
     ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=n:64,k:16,m:8 --pack=src,wei"),
-    ("--matmul --dt=u8:s8:s32 20x50:50x70", "--lane=n --register=m:2,n:16 --terms=k:4 --cache=k:16,n:32"),
+    ("--matmul --dt=u8:s8:s32 20x50:50x70", "--lane=n --register=m:2,n:16 --k_step=k:4 --cache=k:16,n:32"),
     ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=n:64,m:8,n:32,m:4"),
     ("--matmul 20x50:50x70", "--lane=n --register=m:2,n:16 --cache=n:64,k:20,n:32"),
     ("--matmul --dt=u8:s8:u8 --attr-zero-points=src:common:3 20x70:70x70",
-     "--lane=n --register=m:2,n:16 --terms=k:4 --cache=k:32"),
-    ("--matmul --dt=bf16 20x50:50x70", "--lane=n --register=m:2,n:16 --terms=k:2 --cache=k:16"),
+     "--lane=n --register=m:2,n:16 --k_step=k:4 --cache=k:32"),
+    ("--matmul --dt=bf16 20x50:50x70", "--lane=n --register=m:2,n:16 --k_step=k:2 --cache=k:16"),
     ("mb2ic20ih7oc40oh7kh3ph1", f"{CONV} --reduce=kh,kw,ic --cache=ic:8"),
-    ("--dir=FWD_B --attr-post-ops=tanh mb2ic20ih7oc70oh7kh3ph1", f"{CONV} --cache=oc:32,ic:8,oh:3 --drain=yes"),
+    ("--dir=FWD_B --attr-post-ops=tanh mb2ic20ih7oc70oh7kh3ph1", f"{CONV} --cache=oc:32,ic:8,oh:3 --spill_sums=yes"),
     ("g2mb1ic20ih7oc40oh7kh3ph1", f"{CONV} --cache=kh:1"),
     ("mb1ic20ih7oc40oh4kh3ph1sh2", f"{CONV} --cache=ic:16 --realise=mask"),
     ("--dir=BWD_D mb1ic40ih7oc20oh4kh3ph1sh2", "--lane=ic --register=ic:16,iw:2 --cache=oc:6"),
@@ -48,9 +48,10 @@ BLOCKS = [
 
 
 UNEVEN = [
-    ("mb1ic20ih7oc40oh7kh3ph1", "--lane=oc --register=ow:2,oc:16,ic:4 --ends=ic:3,ic:5"),
-    ("mb1ic20ih7oc40oh7kh3ph1", "--lane=oc --register=ow:2,oc:16,ic:4 --cache=ic:4 --ends=ic:3,ic:5"),
-    ("--matmul --dt=u8:s8:s32 20x50:50x70", "--lane=n --register=m:2,n:16,k:6 --ends=k:1,k:7 --cache=n:32,k:6"),
+    ("mb1ic20ih7oc40oh7kh3ph1", "--lane=oc --register=ow:2,oc:16,ic:4 --first_last_tile=ic:3,ic:5"),
+    ("mb1ic20ih7oc40oh7kh3ph1", "--lane=oc --register=ow:2,oc:16,ic:4 --cache=ic:4 --first_last_tile=ic:3,ic:5"),
+    ("--matmul --dt=u8:s8:s32 20x50:50x70",
+     "--lane=n --register=m:2,n:16,k:6 --first_last_tile=k:1,k:7 --cache=n:32,k:6"),
 ]
 
 
@@ -58,7 +59,7 @@ UNEVEN = [
 @pytest.mark.parametrize(("line", "words"), UNEVEN)
 def test_tiles_with_ends_of_their_own_are_exact(line: str, words: str, isa: str) -> None:
     kernel = cs.compile(line, config=f"--target={isa} {words}")
-    assert kernel.config.tiles_at("ends")
+    assert kernel.config.tiles_at("first_last_tile")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
 
@@ -66,8 +67,8 @@ def test_tiles_with_ends_of_their_own_are_exact(line: str, words: str, isa: str)
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("--ends=ic:3,ic:4 --register=ic:4", "bounds", "loop ic runs 0 .. 20; legal are 3 + 4 iterations"),
-        ("--ends=ow:3,ow:4", "ends", "--ends=ow: legal are reduction loops, "),
+        ("--first_last_tile=ic:3,ic:4 --register=ic:4", "bounds", "loop ic runs 0 .. 20; legal are 3 + 4 iterations"),
+        ("--first_last_tile=ow:3,ow:4", "first_last_tile", "--first_last_tile=ow: legal are reduction loops, "),
         ("--register=ow:4 --remainder=ow:2", "remainder", "--remainder=ow: its extent is not an argument of the call"),
     ],
 )
@@ -81,7 +82,7 @@ def test_ends_and_remainders_that_are_refused(words: str, code: str, text: str) 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("line", "words", "isa"),
-    [(*block, isa) for block in BLOCKS for isa in EACH if isa != "generic" or "--terms" not in block[1]],
+    [(*block, isa) for block in BLOCKS for isa in EACH if isa != "generic" or "--k_step" not in block[1]],
 )
 def test_blocks_are_exact(line: str, words: str, threads: int, isa: str) -> None:
     config = Config.parse(f"--target={isa} {words} --threads={threads}")
@@ -96,7 +97,7 @@ def test_blocks_are_exact(line: str, words: str, threads: int, isa: str) -> None
 @pytest.mark.parametrize("block", ["k:128", "n:32,k:64,m:32", "m:64,n:64"])
 def test_blocks_on_fragments(block: str) -> None:
     """Sums go back into their registers where the next block begins."""
-    words = "--lane=n --register=m:32,n:32 --instruction=tdpbusd_16 --terms=k:64"
+    words = "--lane=n --register=m:32,n:32 --instruction=tdpbusd_16 --k_step=k:64"
     kernel = cs.compile("--matmul --dt=u8:s8:s32 70x320:320x70", config=f"--target=avx512_amx {words} --cache={block}")
     verdict = verify_kernel(kernel)
     assert verdict.ok, verdict.detail
@@ -108,7 +109,7 @@ def test_the_packed_order_has_the_blocks_of_the_config() -> None:
     problem = parse_problem("--matmul --dt=u8:s8:s32 96x256:256x192").canonical()
     config = Config.parse(
         "--target=avx512_vnni --lane=n --register=m:6,n:32 --order=n,m --instruction=vpdpbusd_512 "
-        "--terms=k:4 --cache=n:96,k:64,m:48 --pack=src,wei"
+        "--k_step=k:4 --cache=n:96,k:64,m:48 --pack=src,wei"
     )
     with interning():
         made = plan(problem, config, target)

@@ -88,7 +88,7 @@ def chain_of(name: str) -> tuple[Chain, Stages]:
 
 
 def recomputing(config: Config) -> Config:
-    return Config.parse(str(config).replace(" --at=", " --halo=recompute --at="))
+    return Config.parse(str(config).replace(" --compute_at=", " --halo=recompute --compute_at="))
 
 
 def check(chain: Chain, config: Config) -> None:
@@ -121,9 +121,9 @@ def test_rows_are_computed_at_loops_of_any_later_stage() -> None:
     chain, stages = chain_of("inverted-residual")
     config = str(config_of(stages, StageConfigs(target()), 1, [True, True]))
     for at in ("oh3", "mb3", "oh", "mb", "g"):
-        check(chain, Config.parse(config.replace("--at=oh3", f"--at={at}")))
-    with pytest.raises(ConfigError, match="--at=kh2: no loop of that name is around"):
-        plan(chain, Config.parse(config.replace("--at=oh3", "--at=kh")), target())
+        check(chain, Config.parse(config.replace("--compute_at=oh3", f"--compute_at={at}")))
+    with pytest.raises(ConfigError, match="--compute_at=kh2: no loop of that name is around"):
+        plan(chain, Config.parse(config.replace("--compute_at=oh3", "--compute_at=kh")), target())
 
 
 def test_rows_that_are_kept_are_computed_once() -> None:
@@ -166,11 +166,11 @@ def check_random(rng: random.Random) -> bool:
     "config, why",
     [
         ("--target=x --lane=oc", "has 3 statements, and 1 configs are given; legal is one for each"),
-        ("--target=x --lane=oc --halo=recompute", "--halo=recompute needs --at="),
-        ("--target=x --lane=oc --at=oh --halo=some / --target=x --lane=g", "legal are keep, recompute"),
+        ("--target=x --lane=oc --halo=recompute", "--halo=recompute needs --compute_at="),
+        ("--target=x --lane=oc --compute_at=oh --halo=some / --target=x --lane=g", "legal are keep, recompute"),
         ("--target=x --lane=oc --split=ic:2 / --target=x --lane=g / --target=x --lane=oc", "has no --split"),
         (
-            "--target=x --lane=oc --at=oh / --target=x --lane=g --realise=pad_copy / --target=x --lane=oc",
+            "--target=x --lane=oc --compute_at=oh / --target=x --lane=g --realise=pad_copy / --target=x --lane=oc",
             "--realise=mask or peel",
         ),
     ],
@@ -198,7 +198,8 @@ def test_the_default_fuses_what_caches_do_not_hold() -> None:
         assert stages is not None
         choices.append([joint.fused for joint in joints(stages, StageConfigs(level))])
         config = chain_config(chain, level, 1)
-        assert [bool(link) for link in str(config).split(" / ")] and str(config).count("--at=") == sum(choices[-1])
+        text = str(config)
+        assert [bool(link) for link in text.split(" / ")] and text.count("--compute_at=") == sum(choices[-1])
     assert choices == [[True, True], [True, True], [False, False], [False, False], [False], [False]]
 
 
@@ -212,18 +213,18 @@ def test_a_choice_ranks_the_candidates_of_each_row_once(monkeypatch: pytest.Monk
     monkeypatch.setattr("convsmith.tune.stage_configs.default_config", counted)
     chain = parse_problem("mb1ic16ih112oc96kh1 -> g96mb1ic96ih112oc96kh3sh2ph1 -> mb1ic96ih56oc24kh1").canonical()
     level = target("avx512")
-    assert str(chain_config(chain, level, 1)).count("--at=") == 2
+    assert str(chain_config(chain, level, 1)).count("--compute_at=") == 2
     assert len(ranked) == 3  # a row of the dense stages, and the depthwise stage alone
     window = "mb1ic64ih224oc64kh3ph1"
     same = parse_problem(f"--stag=axb --dtag=axb {window} -> {window}").without_transforms().canonical()
     ranked.clear()
-    assert str(chain_config(same, level, 1)).count("--at=") == 1
+    assert str(chain_config(same, level, 1)).count("--compute_at=") == 1
     assert len(ranked) == 2
 
 
 TALL = (
-    "--target=avx512 --lane=oc --register=ow:7,oc:16 --reduce=kh,kw,ic {words} --at=oh3:4 / "
-    "--target=avx512 --lane=g --register=oh:4,ow:2,g:16,kh:3,kw:3 --order=mb,oh,ow,g,oc {words} --at=oh:4 / "
+    "--target=avx512 --lane=oc --register=ow:7,oc:16 --reduce=kh,kw,ic {words} --compute_at=oh3:4 / "
+    "--target=avx512 --lane=g --register=oh:4,ow:2,g:16,kh:3,kw:3 --order=mb,oh,ow,g,oc {words} --compute_at=oh:4 / "
     "--target=avx512 --lane=oc --register=ow:8,oc:16 --order=mb,oh,ow,oc --cache={tiles} {threads}"
 )
 
@@ -244,9 +245,9 @@ def test_several_rows_are_computed_at_once(halo: str, threads: int, tiles: str) 
 def test_a_tile_of_rows_that_is_none() -> None:
     chain, _ = chain_of("tall-depthwise")
     config = TALL.format(words="", tiles="mb:1,oh:4", threads="")
-    with pytest.raises(ConfigError, match=r"--at=oh3:5: no loop of that name .* legal are mb3, oh3:4, oh3, "):
+    with pytest.raises(ConfigError, match=r"--compute_at=oh3:5: no loop of that name .* legal are mb3, oh3:4, oh3, "):
         plan(chain, Config.parse(config.replace("oh3:4", "oh3:5")), target("avx512"))
-    with pytest.raises(ConfigError, match="--at=oh3:x: legal behind the colon are the iterations of a cache tile"):
+    with pytest.raises(ConfigError, match="--compute_at=oh3:x: legal behind the colon are the iterations of a"):
         Config.parse(config.replace("oh3:4", "oh3:x"))
 
 
@@ -254,7 +255,7 @@ def test_a_search_starts_from_every_choice_of_fused_stages() -> None:
     chain, _ = chain_of("inverted-residual")
     space = StagesSpace(chain, target(), 1)
     assert space.seeds[0] == chain_config(chain, target(), 1)
-    assert sorted(str(c).count("--at=") for c in space.seeds) == [0, 1, 1, 2]
+    assert sorted(str(c).count("--compute_at=") for c in space.seeds) == [0, 1, 1, 2]
     assert not any(map(space.refusal, space.seeds))
     products = parse_problem("--matmul 9x20:20x33 -> --matmul 9x33:33x7").canonical()
     assert len(StagesSpace(products, target(), 1).seeds) == 1

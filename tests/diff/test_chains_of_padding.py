@@ -78,7 +78,7 @@ def check(numbers: range) -> tuple[int, int]:
             assert verdict.ok, f"draw {number}: {config} of {problem}: {verdict.detail}"
         if reads_padding_alone(of(problem).problems) is not None:
             alone += 1
-            beside += "--at=" in str(config)
+            beside += "--compute_at=" in str(config)
     return alone, beside
 
 

@@ -36,18 +36,19 @@ FOUND = {
         "--dt=s8:s8:f32 --attr-zero-points=src:common:3+wei:common:2 mb1ic3iw5oc20ow5kw3pw1", "",
     ),
     "lanes-of-padding-not-packed": (
-        "--deconv --dt=u8:s8:s8 --stag=aBc8b --wtag=ABc4b4a mb1ic31iw32oc5ow31kw1pw1", "--lane=oc --terms=ic:4 --pack=",
+        "--deconv --dt=u8:s8:s8 --stag=aBc8b --wtag=ABc4b4a mb1ic31iw32oc5ow31kw1pw1",
+        "--lane=oc --k_step=ic:4 --pack=",
     ),
     "one-term": ("--matmul --dt=u8:s8:s32 7x1:1x20", ""),
     "scale-of-one-group": ("--dir=BWD_D --dt=s32:s8:u8 --attr-scales=wei:common:0.5 mb1ic5iw4oc7ow4kw3pw1", ""),
     "classes-in-threads": ("--dir=BWD_D mb1ic4iw7oc2ow3kw3sw3", "--lane=ic --order=iw,ic --pieces=1 --threads=2"),
     "weights-held-and-a-long-epilogue": (
         "--stag=axb --dtag=axb --attr-post-ops=square+linear:2:1 g32mb2ic32iw9oc32ow9kw3pw1",
-        "--lane=g --register=ow:3,kw:3 --order=mb,g,oc,ow --hold=wei --drain=yes --threads=2",
+        "--lane=g --register=ow:3,kw:3 --order=mb,g,oc,ow --resident=wei --spill_sums=yes --threads=2",
     ),
     "weights-held-in-a-layout-of-their-own": (
         "--wtag=bcda --stag=axb --dtag=axb g16mb1ic16iw7oc16ow7kw3pw1",
-        "--lane=g --register=ow:3,kw:3 --order=mb,g,oc,ow --hold=wei --pack=",
+        "--lane=g --register=ow:3,kw:3 --order=mb,g,oc,ow --resident=wei --pack=",
     ),
     "fragments-of-rows-in-blocks": (
         "--dir=FWD_B --dt=bf16 --stag=aBCd4b2c --dtag=axb mb1ic64ih15oc8oh17kh1ph1", "",
@@ -55,7 +56,7 @@ FOUND = {
     "phases-of-a-long-sum": ("--deconv --stag=axb mb1ic32ih1iw1oc5oh1ow2kh7kw1024sh10sw1ph0pw0", ""),
     "weights-held-beside-a-copy-in-threads": (
         "--stag=axb --dtag=axb g2mb3ic2ih5iw1oc4oh5ow7kh3kw1ph4pw3dh1",
-        "--lane=g --register=oc:3,kh:3 --order=g,oc,mb,oh,ow --reduce=kw,ic,kh --realise=pad_copy --hold=wei "
+        "--lane=g --register=oc:3,kh:3 --order=g,oc,mb,oh,ow --reduce=kw,ic,kh --realise=pad_copy --resident=wei "
         "--threads=2",
     ),
     "few-columns-of-a-group": ("--dt=bf16:bf16:f32 --stag=axb --dtag=axb g2mb1ic32iw16oc16ow16kw1", ""),

@@ -34,13 +34,13 @@ LINES = [
 ROWS = "--lane=oc --register=ow:3,oc:16 --order=mb,oh,ow,oc"
 SECOND = "--lane=g --register=oh:2,ow:2,g:16,kh:3,kw:3 --reduce=ic,kh,kw"
 CONFIGS = {
-    "rows": (f"{ROWS} --at=oh", f"{SECOND} --order=mb,oh,g,ow"),
-    "rows-of-channels": (f"{ROWS} --at=oh", f"{SECOND} --order=mb,g,oh,ow"),
-    "rows-in-shares": (f"{ROWS} --threads=2 --at=oh", f"{SECOND} --order=mb,oh,g,ow --cache=oh:6 --threads=2"),
-    "fused-pixels": ("--lane=oc --fuse=oh+ow --register=oh_ow:4,oc:16 --at=oh", f"{SECOND} --order=mb,oh,ow,g"),
-    "images": (f"{ROWS} --at=mb", f"{SECOND} --order=mb,g,oh,ow --hold=wei"),
-    "columns": (f"{ROWS} --at=ow", f"{SECOND} --order=mb,oh,ow,g"),
-    "channels": (f"{ROWS} --at=g", f"{SECOND} --order=mb,g,oh,ow"),
+    "rows": (f"{ROWS} --compute_at=oh", f"{SECOND} --order=mb,oh,g,ow"),
+    "rows-of-channels": (f"{ROWS} --compute_at=oh", f"{SECOND} --order=mb,g,oh,ow"),
+    "rows-in-shares": (f"{ROWS} --threads=2 --compute_at=oh", f"{SECOND} --order=mb,oh,g,ow --cache=oh:6 --threads=2"),
+    "fused-pixels": ("--lane=oc --fuse=oh+ow --register=oh_ow:4,oc:16 --compute_at=oh", f"{SECOND} --order=mb,oh,ow,g"),
+    "images": (f"{ROWS} --compute_at=mb", f"{SECOND} --order=mb,g,oh,ow --resident=wei"),
+    "columns": (f"{ROWS} --compute_at=ow", f"{SECOND} --order=mb,oh,ow,g"),
+    "channels": (f"{ROWS} --compute_at=g", f"{SECOND} --order=mb,g,oh,ow"),
 }
 
 
@@ -88,11 +88,11 @@ def test_the_plan_prints_both_statements() -> None:
     "config, why",
     [
         ("--target=x --lane=oc", "has 2 statements, and 1 configs are given; legal is one for each, joined by ' / '"),
-        ("--target=x --lane=oc --at=oh", "the config of the next statement stands behind ' / '"),
-        ("--target=x --lane=oc --at=kh / --target=x --lane=g", "--at=kh"),
-        ("--target=x --lane=oc --at=oh / --target=x --lane=g --threads=2", "one --target and one --threads"),
-        ("--target=x --lane=oc --at=oh / --target=x --lane=g --offsets=sums", "--offsets=each"),
-        ("--target=x --lane=oc --at=oh / --target=x --lane=g --realise=pad_copy", "--realise=mask or peel"),
+        ("--target=x --lane=oc --compute_at=oh", "the config of the next statement stands behind ' / '"),
+        ("--target=x --lane=oc --compute_at=kh / --target=x --lane=g", "--compute_at=kh"),
+        ("--target=x --lane=oc --compute_at=oh / --target=x --lane=g --threads=2", "one --target and one --threads"),
+        ("--target=x --lane=oc --compute_at=oh / --target=x --lane=g --offsets=sums", "--offsets=each"),
+        ("--target=x --lane=oc --compute_at=oh / --target=x --lane=g --realise=pad_copy", "--realise=mask or peel"),
     ],
 )
 def test_configs_of_two_statements_are_checked(config: str, why: str) -> None:

@@ -65,10 +65,10 @@ def test_gradients_are_exact(line: str, threads: int) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{LAST} mb4ic256ih14oc256oh14kh1ph0", "--instruction=tdpbf16ps_16 --terms=mb_oh_ow:32 --pack=src,diff_dst"),
-        (f"{LAST} mb4ic256ih28oc256oh28kh3ph1", "--instruction=tdpbf16ps_16 --terms=ow:32 --realise=pad_copy"),
-        (f"{LAST} mb4ic256ih14oc256oh14kh3ph1", "--instruction=tdpbf16ps_8 --terms=ow:16 --realise=pad_copy"),
-        (f"{FIRST} mb4ic256ih28oc256oh14kh3sh2ph1", "--instruction=tdpbf16ps_8 --terms=ow:16 --realise=pad_copy"),
+        (f"{LAST} mb4ic256ih14oc256oh14kh1ph0", "--instruction=tdpbf16ps_16 --k_step=mb_oh_ow:32 --pack=src,diff_dst"),
+        (f"{LAST} mb4ic256ih28oc256oh28kh3ph1", "--instruction=tdpbf16ps_16 --k_step=ow:32 --realise=pad_copy"),
+        (f"{LAST} mb4ic256ih14oc256oh14kh3ph1", "--instruction=tdpbf16ps_8 --k_step=ow:16 --realise=pad_copy"),
+        (f"{FIRST} mb4ic256ih28oc256oh14kh3sh2ph1", "--instruction=tdpbf16ps_8 --k_step=ow:16 --realise=pad_copy"),
     ],
 )
 def test_terms_are_pixels_of_a_row_or_of_joined_rows(line: str, words: str) -> None:
@@ -89,7 +89,7 @@ def test_few_channels_fill_fragments_with_the_taps_of_a_row(line: str) -> None:
 def test_taps_along_columns_share_packed_rows() -> None:
     """A packed element is there for each tap of a row, but not for each tap of a column."""
     line = f"{LAST} mb1ic32ih32oc32oh32kh3ph1"
-    config = f"{FRAGMENTS} --reduce=mb,oh,ow --terms=ow:32 --pack=src,diff_dst --realise=pad_copy"
+    config = f"{FRAGMENTS} --reduce=mb,oh,ow --k_step=ow:32 --pack=src,diff_dst --realise=pad_copy"
     with interning():
         made = plan(parse_problem(line), Config.parse(config), AMX)
         (packed,) = (b for b in made.main.buffers if b.name == "src_p")
@@ -101,7 +101,7 @@ def test_taps_along_columns_share_packed_rows() -> None:
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_zeros_of_the_borders_never_meet_what_is_not_finite(bad: float) -> None:
     line = f"{LAST} mb1ic32ih8oc32oh8kh3ph1"
-    config = f"{FRAGMENTS} --reduce=mb,oh,ow --terms=ow:32 --pack=src,diff_dst --realise=pad_copy"
+    config = f"{FRAGMENTS} --reduce=mb,oh,ow --k_step=ow:32 --pack=src,diff_dst --realise=pad_copy"
     kernel = cs.compile(line, target="avx512_amx", config=config)
     p = Conv.parse(line)
     rng = np.random.default_rng(0)
@@ -115,7 +115,7 @@ def test_zeros_of_the_borders_never_meet_what_is_not_finite(bad: float) -> None:
 
 def test_factors_that_change_are_packed_both() -> None:
     problem = parse_problem(f"{FIRST} mb1ic32ih32oc32oh32kh1ph0")
-    config = Config.parse(f"{FRAGMENTS} --reduce=mb,oh,ow --terms=ow:32 --pack=diff_dst")
+    config = Config.parse(f"{FRAGMENTS} --reduce=mb,oh,ow --k_step=ow:32 --pack=diff_dst")
     with pytest.raises(ConfigError, match=r"diff_dst changes in each call.*--pack=src,diff_dst"), interning():
         plan(problem, config, AMX)
 
@@ -126,7 +126,7 @@ def test_factors_that_change_are_packed_both() -> None:
 )  # fmt: skip
 def test_elements_beside_borders_are_packed_as_vectors(line: str) -> None:
     """Rows of which each tap misses other pixels are transposed, or copied as vectors, and no element goes alone."""
-    words = "--reduce=mb,oh,ow --terms=ow:32 --pack=src,diff_dst --realise=pad_copy"
+    words = "--reduce=mb,oh,ow --k_step=ow:32 --pack=src,diff_dst --realise=pad_copy"
     with interning():
         made = plan(parse_problem(line), Config.parse(f"{FRAGMENTS} {words}"), AMX)
         text = llvm_bind.assembly(lower(made).text, AMX.triple, AMX.cpu, AMX.features)

@@ -32,7 +32,7 @@ PAIRS = Sizes(20, 6, 8, (5, 3, 2))
 """Blocks of two channels, which scalar code sums up."""
 VECTORS = Sizes(10, 5, 96, (2, 3, 32))
 """Blocks of 32 channels, as TVM has them, and three of them, so that the last tile of two is short."""
-PRODUCTS = "--terms=ic:4 --instruction=vrmpy_"
+PRODUCTS = "--k_step=ic:4 --instruction=vrmpy_"
 KINDS = (
     pytest.param(PAIRS, ("", ""), "", id="f32"), pytest.param(VECTORS, BYTES, f"{PRODUCTS}b_b", id="s8"),
     pytest.param(
@@ -87,8 +87,9 @@ THREE = (
     "--dt=u8:s8:u8 --stag=axb mb1ic32ih10oc32oh8kh3ph0 -> --dt=u8:s8:u8 mb1ic32ih8oc32oh8kh1 -> "
     "--dt=u8:s8:s32 --dtag=axb mb1ic32ih8oc32oh6kh3ph0"
 )
-ROW = f"--target={LEVEL.name} --lane=oc --register=ow:8,oc:32 --order=mb,oh,ow,oc --instruction=vrmpy_ub_b --terms=ic:4"
-FUSED = f"{ROW} --at=oh3 / {ROW} --at=oh / {ROW}"
+ROW = f"--target={LEVEL.name} --lane=oc --register=ow:8,oc:32 --order=mb,oh,ow,oc --instruction=vrmpy_ub_b "
+ROW += "--k_step=ic:4"
+FUSED = f"{ROW} --compute_at=oh3 / {ROW} --compute_at=oh / {ROW}"
 """A chain and its config: both results between stages are computed at a loop over rows of the last stage."""
 PLACE = f"in {LEVEL.scratchpad}"
 

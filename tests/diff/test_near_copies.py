@@ -17,24 +17,25 @@ from convsmith.tune.candidates import default_config
 TARGETS = {t.name: t for t in host_targets()}
 BEST = next(iter(TARGETS))
 FIRST = "--stag=abx --dtag=abx"
-FUSED = "--lane=oh_ow --fuse=oh+ow --order=mb,oh_ow,oc --near=src+oh_ow"
+FUSED = "--lane=oh_ow --fuse=oh+ow --order=mb,oh_ow,oc --pack_at=src+oh_ow"
 CASES = [
     ("mb2ic19ih13oc21oh13kh1ph0", f"{FUSED} --register=oc:2,oh_ow:8"),
     ("--dir=FWD_B --attr-post-ops=relu mb1ic7ih9iw11oc5oh9ow11kh1kw1", f"{FUSED} --register=oc:2,oh_ow:8"),
-    ("mb1ic9ih11oc10oh11kh1ph0", "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:5 --order=mb,oh_ow,oc --near=src+oh_ow"),
-    ("mb1ic9ih23oc10oh12kh1sh2ph0", "--lane=ow --register=oc:3,ow:8 --order=mb,oh,ow,oc --near=src+ow"),
-    ("g2mb1ic6ih23oc10oh12kh1sh2ph0", "--lane=ow --register=oc:3,ow:8 --order=mb,g,oh,ow,oc --near=src+oh"),
-    ("--dir=BWD_D mb1ic9ih8oc11oh8kh1ph0", "--lane=iw --register=ic:2,iw:8 --order=mb,ih,iw,ic --near=diff_dst+iw"),
-    ("mb1ic5ih6iw19oc6oh4ow17kh3kw3ph0pw0", "--lane=ow --register=oc:2,ow:8 --order=mb,oh,ow,oc --near=src+ow"),
+    ("mb1ic9ih11oc10oh11kh1ph0",
+     "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:5 --order=mb,oh_ow,oc --pack_at=src+oh_ow"),
+    ("mb1ic9ih23oc10oh12kh1sh2ph0", "--lane=ow --register=oc:3,ow:8 --order=mb,oh,ow,oc --pack_at=src+ow"),
+    ("g2mb1ic6ih23oc10oh12kh1sh2ph0", "--lane=ow --register=oc:3,ow:8 --order=mb,g,oh,ow,oc --pack_at=src+oh"),
+    ("--dir=BWD_D mb1ic9ih8oc11oh8kh1ph0", "--lane=iw --register=ic:2,iw:8 --order=mb,ih,iw,ic --pack_at=diff_dst+iw"),
+    ("mb1ic5ih6iw19oc6oh4ow17kh3kw3ph0pw0", "--lane=ow --register=oc:2,ow:8 --order=mb,oh,ow,oc --pack_at=src+ow"),
     ("--dt=f64 mb1ic9ih10oc10oh10kh1ph0", f"{FUSED} --register=oc:2,oh_ow:8"),
-    ("mb1ic9ih5oc10oh5kh1ph0", "--lane=oc --register=oc:8,ow:3 --order=mb,oc,oh,ow --near=src+ow"),
+    ("mb1ic9ih5oc10oh5kh1ph0", "--lane=oc --register=oc:8,ow:3 --order=mb,oc,oh,ow --pack_at=src+ow"),
     (
         "mb2ic9ih11oc32oh9kh3ph0",
-        "--lane=oc --register=oc:8,ow:3 --cache=oh:4,oc:16 --pack= --near=src+oh:4,wei+oc:16",
+        "--lane=oc --register=oc:8,ow:3 --cache=oh:4,oc:16 --pack= --pack_at=src+oh:4,wei+oc:16",
     ),
     (
         "mb2ic9ih11oc32oh9kh3ph0",
-        "--lane=oc --register=oc:8,ow:3 --cache=oh:4,oc:16 --pack= --realise=pad_copy --near=wei+oc:16",
+        "--lane=oc --register=oc:8,ow:3 --cache=oh:4,oc:16 --pack= --realise=pad_copy --pack_at=wei+oc:16",
     ),
 ]
 LARGE = ["mb1ic512ih32oc64oh32kh1ph0", "mb1ic256ih32oc128oh16kh1sh2ph0"]
@@ -64,18 +65,21 @@ def test_a_tile_reads_a_copy(line: str, words: str, name: str, threads: int) -> 
 @pytest.mark.parametrize("line", LARGE)
 def test_channels_that_are_far_apart_are_copied(line: str, threads: int) -> None:
     config = default_config(parse_problem(f"{FIRST} {line}"), TARGETS[BEST], threads)
-    assert config.staged_at("near") and not set(config.staged("pack")) & {name for name, _ in config.staged_at("near")}
+    near = {name for name, _ in config.staged_at("pack_at")}
+    assert near and not near & set(config.staged("pack"))
     check(f"{FIRST} {line}", config)
 
 
 @pytest.mark.parametrize(
     ("line", "words", "message"),
     [
-        ("mb1ic4ih5oc4oh5kh3ph1", "--near=src+oh", "of which no element is absent: none here"),
-        ("mb1ic4ih5oc4oh5kh1ph0", "--near=wei+oh", "neither packed nor copied before, .*: src"),
-        ("mb1ic4ih5oc4oh5kh1ph0", "--near=src+oc:8", "no loop oc:8 is around the register tile; legal are oc:4, mb"),
-        ("mb1ic4ih5oc4oh5kh1", "--realise=pad_copy --pack= --near=src+oh", "neither packed nor copied before, .*: wei"),
-        ("mb1ic4ih5oc4oh5kh1ph0", "--near=src+ic", "no loop ic is around the register tile; legal are oc:4, mb, oh, o"),
+        ("mb1ic4ih5oc4oh5kh3ph1", "--pack_at=src+oh", "of which no element is absent: none here"),
+        ("mb1ic4ih5oc4oh5kh1ph0", "--pack_at=wei+oh", "neither packed nor copied before, .*: src"),
+        ("mb1ic4ih5oc4oh5kh1ph0", "--pack_at=src+oc:8", "no loop oc:8 is around the register tile; legal are oc:4, mb"),
+        ("mb1ic4ih5oc4oh5kh1",
+         "--realise=pad_copy --pack= --pack_at=src+oh", "neither packed nor copied before, .*: wei"),
+        ("mb1ic4ih5oc4oh5kh1ph0",
+         "--pack_at=src+ic", "no loop ic is around the register tile; legal are oc:4, mb, oh, o"),
     ],
 )
 def test_what_cannot_be_copied_is_refused(line: str, words: str, message: str) -> None:

@@ -47,7 +47,7 @@ def test_fragments_give_way_where_a_weight_is_not_finite() -> None:
     """Instructions on fragments read a copy with zeros beyond the borders."""
     line = "--dt=bf16 --stag=abx --dtag=abx mb1ic32ih16oc32oh16kh3ph1"
     p = Conv.parse(line)
-    words = "--lane=oc --register=ow:16,oc:32 --instruction=tdpbf16ps_16 --terms=ic:32 --realise=pad_copy"
+    words = "--lane=oc --register=ow:16,oc:32 --instruction=tdpbf16ps_16 --k_step=ic:32 --realise=pad_copy"
     kernel = cs.compile(line, config=f"--target=avx512_amx {words}")
     x, w = (array.astype("bfloat16") for array in _arrays(p, np.inf))
     with np.errstate(invalid="ignore"):

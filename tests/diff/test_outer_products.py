@@ -22,7 +22,7 @@ LEVEL = target("aarch64+sme512")
 NHWC = "--stag=axb --dtag=axb"
 SMALL = f"{NHWC} mb1ic16ih6oc40oh6kh3ph1"
 FMOPA = "fmopa_za_f32_f32"
-ZA = f"--lane=oc --register=ow:{{}} --instruction={FMOPA} --terms=ic:1 --realise=pad_copy"
+ZA = f"--lane=oc --register=ow:{{}} --instruction={FMOPA} --k_step=ic:1 --realise=pad_copy"
 CASES = {
     "f32": (SMALL, ""),
     "f32, one tap": (f"{NHWC} mb2ic24ih9oc40oh9kh1", ""),
@@ -36,7 +36,7 @@ CASES = {
     "f32, several tiles of pixels": (f"{NHWC} mb1ic8ih20oc32oh20kh3ph1", ZA.format("20,oc:32")),
     "f32, sums in memory": (f"{NHWC} mb1ic16ih9oc32oh9kh3ph1", f"{ZA.format('9,oc:32')} --cache=ic:8"),
     "f32, no functions": (f"{NHWC} mb1ic8ih9oc64oh9kh3ph1", f"{ZA.format('9,oc:64')} --outline=no"),
-    "f32, product": ("--matmul 40x18:18x36", f"--lane=n --register=m:16,n:32 --instruction={FMOPA} --terms=k:1"),
+    "f32, product": ("--matmul 40x18:18x36", f"--lane=n --register=m:16,n:32 --instruction={FMOPA} --k_step=k:1"),
     "bf16": (f"--dt=bf16:bf16:f32 {SMALL}", ""),
     "bf16, result too": (f"--dt=bf16 {SMALL}", ""),
     "f16": (f"--dt=f16:f16:f32 {SMALL}", ""),

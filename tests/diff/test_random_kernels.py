@@ -101,7 +101,7 @@ def test_exact_in_parts_or_refused_at_length(chunk: int) -> None:
 def test_an_operand_that_lanes_do_not_move_is_not_held() -> None:
     """One channel a group, along the lanes: all of them would read one element of a register of weights."""
     line = "--dir=BWD_D g4mb1ic4iw5oc4ow5kw1"
-    config = f"--target={ISAS[-1]} --lane=ic --register=ic:8 --order=g,ic,mb,iw --hold=wei"
+    config = f"--target={ISAS[-1]} --lane=ic --register=ic:8 --order=g,ic,mb,iw --resident=wei"
     with pytest.raises(ConfigError, match="all lanes along ic read one element of wei"):
         build_artifact(parse_problem(line), Config.parse(config), TARGETS[ISAS[-1]])
 

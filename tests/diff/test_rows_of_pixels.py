@@ -86,7 +86,7 @@ def test_absent_pixels_meet_no_infinite_weight(line: str, name: str) -> None:
 def test_steps_read_two_channels_of_pixels(line: str, terms: tuple[tuple[str, int], ...]) -> None:
     problem, target = parse_problem(f"{FIRST} {line}"), TARGETS[BEST]
     config = default_config(problem, target)
-    assert config.lane in ("oh_ow", "ih_iw") and config.tiles_at("terms") == terms
+    assert config.lane in ("oh_ow", "ih_iw") and config.tiles_at("k_step") == terms
     arrays = random_arrays(problem)
     check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))
 

@@ -23,7 +23,7 @@ from convsmith.tune.candidates import default_config
 FIRST, LAST = (f"--stag={t} --dtag={t}" for t in ("abx", "axb"))
 BF16, INT8 = (
     f"--target=avx512_amx --lane=oc --register=ow:13,oc:32 --realise=pad_copy --instruction={words}"
-    for words in ("tdpbf16ps_16 --terms=ic:32", "tdpbusd_16 --terms=ic:64")
+    for words in ("tdpbf16ps_16 --k_step=ic:32", "tdpbusd_16 --k_step=ic:64")
 )
 
 

@@ -27,7 +27,7 @@ SPLIT = [
     ),
     ("--stag=axb mb1ic16ih4oc4kh3ph1", "--lane=oc --register=oc:16 --split=ic:4 --realise=pad_copy"),
     ("--stag=axb mb1ic16ih4oc4kh3ph1", "--lane=ic --register=oc:4 --split=ic:2 --realise=mask"),
-    ("--attr-post-ops=tanh --dtag=a:1:99_b:5:19_c:5:3 mb1ic4iw5oc5kw3pw1", "--lane=oc --split=ic:2 --drain=yes"),
+    ("--attr-post-ops=tanh --dtag=a:1:99_b:5:19_c:5:3 mb1ic4iw5oc5kw3pw1", "--lane=oc --split=ic:2 --spill_sums=yes"),
     ("g4mb1ic4iw9oc4kw3pw1", "--lane=g --split=kw:3"),
     ("--deconv g2mb2ic8ih6oc6kh3ph1sh2", "--lane=oc --split=ic:2"),
     ("--dir=BWD_D --stag=axb mb2ic5ih6oc8kh3ph1sh2", "--lane=ic --split=oc:4"),

@@ -49,7 +49,7 @@ def test_strides_are_exact(line: str, threads: int) -> None:
 )
 def test_pixels_that_no_tap_meets_have_no_product(window: str) -> None:
     problem = parse_problem(f"{SOURCE} mb1ic64{window}")
-    words = "--lane=ic --register=iw:14,ic:32 --instruction=tdpbf16ps_16 --terms=oc:32 --realise=pad_copy"
+    words = "--lane=ic --register=iw:14,ic:32 --instruction=tdpbf16ps_16 --k_step=oc:32 --realise=pad_copy"
     with interning():
         assert not default_config(problem, AMX).instruction.startswith("tdp")
         with pytest.raises(ConfigError, match="no tap meets some pixels of diff_src"):

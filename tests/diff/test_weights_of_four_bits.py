@@ -62,7 +62,7 @@ CONFIGS = {
     "in place": (f"--dt=f32:s4:f32 {SMALL}", "--lane=oc --register=ow:3,oc:{lanes} --pack="),
     "pixels along lanes": ("--dt=f32:s4:f32 mb1ic16ih6oc40oh6kh3ph1", "--lane=ow --register=oc:4,ow:{lanes}"),
     "resident": (f"--dt=f32:s4:f32 {NHWC} g40mb1ic40ih6oc40oh6kh3ph1", "--lane=g --register=ow:3,g:{lanes},kh:3,kw:3 "
-                 "--hold=wei"),
+                 "--resident=wei"),
     "sums in memory": (f"--dt=f32:s4:f32 {SMALL}", "--lane=oc --register=ow:3,oc:{lanes} --cache=ic:4"),
     "no functions": (f"--dt=f32:s4:f32 {SMALL}", "--lane=oc --register=ow:3,oc:{lanes} --outline=no"),
     "a table": (f"--dt=f32:s4:f32 {SMALL}", "--lane=oc --register=ow:3,oc:{lanes} --realise=indirection"),

@@ -117,6 +117,6 @@ def test_both_ways_give_the_same_bits(offsets: str) -> None:
     problem, target = parse_problem(f"--dt=u8:s8:s32 {KINDS['padded']}"), host_targets()[0]
     config = default_config(problem, target).changed(offsets=offsets)
     if offsets == "each":
-        config = config.changed(instruction="", terms=())
+        config = config.changed(instruction="", k_step=())
     arrays = at_the_ends(problem, 2)
     check_result(problem, Compiled(problem, build_artifact(problem, config, target))(arrays), expected(problem, arrays))

@@ -67,7 +67,7 @@ def arrays_of(problem: Problem, seed: int) -> dict[str, Array]:
 def through_a_table(problem: Problem, target: Machine, table: str = "sections") -> list[Config]:
     """The default config, reading through a table: with zero points taken off each factor, and off the sums."""
     config = default_config(problem, target, 2).changed(realise="indirection", table=table, pieces=8)
-    each = config.changed(offsets="each", flip=(), instruction="", terms=())
+    each = config.changed(offsets="each", flip=(), instruction="", k_step=())
     return [config, each] if config.offsets == "sums" else [each]
 
 
@@ -104,7 +104,7 @@ SUMS = f"--dt=s8:s8:s32 {LAST} --attr-zero-points=src:common:-5 mb1ic5iw5oc6ow5k
 def test_every_step_computes_the_same(line: str, words: str) -> None:
     target, problem = small_target(), parse_problem(line)
     with interning():
-        for terms in ("", "--terms=ic:4"):
+        for terms in ("", "--k_step=ic:4"):
             lane = f"--target=generic --lane=oc --register=oc:4,ow:2 --realise=indirection {words}"
             config = with_instruction(Config.parse(f"{lane} {terms}"), problem, target)
             if terms and not config.instruction:

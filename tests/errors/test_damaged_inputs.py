@@ -212,7 +212,7 @@ def readers(folder: Path) -> Mapping[str, Reader]:
         "value": Reader(_value(parse_value), ("max(a[3], c[0])", "cast(s32, a[1])")),
         "index": Reader(parse_index, ("a * 4 + b // 3 - min(c, 7) % 2",)),
         "condition": Reader(parse_cond, ("a < 3 and b * 2 == 4",)),
-        "config": Reader(Config.parse, (CONFIG, f"{CONFIG} --at=oh / {CONFIG}")),
+        "config": Reader(Config.parse, (CONFIG, f"{CONFIG} --compute_at=oh / {CONFIG}")),
         "wish": Reader(read_decisions, ("--register=ow:3,oc:16 --realise=indirection", "--lane=oc / --lane=ow")),
         "list": Reader(
             lambda text: list(read_batch(text, "list", {}, lambda name, _: (name, LINE))),

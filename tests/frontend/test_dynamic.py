@@ -144,7 +144,7 @@ def test_the_same_bits_on_any_number_of_threads() -> None:
 def test_sums_leave_their_registers_before_a_long_epilogue(threads: int) -> None:
     line = "--attr-post-ops=gelu_erf ic6oc40kh3kw3ph1pw1"
     k = cs.compile(f"{line}ih9iw9", dynamic="mb,ih,iw", threads=threads)
-    assert k.config.drain
+    assert k.config.spill_sums
     rng = np.random.default_rng(1)
     for ih, iw in ((1, 1), (5, 13), (8, 24)):
         x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 6, ih, iw), (40, 6, 3, 3)))
@@ -288,7 +288,7 @@ def test_every_step_computes_the_same(src: str, dst: str, options: str, line: st
     with interning():
         q = Conv.parse(f"--stag={src} --dtag={dst} {options} {line}{sizes}")
         p = general(check_dynamic(q)).canonical()
-        config = dynamic_config(p, target, threads).changed(drain=threads == 2)
+        config = dynamic_config(p, target, threads).changed(spill_sums=threads == 2)
         made = plan(p, config, target, requirements(q, ()))
         run_steps(made.program.naive(), made.pipeline, [AtSizes(q, instructions, ("dst",), table=True)])
 

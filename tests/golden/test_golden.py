@@ -67,8 +67,8 @@ PIPELINES = {
     "bytes": (
         "--dt=u8:s8:s8 --stag=axb --dtag=axb --attr-scales=src:common:0.5+wei:per_oc --attr-post-ops=sum "
         "mb1ic10iw4oc16ow4kw1",
-        "--target=avx512_vnni --lane=oc --register=oc:16,ow:2 --reduce=kw,ic --instruction=vpdpbusd_512 --terms=ic:4",
-        "--target=avx512_vnni --lane=oc --register=oc:16,ow:4 --reduce=kw,ic --instruction=vpdpbusd_512 --terms=ic:4",
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:2 --reduce=kw,ic --instruction=vpdpbusd_512 --k_step=ic:4",
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:4 --reduce=kw,ic --instruction=vpdpbusd_512 --k_step=ic:4",
     ),
     "zero-points": (
         "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3+dst:common:1 mb1ic5iw4oc8ow4kw1",
@@ -77,15 +77,15 @@ PIPELINES = {
     ),
     "zero-points-off-the-sums": (
         "--dt=u8:u8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3+wei:per_oc mb1ic8iw5oc16ow5kw3pw1",
-        "--target=avx512_vnni --lane=oc --register=oc:16,ow:5 --instruction=vpdpbusd_512 --terms=ic:4 "
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:5 --instruction=vpdpbusd_512 --k_step=ic:4 "
         "--offsets=sums --flip=wei",
-        "--target=avx512_vnni --lane=oc --register=oc:16,ow:5 --instruction=vpdpbusd_512 --terms=ic:4 "
+        "--target=avx512_vnni --lane=oc --register=oc:16,ow:5 --instruction=vpdpbusd_512 --k_step=ic:4 "
         "--offsets=sums --flip=wei",
     ),
     "bf16": (
         "--dt=bf16 --stag=axb --dtag=axb mb1ic4iw4oc16ow4kw1",
-        "--target=avx512_bf16 --lane=oc --register=oc:16,ow:2 --instruction=vdpbf16ps_512 --terms=ic:2",
-        "--target=avx512_bf16 --lane=oc --register=oc:16,ow:4 --instruction=vdpbf16ps_512 --terms=ic:2",
+        "--target=avx512_bf16 --lane=oc --register=oc:16,ow:2 --instruction=vdpbf16ps_512 --k_step=ic:2",
+        "--target=avx512_bf16 --lane=oc --register=oc:16,ow:4 --instruction=vdpbf16ps_512 --k_step=ic:2",
     ),
     "f16-sums": (
         "--dir=FWD_B --dt=f16 --attr-acc-mode=f16 --stag=axb --dtag=axb mb1ic4iw4oc32ow4kw1",

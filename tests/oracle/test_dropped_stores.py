@@ -29,7 +29,7 @@ KINDS = {
     "pixels": ("mb2ic2iw7oc3kw1", "--lane=ow --register=ow:4,oc:2"),
     "threads": ("--stag=axb --dtag=axb mb2ic2iw5oc7kw3pw1", "--lane=oc --register=oc:4,ow:3 --threads=2"),
     "one-function": ("mb1ic2iw5oc7kw3pw1", "--lane=oc --register=oc:4,ow:2 --outline=no --realise=mask"),
-    "drained": ("--attr-post-ops=linear:2:1 mb1ic2iw5oc7kw1", "--lane=oc --register=oc:4,ow:2 --drain=yes"),
+    "drained": ("--attr-post-ops=linear:2:1 mb1ic2iw5oc7kw1", "--lane=oc --register=oc:4,ow:2 --spill_sums=yes"),
     "blocks": ("mb1ic5iw4oc9kw1", "--lane=oc --register=oc:4,ow:2 --cache=oc:8,ic:2"),
     "lanes-along-input": ("mb1ic6iw4oc4kw1", "--lane=ic --register=oc:2,ow:3 --reduce=kw,ic"),
     "groups": ("g6mb1ic6iw5oc6kw3pw1", "--lane=g --register=g:4,ow:2 --reduce=kw,ic"),
@@ -37,13 +37,14 @@ KINDS = {
     "sum": ("--attr-post-ops=sum:0.5 --dtag=aBc4b mb1ic2iw5oc6kw1", "--lane=oc --register=oc:4,ow:2"),
     "bytes": ("--dt=u8:s8:u8 --attr-post-ops=relu mb1ic5iw5oc6kw1", "--lane=oc --register=oc:4,ow:2"),
     "held": (
-        "--stag=axb --dtag=axb g6mb1ic6iw5oc6kw3pw1", "--lane=g --register=g:4,ow:2,kw:3 --order=mb,g,ow --hold=wei",
+        "--stag=axb --dtag=axb g6mb1ic6iw5oc6kw3pw1",
+        "--lane=g --register=g:4,ow:2,kw:3 --order=mb,g,ow --resident=wei",
     ),
     "backward": ("--dir=BWD_D mb1ic5iw7oc2ow4kw3sw2pw1", "--lane=ic --register=ic:4,iw:2"),
     "weights": ("--dir=BWD_W mb2ic3iw4oc6kw2", "--lane=oc --register=oc:4,ic:2"),
     "product": ("--matmul 2x5x3:2x3x6", "--lane=n --register=n:4,m:2"),
     "parts": ("--dir=FWD_B mb2ic6iw5oc7kw1", "--lane=oc --register=oc:4,ow:2 --split=ic:3"),
-    "fragments": ("--matmul --dt=u8:s8:s32 7x16:16x9", "--lane=n --register=n:12,m:3 --terms=k:8 --threads=2"),
+    "fragments": ("--matmul --dt=u8:s8:s32 7x16:16x9", "--lane=n --register=n:12,m:3 --k_step=k:8 --threads=2"),
 }  # fmt: skip
 FORMS = ("first", "from-second", "every-other", "none")
 

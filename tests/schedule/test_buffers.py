@@ -26,7 +26,7 @@ CASES = {
     ),
     "dot products": (
         f"--dt=bf16 {LAYER}", "--target=avx512_bf16 --lane=oc --register=ow:3,oc:32 --realise=pad_copy "
-        "--instruction=vdpbf16ps_512 --terms=ic:2", ("until the operand changes", FILL),
+        "--instruction=vdpbf16ps_512 --k_step=ic:2", ("until the operand changes", FILL),
     ),
     "copy that converts": (
         f"--dt=bf16 {LAYER}", "--target=avx512_bf16 --lane=oc --register=ow:3,oc:32 --realise=pad_copy",
@@ -37,11 +37,12 @@ CASES = {
         ("for a call", "until the operand changes"),
     ),
     "packed nearby": (
-        "--matmul 8x8:8x32", "--target=avx512 --lane=n --register=m:4,n:16 --order=n,m --near=src+m",
+        "--matmul 8x8:8x32", "--target=avx512 --lane=n --register=m:4,n:16 --order=n,m --pack_at=src+m",
         ("until the operand changes", FILL),
     ),
     "packed at a cache tile": (
-        "--matmul 8x8:8x32", "--target=avx512 --lane=n --register=n:16 --order=n,m --cache=m:4 --pack= --near=src+m:4",
+        "--matmul 8x8:8x32",
+        "--target=avx512 --lane=n --register=n:16 --order=n,m --cache=m:4 --pack= --pack_at=src+m:4",
         (FILL,),
     ),
 }  # fmt: skip

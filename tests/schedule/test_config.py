@@ -12,17 +12,19 @@ from convsmith.machine.registry import target
 from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS
+from convsmith.schedule.former_words import FORMER_WORDS
 from convsmith.schedule.micro_kernel import MicroKernelPlan
 
 HEAD = "--target=avx2 --lane=oc"
 WORDS = [
-    "", "--fuse=oh+ow,mb+oh_ow", "--register=oc:32,ow:14", "--order=mb,oc,oh", "--reduce=kh,ic", "--terms=ic:4",
-    "--register=oc:8 --cache=oc:64,ic:128", "--split=mb:3", "--pack=", "--pack=src,wei", "--hold=wei", "--drain=yes",
-    "--register=kw:5 --ends=kw:6,kw:7", "--register=oc:32 --remainder=oc:8",
+    "", "--fuse=oh+ow,mb+oh_ow", "--register=oc:32,ow:14", "--order=mb,oc,oh", "--reduce=kh,ic", "--k_step=ic:4",
+    "--register=oc:8 --cache=oc:64,ic:128",
+    "--split=mb:3", "--pack=", "--pack=src,wei", "--resident=wei", "--spill_sums=yes",
+    "--register=kw:5 --first_last_tile=kw:6,kw:7", "--register=oc:32 --remainder=oc:8",
     "--register=oc:2 --group=oc:32,ic:8", "--shared=src,wei", "--shared=wei --pad=wei:1", "--split=mb:3 --join=atomic",
     "--shared=src,wei --swizzle=src:4,wei:1", "--shared=wei --buffers=3 --copies=async", "--barriers=split",
-    "--near=src+oh,wei+oc:64",
-    "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--terms=ic:4 --cache=ic:8",
+    "--pack_at=src+oh,wei+oc:64",
+    "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--k_step=ic:4 --cache=ic:8",
     *(f"--{name}={word}" for name in ("realise", "table", "offsets") for word in CONFIG_ROWS[name].legal),
 ]  # fmt: skip
 
@@ -46,23 +48,27 @@ def test_what_is_printed_is_read(words: str) -> None:
         ("--register=oc:8,ow:0", "tile-size", "--register=ow:0: a tile has at least one iteration"),
         ("--cache=oc:0", "cache", "--cache=oc:0: a cache tile is a multiple"),
         ("--register=oc:8 --cache=oc:12", "cache", "--cache=oc:12: a cache tile is a multiple of the register tile"),
-        ("--terms=ic:4 --cache=ic:6", "cache", "--cache=ic:6: a cache tile is a multiple of the register tile"),
-        ("--terms=ic:0", "terms", "--terms=ic:0: expected one loop that has no tile, and at least 1"),
-        ("--terms=oc:4", "terms", "--terms=oc:4: expected one loop"),
-        ("--register=ic:4 --terms=ic:4", "terms", "--terms=ic:4: expected one loop"),
-        ("--terms=ic:4,kw:2", "terms", "--terms=ic:4,kw:2: expected one loop"),
-        ("--near=src+oh,wei+oc:x", "near", "--near=src+oh,wei+oc:x: legal behind the colon are the iterations"),
+        ("--k_step=ic:4 --cache=ic:6", "cache", "--cache=ic:6: a cache tile is a multiple of the register tile"),
+        ("--k_step=ic:0", "k_step", "--k_step=ic:0: expected one loop that has no tile, and at least 1"),
+        ("--k_step=oc:4", "k_step", "--k_step=oc:4: expected one loop"),
+        ("--register=ic:4 --k_step=ic:4", "k_step", "--k_step=ic:4: expected one loop"),
+        ("--k_step=ic:4,kw:2", "k_step", "--k_step=ic:4,kw:2: expected one loop"),
+        ("--pack_at=src+oh,wei+oc:x", "pack_at",
+         "--pack_at=src+oh,wei+oc:x: legal behind the colon are the iterations"),
         ("--buffers=0", "buffers", "--buffers=0: expected 1 to 8"),
         ("--copies=soon", "copies", "--copies=soon is unknown; legal are wait, async"),
         ("--barriers=half", "barriers", "--barriers=half is unknown; legal are whole, split"),
         ("--join=late", "join", "--join=late is unknown; legal are ordered, atomic"),
         ("--split=mb:0", "split", "--split=mb:0: expected one loop, in at least one part"),
         ("--split=mb:2,oh:2", "split", "--split=mb:2,oh:2: expected one loop"),
-        ("--ends=kw:6", "ends", "--ends=kw:6: expected one loop twice, with at least 1 iteration each"),
-        ("--ends=kw:6,kh:7", "ends", "--ends=kw:6,kh:7: expected one loop twice"),
-        ("--terms=ic:4 --ends=ic:3,ic:5", "ends", "--ends=ic:3,ic:5: ic has lanes or terms of one size"),
-        ("--ends=oc:3,oc:5", "ends", "--ends=oc:3,oc:5: oc has lanes or terms of one size"),
-        ("--ends=kw:6,kw:0", "ends", "--ends=kw:6,kw:0: expected one loop twice"),
+        ("--first_last_tile=kw:6", "first_last_tile",
+         "--first_last_tile=kw:6: expected one loop twice, with at least 1 iteration each"),
+        ("--first_last_tile=kw:6,kh:7", "first_last_tile", "--first_last_tile=kw:6,kh:7: expected one loop twice"),
+        ("--k_step=ic:4 --first_last_tile=ic:3,ic:5", "first_last_tile",
+         "--first_last_tile=ic:3,ic:5: ic has lanes or terms of one size"),
+        ("--first_last_tile=oc:3,oc:5", "first_last_tile",
+         "--first_last_tile=oc:3,oc:5: oc has lanes or terms of one size"),
+        ("--first_last_tile=kw:6,kw:0", "first_last_tile", "--first_last_tile=kw:6,kw:0: expected one loop twice"),
         ("--register=ow:4 --remainder=ow:5", "remainder", "--remainder=ow:5: expected 1 to 4, the register tile"),
         ("--group=oc:0", "group", "--group=oc:0: the tile of a group is a multiple of that of a thread"),
         ("--register=oc:4 --group=oc:6", "group", "a multiple of that of a thread, --register=oc:4"),
@@ -73,6 +79,7 @@ def test_what_is_printed_is_read(words: str) -> None:
         ("--fuse=oh", "syntax", "'--fuse=oh' does not read as fuse; for example --fuse=oh+ow"),
         ("register=oc:8", "syntax", "'register=oc:8' is not one of --target=, --lane="),
         ("--tiles=oc:8", "syntax", "'--tiles=oc:8' is not one of"),
+        *((f"--{former}=oc:8", "syntax", f"did you mean '{present}'?") for former, present in FORMER_WORDS.items()),
     ],
 )
 def test_what_is_refused(words: str, code: str, text: str) -> None:
@@ -94,7 +101,7 @@ def test_what_every_config_says(word: str) -> None:
         ("f32_dwconv_up16x9", "--register=c:16,k:9"),
         ("qs8_dwconv_fp32_up16x9", "--register=c:16,k:9"),
         ("f32_dwconv_6f5m7l16c8s4r",
-         "--register=c:16,k:5 --cache=x:1,k:5 --ends=k:6,k:7 --remainder=c:8"),
+         "--register=c:16,k:5 --cache=x:1,k:5 --first_last_tile=k:6,k:7 --remainder=c:8"),
     ],
 )  # fmt: skip
 def test_names_of_micro_kernels_are_configs(name: str, words: str) -> None:

@@ -63,7 +63,7 @@ def check_packed(made: Plan) -> int:
     return len(planned)
 
 
-@pytest.mark.parametrize("words", ["vpmaddwd_256_u8 --terms=ic:2", "vpmaddubsw_256 --terms=ic:4"])
+@pytest.mark.parametrize("words", ["vpmaddwd_256_u8 --k_step=ic:2", "vpmaddubsw_256 --k_step=ic:4"])
 def test_packing_converts_weights_alone_to_words(words: str) -> None:
     problem = parse_problem("--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic32ih8oc32oh8kh1").canonical()
     text = f"--target=avx2 --lane=oc --register=ow:4,oc:16 --reduce=kh,kw,ic --pack=src,wei --instruction={words}"

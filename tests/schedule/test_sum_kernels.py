@@ -88,7 +88,7 @@ GROUPS = "g4mb2ic12ih6oc12oh6kh3ph1"
     [
         (LAYER, "--lane=oc --register=oc:8,ow:3", 10, "3x2: 6 accumulators + 2 weights + 1 source + 1 temporary"),
         (LAYER, "--lane=oc --register=oc:4,ow:3,oh:2", 9, "6x1: 6 accumulators + 1 weights + 1 source + 1 temporary"),
-        (LAYER, "--lane=oc --register=oc:8 --terms=ic:4", 12,
+        (LAYER, "--lane=oc --register=oc:8 --k_step=ic:4", 12,
          "1x2: 2 accumulators + 8 weights + 1 source + 1 temporary"),
         (LAYER, "--lane=ic --register=oc:3,ow:2", 11, "2x3: 6 accumulators + 3 weights + 1 source + 1 temporary"),
         (GROUPS, "--fuse=g+oc --lane=g_oc --register=g_oc:6,ow:3", 10,

@@ -57,7 +57,7 @@ def test_a_sum_that_a_further_instruction_adds_takes_a_register(tile: int, isa: 
     """vpmaddwd leaves its sums in a register of their own, vpdpwssd adds them."""
     problem, target = parse_problem("--dt=s8:s8:s32 mb1ic8iw28oc32kw3pw1"), TARGETS[isa]
     row = next(row for row in target.instructions if row.types == ("s8", "s8", "s32"))
-    words = f"--target={isa} --lane=oc --register=ow:{tile},oc:8 --terms=ic:2 --instruction={row.name}"
+    words = f"--target={isa} --lane=oc --register=ow:{tile},oc:8 --k_step=ic:2 --instruction={row.name}"
     with interning():
         if fits:
             assert plan(problem, Config.parse(words), target).main.registers.needed <= 16
@@ -119,7 +119,7 @@ def test_what_is_flipped_by_default(dt: str, isa: str) -> None:
 @pytest.mark.parametrize("dt", ["u8:u8:s32", "s8:s8:s32", "s8:u8:s32"])
 def test_fragments_take_bytes_of_any_signs(dt: str) -> None:
     config = default_config(parse_problem(f"--dt={dt} {LAYER.replace('ic8', 'ic64')}"), TARGETS["avx512_amx"])
-    assert config.flip == () and dict(config.tiles_at("terms")) == {"ic": 64}
+    assert config.flip == () and dict(config.tiles_at("k_step")) == {"ic": 64}
 
 
 @pytest.mark.parametrize("name", SUMMED)
@@ -138,12 +138,12 @@ def test_unit_where_zero_points_are_taken_off_the_sums(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("--lane=oc --terms=ic:4", ""),
-        ("--lane=oc --terms=kh:4", ""),
-        ("--lane=oc", "it adds up 4 products; legal is --terms=ic:4"),
-        ("--lane=oc --terms=ic:2", "it adds up 4 products; legal is --terms=ic:4"),
-        ("--lane=ic --terms=kh:4", "its lanes are channels; legal is --lane=oc"),
-        ("--lane=oh --terms=ic:4", "its lanes are channels; legal is --lane=oc"),
+        ("--lane=oc --k_step=ic:4", ""),
+        ("--lane=oc --k_step=kh:4", ""),
+        ("--lane=oc", "it adds up 4 products; legal is --k_step=ic:4"),
+        ("--lane=oc --k_step=ic:2", "it adds up 4 products; legal is --k_step=ic:4"),
+        ("--lane=ic --k_step=kh:4", "its lanes are channels; legal is --lane=oc"),
+        ("--lane=oh --k_step=ic:4", "its lanes are channels; legal is --lane=oc"),
     ],
 )
 def test_a_config_names_the_instruction(words: str, error: str) -> None:
@@ -169,20 +169,20 @@ PIXELS = "its rows are pixels along ow: legal is a register tile of that loop al
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --terms=ic:32", ""),
-        ("--lane=oc --fuse=oh+ow --register=oh_ow:6,oc:16 --realise=pad_copy --terms=ic:32", ""),
-        ("--lane=oc --register=oh:6,oc:16 --realise=pad_copy --terms=ic:32", PIXELS),
-        ("--lane=oc --register=oh:2,ow:6,oc:16 --realise=pad_copy --terms=ic:32", PIXELS),
-        ("--lane=oc --fuse=mb+oh --register=mb_oh:6,oc:16 --realise=pad_copy --terms=ic:32", PIXELS),
-        ("--lane=oc --register=oc:16 --realise=pad_copy --terms=ic:32", PIXELS),
-        ("--lane=ow --register=oc:16 --realise=pad_copy --terms=ic:32", "its lanes are channels; legal is --lane=oc"),
-        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --terms=ic:16",
-         "it adds up 32 products; legal is --terms=ic:32"),
-        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --terms=kh:32",
-         "it adds up 32 products; legal is --terms=ic:32"),
-        ("--lane=oc --register=ow:6,oc:16 --terms=ic:32",
+        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --k_step=ic:32", ""),
+        ("--lane=oc --fuse=oh+ow --register=oh_ow:6,oc:16 --realise=pad_copy --k_step=ic:32", ""),
+        ("--lane=oc --register=oh:6,oc:16 --realise=pad_copy --k_step=ic:32", PIXELS),
+        ("--lane=oc --register=oh:2,ow:6,oc:16 --realise=pad_copy --k_step=ic:32", PIXELS),
+        ("--lane=oc --fuse=mb+oh --register=mb_oh:6,oc:16 --realise=pad_copy --k_step=ic:32", PIXELS),
+        ("--lane=oc --register=oc:16 --realise=pad_copy --k_step=ic:32", PIXELS),
+        ("--lane=ow --register=oc:16 --realise=pad_copy --k_step=ic:32", "its lanes are channels; legal is --lane=oc"),
+        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --k_step=ic:16",
+         "it adds up 32 products; legal is --k_step=ic:32"),
+        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --k_step=kh:32",
+         "it adds up 32 products; legal is --k_step=ic:32"),
+        ("--lane=oc --register=ow:6,oc:16 --k_step=ic:32",
          "src lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"),
-        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --terms=ic:32 --pack=",
+        ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --k_step=ic:32 --pack=",
          "its terms lie side by side in packed wei; legal is --pack=wei"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ from convsmith.schedule.plan import plan
 AMX = next(t for t in LEVELS if t.name == "avx512_amx")
 CONFIG = (
     "--target=avx512_amx --lane=oc --fuse=kw+ic --register=ow:8,oc:16 --order=mb,oh,ow,oc --reduce=kh,kw_ic "
-    "--instruction=tdpbusd_8 --terms=kw_ic:32 --realise=window_copy"
+    "--instruction=tdpbusd_8 --k_step=kw_ic:32 --realise=window_copy"
 )
 LAYER = "ic3ih16oc16oh8kh7sh2ph3"
 

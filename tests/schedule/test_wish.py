@@ -12,7 +12,7 @@ from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.wish import Wish, read_decisions
 
 ONE = Config("avx2", "oc", register=(("ow", 3), ("oc", 16)), order=("mb", "oh", "ow", "oc"))
-TWO = ONE.changed(then=ONE.changed(realise="mask"))
+TWO = ONE.changed(consumer=ONE.changed(realise="mask"))
 
 
 def wish(text: str) -> Wish:
@@ -51,7 +51,7 @@ def test_any_other_text_is_a_wish_that_prints(text: str, target: str, threads: i
     (" / ", "syntax", "gives no field a value"),
     ("--realize=mask", "syntax", "'--realize=mask' is not one of --target="),
     ("--register=ow", "syntax", "does not read as register; for example --register="),
-    ("--threads=2 / --threads=3", "then", "all statements have one --threads"),
+    ("--threads=2 / --threads=3", "consumer", "all statements have one --threads"),
     ("--target=avx2 --lane=oc / --lane=oc", "syntax", "--target= is missing"),
     *((f"--{name}=guess", name, f"--{name}=guess is unknown; legal are {', '.join(row.legal)}")
       for name, row in CONFIG_ROWS.items() if row.legal),
@@ -81,11 +81,11 @@ def test_values_replace_those_of_every_statement_or_of_each() -> None:
 
 
 def test_a_statement_is_fused_with_the_one_behind_it() -> None:
-    joined = wish("--at=oh --halo=recompute")
+    joined = wish("--compute_at=oh --halo=recompute")
     assert joined.is_of_joints and not wish("--realise=mask").is_of_joints
     changed = joined.applied(TWO)
-    assert (changed.at, changed.halo) == ("oh", "recompute")
-    assert changed.then is not None and (changed.then.at, changed.then.halo) == ("", "keep")
+    assert (changed.compute_at, changed.halo) == ("oh", "recompute")
+    assert changed.consumer is not None and (changed.consumer.compute_at, changed.consumer.halo) == ("", "keep")
 
 
 def test_as_many_statements_as_the_kernel_has() -> None:

@@ -66,7 +66,7 @@ def test_every_rewrite_keeps_the_numbers(name: str, halo: str) -> None:
     assert isinstance(chain, Chain) and stages is not None
     with interning():
         config = config_of(stages, StageConfigs(TARGET), 2, [True] * (len(stages) - 1))
-    text = str(config) if halo == "keep" else str(config).replace(" --at=", " --halo=recompute --at=")
+    text = str(config) if halo == "keep" else str(config).replace(" --compute_at=", " --halo=recompute --compute_at=")
     check_every_step(chain, Config.parse(text))
 
 

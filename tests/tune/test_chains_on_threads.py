@@ -34,7 +34,7 @@ def test_threads_fuse_stages_whose_meeting_costs_more() -> None:
     assert [joint.fused for joint in chosen(SMALL, 1)] == [False, False]
     assert [joint.fused for joint in chosen(SMALL, 2)] == [True, True]
     assert [joint.fused for joint in chosen(SMALL, 2, meeting=0, between_cores=1e9)] == [False, False]
-    assert str(chain_config(parse_problem(SMALL).canonical(), LEVEL, 2)).count("--at=") == 2
+    assert str(chain_config(parse_problem(SMALL).canonical(), LEVEL, 2)).count("--compute_at=") == 2
 
 
 def test_the_reason_names_what_threads_save() -> None:
@@ -81,7 +81,7 @@ def test_threads_share_channels_where_weights_are_large() -> None:
 def test_the_largest_part_counts_whole_tiles() -> None:
     problem = parse_problem("--stag=axb --dtag=axb g16mb1ic16ih55oc16kh3ph1").canonical()
     config = default_config(problem, LEVEL, 2)
-    assert config.staged("hold")
+    assert config.staged("resident")
     rows = share(55, config.size("oh"), 2)
     assert config.tiles_at("cache") == (("oh", rows),)
     assert division(problem, config, LEVEL).largest == rows / 55

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from convsmith.schedule.config import Config
+from convsmith.schedule.former_words import in_present_words
 from convsmith.tune.database import Database, DatabaseError
 from convsmith.tune.measured import Measured, best_of
 
@@ -121,7 +123,7 @@ def _make_foreign(path: Path) -> None:
 
 
 BAD = {
-    "version": (_set_version, "has version 7 of the tables, and this convsmith reads version 1; move the file away"),
+    "version": (_set_version, "has version 7 of the tables, and this convsmith reads version 2; move the file away"),
     "damaged": (_damage, "is damaged (database disk image is malformed); move it away"),
     "names": (_spoil_names, "is damaged (its schema holds names that are no UTF-8); move it away"),
     "text": (lambda path: path.write_text("no database " * 100), "is damaged (file is not a database); move it away"),
@@ -138,6 +140,32 @@ def test_a_bad_file_is_refused_and_stays_as_it_is(kind: str, tmp_path: Path) -> 
     with pytest.raises(DatabaseError, match=re.escape(f"{path}: {message}")), Database(path) as database:
         database.rows()
     assert path.read_bytes() == before
+
+
+FORMER = (
+    "--target=avx2 --lane=oc --terms=ic:4 --ends=kw:6,kw:7 --near=src+oh --hold=wei --drain=yes --at=oh "
+    "/ --target=avx2 --lane=oc --terms=ic:2"
+)
+PRESENT = (
+    "--target=avx2 --lane=oc --k_step=ic:4 --first_last_tile=kw:6,kw:7 --pack_at=src+oh --resident=wei "
+    "--spill_sums=yes --compute_at=oh / --target=avx2 --lane=oc --k_step=ic:2"
+)
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_configs_of_an_earlier_version_have_present_words(create: bool, tmp_path: Path) -> None:
+    path = tmp_path / "m.db"
+    with Database(path) as database:
+        database.put([replace(ROW, config=FORMER), replace(ROW, config="--target=avx2 --lane=oc")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 1")
+    assert in_present_words(FORMER) == PRESENT == str(Config.parse(PRESENT))
+    for _ in range(2):  # a file that is converted stays as it is
+        with Database(path, create=create) as database:
+            assert {row.config for row in database.rows()} == {PRESENT, "--target=avx2 --lane=oc"}
+            assert [row.config for row in database.rows(config=PRESENT)] == [PRESENT]
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (2 if create else 1,)
 
 
 def test_a_missing_file_is_not_made_by_a_reader(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_long_epilogue_has_a_loop_of_its_own_in_every_layout(
 ) -> None:
     (target,) = (t for t in LEVELS if t.name == isa)
     words = (layout, f"--attr-post-ops={post_ops}" if post_ops else "", LAYER)
-    assert default_config(parse_problem(" ".join(filter(None, words))), target).drain is long
+    assert default_config(parse_problem(" ".join(filter(None, words))), target).spill_sums is long
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -54,7 +54,7 @@ def test_what_a_depthwise_convolution_reads_at_a_time(
     config = default_config(parse_problem(f"--stag={layout} --dtag={layout} {sizes}"), target)
     tile = dict(config.tiles_at("register"))
     assert config.order[-1] == inner and tile["kh"] == tile["kw"] == 3
-    assert held is None or bool(config.staged("hold")) is held
+    assert held is None or bool(config.staged("resident")) is held
     assert pairs is None or (tile["g"] > 16) is pairs
 
 

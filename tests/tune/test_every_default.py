@@ -132,7 +132,7 @@ def refusals_of(kind: str, numbers: range) -> tuple[list[str], Counter[str]]:
             failures.append(f"{kind} {number}: {type(error).__name__}: {str(error)[:300]}\n    {words}")
             continue
         found["transform"] += config.has_transform
-        found["fused"] += "--at=" in str(config)
+        found["fused"] += "--compute_at=" in str(config)
     return failures, found
 
 

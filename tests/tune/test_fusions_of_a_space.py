@@ -79,7 +79,7 @@ def test_steps_along_fused_loops_are_exact(line: str) -> None:
 def chain_space(line: str) -> tuple[StagesSpace, Config]:
     """Return the space of several stages, and a seed that fuses all of them."""
     of = StagesSpace(parse_problem(line).canonical(), target(), 1)
-    return of, next(c for c in of.seeds if str(c).count("--at=") == len(c.stages) - 1)
+    return of, next(c for c in of.seeds if str(c).count("--compute_at=") == len(c.stages) - 1)
 
 
 @pytest.mark.parametrize("line, dimensions", [
@@ -98,13 +98,13 @@ def test_the_space_of_two_convolutions_contains_the_blocked_chain() -> None:
     """Steps along rows, channels and the halo lead to tiles of both stages that pack what they read."""
     line = "--stag=axb mb1ic8ih10oc32oh8kh3ph0 -> --dtag=axb mb1ic32ih8oc64oh8kh1"
     of = StagesSpace(parse_problem(line).canonical(), target("avx2"), 1)
-    fused = next(c for c in of.seeds if "--at=" in str(c))
-    rows = next(c for c in of.neighbours(fused, "rows") if "--at=oh:4" in str(c))
+    fused = next(c for c in of.seeds if "--compute_at=" in str(c))
+    rows = next(c for c in of.neighbours(fused, "rows") if "--compute_at=oh:4" in str(c))
     found = [next(of.neighbours(c, "halo")) for c in of.neighbours(rows, "channels")]
     for config in found:
         assert verify_kernel(cs.compile(line, config=str(config), threads=1, target="avx2")).detail == "exact", config
-    one = r"--cache=oh:4,oc:16 --pack= --near=src\+oh:4,wei\+oc:16 --at=oh:4 --halo=recompute"
-    two = r"--cache=oc:24,oh:4 --pack= --near=wei\+oc:24"
+    one = r"--cache=oh:4,oc:16 --pack= --pack_at=src\+oh:4,wei\+oc:16 --compute_at=oh:4 --halo=recompute"
+    two = r"--cache=oc:24,oh:4 --pack= --pack_at=wei\+oc:24"
     assert re.search(f"{one} / .* {two}$", str(found[-1]))
 
 
@@ -112,10 +112,10 @@ def test_tiles_of_channels_stand_around_register_tiles_of_several_rows() -> None
     """Rows of a cache tile are whole register tiles, as no config is legal otherwise."""
     line = "--stag=axb mb1ic8ih10oc32oh8kh3ph0 -> --dtag=axb mb1ic32ih8oc64oh8kh1"
     of = StagesSpace(parse_problem(line).canonical(), target("avx2"), 1)
-    fused = next(c for c in of.seeds if "--at=" in str(c))
+    fused = next(c for c in of.seeds if "--compute_at=" in str(c))
     tiled = next(c for c in of.neighbours(fused, "tile") if c.stages[0].size("oh") == 3)
     *_, config = of.neighbours(tiled, "channels")
-    assert "--near=src+oh:3,wei+oc:" in str(config) and not of.refusal(config)
+    assert "--pack_at=src+oh:3,wei+oc:" in str(config) and not of.refusal(config)
     assert verify_kernel(cs.compile(line, config=str(config), threads=1, target="avx2")).detail == "exact"
 
 
@@ -138,18 +138,18 @@ def test_steps_that_several_stages_cannot_take_are_refused_and_counted() -> None
     of, fused = chain_space(CHAIN)
     steps = [c for dimension in ("pack", "realise") for c in of.neighbours(fused, dimension)]
     illegal = [c for c in steps if any("src" in s.staged("pack") or s.realise == "pad_copy" for s in c.stages[1:])]
-    assert illegal and {of.refusal(c) for c in illegal} == {"then"}
-    assert of.refused["then"] >= len(illegal)
+    assert illegal and {of.refusal(c) for c in illegal} == {"consumer"}
+    assert of.refused["consumer"] >= len(illegal)
 
 
 def test_a_joint_keeps_the_steps_of_other_stages() -> None:
     of = StagesSpace(parse_problem(CHAIN).canonical(), target(), 1)
-    alone = next(c for c in of.seeds if "--at=" not in str(c))
+    alone = next(c for c in of.seeds if "--compute_at=" not in str(c))
     changed = next(c for c in of.neighbours(alone, "code") if c.stages[0] != alone.stages[0])
     first, second = of.neighbours(changed, "joint")
-    assert [bool(at) for at in (first.at, second.at)] == [True, False]
+    assert [bool(at) for at in (first.compute_at, second.compute_at)] == [True, False]
     assert second.stages[0] == changed.stages[0] and first.stages[0] != changed.stages[0]
-    assert second.then is not None and second.then.at == "oh"
+    assert second.consumer is not None and second.consumer.compute_at == "oh"
 
 
 @pytest.mark.parametrize("line, step", [(POINTWISE, "--fuse=oh+ow --register"), (CHAIN, "--reduce=ic,kw,kh")])

@@ -219,7 +219,7 @@ def test_the_space_refuses_illegal_configs_by_reason(line: str) -> None:
     with interning():
         space = Space(problem, target(None, problem.types), 2)
         legal = 0
-        for name in ("tile", "order", "cache", "hold", "realise"):
+        for name in ("tile", "order", "cache", "resident", "realise"):
             for config in list(space.neighbours(space.seeds[0], name))[:20]:
                 legal += not space.refusal(config)
                 assert space.refusal(config) or space.cycles(config) > 0

@@ -27,7 +27,7 @@ SPACES = {
     ("sm_80", f"{LAST} --dt=bf16 mb2ic64ih8oc32oh8kh1"): TILES,
     ("sm_70", f"--dir=BWD_W {LAST} mb4ic16ih6oc32oh6kh1"): (*TILES, "vectors", "parts"),
     ("xe_hpc", f"{LAST} --dt=bf16 mb2ic64ih8oc32oh8kh1"): TILES,
-    ("avx512", f"{LAST} mb2ic16ih6oc40oh6kh1"): ("tile", "order", "cache", "pack", "code", "terms", "fuse"),
+    ("avx512", f"{LAST} mb2ic16ih6oc40oh6kh1"): ("tile", "order", "cache", "pack", "code", "k_step", "fuse"),
 }  # fmt: skip
 """Problems by level, with the dimensions along which a config with fused loops has legal steps."""
 COUNT = 4

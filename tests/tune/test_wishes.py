@@ -38,8 +38,8 @@ LINES = {
     "chain": CHAIN,
 }
 ANYWHERE = (
-    "--realise=peel", "--realise=mask", "--winograd=", "--pack=", "--drain=yes", "--pieces=3", "--outline=no",
-    "--register=", "--order=", "--reduce=", "--terms=", "--fuse=", "--split=", "--instruction=",
+    "--realise=peel", "--realise=mask", "--winograd=", "--pack=", "--spill_sums=yes", "--pieces=3", "--outline=no",
+    "--register=", "--order=", "--reduce=", "--k_step=", "--fuse=", "--split=", "--instruction=",
 )  # fmt: skip
 """Wishes that some config of every problem grants."""
 FORWARD = (
@@ -138,7 +138,7 @@ def test_a_chain_has_the_values_in_its_stages() -> None:
     assert [c.realise for c in granted(problem, "--realise=indirection / --realise=mask", target).stages] == [
         "indirection", "mask",
     ]  # fmt: skip
-    assert granted(problem, "--at=oh", target).at == "oh"
+    assert granted(problem, "--compute_at=oh", target).compute_at == "oh"
     with pytest.raises(ConfigError, match="3 statements, the kernel has 2"):
         granted(problem, "--lane=ow / --lane=ow / --lane=ow", target)
 
