@@ -123,7 +123,7 @@ def test_channels_have_steps_from_any_config() -> None:
     """A step that contradicts what earlier steps have led to is refused and counted, and ends no search."""
     of = StagesSpace(parse_problem("--stag=axb mb2ic8ih8oc32oh8kh3ph1 -> --dtag=axb mb2ic32ih8oc40oh4kh3ph1sh2"),
                      target("avx2"), 2)  # fmt: skip
-    rng, fused = random.Random(5), next(c for c in of.seeds if "--at=" in str(c))
+    rng, fused = random.Random(5), next(c for c in of.seeds if "--compute_at=" in str(c))
     for _ in range(25):
         config = fused
         for _ in range(4):
