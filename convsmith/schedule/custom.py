@@ -52,7 +52,7 @@ from convsmith.passes.sum_in_place import sum_in_place
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config_rows import CONFIG_ROWS
-from convsmith.schedule.engine_copies import engine_copy, require_types, with_needed
+from convsmith.schedule.engine_copies import engine_copy, require_types
 from convsmith.schedule.group_lower import multiply_fragments
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.pointers import indirect_step
@@ -435,11 +435,15 @@ class KernelSchedule(Schedule):
                 raise UsageError(f"bring: {shown(array)}; legal are {choices(array, tuple(views))}", code="bad-array")
         with self._step("bring", loop, *(x for own in operands.values() for x in own)):
             around = self._around(loop)
-            made = [engine_copy(st, views[array], around, own, engine) for array, own in operands.items()]
+            made = []
+            for array, own in operands.items():
+                found = engine_copy(st, views[array], around, own, engine)
+                if isinstance(found, ConfigError):
+                    raise ConfigError(found.code, f"bring: {found.message}, so that no tensor map brings it")
+                made.append(found)
             copies = super().stage_tiles(loop, [(array, tuple(own)) for array, own in operands.items()])
             self.run(speculate)
-            mapped = zip(made, operands.values(), copies)
-            super().tensor_copies([(copy, with_needed(st, x, around, own, copy)) for x, own, copy in mapped])
+            super().tensor_copies([(copy, x.into(copy)) for x, copy in zip(made, copies)])
         return copies
 
     def _around(self, loop: Loop) -> list[Loop]:

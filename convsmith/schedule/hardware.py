@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.index import Var
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
 from convsmith.ir.types import dtype
@@ -23,9 +23,9 @@ from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import reorder
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
-from convsmith.passes.tensor_copies import MappedCopy
 from convsmith.schedule.buffers import group_buffers
 from convsmith.schedule.config import Config
+from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.group_lower import finish_group, flatten_threads, multiply_fragments
@@ -34,8 +34,7 @@ from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
 from convsmith.schedule.nest import GRID_DIMS, Nest
 from convsmith.schedule.product_shape import ProductShape
-from convsmith.schedule.schedule import Copy, Schedule
-from convsmith.schedule.tensor_views import TileLoop, mapped_copy
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.parts import PART
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import Statement, View
@@ -133,7 +132,7 @@ class TiledLoops(NamedTuple):
 
     Loops of the ``grid`` step over tiles of the result, outermost first, loops of ``stepping`` over steps of the
     reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose own
-    loops are ``inner``. ``starts`` is the iteration of each loop at which a tile and a step begin.
+    loops are ``inner``.
     """
 
     grid: tuple[Loop, ...]
@@ -142,21 +141,6 @@ class TiledLoops(NamedTuple):
     fragments: Loop
     steps: Loop
     inner: tuple[Loop, Loop, Loop]
-    starts: dict[str, Index]
-
-
-class EngineCopy(NamedTuple):
-    """The copy of an operand by a copy engine: the tensor map, and the loops over the dims of the copy; ``outer`` steps
-    over instructions, ``element`` within an instruction.
-
-    They run along ``of``, which has elements up to its last iteration.
-    """
-
-    mapped: MappedCopy
-    loops: tuple[Loop, ...]
-    outer: Loop
-    element: Loop
-    of: str
 
 
 class HardwareNest:
@@ -184,7 +168,6 @@ class HardwareNest:
         bring_together(s, st, self.config)
         fuse_pairs(s, self.config)
         over = {n: self.loops.whole(n, "thread" if k == "k" else "grid") for n, k in self.loops.kinds.items()}
-        starts = {n: as_index(Var(n)) for n in over}
         inside: list[tuple[Loop, Loop]] = []
         sizes = (
             (self.rows, height, "wi", "group"), (self.columns, width, "fi", "warp"),
@@ -193,46 +176,21 @@ class HardwareNest:
         for n, size, parts, level in sizes:
             whole = s.extend(over[n], self.config.group_size(n))
             over[n], tile = s.tile(whole, self.config.group_size(n), "gb", (whole.level, level))
-            starts[n] = Var(over[n].name) * self.config.group_size(n)
             inside.append(s.tile(tile, size, parts, (level, "instruction")))
         (warps, row), (fragments, column), (steps, term) = inside
         stepping = (*(over[n] for n in self.outer_terms), over[self.terms])
-        return TiledLoops(
-            tuple(over[n] for n in self.grid), stepping, warps, fragments, steps, (row, column, term), starts
-        )
+        grid = tuple(over[n] for n in self.grid)
+        return TiledLoops(grid, stepping, warps, fragments, steps, (row, column, term))
 
     def copy(self, view: View, tiled: TiledLoops) -> EngineCopy | ConfigError:
-        """Return the copy of an operand, or the error where no tensor map brings it."""
-        number = 1 if view is self.st.a else 2
-        of, outer = (self.rows, tiled.warps) if number == 1 else (self.columns, tiled.fragments)
-        turned = is_mn_major(self.row, number)
-        inner = self.loops.dims[of if turned else self.terms][-1]
-        made = mapped_copy(self.st, view, self._tiles(tiled), inner, self.engine)
+        """Return the copy of an operand, or the error if no tensor map brings it."""
+        number, outer = (1, tiled.warps) if view is self.st.a else (2, tiled.fragments)
+        element, inside = tiled.inner[number - 1], (tiled.steps, tiled.inner[2])
+        loops = (outer, *inside, element) if is_mn_major(self.row, number) else (outer, element, *inside)
+        made = engine_copy(self.st, view, (*tiled.grid, *tiled.stepping), loops, self.engine)
         if isinstance(made, ConfigError):
             return ConfigError(made.code, f"--realise=hardware: {made.message}; legal is another --realise=")
-        if not turned and len(made.pieces) > 1:
-            row = made.map.box[0]
-            return ConfigError(
-                "tensor-map", f"--realise=hardware: a step of {len(made.pieces) * row} terms; legal is at most {row}, "
-                f"which a row of the copy of {view.name} has",
-            )  # fmt: skip
-        if turned and made.map.box[0] != self.row.result.shape[number - 1]:
-            return ConfigError(
-                "instruction", f"--instruction={self.row.name}: {view.name} lies in rows along {inner}, of which a "
-                f"copy brings {made.map.box[0]}; legal is an instruction of as many",
-            )  # fmt: skip
-        element, inside = tiled.inner[number - 1], (tiled.steps, tiled.inner[2])
-        loops = (outer, *inside, element) if turned else (outer, element, *inside)
-        return EngineCopy(made, loops, outer, element, of)
-
-    def _tiles(self, tiled: TiledLoops) -> list[TileLoop]:
-        """Return the tiles of all loops."""
-        sizes = {d.name: d.size for d in self.st.dims}
-        of_group = {n: self.config.group_size(n) for n in (self.rows, self.columns, self.terms)}
-        return [
-            TileLoop(tuple((d, sizes[d]) for d in self.loops.dims[n]), start, of_group.get(n, 1))
-            for n, start in tiled.starts.items()
-        ]
+        return made
 
     def of_groups(self, tiled: TiledLoops) -> Nest:
         """Return the nest by role, for limits and reports: the warps that multiply, and the warp that copies."""
@@ -262,7 +220,7 @@ def order_hardware(s: Schedule, made: HardwareTile) -> None:
     s.run(simplify)
     copies = s.stage_tiles(tiled.stepping[-1], [(v.array, x.loops) for v, x in zip(nest.st.factors, made.copies)])
     s.run(speculate)
-    s.tensor_copies([(copy, _needed(nest, tiled, x, copy)) for copy, x in zip(copies, made.copies)])
+    s.tensor_copies([(copy, x.into(copy)) for copy, x in zip(copies, made.copies)])
     step = s.fuse(tiled.stepping, "s")
     around: Loop | str = ""
     if made.residing:
@@ -271,13 +229,6 @@ def order_hardware(s: Schedule, made: HardwareTile) -> None:
     elif len(tiled.grid) > GRID_DIMS:
         s.fuse(tiled.grid[GRID_DIMS - 1 :], "x")
     s.run(pipeline_copies, step, nest.config.buffers, around)
-
-
-def _needed(nest: HardwareNest, tiled: TiledLoops, x: EngineCopy, copy: Copy) -> MappedCopy:
-    """Return the copy of a copy engine, restricted to the places of ``copy`` that a product reads."""
-    own = dict(zip(x.loops, copy.loops))
-    place = Var(own[x.outer].name) * x.element.extent + Var(own[x.element].name)
-    return x.mapped._replace(needed=tiled.starts[x.of] + place < nest.loops.extents[x.of])
 
 
 def _residing(machine: Machine, groups: Nest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:

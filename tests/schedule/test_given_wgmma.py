@@ -65,9 +65,10 @@ def test_weights_that_meet_the_zeros_of_a_copy_are_finite() -> None:
     ("line", "sizes", "text"),
     [
         (LINE, dict(rows=96),
-         "the loops of src along mb_oh_ow are mb_oh_ow.w of 2 x mb_oh_ow.i of 64, and loops around them step by 96"),
-        (LINE, dict(columns=32), "loops of wei along oc are oc.f of 1 x oc.i of 64, and loops around them step by 32"),
-        (LINE.replace("ic64", "ic256"), dict(terms=128), "has 128 iterations of ic (ic.i), and a row of its copy has"),
+         "src has along mb_oh_ow the loops mb_oh_ow.w of 2 x mb_oh_ow.i of 64, and loops around them step by 96"),
+        (LINE, dict(columns=32), "wei has along oc the loops oc.f of 1 x oc.i of 64, and loops around them step by 32"),
+        (LINE.replace("ic64", "ic256"), dict(terms=128),
+         "src lies in rows along ic, of which a copy brings 64, and its last loops have 128"),
         (LINE.replace("ic64", "ic60"), {}, "bring: src has rows 120 bytes apart, no multiple of 16"),
         ("--dt=u8:s8:s32 mb1ic64ih8oc64oh8kh1ph0", {}, "wgmma_m64n64k16_bf16 multiplies bf16:bf16:f32; legal is an"),
         (LINE, dict(slots=0), "pipeline: loop kh_kw_ic.g (of 9) by 0"),

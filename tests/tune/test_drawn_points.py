@@ -170,7 +170,7 @@ LISTED = (
      "--lane=oc --register=oc:16 --stream=wei", "--stream=wei: legal are"),
     ("sm_90a", "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb2ic128ih9oc64oh9kh3ph1",
      "--lane=oc --fuse=mb+oh,mb_oh+ow --register=mb_oh_ow:64,oc:32 --reduce=kh,kw,ic --pack= --realise=hardware "
-     "--instruction=wgmma_m64n32k16_bf16 --group=mb_oh_ow:64,oc:32,ic:128 --shared=src,wei", "legal is at most 64"),
+     "--instruction=wgmma_m64n32k16_bf16 --group=mb_oh_ow:64,oc:32,ic:128 --shared=src,wei", "of which a copy brings"),
     ("sm_90a", "--dir=BWD_W --stag=axb --wtag=axb --dtag=axb --dt=bf16 mb4ic64ih8oc64oh8kh3ph1",
      "--lane=oc --fuse=mb+oh,mb_oh+ow --register=ic:64,oc:32 --reduce=mb_oh_ow --pack= --realise=hardware --split=mb:4 "
      "--instruction=wgmma_m64n32k16_bf16_mn_mn --group=ic:64,oc:32,mb_oh_ow:128 --shared=src,diff_dst",
