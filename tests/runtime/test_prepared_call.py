@@ -12,6 +12,7 @@ import pytest
 from convsmith.codegen.artifact import Argument, Entry
 from convsmith.diag.errors import InternalError
 from convsmith.runtime.arrays import ALIGNMENT
+from convsmith.runtime.host_block import HostBlock, HostMemory
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall, places_of
 
 
@@ -78,24 +79,30 @@ def test_a_call_within_a_call_has_words_and_memory_of_its_own(fresh: bool) -> No
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_an_interrupted_call_drops_its_frame(waits: bool) -> None:
-    """Workers may still read its block, and write to the memory that it keeps."""
-    blocks: list[int] = []
+def test_an_interrupted_call_drops_its_frame(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers may still read its block, and write to the memory that it keeps: the next call has another block."""
+    made: list[HostBlock] = []
     kept: list[Any] = []
+    block = LoadedEntry.block
+
+    def counted(entry: LoadedEntry, memory: HostMemory) -> HostBlock:
+        made.append(block(entry, memory))
+        return made[-1]
 
     def work(words: Any, keep: object) -> None:
-        blocks.append(ctypes.addressof(words))
-        kept.append(keep)
-        if len(blocks) == 1:
+        kept.append((ctypes.addressof(words), keep))
+        if len(kept) == 1:
             raise KeyboardInterrupt
 
+    monkeypatch.setattr(LoadedEntry, "block", counted)
     call, memory = prepared(Function(ENTRY, work, waits)), object()
     with pytest.raises(KeyboardInterrupt):
         call.run((1, 2, 3), memory)
-    assert not waits or memory in kept[0]
+    assert not waits or memory in kept[0][1]
     for _ in range(2):
         call.run((1, 2, 3), None)
-    assert blocks[0] != blocks[1] == blocks[2]
+    first, second = made
+    assert [address for address, _ in kept] == [first.address, second.address, second.address]
 
 
 def test_an_argument_without_memory_is_a_fault() -> None:
