@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -168,8 +169,9 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
         pieces = max(DEFAULTS["pieces"], model.cut_apart() if lane == model.k else 0)
         tiles = list(model.tiles(loops, lane))
         if target.vectors.scalable:
-            least = target.costs.scalable_units
-            tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled, least)] or tiles
+            units = target.costs.scalable_units
+            tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled, units)] or tiles
+        least = inf
         for tile in tiles:
             *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
             tiled = [n for n in outer if n in tile] or model.taps_of_lines(lane, outer)
@@ -198,14 +200,16 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
             wide = lane == model.batch and tile[lane] > model.lanes and model.st.constant
             others = (
                 model.nearby(loops, config), model.with_converted(loops, config),
-                model.with_near_channels(loops, config),
+                model.with_near_channels(loops, config, least),
             )  # fmt: skip
             for c in (config if not wide or model.evicts(loops, tile) else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
                     c = c if c.staged_at("pack_at") else model.complete(loops, c)
                     if (stream := model.streamed(loops, c)) != c.staged("stream"):
                         c = c.changed(stream=stream)
-                    choice = Choice(model.cycles(loops, c), model.emitted(loops, c), c)
+                    cycles = model.cycles(loops, c, most=least)
+                    least = min(least, cycles * MIN_TRAFFIC_GAIN)
+                    choice = Choice(cycles, model.emitted(loops, c), c)
                     # A copy of an operand is made at a loop, whose place an order would change.
                     yield _ModelledChoice(choice, None if c.staged_at("pack_at") else (model, loops))
 

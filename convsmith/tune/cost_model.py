@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import takewhile
-from math import gcd, prod
+from math import gcd, inf, prod
 
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
@@ -113,11 +113,36 @@ class CostModel(SharedFacts):
         within = prod(self.sizes.get(n, 1) for n in config.reduce[config.reduce.index(self.k) :]) / self.sizes[self.k]
         return lines * l1.line / (self.lanes * self.bytes) / within
 
-    def cycles(self, loops: Loops, config: Config, terms: Terms | None = None, near: bool = False) -> float:
+    def cycles(
+        self, loops: Loops, config: Config, terms: Terms | None = None, near: bool = False, most: float = inf
+    ) -> float:  # fmt: skip
         """Return the cycles of the whole problem on one thread; an empty ``terms`` gets them by cause.
 
-        Where operands are ``near``, no load waits for a line.
+        Where operands are ``near``, no load waits for a line. Nor are the lines counted for which windows wait, if
+        there are more than ``most`` cycles without them.
         """
+        if near or config.lane != self.batch:
+            return self._cycles(loops, config, terms, near)
+        cycles = self.cycles_of_windows(loops, config) if terms is None else self._cycles(loops, config, terms, near)
+        lines = self.exposed_lines(loops, config) if cycles <= most else 0.0
+        if terms is not None:
+            terms["lines"] = lines
+        return cycles + lines
+
+    @staticmethod
+    def _places(config: Config) -> tuple[object, ...]:
+        """Return what decides beside tiles what windows read, and where."""
+        staged = (config.staged(scope) for scope in ("pack", "hold"))
+        return config.fuse, config.order, config.reduce, config.realise, config.staged_at("near"), *staged
+
+    def cycles_of_windows(self, loops: Loops, config: Config) -> float:
+        """Return the cycles of windows that wait for no line; blocks of channels and prefetches change none of them."""
+        key = (config.lane, config.tiles_at("register"), config.tiles_at("terms"), *self._places(config))
+        if key not in self._windows:
+            self._windows[key] = self._cycles(loops, config, None, near=False)
+        return self._windows[key]
+
+    def _cycles(self, loops: Loops, config: Config, terms: Terms | None, near: bool) -> float:
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.tiles_at("k_step")), self.sizes[self.k])
@@ -162,14 +187,13 @@ class CostModel(SharedFacts):
             read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
             packed += read * target.costs.copy / (self.lanes if loops.kinds[lane] == "m" else 2)
         copied = self.copied(config)
-        exposed = self.exposed_lines(loops, config) if lane == self.batch and not near else 0.0
         configured = target.costs.fragment_configuration if self.unit.rows > 1 else 0.0
         if terms is not None:
             for name in terms:
                 terms[name] *= zeros * around
-            terms |= {"padded copy": copied, "packing": packed, "lines": exposed}
+            terms |= {"padded copy": copied, "packing": packed}
             terms["calls"] += configured
-        return cycles * around + exposed + copied + packed + configured
+        return cycles * around + copied + packed + configured
 
     def written(self, lane: str, tile: dict[str, int], most: int) -> float:
         """Return the cycles to write a vector of results whose lanes are not adjacent, of ``most`` in a tile."""
@@ -343,13 +367,17 @@ class CostModel(SharedFacts):
         neighbours begins with a line that nothing has fetched ahead, and counts one line more: those of a block of
         channels, or of a tile where the next one does not read its neighbours.
         """
+        key = (config.lane, config.tiles_at("register"), config.tiles_at("cache"), *self._places(config))
+        if key in self._lines:
+            return self._lines[key]
         moved, cost = self.traffic.moved(loops, config), self.target.costs
         jumps = bool(config.staged("resident")) or not self.st.constant
         blocks = dict(config.tiles_at("cache"))
         run = config.size(config.lane) if jumps else blocks.get(config.lane, loops.extents[config.lane])
         near = moved.means[0] * (1 + cost.run * self.target.l1.line / (run * self.bytes))
         far = moved.means[1] if self.footprint() > self.target.l2.bytes else 0.0
-        return (near * cost.exposed_near + far * cost.exposed_far) / self.target.l2.rate
+        self._lines[key] = (near * cost.exposed_near + far * cost.exposed_far) / self.target.l2.rate
+        return self._lines[key]
 
     def emitted(self, loops: Loops, config: Config) -> int:
         """Return the number of multiply-adds of all register tiles, remainders included, and of stores of scattered

@@ -424,12 +424,16 @@ class Model(CostModel):
         images = [n for n in config.order if n == self.images]
         return config.changed(order=(*images, *channels, *names), resident=(self.st.b.name,))
 
-    def with_near_channels(self, loops: Loops, config: Config) -> Config | None:
-        """Return ``config`` with blocks of channels outside of the loops over pixels, if that is clearly faster.
+    def with_near_channels(self, loops: Loops, config: Config, most: float) -> Config | None:
+        """Return ``config`` with blocks of channels outside of the loops over pixels, if that is clearly faster, and if
+        it takes at most ``most`` cycles where no line is waited for.
 
         The rows under a tile of windows are then still in the first-level cache where the next tiles read them.
         """
         if config.lane != self.batch or not self.st.constant or self.src.get(Var(self.batch)) != 1 or self.phases:
+            return None
+        cycles = self.cycles_of_windows(loops, config)
+        if cycles > most or self.exposed_lines(loops, config) <= cycles * (MIN_TRAFFIC_GAIN - 1):
             return None
         row = self.dims[[n for n in loops.of("m") if loops.axes[n]][-1]][-1]
         line = self.target.l1.line // self.bytes
@@ -442,8 +446,8 @@ class Model(CostModel):
         if size >= count:
             return None
         other = config.changed(cache=((config.lane, size),))
-        is_faster = self.cycles(loops, other) * MIN_TRAFFIC_GAIN < self.cycles(loops, config)
-        return other if is_faster else None
+        lines, fewer = self.exposed_lines(loops, config), self.exposed_lines(loops, other)
+        return other if (cycles + fewer) * MIN_TRAFFIC_GAIN < cycles + lines else None
 
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
         """Return the terms that are placed innermost because gathers of adjacent channels share their vectors.

@@ -57,6 +57,10 @@ class SharedFacts:
         self._filled: dict[tuple[str, ...], int] = {}
         self._bordered: dict[str, bool] = {}
         self._most: dict[tuple[tuple[int, int], ...], int] = {}
+        self._evicts: dict[tuple[object, ...], bool] = {}
+        self._windows: dict[tuple[object, ...], float] = {}
+        self._lines: dict[tuple[object, ...], float] = {}
+        """Cycles of windows that wait for no line, and those in which they wait for lines, by config."""
         self._neighbours: dict[tuple[str, ...], str] = {}
         """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
 
@@ -129,6 +133,12 @@ class SharedFacts:
 
         Then no tap finds elements there that another tap has read.
         """
+        known = (*loops.extents, *tile.items())
+        if known not in self._evicts:
+            self._evicts[known] = self._is_evicted(loops, tile)
+        return self._evicts[known]
+
+    def _is_evicted(self, loops: Loops, tile: dict[str, int]) -> bool:
         steps: dict[str, int] = {}
         reach: dict[str, int] = {}
         for name in (*loops.of("m"), *loops.of("k")):

@@ -44,6 +44,15 @@ class TouchedArray:
         strides = view.layout.strides if plain else (0,) * len(view.coords)
         axes = (_Axis(*axis) for axis in zip(view.layout.shape, strides, map(_steps, view.coords)))
         self.axes = sorted((axis for axis in axes if axis.steps), key=lambda axis: axis.stride)
+        self.dims = tuple(dict.fromkeys(n for axis in self.axes for n, _ in axis.steps))
+        self._parts: dict[tuple[int, ...], tuple[list[float], list[float], float]] = {}
+
+    def part(self, extents: dict[str, int]) -> tuple[list[float], list[float], float]:
+        """Return the bytes that a part of the nest touches, their room, and the pages: each is worked out once."""
+        key = tuple([extents.get(n, 1) for n in self.dims])
+        if key not in self._parts:
+            self._parts[key] = (*self.touched(extents), self.pages(extents))
+        return self._parts[key]
 
     def pages(self, extents: dict[str, int]) -> float:
         """Return the pages that a part of the nest touches, in which each dim has these ``extents``."""
@@ -200,10 +209,10 @@ class _NestPart(NamedTuple):
     @staticmethod
     def once(extents: dict[str, int], operands: list[TouchedArray]) -> _NestPart:
         """Return the part with these ``extents`` where each element moves once."""
-        touched = [x.touched(extents) for x in operands]
-        rooms = [list(each) for each in zip(*(rooms for _, rooms in touched))]
-        moved = [list(each) for each in zip(*(moved for moved, _ in touched))]
-        pages = [x.pages(extents) for x in operands]
+        parts = [x.part(extents) for x in operands]
+        rooms = [list(each) for each in zip(*(rooms for _, rooms, _ in parts))]
+        moved = [list(each) for each in zip(*(moved for moved, _, _ in parts))]
+        pages = [pages for _, _, pages in parts]
         return _NestPart(extents, [*rooms, pages], [*moved * 2, pages])
 
 
