@@ -302,7 +302,7 @@ class CostModel(SharedFacts):
             finish += self.sums(held) if along_k else held * self.written(lane, tile, m)
             finish += held * cost.page_turn * turns
             if lane == self.batch:
-                live = live_vectors(loops, tile, v, self.src, bool(config.staged("hold")))
+                live = live_vectors(loops, tile, v, self.src, bool(config.staged("resident")))
                 finish += cost.spill * cost.multiply_add * max(0, live - target.registers)
             cycles += count * (steps * step + finish + turn)
             if terms is not None:

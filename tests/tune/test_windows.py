@@ -59,7 +59,7 @@ def test_what_is_read_is_counted_once(
 def test_blocks_of_channels_keep_the_rows_of_a_window_near(size: str, is_blocked: bool) -> None:
     """Three rows of 14 pixels and 576 channels exceed the first-level cache; of 32 channels, it holds all."""
     config = default_config(parse_problem(f"--stag=axb --dtag=axb {size}kh3ph1"), AVX2)
-    assert bool(config.tiles_at("cache")) is is_blocked and not config.staged("hold")
+    assert bool(config.tiles_at("cache")) is is_blocked and not config.staged("resident")
     if is_blocked:
         ((loop, channels),) = config.tiles_at("cache")
         assert loop == "g" and channels * 4 % AVX2.l1.line == 0 and 3 * 14 * channels * 4 <= AVX2.l1.bytes
