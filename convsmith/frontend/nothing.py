@@ -1,6 +1,6 @@
 """Kernels of problems with an empty tensor: no product is computed, and bias and post-ops apply to zero.
 
-They are kernels like others, behind whose entries stands the numpy reference in place of object code.
+They are ordinary kernels whose entries run the numpy reference instead of object code.
 """
 
 from __future__ import annotations

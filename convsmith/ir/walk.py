@@ -138,7 +138,7 @@ def walk(n: AnyNode) -> Iterator[AnyNode]:
 
 
 def loads_of(v: Value) -> Iterator[Load]:
-    """Yield the loads in ``v``, in order of evaluation; those of a shared composite value come once."""
+    """Yield the loads in ``v``, in order of evaluation; the loads of a shared composite value are yielded once."""
     if type(v) is Load:
         yield v
         return

@@ -99,7 +99,7 @@ def kernel_page(kernel: Explained, text: str, verdict: str) -> str:
 
 
 def _registers(main: KernelPlan) -> list[RegisterGroup]:
-    """Return the registers of the tile by use, and the free registers; none where an assembler allocates them."""
+    """Return the registers of the tile by use, and the free registers; empty if an assembler allocates them."""
     registers = main.registers
     if registers is None:
         return []

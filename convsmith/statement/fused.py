@@ -156,7 +156,9 @@ class FusedStatements:
         return Kernel(self.renamed(n).name, tuple(params.values()), body, before=(first, *before))
 
     def _in_params(self, n: int, st: Statement, kernel: Kernel, params: dict[str, Buffer]) -> Stmt:
-        """Return the body of a ``kernel`` of stage ``n`` as that of all stages names it; add to ``params``."""
+        """Return the body of a ``kernel`` of stage ``n`` with the names that loops and arrays have in the kernel of all
+        stages; add its parameters to ``params``.
+        """
         known = {t.name: t.layout for t in self.stages.whole.tensors}
         moved: dict[Buffer, Buffer] = {}
         for b in kernel.params:
@@ -189,7 +191,7 @@ class FusedStatements:
 
 
 class _Renamed(Substitute):
-    """Renames loops and the accumulator too."""
+    """Renames loops, buffers and the accumulator."""
 
     def __init__(self, variables: Mapping[Var, Index], buffers: Mapping[Buffer, Buffer], suffix: str) -> None:
         super().__init__(variables, buffers)

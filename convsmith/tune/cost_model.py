@@ -1,6 +1,6 @@
 """The cost of a config: the cycles of a problem on one thread, by cause.
 
-Arithmetic, loads and latency run side by side; what moves between memories, packing and copies add to them.
+Arithmetic, loads and latency overlap; traffic between memories, packing and copies are added.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.windows import first_reads, live_vectors
 
 OVERLAP = 4
-"""Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other wholly.
+"""Exponent of the norm that adds up cycles of arithmetic, loads and latency; at infinity they hide each other
+completely.
 
-It is a property of the model: it smooths the maximum, on any machine that runs them side by side.
+It is a property of the model: it smooths the maximum, on any machine that overlaps them.
 """
 Terms = defaultdict[str, float]
 """Cycles by their cause."""
@@ -32,7 +33,7 @@ class CostModel(SharedFacts):
     """The cycles of each candidate of one problem."""
 
     def copied(self, config: Config) -> float:
-        """Return the cycles to copy the source at each call."""
+        """Return the cycles to copy the source in each call."""
         if config.realise != "pad_copy":
             return 0.0
         bordered = self.bordered(config.lane)
@@ -65,7 +66,7 @@ class CostModel(SharedFacts):
     def load_stall(self, loops: Loops, config: Config, m: int, columns: int) -> float:
         """Return the slow-down of the loads of a gradient of the weights, in tiles of ``m`` by ``columns``.
 
-        What the first-level cache holds from one tap to the next arrives for the first tap.
+        Elements that the first-level cache holds from one tap to the next are only late for the first tap.
         """
         along = {d.name for d in self.st.dims if d.axis}
         taps = [loops.extents[n] for n in takewhile(lambda n: along.issuperset(loops.dims[n]), reversed(config.order))]
@@ -76,7 +77,7 @@ class CostModel(SharedFacts):
     def latency_stall(self, loops: Loops, config: Config, pixels: int, columns: int) -> float:
         """Return the cycles that a step waits for lines of the source or of weights from beyond the second-level cache.
 
-        Nothing fetches the lines of the next channels, which are far apart.
+        The lines of the next channels are far apart, so no prefetcher fetches them.
         """
         if not self.strided_access:
             return 0.0
@@ -232,7 +233,7 @@ class CostModel(SharedFacts):
     def packing_of_fragments(self, view: View, terms: str) -> float:
         """Return the cycles to pack an element of fragments whose terms are iterations of the loop ``terms``.
 
-        Vectors of neighbours along terms are copied, those along channels are transposed.
+        Vectors of adjacent terms are copied, vectors of adjacent channels are transposed.
         """
         costs, steps = self.target.costs, view_steps(view)
         channels = (d.name for d in self.st.dims if d.kind in ("m", "n") and d.size >= self.unit.rows)
@@ -245,7 +246,8 @@ class CostModel(SharedFacts):
     ) -> float:  # fmt: skip
         """Return the cycles of register tiles, each given as (pixels, vectors of channels, number of such tiles).
 
-        ``steps`` are those of a sum; between two tiles of the same pixels pass the weights of ``passing`` vectors.
+        ``steps`` is the number of steps of a sum; the weights of ``passing`` vectors are read between two tiles of the
+        same pixels.
         """
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         along_k = loops.kinds[lane] == "k"
@@ -324,8 +326,8 @@ class CostModel(SharedFacts):
     def row_read(self, lane: str, passing: int) -> float:
         """Return the cycles to load a vector of pixels of a row, of which ``passing`` bytes are read between two tiles.
 
-        A vector that starts at any tap lies on two cache lines. Between pixels of a stride lie others, which are loaded
-        too, unless the source is packed: more vectors, where the row is longer than one.
+        A vector that starts at any tap crosses two cache lines. With a stride, the pixels in between are loaded too,
+        unless the source is packed, which takes more vectors if the row is longer than one vector.
         """
         target, pixels = self.target, min(self.sizes[self.dims[lane][-1]], self.lanes)
         vectors = -(-((pixels - 1) * self.row_step(lane) + 1) // self.lanes)
@@ -336,8 +338,8 @@ class CostModel(SharedFacts):
     def evicted_read(self, loops: Loops, tile: dict[str, int], lane: str) -> float:
         """Return the cycles to load a vector of a window whose pixels evict each other from the nearest cache, or 0.
 
-        Each tap then reads them from the second-level cache, in whole lines. A run of neighbours begins with a line
-        that nothing has fetched ahead, and counts half a line more. Lines that evict those of the same tap come later.
+        Each tap then reads them from the second-level cache, in whole lines. A contiguous run begins with a line that
+        is not prefetched, which counts as half a line more. Lines that evict lines of the same tap are later.
         """
         if not self.evicts(loops, tile):
             return 0.0
@@ -383,7 +385,7 @@ class CostModel(SharedFacts):
         """Return the number of multiply-adds of all register tiles, remainders included, and of stores of scattered
         vectors.
 
-        Where taps are part of a tile, the first and the last one along their axis are others.
+        If taps are part of a tile, the first and the last tile along their axis have different code.
         """
         pieces, taps = [1], {loops.axes[n] for n, _ in config.tiles_at("register") if loops.kinds[n] == "k"} - {""}
         bordered = [n for n in loops.of("m") if loops.axes[n] in taps and not is_true(self.st.a.mask)]

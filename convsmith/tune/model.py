@@ -1,4 +1,4 @@
-"""The tiles, orders and lanes that are worth a candidate.
+"""The candidate tiles, orders and lanes.
 
 The model first chooses the loop along the vector lanes.  Output channels are best if there are enough of them;
 otherwise input channels (partial sums, added at the end), groups, or groups fused with their channels.  It then chooses
@@ -34,24 +34,24 @@ from convsmith.tune.parts import parts_of_sums
 from convsmith.tune.windows import STRIDE, gathered_tiles, row_tiles, tap_tiles, weights_fit, window_tiles
 
 FEW_VECTORS = 3
-"""Vectors of channels on one side of a gradient of weights below which its pixels may lie along the lanes."""
+"""Vectors of channels on one side of a gradient of weights below which lanes along its pixels are tried."""
 MOST_TAPS = 5
 """Maximum number of taps of a row that run within the channels."""
 PAIR = 2
-"""Channels of pixels along the lanes that a step of a sum reads."""
+"""Number of channels that a step of a sum reads if lanes are pixels."""
 BORDERS = 3
-"""Maximum number of kinds of tiles along an axis: first, last and other ones."""
+"""Maximum number of kinds of tiles along an axis: the first, the last, and all others."""
 MOST_BORDERED = 2500
-"""Maximum number of multiply-adds of a register tile whose vectors cross borders, in all pieces of its code."""
+"""Maximum number of multiply-adds, in all pieces of its code, of a register tile whose vectors cross borders."""
 CUT_TAPS = 16
-"""Maximum number of taps whose first and last vectors of pixels have code of their own."""
+"""Maximum number of taps whose first and last vectors of pixels have separate code."""
 
 
 class Model(CostModel):
-    """The candidates of one problem that are worth their cost."""
+    """The candidates of one problem."""
 
     def fuse(self, a: str, b: str) -> str:
-        """Return the name of the loop that two loops become."""
+        """Return the name of the loop that results from fusing two loops."""
         name = fused_name(a, b)
         self.dims[name] = (*self.dims[a], *self.dims[b])
         return name
@@ -88,7 +88,7 @@ class Model(CostModel):
         return next((n for n in reversed(pixels) if self.sizes.get(n, 2) > 1), pixels[-1])
 
     def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
-        """Yield candidates for the lane loop, the fusions that they need, and the reduction loops that these join."""
+        """Yield candidates for the lane loop, the fusions that they need, and the reduction loops that are fused."""
         pixels = self.fusions()
         yield from ((lane, (*needed, *pixels), ()) for lane, needed in self.lane_loops())
         if self.copies_converted and pixels:
@@ -98,7 +98,7 @@ class Model(CostModel):
             yield self.n, self.chain((tap, self.k)), (tap, self.k)
 
     def chain(self, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-        """Return the fusions that make adjacent loops one."""
+        """Return the fusions that make adjacent loops one loop."""
         pairs = []
         first = names[0]
         for name in names[1:]:
@@ -107,7 +107,7 @@ class Model(CostModel):
         return tuple(pairs)
 
     def joined_name(self, names: tuple[str, ...]) -> str:
-        """Return the name of the loop that :meth:`chain` makes of loops; nothing for none."""
+        """Return the name of the loop that :meth:`chain` makes of loops; empty for no loops."""
         return reduce(fused_name, names) if names else ""
 
     def realisation(self, lane: str, joined: bool, loops: Loops, tile: dict[str, int]) -> str:
@@ -119,7 +119,7 @@ class Model(CostModel):
     def meets_borders(self, loops: Loops, lane: str, tile: dict[str, int]) -> bool:
         """Return whether vectors of pixels that cross borders load the lanes that exist.
 
-        Each tap along the row has code of its own then, for the first, the last and the other tiles of both axes.
+        Each tap along the row then has separate code for the first, the last and the other tiles of both axes.
         """
         if not 0 < self.target.masked_bytes <= self.bytes or self.classes or not self.along_rows(lane):
             return False
@@ -133,7 +133,7 @@ class Model(CostModel):
         return taps <= DEFAULTS["pieces"] and self.overhang(lane) <= reach and taps * tiles * products <= MOST_BORDERED
 
     def overhang(self, lane: str) -> int:
-        """Return the elements of a row's windows that lie before its first one and behind its last one."""
+        """Return the elements of a row's windows before its first element and after its last."""
         pixel = Var(self.dims[lane][-1])
         dim = next(n for n, x in enumerate(self.st.a.coords) if pixel in variables_of(x))
         ends = [{v: (self.sizes[v.name] - 1) * n for v in variables_of(self.st.a.coords[dim])} for n in (0, 1)]
@@ -171,14 +171,14 @@ class Model(CostModel):
             yield self.k, ()
 
     def in_blocks(self, channel: Var) -> bool:
-        """Return whether vectors of a ``channel`` of the source lie within its blocks in memory."""
+        """Return whether vectors of a ``channel`` of the source are within its blocks in memory."""
         within = (a for a, step in self.src.items() if isinstance(a, Mod) and a.num is channel and step == 1)
         return any(not a.den % self.lanes for a in within)
 
     def nearby(self, loops: Loops, config: Config) -> Config | None:
         """Return ``config`` with a copy of the pixels that a tile reads, made once for all channels of the result.
 
-        None where no copy can be made.
+        None if no copy can be made.
         """
         pixels = [n for n in config.order if n != self.images and loops.kinds[n] == "m"]
         a = self.st.a
@@ -209,7 +209,7 @@ class Model(CostModel):
         return can and not (self.classes or self.phases or self.target.vectors.scalable)
 
     def with_converted(self, loops: Loops, config: Config) -> Config | None:
-        """Return ``config`` with a copy of the source whose elements are of the type of sums, or None.
+        """Return ``config`` with a copy of the source converted to the type of sums, or None.
 
         Threads copy rows of an image.
         """
@@ -226,14 +226,14 @@ class Model(CostModel):
         return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
 
     def candidate_phases(self) -> tuple[Phase, ...]:
-        """Return the phases that may fill the lanes which channels leave empty."""
+        """Return the phases that may fill the lanes that channels leave empty."""
         columns = self.sizes[self.n]
         if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
             return ()
         return tuple(p for p in phases(self.st).values() if p.count > 1)
 
     def phase_lanes(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
-        """Yield loops of lanes along phases of the innermost axis, alone or fused with the channels beside them in the
+        """Yield loops of lanes along phases of the innermost axis, alone or fused with the adjacent channels of the
         result.
         """
         phase = self.phases[-1].name
@@ -290,9 +290,10 @@ class Model(CostModel):
                         yield {pixels[-3]: loops.extents[pixels[-3]], pixels[-2]: rows, **tile}
 
     def merged_taps(self) -> str:
-        """Return the tap loop that, fused with few channels, leaves fewer terms of an instruction empty; or nothing.
+        """Return the tap loop that, fused with few channels, leaves fewer terms of an instruction empty; empty if there
+        is none.
 
-        In a copy without borders the two step through memory as one.
+        In a copy without borders, both loops together step through contiguous memory.
         """
         channels, terms = self.sizes[self.k], self.unit.terms
         vectors = self.unit.dot and self.unit.rows == 1
@@ -303,8 +304,8 @@ class Model(CostModel):
         return tap if even and self.images and self.sizes[tap] > 1 else ""
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
-        """Return the order of loops: images outermost; then channels, whose weights stay while pixels pass, or pixels
-        where all weights stay.
+        """Return the order of loops: images outermost; then channels, whose weights stay in the cache while pixels
+        stream, or pixels if all weights stay.
 
         A result whose vectors are scattered, or that is as large as weights, is written in the order of memory.
         """
@@ -327,7 +328,7 @@ class Model(CostModel):
         """Return the config in the order of loops, or with the blocks of pixels and the packed factors of a gradient of
         the weights, that move least between memories.
 
-        Threads that share the pixels of a gradient of the weights have no blocks beside that.
+        If threads share the pixels of a gradient of the weights, it has no blocks.
         """
         if config.realise != "peel" or config.staged("resident") or self.classes or self.phases:
             return config
@@ -347,8 +348,8 @@ class Model(CostModel):
         return chosen.changed(stream=self.streamed(loops, chosen)) if self.unit.rows > 1 else chosen
 
     def with_joined_rows(self, config: Config) -> Iterator[tuple[Loops, Config]]:
-        """Yield the loops and the config of a gradient of the weights whose loops over images and their rows are one,
-        where rows lie evenly in memory.
+        """Yield the loops and the config of a gradient of the weights with the loops over images and rows fused, if
+        rows have a constant stride in memory.
         """
         images = next((d.name for d in self.st.of("k") if d.sort == "images" and d.size > 1), "")
         pixels = [n for n in self.st.reduce if n in config.reduce and n != config.lane]
@@ -365,8 +366,8 @@ class Model(CostModel):
         """Return the factors of a gradient of the weights that may be packed: tiles read them again, and packing
         repeats no element.
 
-        Taps that a register tile has, or that a loop shares with channels, have copies of the pixels that they read. A
-        window meets the pixels of a channel alone, which a copy reads as late.
+        Taps of a register tile, or fused with channels, would copy the pixels that they read. Windows along pixels read
+        a single channel, for which a copy is as slow as direct loads.
         """
         if config.lane == self.batch:
             return ()
@@ -376,8 +377,8 @@ class Model(CostModel):
         return (self.st.a.name, self.st.b.name) if apart else (self.st.b.name,)
 
     def with_depth_within(self, loops: Loops, config: Config) -> Config:
-        """Return ``config`` with the loop over depths within that over rows, where all operands then arrive clearly
-        sooner: in dense kernels, arithmetic hides that planes are read again for each depth of a window.
+        """Return ``config`` with the loop over depths within that over rows, if loading all operands is then clearly
+        faster: in dense kernels, arithmetic hides that planes are read again for each depth of a window.
         """
         other = with_depth_within(loops, config, self.images)
         if other is None:
@@ -386,10 +387,10 @@ class Model(CostModel):
         return other if then * MIN_TRAFFIC_GAIN < now else config
 
     def with_inner_taps(self, loops: Loops, config: Config) -> Config:
-        """Return ``config`` with the taps of a row within the channels, where the second-level cache then delivers
-        pixels sooner than it does now, later than multiply-adds need them.
+        """Return ``config`` with the taps of a row within the channels, if the second-level cache is the bottleneck and
+        then delivers pixels faster.
 
-        Neighbouring taps share pixels, which registers must hold beside accumulators and weights.
+        Adjacent taps share pixels, which registers must hold besides accumulators and weights.
         """
         *outer, tap, channels = config.reduce if len(config.reduce) > 1 else ("", "")
         tile, along = dict(config.tiles_at("register")), {d.axis for d in self.st.of("m")[-1:]} - {""}
@@ -413,7 +414,7 @@ class Model(CostModel):
         return cycles if self.unit.rows > 1 else overlapped(cycles, self.traffic.cycles(loops, config))
 
     def holding(self, loops: Loops, config: Config) -> Config | None:
-        """Return ``config`` with a window's weights held in registers while pixels of its channels pass, or None."""
+        """Return ``config`` with a window's weights held in registers while pixels of its channels stream, or None."""
         tile = dict(config.tiles_at("register"))
         if config.lane != self.batch or not self.st.constant or self.stride_of(config.lane) > 1:
             return None
@@ -452,7 +453,7 @@ class Model(CostModel):
     def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
         """Return the terms that are placed innermost because gathers of adjacent channels share their vectors.
 
-        Two channels of pixels along the lanes, which are read once, are loaded at a time: more loads are under way.
+        With lanes along pixels that are read once, two channels are loaded at a time, so that more loads are in flight.
         """
         channels = self.sizes[self.k]
         if self.unit.dot:
@@ -468,12 +469,13 @@ class Model(CostModel):
         return along and plain and not self.sizes[self.k] % PAIR
 
     def gathers(self, lane: str) -> bool:
-        """Return whether adjacent channels of several groups are gathered for the lanes of a vector."""
+        """Return whether adjacent channels of several groups are gathered into the lanes of a vector."""
         adjacent = self.dims[lane] == (self.batch, self.n) and self.src.get(Var(self.k)) == 1
         return adjacent and not self.unit.dot and 1 < self.sizes[self.k] < self.lanes
 
     def taps_of_lines(self, lane: str, taps: Sequence[str]) -> list[str]:
-        """Return the last of ``taps``, whose elements share the source's cache lines, where each channel has its own.
+        """Return the last of ``taps``, whose elements share the source's cache lines, if each channel has its own
+        lines.
 
         It runs within the channels, so that their lines are read once for all its taps.
         """
@@ -493,7 +495,8 @@ class Model(CostModel):
         return any(lane in names and len(names) > 1 for names in moving)
 
     def packed(self, lane: str) -> tuple[str, ...]:
-        """Return the operands that are packed: constant ones, and those whose vectors are scattered in memory."""
+        """Return the operands that are packed: constant operands, and operands whose vectors are scattered in memory.
+        """
         b, steps = self.st.b, view_steps(self.st.b)
         single = all(Var(name) not in steps for name in self.dims[lane]) and not self.crosses(b, lane)
         inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
@@ -505,8 +508,8 @@ class Model(CostModel):
         return (*a, b.name) if self.st.constant or not ready else a
 
     def streamed(self, loops: Loops, config: Config) -> tuple[str, ...]:
-        """Return the operands whose fragments need no room in the nearest cache, or prefetched ones and a result beyond
-        the caches, or one whose elements are added to and prefetched.
+        """Return the operands whose fragments bypass the nearest cache, or that are prefetched, and a result that
+        bypasses the caches or that is accumulated with prefetches.
         """
         if self.unit.rows == 1:
             result = self.st.c
@@ -523,7 +526,7 @@ class Model(CostModel):
 
     @cached_property
     def adds_result(self) -> bool:
-        """Whether sums are added to what the result holds."""
+        """Whether sums are added to the previous contents of the result."""
         return any(isinstance(op, SumPostOp) and not op.array for op in self.problem.post_ops)
 
     def _prefetched(self, loops: Loops, config: Config) -> tuple[str, ...]:
@@ -547,8 +550,8 @@ class Model(CostModel):
         return plain and loops.kinds[config.lane] == "m" and 0 < least <= prod(source.layout.shape) * self.bytes
 
     def complete(self, loops: Loops, config: Config) -> Config:
-        """Return ``config`` with its reduction in parts for threads, or else with blocks of channels, where either
-        pays.
+        """Return ``config`` with its reduction in parts for threads, or otherwise with blocks of channels, if either is
+        faster.
         """
         splittable = splits(self.whole)
         if splittable and (parts := parts_of_sums(self.problem, self.whole, loops, config, self.unit, self.target)):

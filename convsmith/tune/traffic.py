@@ -1,7 +1,7 @@
 """Bytes that a nest moves between memories, from the distances at which its loops read the same elements again.
 
-A loop that does not move an operand reads the same elements in each iteration. They are still in a memory if that holds
-all that one iteration reads and writes; else each iteration moves them again.
+A loop that does not index an operand reads the same elements in each iteration. They are still in a memory that holds
+all elements that one iteration reads and writes; otherwise each iteration moves them again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from convsmith.statement.statement import Statement, View
 
 
 class _Axis(NamedTuple):
-    """A dim of an array: its size and stride in elements, and those by which each dim of the nest moves along it."""
+    """A dim of an array: its size and stride in elements, and the distances by which each dim of the nest moves along
+    it.
+    """
 
     size: int
     stride: int
@@ -27,14 +29,14 @@ class _Axis(NamedTuple):
     def touched(self, extents: dict[str, int]) -> float:
         """Return the positions that a part of the nest reads, in which each dim has these ``extents``.
 
-        Neighbours in memory come in lines, with those between them.
+        Contiguous elements come in whole cache lines.
         """
         span = min(1 + sum(step * (extents.get(n, 1) - 1) for n, step in self.steps), self.size)
         return span if self.stride == 1 else min(span, prod(extents.get(n, 1) for n, _ in self.steps))
 
 
 class TouchedArray:
-    """An array as a nest reads it. One that is packed, or has blocks, lies in the order in which it is read."""
+    """An array as a nest reads it. A packed or blocked array is in reading order."""
 
     def __init__(self, view: View, packed: bool, target: Machine, times: int = 1) -> None:
         memories, self.page = target.memories[:2], target.costs.page
@@ -55,7 +57,7 @@ class TouchedArray:
         return self._parts[key]
 
     def pages(self, extents: dict[str, int]) -> float:
-        """Return the pages that a part of the nest touches, in which each dim has these ``extents``."""
+        """Return the pages that a part of the nest touches, given the ``extents`` of its dims."""
         span, apart = float(self.bytes), 1.0
         for axis in self.axes:
             count, step = axis.touched(extents), axis.stride * self.bytes
@@ -197,9 +199,10 @@ class Traffic:
 
 
 class _NestPart(NamedTuple):
-    """A part of a nest: the extents of its dims; at each memory, the room that each operand takes and what it moves.
+    """A part of a nest: the extents of its dims and, for each memory, the room that each operand takes and the bytes
+    that it moves.
 
-    The last memory is the table of addresses, which holds pages. The last operand is the result.
+    The last memory is the TLB, which holds pages. The last operand is the result.
     """
 
     extents: dict[str, int]
@@ -217,7 +220,7 @@ class _NestPart(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A loop around a register tile, the extent of which its iterations cover part after part.
+    """A loop around a register tile; its iterations cover ``extent`` part by part.
 
     The sums are ``in_registers`` while it runs.
     """
@@ -234,7 +237,7 @@ def _tile(config: Config, loop: str, lanes: int) -> int:
 
 
 def _levels(loops: Loops, config: Config, lanes: int) -> tuple[list[_Level], list[_Level]]:
-    """Return the loops around a register tile and those of its sums, outermost first."""
+    """Return the loops around a register tile and around its sums, outermost first."""
     left = dict(loops.extents)
     around = []
     for n, size in config.tiles_at("cache"):

@@ -17,19 +17,19 @@ MOST_TAPS = 25
 TILE_ROWS, TILE_COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 """Pixels of a tile along the two innermost axes."""
 VECTORS = (1, 2)
-"""Vectors of channels per tile: one, or as many as the caches fetch at once."""
+"""Vectors of channels per tile: one, or the number that the caches fetch at once."""
 
 FEW_TAPS = 9
 """Maximum number of taps that are unrolled where source lanes come from several groups."""
 GATHERED = 4
-"""Pixels of such a tile: with more, gathered sources are spilled."""
+"""Maximum number of pixels of a tile with gathered lanes; with more, gathered sources are spilled."""
 
 STRIDE = 2
 """Maximum distance of neighbouring pixels whose vector is loaded from two vectors."""
 ROWS_OF_VECTORS = (2, 3, 4, 5, 7, 8, 10, 14)
-"""Rows of a tile whose vectors lie along pixels."""
+"""Rows of a tile whose vectors run along pixels."""
 MOST_PRODUCTS = 200
-"""Maximum number of multiply-adds of such a tile that are unrolled."""
+"""Maximum number of unrolled multiply-adds of a tile whose vectors run along pixels."""
 
 
 def _distinct(pixels: int, taps: int, step: int) -> int:
@@ -40,8 +40,8 @@ def _distinct(pixels: int, taps: int, step: int) -> int:
 
 
 def _step(loops: Loops, steps: Mapping[Index, int], pixel: str, tap: str) -> int:
-    """Return the distance of neighbouring pixels in taps; if it is not an integer, a distance at which they share
-    nothing.
+    """Return the distance of neighbouring pixels in taps; if it is not an integer, a distance at which they share no
+    elements.
     """
     moved, by = abs(steps.get(Var(pixel), 0)), abs(steps.get(Var(tap), 0))
     return moved // by if moved and by and not moved % by else loops.extents[tap]
@@ -126,7 +126,7 @@ def tap_tiles(loops: Loops, lane: str, lanes: int, registers: int) -> Iterator[d
 def row_tiles(loops: Loops, lane: str, n: str, lanes: int, registers: int) -> Iterator[dict[str, int]]:
     """Yield tiles of several rows of vectors along the pixels ``lane``, for all of few channels ``n``.
 
-    With all taps across the rows, a vector that is loaded serves every row that it is under. With all taps along the
+    With all taps across the rows, a loaded vector serves every row whose window contains it. With all taps along the
     rows too, a tile has no loops.
     """
     above = next((x for x in reversed(loops.of("m")) if x != lane and len(loops.axes[x]) == 1), "")
