@@ -14,7 +14,7 @@ from convsmith.layout.tags import MAX_DIMS
 from convsmith.statement.statement import Dim, Statement, View, view_steps
 
 PART = "part"
-"""Name of the loop over parts, and suffix of the name of their memory."""
+"""Name of the loop over parts."""
 SUMS = "part_sums"
 """Name of the memory of the parts, one result each."""
 
