@@ -36,6 +36,7 @@ from convsmith.problem import parse_problem
 from convsmith.runtime.host_block import HostBlock
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
+from convsmith.schedule.text import decisions
 from convsmith.tune.device import device_config
 
 MESSAGES = {
@@ -275,8 +276,8 @@ def test_explain_says_why_there_are_no_fragments(kind: str) -> None:
         problem = parse_problem(line)
         config = device_config(problem, machine)
         plan = plan_for(problem, config, machine)
-        found = dict(plan.decisions())
-    assert not plan.config.instruction and found["fragments"].startswith("not used: ") and why in found["fragments"]
+        found = dict(decisions(plan))
+    assert not plan.decided.instruction and found["fragments"].startswith("not used: ") and why in found["fragments"]
 
 
 @pytest.mark.parametrize("kind", ["tails", "eight-lanes"])
