@@ -18,7 +18,6 @@ from convsmith.passes.indirect import indirect
 from convsmith.passes.manager import Step
 from convsmith.passes.ordered_copy import OrderedCopy
 from convsmith.passes.stage import stage
-from convsmith.passes.tensor_copies import tensor_copies
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.custom import KernelSchedule
@@ -61,7 +60,7 @@ class GivenKernel:
         """Whether copies hold zeros for absent elements, which weights multiply."""
         is_masked = any(not is_true(st.a.mask) for st in self.statements)
         return is_masked and any(
-            step.run in (derive_packing, indirect, tensor_copies)
+            step.run in (derive_packing, indirect)
             or (step.run is stage and not isinstance(step.args[2], OrderedCopy))
             for step in self.pipeline
         )
