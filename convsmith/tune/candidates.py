@@ -32,15 +32,16 @@ from convsmith.tune.window_copies import window_models
 from convsmith.tune.winograd import winograd_configs
 
 LONG = 24
-"""Operations of an epilogue from which it is a loop of its own, because LLVM compiles long unrolled code slowly."""
+"""Minimum number of operations of an epilogue that gets its own loop, because LLVM compiles long unrolled code slowly.
+"""
 TIE_RATIO = 1.01
 """Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
 LANE_TIE_RATIO = 1.05
 """Ratio of expected cycles below which the time of memories decides between two lanes of a gradient of the weights."""
 ARRANGED = 3
-"""Maximum number of candidates that are arranged to move little between memories."""
+"""Maximum number of candidates whose traffic between memories is minimised."""
 COMPILED = 128
-"""Multiply-adds and stores that LLVM compiles in the time of a kernel's constant costs."""
+"""Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Choice:
 
 
 class _ModelledChoice(NamedTuple):
-    """A choice; and, where a model of register tiles made it, the model with the loops of its config."""
+    """A choice, with the model and the loops of its config if a model of register tiles made it."""
 
     choice: Choice
     made_by: tuple[Model, Loops] | None
@@ -83,11 +84,11 @@ def candidates(p: Problem, target: Machine, threads: int, arranged: int = ARRANG
 
 
 def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
-    """Return the choices, best first; the first ``count`` are arranged to move little between memories.
+    """Return the choices, best first; the traffic between memories is minimised for the first ``count``.
 
-    Of the choices for a gradient of the weights on one thread that are alike, the first is the one whose operands
-    memories deliver soonest: of all tiles as they are, and of the best tile of each lane as it is arranged. Choices on
-    fragments are rated again once they are arranged, because another order has other operands near.
+    Among similar choices for a gradient of the weights on one thread, the one whose operands memories deliver fastest
+    comes first. Choices on fragments are rated again after arranging, because another order keeps other operands in
+    near caches.
     """
     found.sort(key=lambda c: (c.choice.cycles, c.choice.emitted))
     alike = [c for c in found if _is_alone(c) and c.choice.cycles <= found[0].choice.cycles * LANE_TIE_RATIO]
@@ -120,7 +121,7 @@ def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
 
 
 def _arranged(model: Model, loops: Loops, choice: Choice) -> _ModelledChoice:
-    """Return ``choice`` with its config arranged, and with the cycles to pack what is packed then."""
+    """Return ``choice`` with its config arranged, and with the cycles to pack the operands that are then packed."""
     config = model.arranged(loops, choice.config)
     if config.fuse != choice.config.fuse:
         loops = loops_after_fusing(model.st, config)
@@ -134,21 +135,23 @@ def _is_alone(of: _ModelledChoice) -> bool:
 
 
 def _delivered(of: _ModelledChoice) -> float:
-    """Return the cycles of a choice, with those in which memories deliver what its model's statement reads."""
+    """Return the cycles of a choice, including the cycles in which memories deliver the operands of its statement."""
     assert of.made_by is not None
     model, loops = of.made_by
     return model.delivered(loops, of.choice.config, of.choice.cycles)
 
 
 def _cycles_near(of: _ModelledChoice) -> float:
-    """Return the cycles of a choice whose operands are near."""
+    """Return the cycles of a choice whose operands are in near caches."""
     assert of.made_by is not None
     model, loops = of.made_by
     return model.cycles(loops, of.choice.config, near=True)
 
 
 def _least(found: list[_ModelledChoice], cycles: Callable[[_ModelledChoice], float]) -> list[_ModelledChoice]:
-    """Return the choices by their cycles; of the first ones, which are near each other, those with less code first."""
+    """Return the choices by their cycles; among the first ones, whose cycles are nearly equal, those with less code
+    first.
+    """
     expected = sorted(((cycles(c), c) for c in found), key=lambda each: each[0])
     close = [c for n, c in expected if n <= expected[0][0] * TIE_RATIO]
     close.sort(key=lambda c: c.choice.emitted // COMPILED)
@@ -210,18 +213,18 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                     cycles = model.cycles(loops, c, most=least)
                     least = min(least, cycles * MIN_TRAFFIC_GAIN)
                     choice = Choice(cycles, model.emitted(loops, c), c)
-                    # A copy of an operand is made at a loop, whose place an order would change.
+                    # A copy of an operand is made at a loop, whose place another order would change.
                     yield _ModelledChoice(choice, None if c.staged_at("pack_at") else (model, loops))
 
 
 def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> bool:
-    """Return whether tiles of ``width`` along ``lane`` leave as many as the ``least`` units of longer vectors."""
+    """Return whether tiles of ``width`` along ``lane`` leave at least ``least`` units for longer vectors."""
     count, rest = divmod(loops.extents[lane], width)
     return width <= filled or (loops.kinds[lane] in ("batch", "n") and not rest and count >= least)
 
 
 def _serves(model: Model, config: Config) -> bool:
-    """Return whether ``config`` can use the model's instruction: fragments need lanes along channels, for example."""
+    """Return whether ``config`` can use the model's instruction; fragments need lanes along channels, for example."""
     if not config.instruction:
         return True
     try:

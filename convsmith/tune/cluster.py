@@ -183,7 +183,7 @@ class _Coordinator:
             self._flush()
 
     def _jobs(self, machine: str) -> Iterator[_Job]:
-        """Yield the jobs of a kind of machine; its hosts share the time of all of them."""
+        """Yield the jobs of a kind of machine; its hosts share the total time."""
         seconds = self.seconds * len(self.hosts[machine]) / len(self.problems)
         for problem in self.problems:
             yield _Job(str(problem), machine, self.threads, seconds, self.target)

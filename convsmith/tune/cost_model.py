@@ -45,8 +45,8 @@ class CostModel(SharedFacts):
     def converted(self, config: Config) -> float:
         """Return the cycles to copy the source with its elements converted, at each call.
 
-        One thread copies an image, which caches may be too small to hold. Several copy the rows that they need, again
-        for each tap and for each block of channels of the result whose loop is outside.
+        A single thread copies whole images, which may exceed the caches. Several threads copy the rows that each needs,
+        again for each tap and for each block of channels of the result whose loop is outside.
         """
         images = next((d.size for d in self.st.dims if d.sort == "images"), 1)
         elements, cost = prod(self.st.a.layout.shape), self.target.costs
