@@ -133,8 +133,8 @@ class CostModel(SharedFacts):
     @staticmethod
     def _places(config: Config) -> tuple[object, ...]:
         """Return what decides beside tiles what windows read, and where."""
-        staged = (config.staged(scope) for scope in ("pack", "hold"))
-        return config.fuse, config.order, config.reduce, config.realise, config.staged_at("near"), *staged
+        staged = (config.staged(scope) for scope in ("pack", "resident"))
+        return config.fuse, config.order, config.reduce, config.realise, config.staged_at("pack_at"), *staged
 
     def cycles_of_windows(self, loops: Loops, config: Config) -> float:
         """Return the cycles of windows that wait for no line; blocks of channels and prefetches change none of them."""
