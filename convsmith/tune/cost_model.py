@@ -138,7 +138,7 @@ class CostModel(SharedFacts):
 
     def cycles_of_windows(self, loops: Loops, config: Config) -> float:
         """Return the cycles of windows that wait for no line; blocks of channels and prefetches change none of them."""
-        key = (config.lane, config.tiles_at("register"), config.tiles_at("terms"), *self._places(config))
+        key = (config.lane, config.tiles_at("register"), config.tiles_at("k_step"), *self._places(config))
         if key not in self._windows:
             self._windows[key] = self._cycles(loops, config, None, near=False)
         return self._windows[key]
