@@ -40,7 +40,7 @@ def in_channel_tiles(
         size = -(-rows // unit) * unit
         around = (("oh", size), *packed["cache"])
         source = (statements[0].a.name, f"oh:{size}")
-        yield packed | dict(cache=around, pack_at=(source, *packed["near"])), near
+        yield packed | dict(cache=around, pack_at=(source, *packed["pack_at"])), near
 
 
 def _tile(config: Config, st: Statement, parts: int) -> int:
