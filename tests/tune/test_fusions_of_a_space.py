@@ -149,7 +149,7 @@ def test_a_joint_keeps_the_steps_of_other_stages() -> None:
     first, second = of.neighbours(changed, "joint")
     assert [bool(at) for at in (first.compute_at, second.compute_at)] == [True, False]
     assert second.stages[0] == changed.stages[0] and first.stages[0] != changed.stages[0]
-    assert second.consumer is not None and second.consumer.compute_at == "oh"
+    assert second.consumer is not None and second.consumer.place[0] == "oh"
 
 
 @pytest.mark.parametrize("line, step", [(POINTWISE, "--fuse=oh+ow --register"), (CHAIN, "--reduce=ic,kw,kh")])
