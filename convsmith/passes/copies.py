@@ -74,10 +74,10 @@ class LoadsOfCopy(Relocate):
                 bounds = (simplify(c, self.ranges) for i, n in zip(x.index, x.buffer.shape) for c in (i >= 0, i < n))
                 (inside if x.buffer is self.old else others).update(c for c in bounds if not is_true(c))
         parts = [(p, simplify(p, self.ranges)) for p in parts_of(v.cond)]
-        if others <= {simple for _, simple in parts}:
-            ranges = self.ranges
-            parts = [(p, simple) for p, simple in parts if simple in others or not is_implied(simple, inside, ranges)]
-        cond = conj(p for p, _ in parts)
+        kept = [(p, simple) for p, simple in parts if simple in others or not is_implied(simple, inside, self.ranges)]
+        remaining = [simple for _, simple in kept]
+        is_safe = all(is_implied(bound, remaining, self.ranges) for bound in others)
+        cond = conj(p for p, _ in (kept if is_safe else parts))
         yes = self.expr(v.yes)
         return yes if is_true(cond) else Select(cond, yes, v.no)
 
