@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from convsmith.diag.choices import choices, suggestion
 from convsmith.diag.errors import ConfigError
@@ -18,12 +18,23 @@ from convsmith.diag.expect import hint_text, shown
 from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS, ConfigRow, Names, Pairs, Sizes, place_of
 from convsmith.schedule.former_words import FORMER_WORDS
 
-__all__ = ["THEN", "Config", "Staging", "Tile", "check_words", "read_words", "split_statements"]
+__all__ = [
+    "THEN", "Config", "Level", "Scope", "ScopeAtLoop", "Staging", "Tile", "check_words", "read_words",
+    "split_statements",
+]  # fmt: skip
 
 MOST_STATEMENTS = 128
 """Maximum number of statements that a config schedules; their configs are nested."""
 THEN = " / "
 """Text between the configs of two statements."""
+Level = Literal[
+    "register", "k_step", "cache", "first_last_tile", "split", "group", "vectors", "winograd", "block"
+]  # fmt: skip
+"""The levels of tiles."""
+Scope = Literal["pack", "stream", "resident", "shared", "preload"]
+"""The scopes of stagings whose places follow from the nest."""
+ScopeAtLoop = Literal["pack_at"]
+"""The scopes of stagings at a loop that the config names."""
 _WORDS = {row.name: row.default for row in CONFIG_ROWS.values() if row.kind in ("word", "copy")}
 _NO_TILES: dict[str, Sizes] = {row.name: row.default for row in CONFIG_ROWS.values() if row.kind == "level"}
 _STAGED: dict[str, Names] = {row.name: row.default for row in CONFIG_ROWS.values() if row.kind == "scope"}
@@ -123,12 +134,12 @@ class Config:
         renamed = {row.name: row.renamed(self.value(row.name), loops, arrays) for row in _NAMING}
         return _made({**self._values, **renamed}, self.consumer)
 
-    def tiles_at(self, level: str) -> Sizes:
+    def tiles_at(self, level: Level) -> Sizes:
         """Return loop and size of each tile at a level."""
         found: Sizes = self._values.get(level, _NO_TILES[level])
         return found
 
-    def size(self, loop: str, level: str = "register") -> int:
+    def size(self, loop: str, level: Level = "register") -> int:
         """Return the size of a loop's tile at a level; 1 without a tile."""
         return dict(self.tiles_at(level)).get(loop, 1)
 
@@ -136,16 +147,16 @@ class Config:
         """Return the tile of a thread group along a loop, by default the tile of one thread."""
         return dict(self.tiles_at("group")).get(loop, self.size(loop))
 
-    def tails(self, level: str = "register") -> Sizes:
+    def tails(self, level: Level = "register") -> Sizes:
         """Return loop and tail of each tile at a level that has a tail."""
         return tuple((x.loop, x.tail) for x in self.tiles if x.level == level and x.tail)
 
-    def staged(self, scope: str) -> Names:
+    def staged(self, scope: Scope) -> Names:
         """Return the operands that are staged in a scope."""
         found: Names = self._values.get(scope, _STAGED[scope])
         return found
 
-    def staged_at(self, scope: str) -> Pairs:
+    def staged_at(self, scope: ScopeAtLoop) -> Pairs:
         """Return operand and loop of each staging in a scope whose copies are made at a loop."""
         found: Pairs = self._values.get(scope, _STAGED_AT[scope])
         return found

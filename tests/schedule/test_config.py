@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
@@ -10,7 +11,7 @@ from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.registry import target
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.schedule.config import Config
+from convsmith.schedule.config import Config, Level, Scope, ScopeAtLoop
 from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS
 from convsmith.schedule.former_words import FORMER_WORDS
 from convsmith.schedule.micro_kernel import MicroKernelPlan
@@ -27,6 +28,13 @@ WORDS = [
     "--offsets=sums --flip=src,wei", "--pieces=1", "--outline=no", "--threads=7", "--k_step=ic:4 --cache=ic:8",
     *(f"--{name}={word}" for name in ("realise", "table", "offsets") for word in CONFIG_ROWS[name].legal),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"), [(Level, "level"), (Scope, "scope"), (ScopeAtLoop, "scope at a loop")]
+)
+def test_types_of_words_are_those_of_the_rows(words: object, kind: str) -> None:
+    assert {*get_args(words)} == {row.name for row in CONFIG_ROWS.values() if row.kind == kind}
 
 
 @pytest.mark.parametrize("words", WORDS)
