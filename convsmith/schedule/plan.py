@@ -41,7 +41,7 @@ from convsmith.statement.fused import FusedStatements
 from convsmith.statement.naive import added_boxes, naive
 from convsmith.statement.program import Program, program, transformed_program
 from convsmith.statement.statement import Statement
-from convsmith.statement.winograd import WEIGHTS
+from convsmith.statement.winograd import WEIGHTS, Winograd
 
 COPIES = ("pad_copy", "window_copy", "indirection", "hardware")
 """Realisations that multiply weights by zeros in place of absent elements."""
@@ -67,13 +67,6 @@ class Plan:
     def main(self) -> KernelPlan:
         """The plan of the statement that writes the problem's result."""
         return next(k for k in self.kernels if k.statement.when == "main")
-
-    @property
-    def stages(self) -> list[KernelPlan]:
-        """The plans of the statements that compute products: the main statement, or one for each stage."""
-        if self.given is not None:
-            return []
-        return [k for kernel in self.program.kernels for k in self.plans_of(kernel)] or [self.main]
 
     @property
     def pipeline(self) -> tuple[Step, ...]:
@@ -163,16 +156,24 @@ class Plan:
         """
         if self.given is not None:
             yield from self.given.limits()
-        transforms = {kernel.start: kernel.winograd for kernel in self.program.kernels}
-        for n, k in enumerate(self.stages):
-            transform = self.program.transform or transforms.get(n)
-            for name in (weights.name for weights in k.statement.whole.factors[1:]):
+        for k, names, transform in self._weights():
+            for name in names:
                 if k.config.realise in COPIES:
                     yield name, None
                 if k.nest.unit.limit:
                     yield name, float(k.nest.unit.limit)
                 if transform is not None:
                     yield name, transform.limit
+
+    def _weights(self) -> Iterator[tuple[KernelPlan, list[str], Winograd | None]]:
+        """Yield the plan of each statement that computes products, with the names that the main kernel has for its
+        weights, and its transform.
+        """
+        if self.given is None and not self.program.kernels:
+            yield self.main, [x.name for x in self.main.statement.whole.factors[1:]], self.program.transform
+        for kernel in self.program.kernels:
+            for n, own, k in zip(kernel.numbers, kernel.own, self.plans_of(kernel)):
+                yield k, [kernel.name(n, x.name) for x in own.whole.factors[1:]], kernel.winograd
 
     @property
     def tables(self) -> list[tuple[Statement, str, bool]]:

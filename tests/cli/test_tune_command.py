@@ -107,7 +107,7 @@ def test_without_a_database_there_is_nothing_to_show(path: Path) -> None:
     ("content", "message"),
     [
         ("{}", "is no export of a database"),
-        ('{"schema": 9, "machines": {}, "rows": []}', "schema 9, legal is 1"),
+        ('{"schema": 9, "machines": {}, "rows": []}', "schema 9, legal is 2"),
         ('{"schema": 1, "machines": {}, "rows": [{"problem": "x"}]}', "row 1 is no measurement"),
     ],
 )
