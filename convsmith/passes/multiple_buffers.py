@@ -181,7 +181,7 @@ def multiple_buffers(
 
     Iteration ``k`` fills the slot of iteration ``k + ahead``, then uses its own; the first slots are filled before the
     loop. Two slots with ``ahead=1`` need one barrier per iteration where one slot needs two; a third slot lets a thread
-    continue with the next iteration before all threads have arrived. ``unrolled`` makes rounds of ``count`` iterations,
+    continue with the next iteration before all threads have arrived. ``rounds`` names a loop of ``count`` iterations,
     in which slots are constant, as registers need them. A ``count`` of 1 changes nothing.
 
     Before::

@@ -74,7 +74,7 @@ def test_slots_filled_asynchronously(count: int, ahead: int, trips: object, spli
 @pytest.mark.parametrize(("count", "ahead"), [(2, 1), (3, 2)])
 def test_unrolled_slots(count: int, ahead: int) -> None:
     old = product()
-    new = async_copies(map_to_threads(flatten(multiple_buffers(old, "k", ("s", "z"), count, ahead, unrolled=True))))
+    new = async_copies(map_to_threads(flatten(multiple_buffers(old, "k", ("s", "z"), count, ahead, rounds="k.r"))))
     assert_same(old, new)
     assert max(waits(new)) == ahead - 1
 
