@@ -46,7 +46,10 @@ COMPILED = 128
 
 @dataclass(frozen=True)
 class Choice:
-    """A config with the expected cycles and the number of emitted multiply-adds."""
+    """A config with the expected cycles and the number of emitted multiply-adds.
+
+    The cycles are a lower bound, which omits waiting for cache lines, where another choice is better than this bound.
+    """
 
     cycles: float
     emitted: int
