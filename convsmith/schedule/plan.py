@@ -169,7 +169,9 @@ class Plan:
         """Yield the plan of each statement that computes products, with the names that the main kernel has for its
         weights, and its transform.
         """
-        if self.given is None and not self.program.kernels:
+        if self.given is not None:
+            return
+        if not self.program.kernels:
             yield self.main, [x.name for x in self.main.statement.whole.factors[1:]], self.program.transform
         for kernel in self.program.kernels:
             for n, own, k in zip(kernel.numbers, kernel.own, self.plans_of(kernel)):
