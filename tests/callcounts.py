@@ -11,6 +11,17 @@ from typing import Any
 
 
 @contextmanager
+def noting_calls(note: Callable[[FrameType, str, object], None]) -> Iterator[None]:
+    """Call ``note`` at every call and return in the ``with`` block, as `sys.setprofile` does."""
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+
+
+@contextmanager
 def counting(*functions: Callable[..., Any]) -> Iterator[Counter[str]]:
     """Count the calls of ``functions`` in the ``with`` block, by name, and those of all Python functions as "all"."""
     names = {f.__code__: f.__name__ for f in functions}
@@ -23,9 +34,5 @@ def counting(*functions: Callable[..., Any]) -> Iterator[Counter[str]]:
             if name is not None:
                 found[name] += 1
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
+    with noting_calls(note):
         yield found
-    finally:
-        sys.setprofile(before)

@@ -8,13 +8,13 @@ index arithmetic, which call the methods of passes, and properties are no such w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 
 import numpy as np
 import pytest
+from callcounts import noting_calls
 from test_layers import ORDER, ROOT
 
 import convsmith as cs
@@ -54,12 +54,8 @@ def climbs() -> Iterator[set[tuple[str, str]]]:
         if caller in RANK and caller not in OF_TRAVERSALS and RANK[called] > RANK[caller]:
             found.add((caller, called))
 
-    known = sys.getprofile()
-    sys.setprofile(note)
-    try:
+    with noting_calls(note):
         yield found
-    finally:
-        sys.setprofile(known)
 
 
 def of_cpu() -> None:

@@ -16,6 +16,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.reorder import reorder
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops
+from convsmith.schedule.product_shape import named_row
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement, View
 
@@ -46,19 +47,13 @@ def lane_row(st: Statement, loops: Loops, config: Config, machine: Machine) -> I
     """Return the row that ``config`` names, None without a name; ConfigError if it does not suit ``st``."""
     if not config.instruction:
         return None
-    legal = {row.name: row for row in lane_rows(st, loops, config, machine)}
-    if config.instruction not in legal:
-        types = ":".join((*(v.factor for v in st.factors), st.acc))
-        raise ConfigError(
-            "instruction", f"--instruction={config.instruction}: legal for products of {types} on {machine.name} are "
-            f"{', '.join(legal) or 'none'}",
-        )  # fmt: skip
+    row = named_row(st, lane_rows(st, loops, config, machine), config, machine)
     if st.shifted:
         raise ConfigError(
             "instruction", f"--instruction={config.instruction}: zero points are subtracted from the factors; legal is "
             "--offsets=sums",
         )  # fmt: skip
-    return legal[config.instruction]
+    return row
 
 
 def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterator[str]:

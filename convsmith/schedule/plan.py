@@ -156,6 +156,7 @@ class Plan:
         """
         if self.given is not None:
             yield from self.given.limits()
+            return
         for k, names, transform in self._weights():
             for name in names:
                 if k.config.realise in COPIES:
@@ -169,8 +170,6 @@ class Plan:
         """Yield the plan of each statement that computes products, with the names that the main kernel has for its
         weights, and its transform.
         """
-        if self.given is not None:
-            return
         if not self.program.kernels:
             yield self.main, [x.name for x in self.main.statement.whole.factors[1:]], self.program.transform
         for kernel in self.program.kernels:

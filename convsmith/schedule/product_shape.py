@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
@@ -48,14 +48,7 @@ class ProductShape:
         """Return the unit of the instruction that ``config`` names; ConfigError if it does not suit ``st``."""
         if not config.instruction:
             return ProductShape.plain(st, target)
-        legal = {row.name: row for row in rows(st, target)}
-        if config.instruction not in legal:
-            types = ":".join((*(v.factor for v in st.factors), st.acc))
-            raise ConfigError(
-                "instruction", f"--instruction={config.instruction}: legal for products of {types} on {target.name} "
-                f"are {', '.join(legal) or 'none'}",
-            )  # fmt: skip
-        row = legal[config.instruction]
+        row = named_row(st, rows(st, target), config, target)
         problem = _unfit_fragments(st, row, config) if row.rows > 1 else _unfit_dot(st, row, config)
         if problem:
             raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
@@ -107,6 +100,18 @@ def rows(st: Statement, target: Machine) -> Iterator[Instruction]:
     """Yield the rows that a config may name for the types of ``st``: on fragments, and on vectors."""
     yield from _fragment_rows(st, target)
     yield from _dot_rows(st, target)
+
+
+def named_row(st: Statement, known: Iterable[Instruction], config: Config, target: Machine) -> Instruction:
+    """Return the row among the ``known`` ones for ``st`` that ``config`` names; ConfigError if it is none of them."""
+    legal = {row.name: row for row in known}
+    if config.instruction not in legal:
+        types = ":".join((*(v.factor for v in st.factors), st.acc))
+        raise ConfigError(
+            "instruction", f"--instruction={config.instruction}: legal for products of {types} on {target.name} are "
+            f"{', '.join(legal) or 'none'}",
+        )  # fmt: skip
+    return legal[config.instruction]
 
 
 def _fragment_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
