@@ -3,11 +3,15 @@
     python benchmarks/fit.py znver4 --level avx512                # try every cost, one after the other
     python benchmarks/fit.py znver4 --level avx2 --costs call,turn    # only these costs
     python benchmarks/fit.py znver4 --level avx512 --write        # keep the page in results/
+    python benchmarks/fit.py znver4 --level avx512 --held-out     # fit to one half of the problems, judge on the other
 
 Nothing is measured: `first_choice.py` replays the choices on the table of `measurements/`. From the costs in
 `convsmith/machine/`, each cost is tried at multiples of its value, and the best one stays where the mean loss falls by
 enough, and where it falls for neither half of the problems at the expense of the other one: a value that serves half of
 them alone is an accident. Passes over all costs follow each other until none changes.
+
+With --held-out, the fit begins from the reference costs, because those of the micro-architecture were fitted to the
+same problems. A problem belongs to the same half at each level and with each cost.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
+from zlib import crc32
 
 from first_choice import Answer, Question, Sample, Table, first_choices, lines_of, read_table
 from report import Report
@@ -48,17 +53,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--level", required=True, help="level whose problems count")
     parser.add_argument("--costs", default="", help="costs to try, in this order (default: all)")
     parser.add_argument("--passes", type=int, default=3, help="maximum number of passes (default: %(default)s)")
+    parser.add_argument("--held-out", action="store_true", help="judge a fit to each half of the problems on the other")
     parser.add_argument("--write", action="store_true", help="keep the result beside those of benchmarks")
     options = parser.parse_args(arguments)
     table = read_table(options.name)
     table = table._replace(questions=tuple(x for x in table.questions if x.level == options.level))
     if not table.questions:
         sys.exit(f"{options.name} has no measurements at level {options.level}")
+    names = options.costs.split(",") if options.costs else numeric_costs()
+    if options.held_out:
+        found = held_out(table, named(options.name), options.level, names, options.passes)
+        for title, answers in found.items():
+            print(title, *lines_of(answers), sep="\n  ")
+        if options.write:
+            write_held_out(table, options.level, found)
+        return
     fit = Fit(table, named(options.name), options.level)
     before = list(fit.answers)
     for line in lines_of(before):
         print(line, flush=True)
-    names = options.costs.split(",") if options.costs else numeric_costs()
     fit.run(names, options.passes, lambda text: print(text, flush=True))
     for line in lines_of(fit.answers):
         print(line)
@@ -104,11 +117,11 @@ class Fit:
         level = next(x for x in known_targets("generic") if x.name == self.level)
         return self.changed.get(name, getattr(self.micro_architecture.of(level).costs, name))
 
-    def asked(self, changes: dict[str, Any]) -> list[Answer]:
-        """Return the first choices with ``changes`` of the costs."""
+    def asked(self, changes: dict[str, Any], table: Table | None = None) -> list[Answer]:
+        """Return the first choices with ``changes`` of the costs, for the problems of ``table`` or of its own one."""
         own, bits = self.micro_architecture, next(x.vector_bits for x in known_targets() if x.name == self.level)
         costs = {**dict(own.costs_of(bits)), **self.changed, **changes}
-        return list(first_choices(self.table, replace(own, costs=tuple(costs.items()), by_bits=())))
+        return list(first_choices(table or self.table, replace(own, costs=tuple(costs.items()), by_bits=())))
 
     def run(self, names: Sequence[str], passes: int, tell: Callable[[str], None]) -> None:
         """Try the costs in their order, at most ``passes`` times; ``tell`` is given each change as text."""
@@ -142,6 +155,45 @@ def values(name: str, value: Any) -> Iterator[Any]:
         yield 0
     tried = (round(value * factor) if isinstance(value, int) else round(value * factor, 4) for factor in FACTORS)
     yield from dict.fromkeys(x for x in tried if x != value)
+
+
+def held_out(
+    table: Table, micro_architecture: MicroArchitecture, level: str, names: Sequence[str], passes: int
+) -> dict[str, list[Answer]]:
+    """Return the first choices for all problems of a table: those of the costs that the micro-architecture has, of the
+    reference costs, of costs that are fitted to all problems, and of those fitted to the half that lacks the problem.
+    """
+    reference = replace(micro_architecture, costs=(), by_bits=())
+    own, plain, whole = (Fit(table, x, level) for x in (micro_architecture, reference, reference))
+    whole.run(names, passes, lambda text: print("all:", text, flush=True))
+    judged: list[Answer] = []
+    halves = [table._replace(questions=tuple(x for x in table.questions if half(x) == n)) for n in (0, 1)]
+    for n, known in enumerate(halves):
+        fit = Fit(known, reference, level)
+        fit.run(names, passes, lambda text, n=n: print(f"half {n}:", text, flush=True))  # type: ignore[misc]
+        judged += fit.asked({}, halves[1 - n])
+    return {
+        "the micro-architecture's costs": own.answers, "reference costs": plain.answers,
+        "costs fitted to all problems": whole.answers, "costs fitted to the other half": judged,
+    }  # fmt: skip
+
+
+def half(question: Question) -> int:
+    """Return the half, 0 or 1, that a problem belongs to."""
+    return crc32(question.line.encode()) & 1
+
+
+def write_held_out(table: Table, level: str, found: dict[str, list[Answer]]) -> None:
+    """Write the page of first choices with costs fitted to other problems."""
+    report = Report(f"fit-held-out-{table.name}-{level}", f"Costs of {table.name} fitted to half of the problems")
+    report.note(
+        f"Measurements: {table.machine}; {table.source}. {len(table.questions)} problems. Fits begin from the "
+        "reference costs, not from those of the micro-architecture, which were fitted to the same problems."
+    )
+    rows = [[title, line] for title, answers in found.items() for line in lines_of(answers)]
+    report.table("First choices", ["costs", "mean and worst loss"], rows)
+    report.data |= {title: {_key(x.question): x.loss for x in answers} for title, answers in found.items()}
+    report.write()
 
 
 def write_page(fit: Fit, before: Sequence[Answer]) -> None:

@@ -70,3 +70,20 @@ def test_costs_of_a_width_replace_those_of_all_levels() -> None:
     assert (levels["avx512"].call, levels["avx512"].turn) == (1.0, 3.0)
     assert (levels["avx2"].call, levels["avx2"].turn) == (2.0, 3.0)
     assert levels["aarch64"] == next(x.costs for x in known_targets("generic") if x.name == "aarch64")
+
+
+def test_costs_are_judged_on_problems_that_they_were_not_fitted_to(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(fit, (1.2, 1.2, 1.2, 1.2), CHANGED)
+    assert {fit.half(x) for x in table.questions} == {0, 1}
+    assert all(fit.half(x._replace(level="avx512")) == fit.half(x) for x in table.questions)
+
+    def run(self: Any, names: Sequence[str], passes: int, tell: Any) -> None:
+        is_first = [x.question.line for x in self.answers] == LINES[:1]
+        self.changed = {"straight_call": 100.0} if is_first else {}
+
+    monkeypatch.setattr(fit.Fit, "run", run)
+    monkeypatch.setattr(fit, "half", lambda question: int(question.line == LINES[0]))
+    found = fit.held_out(table, named("generic"), "avx2", ["straight_call"], 1)
+    judged = {x.question.line: x.loss for x in found["costs fitted to the other half"]}
+    assert judged == {LINES[0]: 1.2, **dict.fromkeys(LINES[1:], 1.0)}, "only the fit to the first line finds the cost"
+    assert fit.mean_loss(found["reference costs"]) == fit.mean_loss(found["costs fitted to all problems"])
