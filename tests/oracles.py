@@ -18,7 +18,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.machine.base import Machine, dot, fragment_dot, multiply_add
 from convsmith.machine.generic.level import level
-from convsmith.machine.transpositions import transpositions
+from convsmith.machine.transpositions import Transpositions
 from convsmith.passes.manager import Step
 from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
@@ -38,7 +38,7 @@ def small_target(lanes: int = 4, registers: int = 32) -> Machine:
     for groups, group, types in ((2, 4, ("u8", "s8", "s32")), (2, 2, ("bf16", "bf16", "f32"))):
         rows.append(fragment_dot(f"fragment_{types[0]}", (3, groups, lanes, group), types, "", "", (), ""))
     file = FragmentFile("tile", 8, 8192, zero=(), load="", store="", declare=())
-    moves = transpositions(128, (), ("", "any")) if lanes == 4 else ()
+    moves = Transpositions(128, (), ("", "any")) if lanes == 4 else ()
     return replace(
         level(), vectors=RegisterFile("vector", registers, 32 * lanes), instructions=tuple(rows),
         transpositions=moves, fragments=file,

@@ -6,7 +6,7 @@ A target is the machine that a kernel is compiled for.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -82,7 +82,7 @@ class Machine:
     costs: Costs
     attributes: tuple[tuple[str, str], ...]
     instructions: tuple[Instruction, ...]
-    transpositions: tuple[Instruction, ...] = ()
+    transpositions: Sequence[Instruction] = ()
     matrix_loads: tuple[Instruction, ...] = ()
     messages: tuple[Instruction, ...] = ()
     half: Half = ""

@@ -6,10 +6,12 @@ Each row consists of shuffles that LLVM maps to instructions: within 128 bits, o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import prod
+from typing import overload
 
+from convsmith.diag.record import record
 from convsmith.ir.instruction import Instruction, vector
 from convsmith.ir.types import dtype
 
@@ -21,19 +23,42 @@ _GROUPED = (("bf16", 2), ("u8", 4), ("s8", 4), ("u8", 2), ("s8", 2))
 """Types, with the number of adjacent elements that move as a unit: the terms of a dot-product instruction."""
 
 
-@cache  # levels of one vector width have the same rows
-def transpositions(bits: int, needs: tuple[str, ...], mnemonics: tuple[str, str]) -> tuple[Instruction, ...]:
-    """Return the rows for a machine with vectors of ``bits`` bits.
+@record(frozen=True)
+class Transpositions(Sequence[Instruction]):
+    """The rows for a machine with vectors of ``bits`` bits, made when they are first asked for.
 
     ``mnemonics`` must appear in the assembly of a square transposition, and of a join of four rows (for two rows LLVM
     has a choice); without the second mnemonic there are no groups.
     """
-    rows = [_square(name, bits // dtype(name).bits, 1, needs, mnemonics[0]) for name, _ in _WHOLE]
-    if mnemonics[1]:
-        lanes = bits // 32
-        rows += [_square(name, lanes, group, needs, mnemonics[0]) for name, group in _GROUPED]
-        rows += [_tall(name, lanes * group, needs, mnemonics[0]) for name, group in _GROUPED]
-        rows += [_interleaved(name, group, lanes, needs, mnemonics[1] if group > 2 else "") for name, group in _GROUPED]
+
+    bits: int
+    needs: tuple[str, ...]
+    mnemonics: tuple[str, str]
+
+    def __len__(self) -> int:
+        return len(_rows(self))
+
+    def __iter__(self) -> Iterator[Instruction]:
+        return iter(_rows(self))
+
+    @overload
+    def __getitem__(self, index: int) -> Instruction: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Instruction]: ...
+
+    def __getitem__(self, index: int | slice) -> Instruction | Sequence[Instruction]:
+        return _rows(self)[index]
+
+
+@cache  # levels of one vector width have the same rows
+def _rows(of: Transpositions) -> tuple[Instruction, ...]:
+    lanes, needs, (within, across) = of.bits // 32, of.needs, of.mnemonics
+    rows = [_square(name, of.bits // dtype(name).bits, 1, needs, within) for name, _ in _WHOLE]
+    if across:
+        rows += [_square(name, lanes, group, needs, within) for name, group in _GROUPED]
+        rows += [_tall(name, lanes * group, needs, within) for name, group in _GROUPED]
+        rows += [_interleaved(name, group, lanes, needs, across if group > 2 else "") for name, group in _GROUPED]
     return tuple({row.name: row for row in rows}.values())
 
 

@@ -17,7 +17,7 @@ from convsmith.machine.aarch64.scalable import unit_rows
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
-from convsmith.machine.transpositions import transpositions
+from convsmith.machine.transpositions import Transpositions
 
 TRIPLE = "aarch64-unknown-linux-gnu"
 _BASE = ("neon",)
@@ -42,7 +42,7 @@ def _neon(count: int) -> Machine:
         vectors=RegisterFile("vector", 32, _BITS), memories=core_caches(32768, 1 << 18, rates=(32, 16)),
         costs=_COSTS, attributes=(),
         instructions=tuple(row for row in (*INSTRUCTIONS, *MATRICES) if set(row.needs) <= set(needs)),
-        transpositions=transpositions(_BITS, _BASE, _SHUFFLES), half=half,
+        transpositions=Transpositions(_BITS, _BASE, _SHUFFLES), half=half,
     )  # fmt: skip
 
 

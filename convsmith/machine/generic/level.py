@@ -8,7 +8,7 @@ from convsmith.ir.instruction import RegisterFile
 from convsmith.machine.base import Machine, multiply_add
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
-from convsmith.machine.transpositions import transpositions
+from convsmith.machine.transpositions import Transpositions
 
 _VECTOR = "<4 x float>"
 
@@ -28,5 +28,5 @@ def level(triple: str | None = None) -> Machine:
         name="generic", triple=triple or llvm.get_default_triple(), cpu="", features="", needs=(),
         vectors=RegisterFile("vector", 16, 128), memories=core_caches(32768, 1 << 18, rates=(32, 32)),
         costs=Costs(multiply_add=0.5, broadcast=1.5, latency=6.0, temporaries=1),
-        attributes=(), instructions=(PORTABLE_FMA,), transpositions=transpositions(128, (), ("", "")),
+        attributes=(), instructions=(PORTABLE_FMA,), transpositions=Transpositions(128, (), ("", "")),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from convsmith.ir.types import Half, dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import core_caches
-from convsmith.machine.transpositions import transpositions
+from convsmith.machine.transpositions import Transpositions
 from convsmith.machine.x86.amx import INSTRUCTIONS as FRAGMENT_INSTRUCTIONS
 from convsmith.machine.x86.amx import TILES
 from convsmith.machine.x86.instructions import INSTRUCTIONS
@@ -44,7 +44,7 @@ def _avx512(name: str, *more: str) -> Machine:
         vectors=RegisterFile("vector", 32, 512), memories=core_caches(32768, 1 << 20, rates=(64, 32)),
         costs=Costs(multiply_add=1.0, broadcast=0.5, latency=4.0, convert=1.25),
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
-        transpositions=transpositions(512, _AVX512, _SHUFFLES), half=half,
+        transpositions=Transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
         permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_word_products=True, fence=_FENCE,
     )  # fmt: skip
@@ -57,7 +57,7 @@ def _avx2(name: str, *more: str) -> Machine:
         vectors=RegisterFile("vector", 16, 256), memories=core_caches(32768, 1 << 18, rates=(64, 32)),
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0),
         attributes=(), instructions=_rows(needs, 256),
-        transpositions=transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, has_word_products=True,
+        transpositions=Transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, has_word_products=True,
         fence=_FENCE,
     )  # fmt: skip
 
