@@ -24,8 +24,8 @@ else:
         assert frozen
         own = {*vars(cls)}
         made = dataclass(init=False, eq=False, repr=False, kw_only=kw_only)(cls)
-        made.__init__, made.__setattr__, made.__delattr__ = _constructor(made), _refusal("assign to"), _refusal("delete")
-        made.__signature__ = _Constructed()
+        made.__init__, made.__signature__ = _constructor(made), _Constructed()
+        made.__setattr__, made.__delattr__ = _refusal("assign to"), _refusal("delete")
         if "__repr__" not in own:
             made.__repr__ = _text
         if eq and "__eq__" not in own:
@@ -82,8 +82,10 @@ else:
 
         def __get__(self, instance: object, cls: type) -> Signature:
             kinds = {True: Parameter.KEYWORD_ONLY, False: Parameter.POSITIONAL_OR_KEYWORD}
-            parameters = [Parameter(f.name, kinds[f.kw_only], default=_shown(f), annotation=f.type) for f in fields(cls)]
-            return Signature(sorted(parameters, key=lambda p: p.kind))
+            ordered = sorted(fields(cls), key=lambda f: f.kw_only)
+            return Signature(
+                [Parameter(f.name, kinds[f.kw_only], default=_shown(f), annotation=f.type) for f in ordered]
+            )
 
     def _shown(field: Any) -> Any:
         """Return the default of a field as a signature has it; `...` is for a new value of each instance."""

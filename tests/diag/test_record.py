@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, field, replace
 from typing import Any
 
@@ -54,7 +57,49 @@ def test_records_behave_like_dataclasses() -> None:
     assert facts(record) == facts(dataclass)
 
 
+@record(frozen=True, kw_only=True)
+class Named:
+    first: int
+    rest: dict[str, int] = field(default_factory=dict)
+
+
+@record(frozen=True)
+class Checked(Named):
+    place: int
+
+    def __post_init__(self) -> None:
+        if self.place < 0:
+            raise ValueError("negative")
+
+
 def test_records_are_frozen() -> None:
     two = classes(record)[0](1)
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(FrozenInstanceError, match="assign to field 'a'"):
         two.a = 2
+    with pytest.raises(FrozenInstanceError, match="delete field 'a'"):
+        del two.a
+
+
+def test_fields_by_name_alone_stand_behind_the_others_and_each_instance_has_its_own_new_value() -> None:
+    made, other = Checked(5, first=1), Checked(5, first=1, rest={"a": 2})
+    assert (made.place, made.first, made.rest, other.rest) == (5, 1, {}, {"a": 2})
+    assert made.rest is not Checked(5, first=1).rest
+    assert pickle.loads(pickle.dumps(other)) == other
+    assert str(inspect.signature(Checked)) == "(place: 'int', *, first: 'int', rest: 'dict[str, int]' = Ellipsis)"
+    with pytest.raises(ValueError, match="negative"):
+        Checked(-1, first=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Checked(1), "Checked has no value of first"),
+        (lambda: Checked(1, place=1, first=2), "Checked has two values of place"),
+        (lambda: Checked(1, first=1, last=2), "Checked has no field last"),
+        (lambda: Checked(1, 2, first=3), "Checked takes fewer values by position than 2"),
+        (lambda: Checked(1, last=3), "Checked has no value of first; Checked has no field last"),
+    ],
+)
+def test_values_that_are_not_those_of_the_fields_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{message}$"):
+        make()
