@@ -38,11 +38,17 @@ class BufferPlan(NamedTuple):
         return dtype(self.dtype).bytes_of(self.elements)
 
 
-def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]:
-    """Return the private buffers of the kernel of ``st``, packed operands first, in packing order."""
+def buffers(st: Statement, config: Config, nest: Nest, shared: Mapping[str, int]) -> tuple[BufferPlan, ...]:
+    """Return the private buffers of the kernel of ``st``, packed operands first, in packing order. ``shared`` are the
+    bytes of the copies in memory that a group of threads shares.
+    """
     private = []
+    in_groups = bool(nest.at("grid"))
     for view in st.factors:
-        if view.name in config.staged("pack") and not is_false(st.a.mask):
+        if view.packed and in_groups:
+            elements, dims = prod(view.layout.shape), tuple(map(str, view.coords))
+            private.append(BufferPlan(view.array, "global", "until the operand changes", view.dtype, elements, dims))
+        elif view.name in config.staged("pack") and not is_false(st.a.mask):
             order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
             widths = {x.name: room for x, room in nest.widths}
             if view.name == st.a.name:
@@ -65,26 +71,14 @@ def buffers(st: Statement, config: Config, nest: Nest) -> tuple[BufferPlan, ...]
         elements = prod(max(x.extent, widths.get(x.name, 0)) for x in inner)
         lifetime = "for an iteration of the loop that fills it"
         private.append(BufferPlan(f"{operand}_n", "cache", lifetime, view.dtype, elements, names(inner)))
-    if is_copied(st, config):
+    for view in (v for v in st.factors if v.name in shared):
+        elements, lifetime = shared[view.name] * 8 // dtype(view.dtype).bits, "for a step of the reduction"
+        private.append(BufferPlan(f"{view.array}_s", "shared", lifetime, view.dtype, elements, operand=view.name))
+    if is_copied(st, config) and not in_groups:
         lifetime = "for an iteration of the loop that fills it"
         held = st.a.dtype if has_windows(config) else copied_type(st, nest)
         private.append(BufferPlan(f"{st.a.name}_s", "cache", lifetime, held))
     return tuple(private)
-
-
-def group_buffers(st: Statement, shared: Mapping[str, int]) -> tuple[BufferPlan, ...]:
-    """Return the private buffers of the kernel of ``st`` on a device, packed operands first. ``shared`` are the bytes
-    of the copies in memory that a group of threads shares.
-    """
-    found = []
-    for v in (v for v in st.factors if v.packed):
-        order = tuple(map(str, v.coords))
-        lifetime = "until the operand changes"
-        found.append(BufferPlan(f"{v.name}_p", "global", lifetime, v.dtype, prod(v.layout.shape), order))
-    for v in (v for v in st.factors if v.name in shared):
-        elements, lifetime = shared[v.name] * 8 // dtype(v.dtype).bits, "for a step of the reduction"
-        found.append(BufferPlan(f"{v.array}_s", "shared", lifetime, v.dtype, elements, operand=v.name))
-    return tuple(found)
 
 
 def packed_type(st: Statement, nest: Nest) -> str:

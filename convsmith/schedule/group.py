@@ -21,7 +21,7 @@ from convsmith.passes.reorder import reorder
 from convsmith.passes.set_layout import set_layout
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
-from convsmith.schedule.buffers import group_buffers
+from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.fill import filling
 from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
@@ -38,11 +38,11 @@ from convsmith.schedule.group_limits import (
     shared_bytes,
 )
 from convsmith.schedule.group_lower import GroupReads, lower_group
-from convsmith.schedule.group_packing import pack_operands, packed_statement
 from convsmith.schedule.hardware import hardware_plan, hardware_row
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, loops_after_fusing
 from convsmith.schedule.nest import GRID_DIMS, Nest, nest_of
+from convsmith.schedule.packed_operands import pack_operands, packed_statement
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, View
 
@@ -148,7 +148,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
     check_parts(st, loops, config)
     read = packed_statement(st, config, machine)
     s = Schedule(d.name for d in st.dims)
-    pack_operands(s, read)
+    pack_operands(s, read, config, machine)
     nest = nest_of(s, read, loops, config, machine)
     check_join(config, None if nest.warp is None else nest.warp.row)
     shared = shared_bytes(read, loops, config, nest)
@@ -160,9 +160,9 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
     ordering.include(s)
     lower_group(s, read, nest, staged, machine, config)
     zeroing = filling(staged.zeroed) if staged.zeroed else ()
-    buffers = group_buffers(read, shared)
+    private = buffers(read, config, nest, shared)
     return KernelPlan(
-        st, config, machine, loops, nest, ordering, buffers=buffers, pipeline=tuple(s.steps), zeroing=zeroing
+        st, config, machine, loops, nest, ordering, buffers=private, pipeline=tuple(s.steps), zeroing=zeroing
     )
 
 

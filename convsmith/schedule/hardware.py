@@ -23,16 +23,16 @@ from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import reorder
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
-from convsmith.schedule.buffers import group_buffers
+from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.group_lower import finish_group, flatten_threads, multiply_fragments
-from convsmith.schedule.group_packing import pack_operands
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
 from convsmith.schedule.nest import GRID_DIMS, Nest
+from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.parts import PART
@@ -284,7 +284,7 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     if isinstance(nest, ConfigError):
         return nest
     s = Schedule(d.name for d in st.dims)
-    pack_operands(s, st)
+    pack_operands(s, st, config, machine)
     tiled = nest.tile(s)
     copies: list[EngineCopy] = []
     shared: dict[str, int] = {}
@@ -325,9 +325,10 @@ def hardware_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan
     flatten_threads(s, (tiled.steps, tiled.fragments), machine)
     multiply_fragments(s, machine, made.nest.row, tiled.inner)
     finish_group(s)
-    notes, buffers = tuple(_expected(made.nest, made.groups, machine)), group_buffers(made.nest.st, made.shared)
+    notes = tuple(_expected(made.nest, made.groups, machine))
+    private = buffers(made.nest.st, config, made.groups, made.shared)
     return KernelPlan(
-        st, config, machine, loops, made.groups, ordering, buffers=buffers, pipeline=tuple(s.steps), notes=notes
+        st, config, machine, loops, made.groups, ordering, buffers=private, pipeline=tuple(s.steps), notes=notes
     )
 
 

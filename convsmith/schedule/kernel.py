@@ -77,7 +77,7 @@ def kernel_plan(
         sums=prescribed.sums if prescribed is not None else None,
     )  # fmt: skip
     pipeline = pipeline_of([found], s)  # rejects illegal copies
-    return replace(found, pipeline=pipeline, buffers=buffers(found.columns, config, nest))
+    return replace(found, pipeline=pipeline, buffers=buffers(found.columns, config, nest, {}))
 
 
 def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:

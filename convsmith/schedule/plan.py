@@ -30,9 +30,9 @@ from convsmith.schedule.fused import links, merge_pipelines, scheduled_stages, s
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.given_kernel import GivenKernel, given_kernel
 from convsmith.schedule.group_limits import check_grid, ends_beyond
-from convsmith.schedule.group_packing import packed_statement
 from convsmith.schedule.kernel import kernel_plan, scheduled
 from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.pipelines import SYMBOL
 from convsmith.schedule.pointers import indirect
 from convsmith.schedule.sums import config_of_sums

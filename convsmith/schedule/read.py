@@ -9,9 +9,7 @@ from math import prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false, is_true, parts_of
-from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
-from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.fill_terms import fill_terms
@@ -20,8 +18,6 @@ from convsmith.passes.pieces import pieces
 from convsmith.passes.rebase import rebase
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
-from convsmith.passes.share_taps import share_taps
-from convsmith.schedule.buffers import packed_type
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import place_of
 from convsmith.schedule.copies import (
@@ -29,7 +25,6 @@ from convsmith.schedule.copies import (
     has_windows,
     is_copied,
     is_packed,
-    shared_taps,
     short_terms,
     window_borders,
     window_dims,
@@ -38,6 +33,7 @@ from convsmith.schedule.copies import (
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, names, places
 from convsmith.schedule.nest import Nest
+from convsmith.schedule.packed_operands import adjacent_units, pack_operands
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.epilogue import top_bit
 from convsmith.statement.statement import Statement, View
@@ -68,25 +64,15 @@ class Reads:
 
 
 def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Reads:
-    """Pack and copy operands as the config of ``k`` says; return the copies, and the loops that threads may share.
-
-    Units of scalable vectors are adjacent in packed operands.
-    """
+    """Pack and copy operands as the config of ``k`` says; return the copies, and the loops that threads may share."""
     st, config, nest = k.columns, k.config, k.nest
     units = nest.units
-    adjacent = ((*units, nest.lane),) if units else ()
-    packed: dict[str, Copy] = {}
-    for name in config.staged("pack"):
-        options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
-        operands, converted = (name, *_added(st, name), *_beside(st, name)), _conversion(st, nest, name, k.machine)
-        packed[name] = s.pack(operands, nest.widths, converted, *options)
-    for pair in shared_taps(st, config):
-        s.run(share_taps, packed[st.a.name], *pair)
+    packed = pack_operands(s, st, config, k.machine, nest)
     before = tuple(takewhile(lambda x: x not in units, k.outside))
     parallel = before if prod(x.extent for x in before) >= config.threads else k.outside
     for operand, of in config.staged_at("pack_at"):
         position = _near_place(st, config, nest, operand, of)
-        s.pack_near(operand, nest.around[position], nest.widths, *adjacent)
+        s.pack_near(operand, nest.around[position], nest.widths, *adjacent_units(nest))
         parallel = tuple(x for x in nest.around[: position + 1] if x in parallel)
     resident = []
     for operand in config.staged("resident"):
@@ -217,20 +203,6 @@ def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> Copy:
     return replace(source, loops=(), lane=lane)
 
 
-def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool | str:
-    """Return whether the packed operand ``name`` holds converted factors instead of the original ones, or the type to
-    which packing converts them.
-
-    Bytes stay bytes if the machine multiplies words, so that LLVM can see that a word holds each factor. One factor of
-    a pair of words whose second word is zero must be unsigned.
-    """
-    if name == st.b.name and (held := packed_type(st, nest)):
-        return held
-    plain = st.acc == "s32" and not st.shifted and target.has_word_products and any(v.dtype == "u8" for v in st.factors)
-    own = (v for v in st.factors if v.name == name)
-    are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.requantised or v.flipped) for v in own)
-    return not (nest.unit.dot or _beside(st, name) or (plain and are_bytes))
-
 
 def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> int:
     """Return the position of the loop whose iterations pack the elements that they read; ConfigError if there is none.
@@ -280,15 +252,6 @@ def _restrict_taps(s: Schedule, k: KernelPlan) -> None:
     s.run(restrict, (*inner, nest.lane) if nest.along_k else tuple(inner))
 
 
-def _added(st: Statement, name: str) -> tuple[str, ...]:
-    """Return the array whose entries are added to the entries of an operand, if there is one."""
-    made = (v.requantised for v in st.factors if v.name == name)
-    return tuple(x.rest for x in made if x is not None and x.rest)
-
-
-def _beside(st: Statement, name: str) -> tuple[str, ...]:
-    """Return the arrays that form one stream with an operand, such as its bias, in memory order."""
-    return next((v.beside for v in st.factors if v.name == name), ())
 
 
 def _view(st: Statement, operand: str) -> View:

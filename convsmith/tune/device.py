@@ -18,12 +18,12 @@ from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_limits import aligned_bytes, along_lanes, loaded_vector, shared_bytes
-from convsmith.schedule.group_packing import packed_statement
 from convsmith.schedule.hardware import hardware_flaw
 from convsmith.schedule.hardware_choice import hardware_config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.nest import Nest, nest_of
+from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits

@@ -15,10 +15,10 @@ from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_packing import packed_statement
 from convsmith.schedule.hardware import HardwareNest, hardware_nest, hardware_row, hardware_rows, is_mn_major
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
+from convsmith.schedule.packed_operands import packed_statement
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
 from convsmith.tune.fusions import Sizes

@@ -1,0 +1,124 @@
+"""Operands that kernels before the main one pack: their order in memory, and the rewrites that pack them.
+
+The nest that reads an operand determines its order. Where the tiles of the operand must be boxes of an array, as the
+threads of a group and a copy engine read them, that nest is the one before tiling, in the order of :func:`_order`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.buffer import dense
+from convsmith.ir.index import Var
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.layout.layout import Layout
+from convsmith.machine.base import Machine
+from convsmith.passes.share_taps import share_taps
+from convsmith.schedule.buffers import packed_type
+from convsmith.schedule.config import Config
+from convsmith.schedule.copies import shared_taps
+from convsmith.schedule.loops import Loop
+from convsmith.schedule.nest import Nest
+from convsmith.schedule.schedule import Copy, Schedule
+from convsmith.statement.statement import Dim, Statement, View
+
+
+def packed_statement(st: Statement, config: Config, machine: Machine) -> Statement:
+    """Return ``st`` with the operands that ``config`` packs as arrays before tiling; ConfigError if one cannot be
+    packed.
+    """
+    packed = config.staged("pack")
+    if machine.device is None or not packed:
+        return st
+    legal = [v.name for v in st.factors if v.constant and not any(x.adds == v.name for x in st.sums)]
+    if not set(packed) <= set(legal):
+        raise ConfigError(
+            "pack",
+            f"--pack={','.join(packed)}: {machine.name} packs operands that are equal in all calls, "
+            f"whose entries no kernel of a call adds up; legal are {', '.join(legal) or 'none here'}",
+        )
+    factors = tuple(_packed(st, v, config) if v.name in packed else v for v in st.factors)
+    return replace(st, factors=factors)
+
+
+def _packed(st: Statement, view: View, config: Config) -> View:
+    """Return the packed view, with one dim for each loop that indexes it."""
+    order = _order(st, view, config)
+    shape = tuple(d.size for d in order)
+    coords = tuple(Var(d.name) for d in order)
+    return replace(view, layout=Layout(shape, dense(shape)), coords=coords, packed=True)
+
+
+def _order(st: Statement, view: View, config: Config) -> list[Dim]:
+    """Return the dims that index ``view``, outermost first.
+
+    Dims of the reduction have the order of the steps and are inside the channels, so that terms are contiguous; they
+    are outside if adjacent threads have adjacent channels.
+    """
+    moving = [d for d in st.dims if any(Var(d.name) in variables_of(x) for x in view.coords)]
+    outer = [d for d in moving if d.kind == "batch"]
+    terms = sorted((d for d in moving if d.kind == "k"), key=lambda d: _place(d.name, config.reduce, st.reduce))
+    free = sorted((d for d in moving if d.kind in ("n", "m")), key=lambda d: d.name == config.lane)
+    is_along_lanes = not config.instruction and any(d.name == config.lane for d in free)
+    return [*outer, *terms, *free] if is_along_lanes else [*outer, *free, *terms]
+
+
+def _place(name: str, first: tuple[str, ...], others: tuple[str, ...]) -> int:
+    """Return the position of a loop among the loops named ``first``, followed by the ``others``."""
+    return [*first, *(n for n in others if n not in first)].index(name)
+
+
+def pack_operands(
+    s: Schedule, st: Statement, config: Config, machine: Machine, nest: Nest | None = None
+) -> dict[str, Copy]:  # fmt: skip
+    """Pack the operands of ``st``, before tiling or in the order in which ``nest`` reads them, at the place of the two
+    at which ``machine`` has them packed; return the packed operands by name. Units of scalable vectors are adjacent.
+    """
+    packed: dict[str, Copy] = {}
+    if nest is None:
+        for view in (v for v in st.factors if v.packed and machine.device is not None):
+            packed[view.name] = s.pack((view.name,), (), False, (), False, tuple(str(x) for x in view.coords))
+        return packed
+    adjacent = adjacent_units(nest)
+    for name in config.staged("pack") if machine.device is None else ():
+        options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
+        operands = (name, *_added(st, name), *_beside(st, name))
+        packed[name] = s.pack(operands, nest.widths, _conversion(st, nest, name, machine), *options)
+    for pair in shared_taps(st, config):
+        s.run(share_taps, packed[st.a.name], *pair)
+    return packed
+
+
+def adjacent_units(nest: Nest) -> tuple[tuple[Loop, ...], ...]:
+    """Return the loops whose elements are contiguous in packed operands if vectors of ``nest`` are scalable: the loop
+    over units, and the loop over lanes.
+    """
+    return ((*nest.units, nest.lane),) if nest.units else ()
+
+
+def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool | str:
+    """Return whether the packed operand ``name`` holds converted factors instead of the original ones, or the type to
+    which packing converts them.
+
+    Bytes stay bytes if the machine multiplies words, so that LLVM can see that a word holds each factor. One factor of
+    a pair of words whose second word is zero must be unsigned.
+    """
+    if name == st.b.name and (held := packed_type(st, nest)):
+        return held
+    plain = st.acc == "s32" and not st.shifted and target.has_word_products and any(v.dtype == "u8" for v in st.factors)
+    own = (v for v in st.factors if v.name == name)
+    are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.requantised or v.flipped) for v in own)
+    return not (nest.unit.dot or _beside(st, name) or (plain and are_bytes))
+
+
+def _added(st: Statement, name: str) -> tuple[str, ...]:
+    """Return the array whose entries are added to the entries of an operand, if there is one."""
+    made = (v.requantised for v in st.factors if v.name == name)
+    return tuple(x.rest for x in made if x is not None and x.rest)
+
+
+def _beside(st: Statement, name: str) -> tuple[str, ...]:
+    """Return the arrays that form one stream with an operand, such as its bias, in memory order."""
+    return next((v.beside for v in st.factors if v.name == name), ())
