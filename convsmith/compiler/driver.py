@@ -34,7 +34,6 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic_table import table_name
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.packing import packing_steps
-from convsmith.schedule.pipelines import Pipelines
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import KeptPlan, plan_for
 from convsmith.schedule.pointers import Pointers, pointers
@@ -69,7 +68,7 @@ class Lowered:
         return "".join(map(str, (*self.before, main)))
 
 
-def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: bool = False) -> Lowered:
+def lower(plan: Plan, instruments: Sequence[Instrument] = (), *, debug: bool = False) -> Lowered:
     """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text; with ``debug``, code
     for a CPU names the lines of the main kernel's text.
     """
@@ -104,7 +103,7 @@ def lower(plan: Pipelines, instruments: Sequence[Instrument] = (), *, debug: boo
     return Lowered(kernel, packs, before, after, text, size, launches)
 
 
-def _threads(plan: Pipelines, kernel: Kernel) -> int:
+def _threads(plan: Plan, kernel: Kernel) -> int:
     """Return the number of threads that share ``kernel``, which runs before or after the main one; 1 if it has no
     parallel loop.
     """
@@ -118,7 +117,7 @@ def private_buffers(kernel: Kernel) -> list[Buffer]:
     return list(dict.fromkeys(b for b in inside if b.scope == "cache"))
 
 
-def _prepared(plan: Pipelines, kernel: Kernel) -> dict[str, Kernel]:
+def _prepared(plan: Plan, kernel: Kernel) -> dict[str, Kernel]:
     """Return the rewritten kernels that run before ``kernel``, the rewritten main one, by name, in order."""
     found: dict[str, Kernel] = {}
     for k, steps in preparing(plan, kernel):
@@ -143,7 +142,7 @@ def in_order(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     return tuple(ordered.values())
 
 
-def preparing(plan: Pipelines, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[Step]]]:
+def preparing(plan: Plan, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[Step]]]:
     """Yield the naive kernels that prepare arguments of ``kernel``, the rewritten main one, with their pipelines."""
     pipelines = plan.preparing if kernel.before else {}
     for k in in_order((*kernel.packs, *kernel.before)):
@@ -194,7 +193,7 @@ def _limits(plan: Plan) -> dict[str, float]:
     return limits
 
 
-def assemble(plan: Pipelines, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:
+def assemble(plan: Plan, low: Lowered, argument: Callable[[Kernel, Buffer], Argument]) -> Artifact:
     """Return the object code of ``low`` with its entries; ``argument`` returns the argument for a parameter of a
     kernel.
     """

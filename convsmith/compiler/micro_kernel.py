@@ -14,13 +14,13 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.types import POINTERS, PTR
 from convsmith.machine.base import Machine
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.schedule.micro_kernel import MicroKernelPlan
+from convsmith.schedule.micro_kernel import micro_kernel_plan
 
 
 def micro_kernel_artifact(m: MicroKernel, target: Machine) -> Artifact:
     """Compile ``m`` for ``target``."""
     with llvm_bind.no_collection(), interning():
-        made = MicroKernelPlan(m, target)
+        made = micro_kernel_plan(m, target)
 
         def pointer(kernel: Kernel, b: Buffer) -> Argument:
             """Return the argument for a raw pointer, which the kernel only reads or may write."""

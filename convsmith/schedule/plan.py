@@ -22,6 +22,7 @@ from convsmith.passes.derive_packing import derive_packing, packing_name
 from convsmith.passes.fuse import fuse
 from convsmith.passes.manager import Step, run_steps
 from convsmith.problem.fusion import Stages, stages_of
+from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
@@ -33,7 +34,6 @@ from convsmith.schedule.group_limits import check_grid, ends_beyond
 from convsmith.schedule.kernel import kernel_plan, scheduled
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.packed_operands import packed_statement
-from convsmith.schedule.pipelines import SYMBOL
 from convsmith.schedule.pointers import indirect
 from convsmith.schedule.sums import config_of_sums
 from convsmith.schedule.winograd import block_steps, product_config, weights_steps, winograd_of
@@ -43,25 +43,33 @@ from convsmith.statement.program import Program, program, transformed_program
 from convsmith.statement.statement import Statement
 from convsmith.statement.winograd import WEIGHTS, Winograd
 
+SYMBOL = "convsmith"
+"""The symbol of the main kernel of a problem, and the prefix of the symbols of the kernels around it."""
 COPIES = ("pad_copy", "window_copy", "indirection", "hardware")
 """Realisations that multiply weights by zeros in place of absent elements."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plans of all statements of the program of ``problem``, in the order in which they run.
+    """The plans of all statements of the program of a problem or a micro-kernel, in the order in which they run.
 
     ``requirements`` constrain the sizes of a call; they are empty if all sizes are known. If ``config`` is a user's
     schedule, it has ``given`` the main kernel, and ``kernels`` are the kernels around it.
     """
 
-    problem: Problem
+    computed: Problem | MicroKernel
     config: Config | GivenSchedule
     machine: Machine
     program: Program
     kernels: tuple[KernelPlan, ...]
     requirements: Requirements = FIXED
     given: GivenKernel | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """The problem, which is not a micro-kernel."""
+        assert isinstance(self.computed, Problem)
+        return self.computed
 
     @property
     def main(self) -> KernelPlan:
@@ -129,7 +137,11 @@ class Plan:
         return found
 
     def symbol(self, kernel: str = "") -> str:
-        """Return the symbol of the main kernel, or of a kernel around it."""
+        """Return the symbol of the main kernel, or of a kernel around it. A micro-kernel has XNNPACK's name, and a
+        packing kernel besides.
+        """
+        if isinstance(self.computed, MicroKernel):
+            return f"{self.computed.name}_pack" if kernel else self.computed.name
         return f"{SYMBOL}_{kernel}" if kernel else SYMBOL
 
     def threads(self, kernel: str = "") -> int:

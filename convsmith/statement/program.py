@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from convsmith.ir.stmt import Kernel
+from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.problem.problem import Problem
 from convsmith.statement.bias import bias_gradient
 from convsmith.statement.fused import FusedStatements
+from convsmith.statement.micro_kernel import micro_statement, naive_micro_kernel
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
 from convsmith.statement.parts import sum_of_parts
@@ -22,13 +24,14 @@ class Program:
 
     A problem of several stages has ``kernels``, in the order in which they run. All statements of a kernel but the last
     run at a loop of a later one. Where a problem of one stage is computed by a ``transform``, the main statement is the
-    product of a block.
+    product of a block. The interface of a micro-kernel prescribes the naive ``nest`` of its main statement.
     """
 
-    problem: Problem
+    problem: Problem | MicroKernel
     statements: tuple[Statement, ...]
     kernels: tuple[FusedStatements, ...] = ()
     transform: Winograd | None = None
+    nest: Kernel | None = None
 
     @property
     def main(self) -> Statement:
@@ -55,6 +58,9 @@ class Program:
             return last.naive([kernel.naive() for kernel in others])
         if self.transform is not None:
             return self.transform.naive()
+        if self.nest is not None:
+            return self.nest
+        assert isinstance(self.problem, Problem)
         before = [naive(self.problem, st) for st in self.of("packing", "before")]
         return naive(self.problem, self.main, before)
 
@@ -75,3 +81,8 @@ def transformed_program(problem: Problem, transform: Winograd) -> Program:
 def fused_program(problem: Problem, kernels: tuple[FusedStatements, ...]) -> Program:
     """Return the program of a ``problem`` whose stages are statements of ``kernels``."""
     return Program(problem, tuple(st for kernel in kernels for st in kernel.statements), kernels)
+
+
+def micro_program(m: MicroKernel, address_bits: int) -> Program:
+    """Return the program of the micro-kernel ``m`` on a machine with addresses of ``address_bits``."""
+    return Program(m, (micro_statement(m),), nest=naive_micro_kernel(m, address_bits))

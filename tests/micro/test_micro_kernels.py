@@ -23,7 +23,7 @@ from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import Step, run_steps
 from convsmith.problem import reference
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.schedule.micro_kernel import MicroKernelPlan
+from convsmith.schedule.micro_kernel import micro_kernel_plan
 from convsmith.statement.micro_kernel import MEMORY, naive_micro_kernel
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -283,7 +283,7 @@ def test_every_step_computes_the_same(name: str) -> None:
     cases = [Case("all", 11, 2, 2, pitch=13, offset=5), Case("few", 3, 2, 2), Case("one", 1, 1, 2)]
     for case in [*cases, *([Case("long", 9, 6, 2)] if m.multipass else [])]:
         with interning():
-            steps = MicroKernelPlan(m, target).pipeline
+            steps = micro_kernel_plan(m, target).pipeline
             run_steps(naive_micro_kernel(m), steps, [Steps(Setup(m, case, 1), instructions)])
 
 

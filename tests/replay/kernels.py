@@ -31,7 +31,7 @@ from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, general
-from convsmith.schedule.micro_kernel import MicroKernelPlan
+from convsmith.schedule.micro_kernel import micro_kernel_plan
 from convsmith.schedule.plan import plan
 from convsmith.schedule.planned import plan_for
 from convsmith.tune.candidates import default_config
@@ -88,7 +88,7 @@ def _lowered(row: Row, level: Machine) -> tuple[str, str]:
     """Return config and LLVM text."""
     if row.kind == "micro":
         m = MicroKernel.parse(row.line)
-        micro = MicroKernelPlan(m, level)
+        micro = micro_kernel_plan(m, level)
         return str(micro.config), lower(micro).text
     problem = parse_problem(row.line)
     if row.kind == "dynamic":

@@ -14,7 +14,7 @@ from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.schedule.config import Config, Level, Scope, ScopeAtLoop
 from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS
 from convsmith.schedule.former_words import FORMER_WORDS
-from convsmith.schedule.micro_kernel import MicroKernelPlan
+from convsmith.schedule.micro_kernel import micro_kernel_plan
 
 HEAD = "--target=avx2 --lane=oc"
 WORDS = [
@@ -115,11 +115,11 @@ def test_what_every_config_says(word: str) -> None:
 def test_names_of_micro_kernels_are_configs(name: str, words: str) -> None:
     m = MicroKernel.parse(name)
     assert m.name == name
-    made = MicroKernelPlan(m, target("avx2"))
+    made = micro_kernel_plan(m, target("avx2"))
     head = "--target=avx2 --lane=c --order=x,c --realise=indirection --pack=kernel --outline=no"
     assert made.config == Config.parse(f"{head} {words}") == Config.parse(str(made.config))
     assert micro_kernel_artifact(m, target("avx2")).config == str(made.config)
-    loops = {loop.name: (loop.of, loop.role, loop.tile) for loop in made.kernel.nest.loops}
+    loops = {loop.name: (loop.of, loop.role, loop.tile) for loop in made.main.nest.loops}
     assert loops["c.o"] == ("c", "batch", 16) and loops["x"] == ("x", "m", 1)
 
 
