@@ -28,6 +28,7 @@ from convsmith.ir.instruction import (
 from convsmith.ir.types import DType, Half, dtype
 from convsmith.machine.costs import Costs
 from convsmith.machine.memory import MemoryLevel
+from convsmith.machine.prices import prices_of
 
 if TYPE_CHECKING:
     from convsmith.machine.device import Device, SharedMemory
@@ -165,6 +166,11 @@ class Machine:
     def key(self) -> str:
         """A hash of all facts of the machine: machines that differ in any fact have different keys."""
         return hashlib.sha256(facts_text(self).encode()).hexdigest()
+
+    @cached_property
+    def prices(self) -> dict[str, float]:
+        """The price of each event that a model of kernels counts, by the event's name."""
+        return prices_of(self)
 
     def load(self, memory: MemoryLevel) -> float:
         """Return the cycles to load a vector from ``memory``."""

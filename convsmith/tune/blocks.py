@@ -39,15 +39,14 @@ BLOCKS_A_THREAD = 3
 
 def blocked(st: Statement, loops: Loops, config: Config, target: Machine) -> Config:
     """Return the config with blocks of channels and of the longest reduction loop, if that is faster."""
-    inner = max(loops.of("k"), key=lambda n: loops.extents[n])
     is_plain = not (config.staged("resident") or config.phases or loops.residues)
     if loops.kinds[config.lane] != "n" or not is_plain or config.realise != "peel":
         return config
-    terms = prod(loops.extents[n] for n in loops.of("k"))
+    sums = loops.of("k")
+    inner, terms = max(sums, key=lambda n: loops.extents[n]), prod([loops.extents[n] for n in sums])
     wide = config.size(config.lane)
     panel = terms * wide * dtype(st.b.dtype).bytes
-    again = prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m"))
-    if panel <= target.l2.bytes or again < 2:
+    if panel <= target.l2.bytes or prod(-(-loops.extents[n] // config.size(n)) for n in loops.of("m")) < 2:
         return config
     unit = max(config.size(inner), dict(config.tiles_at("k_step")).get(inner, 1))
     parts = -(-panel // target.l2.kept)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
@@ -37,8 +35,7 @@ def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[st
         terms = winograd_terms(problem, config, target)
         return {name: cycles for name, cycles in terms.items() if cycles}
     model, loops = model_of(problem, config, target)
-    found: defaultdict[str, float] = defaultdict(float)
-    model.cycles(loops, with_lanes(config, model, loops), found)
+    found = model.cycles_by_cause(loops, with_lanes(config, model, loops))
     return {name: cycles for name, cycles in found.items() if cycles}
 
 

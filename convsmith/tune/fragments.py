@@ -1,13 +1,13 @@
-"""Register tiles of fragments that the model compares, and their cycles."""
+"""Register tiles of fragments that the model compares, and their features."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
-from convsmith.machine.costs import Costs
 from convsmith.schedule.product_shape import ProductShape
+from convsmith.tune.features import Work
 
 
 def fragment_shapes(most: int) -> list[tuple[int, int]]:
@@ -65,16 +65,14 @@ def streamed_operand(panels: Panels, columns: int, kept: int) -> str:
     return "source" if panels.source > kept else ""
 
 
-def fragment_cycles(
-    tiles: list[tuple[int, int, int]], steps: int, unit: ProductShape, costs: Costs, panels: Panels, kept: int,
-    terms: defaultdict[str, float] | None = None,
-) -> float:  # fmt: skip
-    """Return the cycles of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
+def fragment_works(
+    tiles: Sequence[tuple[int, int, float]], steps: int, unit: ProductShape, panels: Panels, kept: int
+) -> list[Work]:
+    """Return the works of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
 
-    The first-level cache holds ``kept`` bytes: one tile of the operand that stays, all tiles of the other operand. The
-    cycles are added to ``terms`` by cause.
+    The first-level cache holds ``kept`` bytes: one tile of the operand that stays, all tiles of the other operand.
     """
-    cycles = 0.0
+    works = []
     usual = _height(tiles[0][0], unit.rows)
     for pixels, wide, count in tiles:
         high = -(-pixels // unit.rows)
@@ -82,20 +80,17 @@ def fragment_cycles(
             (panels.source if panels.weights_stay else pixels * panels.pixel) <= kept,
             (wide * panels.column if panels.weights_stay else panels.weights) <= kept,
         )
-        source, weights = (costs.fragment_move if x else costs.fragment_move_far for x in near)
-        step = max(high * wide * costs.fragment_product, high * source + wide * weights)
-        finish = high * wide * costs.fragment_move + pixels * wide * costs.fragment_finish
+        source, weights = ("fragment_move" if x else "fragment_move_far" for x in near)
+        products, loads = (("fragment_product", high * wide),), ((source, high), (weights, wide))
+        works.append(Work(count * steps, (("products", products), ("loads of fragments", loads)), overlap=inf))
         is_begun = near[1] and not (panels.weights_stay or panels.shared or panels.copied)
-        finish += pixels * costs.fragment_pixel * is_begun
+        finish = ("fragment_move", high * wide), ("fragment_finish", pixels * wide)
+        begun = (("fragment_pixel", pixels),) if is_begun else ()
+        works.append(Work(count, (("write-back", (*finish, *begun)),)))
         again = panels.weights_stay and _height(pixels, unit.rows) != usual
-        turn = costs.fragment_turn + again * costs.fragment_configuration
-        cycles += count * (steps * step + finish + turn)
-        if terms is not None:
-            bound = "products" if step == high * wide * costs.fragment_product else "loads of fragments"
-            terms[bound] += count * steps * step
-            terms["write-back"] += count * finish
-            terms["calls"] += count * turn
-    return cycles
+        turn = ("fragment_turn", 1), ("fragment_configuration", again)
+        works.append(Work(count, (("calls", turn),)))
+    return works
 
 
 def _height(pixels: int, most: int) -> int:

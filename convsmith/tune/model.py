@@ -27,7 +27,8 @@ from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import View, view_steps
 from convsmith.tune.blocks import BLOCKS_A_THREAD, blocked, with_near_pixels
-from convsmith.tune.cost_model import CostModel, overlapped
+from convsmith.tune.cost_model import CostModel
+from convsmith.tune.features import overlapped
 from convsmith.tune.fragments import fragment_tiles, streamed_operand
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, ordered, with_depth_within
 from convsmith.tune.parts import parts_of_sums

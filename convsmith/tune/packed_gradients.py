@@ -18,6 +18,7 @@ from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement, View
+from convsmith.tune.features import Events
 from convsmith.tune.model import Model
 
 
@@ -46,13 +47,13 @@ class GradientModel(Model):
         """Return both factors."""
         return self.st.a.name, self.st.b.name
 
-    def packing(self, view: View, config: Config) -> float:
-        """Return the cycles to pack a factor in each call; taps share the rows that they read."""
-        cycles = super().packing(view, config)
+    def packing(self, view: View, config: Config) -> Events:
+        """Return the events of packing a factor in each call; taps share the rows that they read."""
+        part = 1.0
         if view.name == self.st.a.name:
             for pair, rows in shared_taps(self.st, config).items():
-                cycles *= rows / prod(self.sizes[n] for n in pair)
-        return cycles
+                part *= rows / prod(self.sizes[n] for n in pair)
+        return tuple((name, number * part) for name, number in super().packing(view, config))
 
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
         """Return the order of loops: taps of a row outermost, because each reads its own elements, and taps that share

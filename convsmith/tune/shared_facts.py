@@ -54,6 +54,7 @@ class SharedFacts:
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.reduction_classes()
         self.traffic = Traffic(st, target)
+        self._row_steps: dict[str, int] = {}
         self._filled: dict[tuple[str, ...], int] = {}
         self._bordered: dict[str, bool] = {}
         self._most: dict[tuple[tuple[int, int], ...], int] = {}
@@ -80,7 +81,9 @@ class SharedFacts:
         """Return the elements of the source between adjacent pixels; with a stride that must divide them, of one
         residue class.
         """
-        return self.moved(pixel, self.classes.get(pixel, 1)) - self.moved(pixel, 0)
+        if pixel not in self._row_steps:
+            self._row_steps[pixel] = self.moved(pixel, self.classes.get(pixel, 1)) - self.moved(pixel, 0)
+        return self._row_steps[pixel]
 
     def reads_once(self) -> bool:
         """Return whether packing repeats no element for taps: pixels have one tap, or the result is that of weights."""
@@ -201,8 +204,9 @@ class SharedFacts:
         """Return the number of residue classes of reduction loops; each class of the result reads one of them."""
         return prod(m for name, m in self.classes.items() if name in self.st.reduce)
 
+    @cached_property
     def of_single_taps(self) -> int:
-        """Return the residue classes of the result along axes with one tap; all but one of them are zero."""
+        """The residue classes of the result along axes with one tap; all but one of them are zero."""
         single = {d.axis for d in self.st.of("k") if d.axis and d.size == 1}
         return prod(self.classes.get(d.name, 1) for d in self.st.of("m") if d.axis in single)
 

@@ -17,6 +17,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement, view_steps
+from convsmith.tune.features import Events
 from convsmith.tune.model import Model
 
 
@@ -82,12 +83,12 @@ class WindowModel(Model):
         terms = prod(self.sizes[n] for n in self.taps)
         return -(-terms // self.unit.terms) * self.unit.terms
 
-    def copied(self, config: Config) -> float:
-        """Return the cycles to copy windows: a loop over each row and tap, vectors of each run of memory.
+    def copied(self, config: Config) -> Events:
+        """Return the events of copying windows: a loop over each row and tap, vectors of each run of memory.
 
         Rows that several tiles of rows read are copied again.
         """
-        cost, run = self.target.costs, prod(self.sizes[n] for n in self.taps[-2:]) * self.bytes
+        run = prod(self.sizes[n] for n in self.taps[-2:]) * self.bytes
         loops = prod(d.size for d in self.st.of("m", "batch") if d.name != self.row)
         loops *= prod(self.sizes[n] for n in self.taps[:-2])
         moves = self.sizes[self.row] * -(-run * 8 // self.target.vector_bits)
@@ -96,8 +97,8 @@ class WindowModel(Model):
             step, more = self.rows_apart(rows)
             again = (size * step + more) / size
             held *= size * step + more
-        window = cost.window if held <= self.target.l1.bytes else cost.window_far
-        return loops * again * (moves * window + cost.call)
+        window = "window" if held <= self.target.l1.bytes else "window_far"
+        return (window, loops * again * moves), ("call", loops * again)
 
 
 def window_models(problem: Problem, st: Statement, target: Machine) -> list[WindowModel]:

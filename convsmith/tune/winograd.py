@@ -7,7 +7,6 @@ read from beyond it for each block.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from math import prod
 from typing import Any
@@ -190,8 +189,7 @@ class _Products:
 
     def terms(self, config: Config) -> dict[str, float]:
         """Return the cycles by cause."""
-        terms: defaultdict[str, float] = defaultdict(float)
-        self.model.cycles(self.loops, config, terms)
+        terms = self.model.cycles_by_cause(self.loops, config)
         products = {name: cycles * self.made.tasks for name, cycles in terms.items()}
         return {name: self.error_factor * cycles for name, cycles in {**products, **self.causes}.items()}
 

@@ -1,0 +1,47 @@
+"""The prices of the events that models count, derived from the costs and the facts of a machine."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from convsmith.machine.base import Machine
+
+__all__ = ["prices_of"]
+
+
+def prices_of(machine: Machine) -> dict[str, float]:
+    """Return the price of each event by its name: cycles, or a ratio of times for what slows other events.
+
+    Each cost that is a number is a price. The others are derived:
+
+    - an instruction that is slower than a multiply-add, by its name;
+    - ``l1`` and ``l2``, loads of a vector from a cache; ``beyond_line`` and ``streamed_line``, of a vector from
+      beyond the second-level cache, once or again and again;
+    - ``NAME.arriving``, by which a load takes longer from a line that is still in flight;
+    - ``l2_byte`` and ``streamed_byte``, the delivery of a byte by the second-level cache, or from beyond it in
+      addition; ``exposed_near_byte``, ``exposed_near_run`` and so on, the part of it that windows wait for;
+    - ``between_cores_byte``, the load of a byte that another core has written;
+    - ``exposed_sum`` and ``spilled``, an accumulator beyond the hidden ones and a vector that registers do not hold.
+    """
+    costs = machine.costs
+    prices = {x.name: getattr(costs, x.name) for x in fields(costs) if x.type in ("float", "int")}
+    prices |= dict(costs.slow)
+    near, far, rate = machine.load(machine.l1), machine.load(machine.l2), machine.l2.rate
+    loads = {"l1": near, "l2": far, "broadcast": costs.broadcast, "lane_load": costs.lane_load}
+    prices |= loads | {f"{name}.arriving": price * (costs.arriving - 1) for name, price in loads.items()}
+    prices |= {
+        "beyond_line": far * costs.beyond,
+        "streamed_line": far * costs.streamed,
+        "l2_byte": 1 / rate,
+        "streamed_byte": (costs.streamed - 1) / rate,
+        "exposed_near_byte": costs.exposed_near / rate,
+        "exposed_near_run": costs.exposed_near * costs.run / rate,
+        "exposed_far_byte": costs.exposed_far / rate,
+        "between_cores_byte": 1 / costs.between_cores,
+        "exposed_sum": costs.exposed * costs.multiply_add,
+        "spilled": costs.spill * costs.multiply_add,
+        "scatter_clash": max(costs.scatter_far, costs.scatter_clash),
+    }
+    return prices
