@@ -15,8 +15,8 @@ from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, fused_dims
 from convsmith.statement.statement import View, view_steps
-from convsmith.tune.features import Events, Features, Terms, Work, cycles, time
-from convsmith.tune.fragments import Panels, fragment_works
+from convsmith.tune.features import Events, Features, Section, Terms, cycles, time
+from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.windows import first_reads, live_vectors
 
@@ -164,22 +164,22 @@ class CostModel(SharedFacts):
         tiles = [(m, v, around * m_count * v_count) for m, m_count in pixels for v, v_count in columns]
         if self.unit.rows > 1:
             panels = self.panels(loops, config)
-            works = fragment_works(tiles, steps, self.unit, panels, target.l1.bytes)
+            sections = fragment_sections(tiles, steps, self.unit, panels, target.l1.bytes)
             written = [(("write-back", self.written(lane, tile, m, m * v)),) for m, v, _ in tiles]
-            works += [Work(count, causes) for causes, (_, _, count) in zip(written, tiles)]
-            works.append(Work(1, (("calls", (("fragment_configuration", 1),)),)))
+            sections += [Section(count, causes) for causes, (_, _, count) in zip(written, tiles)]
+            sections.append(Section(1, (("calls", (("fragment_configuration", 1),)),)))
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
-            works = self.vector_works(loops, config, tiles, steps, passing, near)
+            sections = self.vector_sections(loops, config, tiles, steps, passing, near)
         packed = [
             self.packing(v, config) for v in self.st.factors if v.name in config.staged("pack") and not v.constant
         ]
         if config.staged_at("pack_at"):
             read = prod(d.size for d in self.st.dims if d.kind in ("batch", "m", "k"))
             packed.append((("copy", read / (self.lanes if loops.kinds[lane] == "m" else 2)),))
-        works += [Work(1, (("packing", events),)) for events in packed]
+        sections += [Section(1, (("packing", events),)) for events in packed]
         copied = self.copied(config)
-        return *works, *((Work(1, (("padded copy", copied),)),) if copied else ())
+        return *sections, *((Section(1, (("padded copy", copied),)),) if copied else ())
 
     def written(self, lane: str, tile: dict[str, int], most: int, vectors: int) -> Events:
         """Return the events of writing ``vectors`` of results whose lanes are not adjacent, of tiles with ``most``
@@ -227,11 +227,11 @@ class CostModel(SharedFacts):
         is_vector = steps.get(Var(self.dims[terms][-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
         return "pack" if is_vector else "pack_far"
 
-    def vector_works(
+    def vector_sections(
         self, loops: Loops, config: Config, tiles: Sequence[tuple[int, int, float]], steps: int, passing: int,
         near: bool = False,
-    ) -> list[Work]:  # fmt: skip
-        """Return the works of register tiles, each given as (pixels, vectors of channels, number of such tiles).
+    ) -> list[Section]:  # fmt: skip
+        """Return the sections of register tiles, each given as (pixels, vectors of channels, number of such tiles).
 
         ``steps`` is the number of steps of a sum; the weights of ``passing`` vectors are read between two tiles of the
         same pixels.
@@ -275,7 +275,7 @@ class CostModel(SharedFacts):
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
         product = self.unit.name if self.unit.name in target.prices else "multiply_add"
         latency = not (is_held or straight)  # the next tile begins meanwhile
-        works = []
+        sections = []
         for m, v, count in tiles:
             held = m * v
             loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * parts)]
@@ -295,10 +295,10 @@ class CostModel(SharedFacts):
             if latency:
                 causes.append(("latency", (("latency", 1),)))
             slow = (*slowed, ("clash", 1.0)) if clash and m >= target.l1.ways else tuple(slowed)
-            works.append(Work(count * steps, tuple(causes), slow))
+            sections.append(Section(count * steps, tuple(causes), slow))
             sides = (v * self.lanes, m) if across else (m, v * self.lanes)
             if self.strided_access and (far := self.far_lines(loops, config, *sides)):
-                works.append(Work(count * steps, (("far memory", (("beyond_line", far),)),), slow))
+                sections.append(Section(count * steps, (("far memory", (("beyond_line", far),)),), slow))
             finish = [("exposed_sum", held - hidden)] if held > hidden else []
             finish += self.sums(held) if along_k else self.written(lane, tile, m, held)
             if turns:
@@ -308,9 +308,9 @@ class CostModel(SharedFacts):
                 if live > target.registers:
                     finish.append(("spilled", live - target.registers))
             if finish:
-                works.append(Work(count, (("write-back", tuple(finish)),)))
-            works.append(Work(count, (("calls", ((turn, 1),)),)))
-        return works
+                sections.append(Section(count, (("write-back", tuple(finish)),)))
+            sections.append(Section(count, (("calls", ((turn, 1),)),)))
+        return sections
 
     def _hidden(self) -> float:
         """Return the fraction of the registers that accumulators may use before write-back shows."""
@@ -371,8 +371,8 @@ class CostModel(SharedFacts):
             self._lines[key] = cycles((self.lines_of_windows(loops, config),), self.target)
         return self._lines[key]
 
-    def lines_of_windows(self, loops: Loops, config: Config) -> Work:
-        """Return the work of waiting for lines from beyond the first-level cache.
+    def lines_of_windows(self, loops: Loops, config: Config) -> Section:
+        """Return the section of waiting for lines from beyond the first-level cache.
 
         Each element is multiplied by few weights, which hides a part of the time in which lines arrive. Each run of
         neighbours begins with a line that nothing has fetched ahead, and counts one line more: those of a block of
@@ -385,7 +385,7 @@ class CostModel(SharedFacts):
         first = near * self.target.l1.line / (run * self.bytes)
         events = ("exposed_near_byte", near), ("exposed_near_run", first)
         beyond = (("exposed_far_byte", far),) if self.footprint() > self.target.l2.bytes else ()
-        return Work(1, (("lines", (*events, *beyond)),))
+        return Section(1, (("lines", (*events, *beyond)),))
 
     def emitted(self, loops: Loops, config: Config) -> int:
         """Return the number of multiply-adds of all register tiles, remainders included, and of stores of scattered

@@ -4,15 +4,15 @@ A model counts what a kernel does: multiply-adds, loads from each memory, stores
 for each event (`Machine.prices`). `time` multiplies them, for every kind of kernel and of machine, so that features of
 a kernel are counted once and timed again with other prices.
 
-A `Work` is a part of a kernel that runs `times` times. Its events have causes: "multiply-adds", "loads", "calls". The
-causes of one work are at work at the same time and hide each other; works follow one another. The step of a register
-tile of 12 pixels by 2 vectors, which runs 576 times, and the write-back of its sums are two works:
+A `Section` is a part of a kernel that runs `times` times. Its events have causes: "multiply-adds", "loads", "calls".
+The causes of one section overlap and hide each other; sections follow one another. The step of a register tile of 12
+pixels by 2 vectors, which runs 576 times, and the write-back of its sums are two sections:
 
-    Work(576, (("multiply-adds", (("multiply_add", 24),)), ("loads", (("l1", 2), ("broadcast", 12)))))
-    Work(1, (("write-back", (("exposed", 3.0),)),))
+    Section(576, (("multiply-adds", (("multiply_add", 24),)), ("loads", (("l1", 2), ("broadcast", 12)))))
+    Section(1, (("write-back", (("exposed_sum", 3.0),)),))
 
-A work may be slower for a reason of its own: `slowed` names prices that are ratios of times, each with the fraction of
-the work that it applies to.
+The events of a section may be slowed down: `slowed` names prices that are ratios of times, each with the fraction of
+the section that it applies to. A machine without a price for an event makes `time` raise KeyError.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from convsmith.machine.base import Machine
 
-__all__ = ["Events", "Features", "Terms", "Work", "cycles", "overlapped", "time", "times"]
+__all__ = ["Events", "Features", "Section", "Terms", "cycles", "overlapped", "time", "times"]
 
 OVERLAP = 4
 """Exponent of the norm that adds up cycles of work done at once; at infinity it is hidden completely.
@@ -38,10 +38,10 @@ Terms = dict[str, float]
 """Cycles by their cause."""
 
 
-class Work(NamedTuple):
+class Section(NamedTuple):
     """A part of a kernel that runs ``times`` times: events by cause, of causes that hide each other.
 
-    ``slowed`` are prices that are ratios of times, with the fraction of the work that each applies to. The norm of
+    ``slowed`` are prices that are ratios of times, with the fraction of the section that each applies to. The norm of
     ``overlap`` adds up the causes.
     """
 
@@ -51,11 +51,11 @@ class Work(NamedTuple):
     overlap: float = OVERLAP
 
 
-Features = tuple[Work, ...]
-"""The features of a kernel: works that follow one another."""
+Features = tuple[Section, ...]
+"""The features of a kernel: sections that follow one another."""
 
 
-def time(features: Iterable[Work], machine: Machine) -> Terms:
+def time(features: Iterable[Section], machine: Machine) -> Terms:
     """Return the cycles of a kernel on ``machine`` by cause; overlapped causes have shares of what they take together.
     """
     prices, terms = machine.prices, Terms()
@@ -85,7 +85,7 @@ def _shares(alone: list[tuple[str, float]], overlap: float) -> list[tuple[str, f
     return [(cause, power * share) for cause, power in powers]
 
 
-def cycles(features: Iterable[Work], machine: Machine) -> float:
+def cycles(features: Iterable[Section], machine: Machine) -> float:
     """Return the cycles of a kernel on ``machine``; kernels that differ in the order of additions alone are equal."""
     return round(sum(time(features, machine).values()), DIGITS)
 
@@ -96,6 +96,6 @@ def overlapped(*cycles: float) -> float:
     return float(sum(c**OVERLAP for c in cycles) ** (1 / OVERLAP))
 
 
-def times(features: Iterable[Work], count: float) -> Features:
+def times(features: Iterable[Section], count: float) -> Features:
     """Return the features of ``count`` kernels that follow one another."""
     return tuple(work._replace(times=work.times * count) for work in features)

@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from convsmith.schedule.product_shape import ProductShape
-from convsmith.tune.features import Work
+from convsmith.tune.features import Section
 
 
 def fragment_shapes(most: int) -> list[tuple[int, int]]:
@@ -65,14 +65,14 @@ def streamed_operand(panels: Panels, columns: int, kept: int) -> str:
     return "source" if panels.source > kept else ""
 
 
-def fragment_works(
+def fragment_sections(
     tiles: Sequence[tuple[int, int, float]], steps: int, unit: ProductShape, panels: Panels, kept: int
-) -> list[Work]:
-    """Return the works of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
+) -> list[Section]:
+    """Return the sections of ``tiles``, each given as (pixels, fragments along the channels, number of such tiles).
 
     The first-level cache holds ``kept`` bytes: one tile of the operand that stays, all tiles of the other operand.
     """
-    works = []
+    sections = []
     usual = _height(tiles[0][0], unit.rows)
     for pixels, wide, count in tiles:
         high = -(-pixels // unit.rows)
@@ -82,15 +82,15 @@ def fragment_works(
         )
         source, weights = ("fragment_move" if x else "fragment_move_far" for x in near)
         products, loads = (("fragment_product", high * wide),), ((source, high), (weights, wide))
-        works.append(Work(count * steps, (("products", products), ("loads of fragments", loads)), overlap=inf))
+        sections.append(Section(count * steps, (("products", products), ("loads of fragments", loads)), overlap=inf))
         is_begun = near[1] and not (panels.weights_stay or panels.shared or panels.copied)
         finish = ("fragment_move", high * wide), ("fragment_finish", pixels * wide)
         begun = (("fragment_pixel", pixels),) if is_begun else ()
-        works.append(Work(count, (("write-back", (*finish, *begun)),)))
+        sections.append(Section(count, (("write-back", (*finish, *begun)),)))
         again = panels.weights_stay and _height(pixels, unit.rows) != usual
         turn = ("fragment_turn", 1), ("fragment_configuration", again)
-        works.append(Work(count, (("calls", turn),)))
-    return works
+        sections.append(Section(count, (("calls", turn),)))
+    return sections
 
 
 def _height(pixels: int, most: int) -> int:
