@@ -18,8 +18,8 @@ from convsmith.problem.fusion import Stages, middle, reads_padding_alone
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import symbolic_stage
-from convsmith.schedule.kernel import RowLoop, kernel_plan, loop_at, scheduled
-from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.kernel import RowLoop, decided_kernel, loop_at, scheduled
+from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
 from convsmith.schedule.loops import fused_name
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.schedule import Schedule
@@ -156,15 +156,15 @@ def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
     return found
 
 
-def stage_plans(
+def decided_stages(
     kernel: FusedStatements, config: Config, machine: Machine, dynamic: bool = False
-) -> list[KernelPlan]:
-    """Return the plans of all statements of ``kernel``, sums of entries first."""
+) -> list[DecidedKernel]:
+    """Return the decisions of all statements of ``kernel``, sums of entries first; ConfigError if one is illegal."""
     configs, at = config.stages, places(kernel, config)
-    plans: list[KernelPlan] = []
+    plans: list[DecidedKernel] = []
     for st in kernel.statements[: len(kernel.sums)]:
         threads = config.threads if st.when == "before" else 1
-        plans.append(kernel_plan(st, config_of_sums(st, machine, threads), machine))
+        plans.append(decided_kernel(st, config_of_sums(st, machine, threads), machine))
     for n in kernel.numbers:
         st, whole = kernel.renamed(n), kernel.own[n - kernel.start]
         given = configs[n] if kernel.winograd is None else product_config(configs[n])
@@ -173,12 +173,17 @@ def stage_plans(
             own = own.changed(threads=1)
         held = tuple(RowLoop(place.loop, place.tile, place.keeps) for place in at.values() if place.of == n)
         sizes = symbolic_stage(kernel, n, configs[n]) if dynamic else None
-        plans.append(kernel_plan(st, own, machine, sizes, within=held))
+        plans.append(decided_kernel(st, own, machine, sizes, within=held))
     return plans
 
 
 def merge_pipelines(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan]) -> tuple[Step, ...]:
     """Return the rewrites of all statements of ``kernel``, which have ``plans``; each is computed at its place."""
+    return pipeline_of(plans, merged_ordering(kernel, config, plans))
+
+
+def merged_ordering(kernel: FusedStatements, config: Config, plans: Sequence[KernelPlan]) -> Schedule:
+    """Return the schedule that puts the loops of all statements of ``kernel`` into order, each nest at its place."""
     by_stage = dict(zip(kernel.numbers, plans))
     at = places(kernel, config)
     s = Schedule()
@@ -187,4 +192,4 @@ def merge_pipelines(kernel: FusedStatements, config: Config, plans: Sequence[Ker
         loop = loop_at(by_stage[at[n].of].nest, at[n].loop, at[n].tile)
         s.run(compute_at, middle(n), loop, *(() if at[n].keeps else (False,)))
         s.include(by_stage[n].ordering)
-    return pipeline_of(plans, s)
+    return s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace as with_fields
+from functools import partial
 from math import inf
 
 from convsmith.diag.errors import ConfigError
@@ -38,8 +39,8 @@ from convsmith.schedule.group_limits import (
     shared_bytes,
 )
 from convsmith.schedule.group_lower import GroupReads, lower_group
-from convsmith.schedule.hardware import hardware_plan, hardware_row
-from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.hardware import decided_hardware, hardware_row
+from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
 from convsmith.schedule.loops import Loop, Loops, loops_after_fusing
 from convsmith.schedule.nest import GRID_DIMS, Nest, nest_of
 from convsmith.schedule.packed_operands import pack_operands, packed_statement
@@ -51,17 +52,10 @@ def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: 
     """Turn a nest into consecutive loops over the threads of a group, each of which moves at most ``access`` bytes at
     once; return the copies that they read.
     """
-    around = (*nest.threads, *nest.accumulators)
-    zeroed: tuple[Loop, ...] = ()
-    s.run(reorder, (*(x for x in nest.grid if x not in nest.parts), *around))
-    for x in nest.parts:
-        s.run(reorder, (x, *nest.steps, *nest.terms))
-        zeroed = s.add_atomically(x, around[0], len(st.c.coords))
+    zeroed = bind_group(s, st, nest)
     warp = nest.warp
     tiled: FragmentLoops | None = None
     products: ProductLoops | None = None
-    s.run(bind, nest.grid, "grid")
-    s.run(bind, nest.threads, "group" if warp is None else "warp")
     thread = s.fuse(nest.threads, "t")
     sums = nest.accumulators
     if warp is not None:
@@ -90,6 +84,21 @@ def order_group(s: Schedule, st: Statement, config: Config, loops: Loops, nest: 
         s.run(multiple_buffers, place, tuple(shared.values()), config.buffers, ahead)
     s.run(simplify)
     return GroupReads(shared, loaded, products, () if tiled is None else tiled.outer, zeroed)
+
+
+def bind_group(s: Schedule, st: Statement, nest: Nest) -> tuple[Loop, ...]:
+    """Bind the loops of a nest over groups and over the threads of a group; return the loops that set the result to
+    zero, if groups add parts to it.
+    """
+    around = (*nest.threads, *nest.accumulators)
+    zeroed: tuple[Loop, ...] = ()
+    s.run(reorder, (*(x for x in nest.grid if x not in nest.parts), *around))
+    for x in nest.parts:
+        s.run(reorder, (x, *nest.steps, *nest.terms))
+        zeroed = s.add_atomically(x, around[0], len(st.c.coords))
+    s.run(bind, nest.grid, "grid")
+    s.run(bind, nest.threads, "group" if nest.warp is None else "warp")
+    return zeroed
 
 
 def _share_operands(
@@ -131,8 +140,8 @@ def _load_operands(
     return loaded
 
 
-def group_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
-    """Return the plan of ``st`` under its own ``config``."""
+def decided_group(st: Statement, config: Config, machine: Machine) -> DecidedKernel:
+    """Return the decisions of ``config`` for ``st`` on a device; ConfigError if ``config`` makes no kernel."""
     if config.realise == "hardware":
         if config.staged("preload"):
             raise ConfigError(
@@ -142,7 +151,7 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
             )
         read = packed_statement(st, config, machine)
         check_join(config, hardware_row(read, config, machine))
-        return with_fields(hardware_plan(read, config, machine), statement=st)
+        return decided_hardware(st, read, config, machine)
     loops = loops_after_fusing(st, config)
     check_names(st, loops, config, machine)
     check_parts(st, loops, config)
@@ -154,16 +163,20 @@ def group_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
     shared = shared_bytes(read, loops, config, nest)
     check_limits(machine, nest, aligned_bytes(shared))
     check_rows(read, loops, config, nest)
-    assert machine.device is not None
-    staged = order_group(s, read, config, loops, nest, machine.device.access)
-    ordering = Schedule()
+    found = KernelPlan(st, config, machine, loops, nest, s, buffers=buffers(read, config, nest, shared))
+    return DecidedKernel(found, partial(_with_rewrites, found, read))
+
+
+def _with_rewrites(k: KernelPlan, read: Statement) -> KernelPlan:
+    """Return ``k``, whose ordering has tiled the statement ``read``, with its rewrites."""
+    assert k.machine.device is not None
+    s, ordering = Schedule(), Schedule()
+    s.include(k.ordering)
+    staged = order_group(s, read, k.config, k.loops, k.nest, k.machine.device.access)
     ordering.include(s)
-    lower_group(s, read, nest, staged, machine, config)
+    lower_group(s, read, k.nest, staged, k.machine, k.config)
     zeroing = filling(staged.zeroed) if staged.zeroed else ()
-    private = buffers(read, config, nest, shared)
-    return KernelPlan(
-        st, config, machine, loops, nest, ordering, buffers=private, pipeline=tuple(s.steps), zeroing=zeroing
-    )
+    return with_fields(k, ordering=ordering, pipeline=tuple(s.steps), zeroing=zeroing)
 
 
 def _reads_slack(st: Statement, config: Config) -> bool:

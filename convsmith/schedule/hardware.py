@@ -7,6 +7,8 @@ multiply, ``register`` rows and columns each, with an instruction whose factors 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -29,7 +31,7 @@ from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.group_lower import finish_group, flatten_threads, multiply_fragments
-from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
 from convsmith.schedule.nest import GRID_DIMS, Nest
 from convsmith.schedule.packed_operands import pack_operands
@@ -312,24 +314,30 @@ def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigErro
     return made if isinstance(made, ConfigError) else None
 
 
-def hardware_plan(st: Statement, config: Config, machine: Machine) -> KernelPlan:
-    """Return the plan of ``st`` under its own ``config``; ConfigError if it exceeds a limit of copies or products."""
+def decided_hardware(whole: Statement, st: Statement, config: Config, machine: Machine) -> DecidedKernel:
+    """Return the decisions of ``config`` for the statement ``whole``, which reads its operands as ``st`` does.
+    ConfigError if a tile exceeds a limit of copies or products.
+    """
     loops = loops_after_fusing(st, config)
     made = hardware_tile(st, loops, config, machine)
     if isinstance(made, ConfigError):
         raise made
-    s, tiled = made.schedule, made.tiled
-    order_hardware(s, made)
-    ordering = Schedule()
-    ordering.include(s)
-    flatten_threads(s, (tiled.steps, tiled.fragments), machine)
-    multiply_fragments(s, machine, made.nest.row, tiled.inner)
-    finish_group(s)
     notes = tuple(_expected(made.nest, made.groups, machine))
     private = buffers(made.nest.st, config, made.groups, made.shared)
-    return KernelPlan(
-        st, config, machine, loops, made.groups, ordering, buffers=private, pipeline=tuple(s.steps), notes=notes
-    )
+    found = KernelPlan(whole, config, machine, loops, made.groups, made.schedule, buffers=private, notes=notes)
+    return DecidedKernel(found, partial(_with_rewrites, found, made))
+
+
+def _with_rewrites(k: KernelPlan, made: HardwareTile) -> KernelPlan:
+    """Return ``k``, whose ordering has made the tile, with its rewrites."""
+    s, ordering, tiled = Schedule(), Schedule(), made.tiled
+    s.include(made.schedule)
+    order_hardware(s, made)
+    ordering.include(s)
+    flatten_threads(s, (tiled.steps, tiled.fragments), k.machine)
+    multiply_fragments(s, k.machine, made.nest.row, tiled.inner)
+    finish_group(s)
+    return replace(k, ordering=ordering, pipeline=tuple(s.steps))
 
 
 def _expected(nest: HardwareNest, groups: Nest, machine: Machine) -> Iterator[tuple[str, str]]:

@@ -27,20 +27,20 @@ FRAGMENTS = (1, 2, 3, 4)
 """Numbers of adjacent instructions of a warp group."""
 
 
-def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Config | None:
-    """Return the config of ``st`` on a machine with a copy engine, None on other machines. ConfigError, with the
-    reason, if the engine cannot bring the operands. An instruction that rounds sums is taken if ``rounds`` permits it.
+def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Config | ConfigError | None:
+    """Return the config of ``st`` on a machine with a copy engine, or the error, with the reason, if the engine cannot
+    bring the operands; None on other machines. An instruction that rounds sums is taken if ``rounds`` permits it.
     """
     rows_of_types = hardware_rows(st, machine)
     if not rows_of_types:
         return None
     permitted = [x for x in rows_of_types if rounds or not x.rounds]
     if not permitted:
-        raise _refuse(f"{rows_of_types[0].name} rounds the {rows_of_types[0].rounds}, which --accuracy=any permits")
+        return _refuse(f"{rows_of_types[0].name} rounds the {rows_of_types[0].rounds}, which --accuracy=any permits")
     whole, cut = st, phases(st)
     st = phased(whole, tuple(cut))
     if st.residues:
-        raise _refuse(f"a stride must divide {', '.join(st.residues)}, along which taps are dilated or one")
+        return _refuse(f"a stride must divide {', '.join(st.residues)}, along which taps are dilated or one")
     pixels = [d for d in st.dims if d.sort == "images" or (d.axis and d.sort != "taps")]
     beside = {x.name for x in cut.values()}
     channels = [d for d in st.dims if d not in pixels and d.sort != "taps" and not d.axis and d.name not in beside]
@@ -49,7 +49,7 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
     terms = pixels if kinds == {"k"} else [d for d in channels if d.kind == "k"]
     columns = [d for d in channels if d.kind == "n"]
     if len(kinds) > 1 or not rows or not terms or len(columns) != 1 or (rows is not pixels and len(rows) > 1):
-        raise _refuse("rows, columns and terms of its product are no dims of their own")
+        return _refuse("rows, columns and terms of its product are no dims of their own")
     row_loop, row_pairs = fused_chain([d.name for d in rows])
     term_loop, term_pairs = fused_chain([d.name for d in terms])
     lane = columns[0].name
@@ -92,7 +92,7 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
         why = why or flaw
         if _has_no_tile(st, rows[-1], columns[0], terms[-1], turned, engine):
             break
-    raise why or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
+    return why or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
 
 
 def why_not_hardware(st: Statement, machine: Machine, rounds: bool = False) -> Iterator[str]:
@@ -105,10 +105,9 @@ def why_not_hardware(st: Statement, machine: Machine, rounds: bool = False) -> I
         types = ":".join((*(v.factor for v in st.factors), st.acc))
         why = "a factor has a zero point" if st.shifted else f"no instruction multiplies {types} from shared memory"
         yield _refuse(why).message
-    try:
-        hardware_config(st, machine, rounds)
-    except ConfigError as error:
-        yield error.message
+    found = hardware_config(st, machine, rounds)
+    if isinstance(found, ConfigError):
+        yield found.message
 
 
 def _refuse(why: str) -> ConfigError:

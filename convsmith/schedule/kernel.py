@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -12,13 +13,15 @@ from convsmith.passes.reorder import reorder
 from convsmith.problem.problem import Problem
 from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
-from convsmith.schedule.group import group_plan
-from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.group import decided_group
+from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
 from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing, places
+from convsmith.schedule.lower import check_streams
 from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.pointers import indirect, indirect_step
 from convsmith.schedule.product_shape import ProductShape
+from convsmith.schedule.read import check_reads
 from convsmith.schedule.registers import check_config
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import MAX_WEIGHT_SUMS, of_fewer_bits, summed
@@ -49,13 +52,22 @@ def kernel_plan(
     st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None,
     within: tuple[RowLoop, ...] = (), prescribed: Prescribed | None = None,
 ) -> KernelPlan:  # fmt: skip
-    """Return the plan of ``st`` under its own ``config``, with symbolic ``sizes`` if they are given.
+    """Return the plan of ``st`` under its own ``config``, as :func:`decided_kernel` describes it, with its rewrites."""
+    return decided_kernel(st, config, machine, sizes, within, prescribed).with_rewrites()
+
+
+def decided_kernel(
+    st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None,
+    within: tuple[RowLoop, ...] = (), prescribed: Prescribed | None = None,
+) -> DecidedKernel:  # fmt: skip
+    """Return the decisions of ``config`` for ``st``, with symbolic ``sizes`` if they are given. ConfigError if
+    ``config`` makes no kernel; all rewrites of a decided kernel are legal.
 
     Threads share the loops outside of the innermost loop in which rows of another statement are computed (``within``),
     and that loop too if it keeps no rows.
     """
     if machine.device is not None:
-        return group_plan(st, config, machine)
+        return decided_group(st, config, machine)
     unit = ProductShape.of(st, machine, config)
     if prescribed is not None:
         unit = unit.filling(config.size(config.lane))
@@ -76,8 +88,13 @@ def kernel_plan(
         st, config, machine, loops, nest, s, _outside(nest, loops, within), needed,
         sums=prescribed.sums if prescribed is not None else None,
     )  # fmt: skip
-    pipeline = pipeline_of([found], s)  # rejects illegal copies
-    return replace(found, pipeline=pipeline, buffers=buffers(found.columns, config, nest, {}))
+    check_reads(found)
+    check_streams(found)
+    return DecidedKernel(found, partial(_with_rewrites, found))
+
+
+def _with_rewrites(k: KernelPlan) -> KernelPlan:
+    return replace(k, pipeline=pipeline_of([k], k.ordering), buffers=buffers(k.columns, k.config, k.nest, {}))
 
 
 def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
@@ -52,3 +54,10 @@ class KernelPlan:
     def shared(self) -> dict[str, int]:
         """The bytes of each operand's copy in memory that a group of threads shares."""
         return {b.operand: b.bytes for b in self.buffers if b.scope == "shared"}
+
+
+class DecidedKernel(NamedTuple):
+    """The ``plan`` of a legal kernel before its rewrites are known, and the function that returns it with them."""
+
+    plan: KernelPlan
+    with_rewrites: Callable[[], KernelPlan]

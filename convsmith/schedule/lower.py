@@ -107,7 +107,18 @@ def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
 
     A result that a ``sum`` adds to is loaded before it is stored.
     """
+    source, legal = k.columns.a.name, check_streams(k)
+    copy = {source: reads.source.name} if reads.source is not None else {}
+    return tuple((copy.get(n, reads.name(n)), legal[n]) for n in k.config.staged("stream"))
+
+
+def check_streams(k: KernelPlan) -> dict[str, int]:
+    """Return, for each operand that the kernel can stream, the bytes to the line that its loads prefetch. ConfigError
+    if the config streams another operand.
+    """
     st, config, nest, target = k.columns, k.config, k.nest, k.machine
+    if not config.staged("stream"):
+        return {}
     legal = {view.name: 0 for view in st.factors if target.fragments is not None}
     if not nest.rows:
         legal = {n.name: target.costs.weights_ahead for n in st.factors[1:] if n.name in config.staged("pack")}
@@ -125,8 +136,7 @@ def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
             "write once: "
             f"{', '.join(legal) or 'none here'}",
         )
-    copy = {st.a.name: reads.source.name} if reads.source is not None else {}
-    return tuple((copy.get(n, reads.name(n)), legal[n]) for n in config.staged("stream"))
+    return legal
 
 
 def source_ahead(st: Statement, config: Config, nest: Nest) -> int:

@@ -25,6 +25,11 @@ from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Dim, Statement, View
 
 
+def packable(st: Statement) -> list[str]:
+    """Return the operands that a device packs: those equal in all calls, whose entries no kernel of a call adds up."""
+    return [v.name for v in st.factors if v.constant and not any(x.adds == v.name for x in st.sums)]
+
+
 def packed_statement(st: Statement, config: Config, machine: Machine) -> Statement:
     """Return ``st`` with the operands that ``config`` packs as arrays before tiling; ConfigError if one cannot be
     packed.
@@ -32,7 +37,7 @@ def packed_statement(st: Statement, config: Config, machine: Machine) -> Stateme
     packed = config.staged("pack")
     if machine.device is None or not packed:
         return st
-    legal = [v.name for v in st.factors if v.constant and not any(x.adds == v.name for x in st.sums)]
+    legal = packable(st)
     if not set(packed) <= set(legal):
         raise ConfigError(
             "pack",

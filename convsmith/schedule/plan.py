@@ -6,7 +6,7 @@ the machine: a device runs one nest per kernel, one kernel for each stage of a c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from operator import sub
@@ -17,9 +17,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
 from convsmith.passes.add_atomically import START
-from convsmith.passes.bind import bind
-from convsmith.passes.derive_packing import derive_packing, packing_name
-from convsmith.passes.fuse import fuse
+from convsmith.passes.derive_packing import packing_name
 from convsmith.passes.manager import Step, run_steps
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.micro_kernel import MicroKernel
@@ -27,14 +25,17 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
 from convsmith.schedule.fill import filling_groups, main_nest, zeroing_kernels
-from convsmith.schedule.fused import links, merge_pipelines, scheduled_stages, stage_plans
+from convsmith.schedule.fused import decided_stages, links, merge_pipelines, merged_ordering, scheduled_stages
+from convsmith.schedule.fusing import fuse_dims
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.given_kernel import GivenKernel, given_kernel
+from convsmith.schedule.group import bind_group
 from convsmith.schedule.group_limits import check_grid, ends_beyond
-from convsmith.schedule.kernel import kernel_plan, scheduled
-from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.kernel import decided_kernel, kernel_plan, scheduled
+from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.pointers import indirect
+from convsmith.schedule.schedule import Schedule
 from convsmith.schedule.sums import config_of_sums
 from convsmith.schedule.winograd import block_steps, product_config, weights_steps, winograd_of
 from convsmith.statement.fused import FusedStatements
@@ -223,10 +224,9 @@ def plan(
     With ``requirements`` on the sizes of calls, these sizes are arguments of each call, and the sizes of ``problem``
     are placeholders.
     """
-    dynamic = bool(requirements)
-    unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     if isinstance(config, GivenSchedule):
-        if dynamic:
+        if requirements:
+            check_dynamic(problem)
             raise UnsupportedError(
                 "schedule=: kernels that a function schedules have fixed sizes; available is a kernel for each size",
                 code="dynamic",
@@ -235,8 +235,38 @@ def plan(
         around = (st for st in made.statements if st.when not in ("main", "loop"))
         plans = tuple(kernel_plan(st, config_of_sums(st, machine, 1), machine) for st in around)
         return Plan(problem, config, machine, made, plans, given=given)
+    found, kernels = _decided(problem, config, machine, requirements)
+    return replace(found, kernels=tuple(k.with_rewrites() for k in kernels))
+
+
+def decided(problem: Problem, config: Config, machine: Machine) -> Plan | ConfigError:
+    """Return the plan of ``problem`` without the rewrites of its kernels, or the ConfigError if ``config`` makes no
+    kernel. UnsupportedError as from :func:`plan`.
+    """
+    try:
+        return _decided(problem, config, machine, FIXED)[0]
+    except ConfigError as error:
+        return error
+
+
+def flaw(problem: Problem, config: Config, machine: Machine) -> ConfigError | None:
+    """Return the error for which ``config`` makes no kernel of ``problem``, which :func:`plan` raises; None if it makes
+    one. No rewrite is determined.
+    """
+    found = decided(problem, config, machine)
+    return found if isinstance(found, ConfigError) else None
+
+
+def _decided(
+    problem: Problem, config: Config, machine: Machine, requirements: Requirements
+) -> tuple[Plan, list[DecidedKernel]]:  # fmt: skip
+    """Return the plan of ``problem`` without rewrites, and its decided kernels. ConfigError if ``config`` makes no
+    kernel.
+    """
+    dynamic = bool(requirements)
+    unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     made = _program(problem, config, machine, dynamic)
-    kernels = [plan for kernel in made.kernels for plan in stage_plans(kernel, config, machine, dynamic)]
+    kernels = [k for kernel in made.kernels for k in decided_stages(kernel, config, machine, dynamic)]
     for st in () if made.kernels else made.statements:
         if st.when == "main":
             own = config if made.transform is None else product_config(config)
@@ -245,13 +275,13 @@ def plan(
             # Sums of parts, and sums while packing, are computed on the calling thread.
             own = config_of_sums(st, machine, config.threads if st.when == "before" else 1, unknown)
             sizes = symbolic_sizes(problem, st, own) if any(d.name in unknown for d in st.dims) else None
-        kernels.append(kernel_plan(st, own, machine, sizes))
-    found = Plan(problem, config, machine, made, tuple(kernels), requirements)
+        kernels.append(decided_kernel(st, own, machine, sizes))
+    found = Plan(problem, config, machine, made, tuple(k.plan for k in kernels), requirements)
     if machine.device is None:
         _check_nests(found)
     else:
         _check_grids(found)
-    return found
+    return found, kernels
 
 
 def _program(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Program:
@@ -303,13 +333,17 @@ def _check_nests(found: Plan) -> None:
     that cannot be fused, because the reads of the other stage determine the number of rows.
     """
     problem, config, made = found.problem, found.decided, found.program
-    for kernel in found.kernels:
-        if not made.kernels and kernel.statement.residues and kernel.statement.a.name in kernel.config.staged("pack"):
-            _run_up_to(derive_packing, naive(problem, kernel.statement), kernel.pipeline)
+    for k in found.kernels:
+        st, packed = k.statement, k.config.staged("pack")
+        if not made.kernels and st.residues and st.a.name in packed and not indirect(st, k.config):
+            s = Schedule(d.name for d in st.dims)
+            fuse_dims(s, st, k.config)
+            s.pack((st.a.name,), ())
+            run_steps(naive(problem, st), s.steps)
     places = tuple(links(config))
     for joint in made.kernels:
         if any(places[n].compute_at and config.stages[n].fuse for n in joint.numbers):
-            _run_up_to(fuse, joint.naive(), found._merged_pipelines(joint))
+            run_steps(joint.naive(), merged_ordering(joint, config, found.plans_of(joint)).steps)
 
 
 def _check_grids(found: Plan) -> None:
@@ -344,11 +378,7 @@ def _check_grids(found: Plan) -> None:
         for what, shape in filled:
             check_grid(machine, (filling_groups(prod(shape)),), what)
         if not made.kernels and k.config.realise != "hardware" and ends_beyond(st, k.loops, k.config):
-            _run_up_to(bind, naive(problem, st), tuple(k.ordering.steps))
-
-
-def _run_up_to(rewrite: Callable[..., Kernel], kernel: Kernel, steps: Sequence[Step]) -> None:
-    """Run ``steps`` up to the last one that is the pass ``rewrite``, if there is one."""
-    places = [n for n, step in enumerate(steps) if step.run is rewrite]
-    if places:
-        run_steps(kernel, steps[: places[-1] + 1])
+            s = Schedule()
+            s.include(k.ordering)
+            bind_group(s, st, k.nest)
+            run_steps(naive(problem, st), s.steps)

@@ -18,6 +18,7 @@ from convsmith.passes.pieces import pieces
 from convsmith.passes.rebase import rebase
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
+from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import place_of
 from convsmith.schedule.copies import (
@@ -87,6 +88,16 @@ def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> 
     return Reads(packed, tuple(resident), source, written, parallel)
 
 
+def check_reads(k: KernelPlan) -> None:
+    """Raise ConfigError if an operand cannot be packed, held in registers or copied where the config of ``k`` says."""
+    for operand, of in k.config.staged_at("pack_at"):
+        _near_place(k.columns, k.config, k.nest, operand, of)
+    for operand in k.config.staged("resident"):
+        _resident_place(k, operand)
+    if is_copied(k.columns, k.config):
+        _source_place(k)
+
+
 def _resident_place(k: KernelPlan, operand: str) -> int:
     """Return the position of the loop in whose iterations registers hold an operand; ConfigError if there is none."""
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
@@ -123,18 +134,26 @@ def _resident_place(k: KernelPlan, operand: str) -> int:
     return last
 
 
-def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
-    """Copy A, padded or as windows; return the copy, and the loops around it, which may be parallel."""
+def _source_place(k: KernelPlan) -> tuple[tuple[Loop, ...], tuple[Windows, Windows, bool] | None]:
+    """Return the loops around the copy of A, which is made in the last of them, and the arguments of a copy of windows,
+    None for a padded copy. ConfigError if A cannot be copied.
+    """
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     if st.shifted:
         raise ConfigError(
             "stage", f"--realise=pad_copy: {st.a.name} has a zero point; legal are peel, mask, and --offsets=sums"
         )
-    rank = len(st.a.coords)
     if has_windows(config):
-        around, windows = window_place(st, loops, config, nest)
+        return window_place(st, loops, config, nest)
+    return _stage_place(st, loops, config, nest.around), None
+
+
+def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
+    """Copy A, padded or as windows; return the copy, and the loops around it, which may be parallel."""
+    st, config, nest = k.columns, k.config, k.nest
+    rank, (around, windows) = len(st.a.coords), _source_place(k)
+    if windows is not None:
         return s.stage_windows(st.a.name, around[-1], rank, *windows), around
-    around = _stage_place(st, loops, config, nest.around)
     neighbours = _neighbours(st, config, nest)
     innermost = neighbours[0] if neighbours else None
     layout = BoxCopy(innermost, top_bit(st.a) if st.a.flipped else 0)

@@ -11,6 +11,7 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS
 from convsmith.schedule.loops import Loops
+from convsmith.schedule.pointers import indirect
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement
 
@@ -69,6 +70,11 @@ def check_config(
         raise ConfigError(
             "cache", f"--cache={','.join(deep)}: legal is one reduction loop that lanes do not lie along"
         )
+    if indirect(st, config) and loops.residues.keys() & set(deep):
+        raise ConfigError(
+            "cache", f"--cache={','.join(deep)}: a stride must divide the loop, and --realise=indirection runs its "
+            "residue classes within cache tiles; legal are other loops",
+        )  # fmt: skip
     for name, size in config.tiles_at("cache"):
         if name == config.lane and size % lanes:
             raise ConfigError("cache", f"--cache={name}:{size} is no multiple of the {held}")

@@ -11,6 +11,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.plan import flaw
 
 __all__ = ["Changes", "ConfigSpace"]
 
@@ -43,10 +44,6 @@ class ConfigSpace(ABC):
         """Return the changes of ``config`` along a dimension."""
 
     @abstractmethod
-    def check(self, config: Config) -> None:
-        """Raise ConfigError if ``config`` makes no kernel."""
-
-    @abstractmethod
     def cycles(self, config: Config) -> float:
         """Return the cycles that the model expects: 0 without an estimate, infinite for an illegal config."""
 
@@ -55,13 +52,11 @@ class ConfigSpace(ABC):
         return True
 
     def refusal(self, config: Config) -> str:
-        """Return the code of the ConfigError that planning ``config`` raises; empty if it makes a kernel."""
+        """Return the code of the error for which ``config`` makes no kernel; empty if it makes one."""
         if config not in self._reasons:
-            try:
-                self.check(config)
-                self._reasons[config] = ""
-            except ConfigError as error:
-                self._reasons[config] = error.code
+            error = flaw(self.problem, config, self.target)
+            self._reasons[config] = "" if error is None else error.code
+            if error is not None:
                 self.refused[error.code] += 1
         return self._reasons[config]
 

@@ -23,7 +23,7 @@ from convsmith.schedule.hardware_choice import hardware_config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.nest import Nest, nest_of
-from convsmith.schedule.packed_operands import packed_statement
+from convsmith.schedule.packed_operands import packable, packed_statement
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits
@@ -123,21 +123,17 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
     the original ones; None if there is no such config.
     """
     sums = summed(problem, st) if st.shifted else None
-    try:
-        return hardware_config(sums or st, machine, problem.accuracy == "any")
-    except ConfigError:  # `explain` gives the reason
-        pass
-    if not packs or not st.constant:
+    found = hardware_config(sums or st, machine, problem.accuracy == "any")
+    if not isinstance(found, ConfigError):  # `explain` gives the reason
+        return found
+    if not packs or not st.constant or st.b.name not in packable(st):
         return None
     plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=(st.b.name,))
-    try:
-        config = hardware_config(packed_statement(st, plain, machine), machine, problem.accuracy == "any")
-        if config is None:  # no instruction takes factors from which zero points are subtracted
-            return None
-        config = config.changed(pack=plain.staged("pack"))
-        return config if hardware_flaw(packed_statement(st, config, machine), config, machine) is None else None
-    except ConfigError:
+    found = hardware_config(packed_statement(st, plain, machine), machine, problem.accuracy == "any")
+    if found is None or isinstance(found, ConfigError):
         return None
+    config = found.changed(pack=plain.staged("pack"))
+    return config if hardware_flaw(packed_statement(st, config, machine), config, machine) is None else None
 
 
 def _every(

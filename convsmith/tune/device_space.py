@@ -10,7 +10,6 @@ from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.plan import plan
 from convsmith.statement.naive import naive
 from convsmith.statement.views import statement
 from convsmith.tune.config_space import Changes, ConfigSpace
@@ -55,9 +54,6 @@ class DeviceSpace(ConfigSpace):
         loops = loops_after_fusing(self._statement, config)
         point = DevicePoint(config, self._statement, loops, self.target, self.problem)
         return DEVICE_DIMENSIONS[dimension](point)
-
-    def check(self, config: Config) -> None:
-        plan(self.problem, config, self.target)
 
     def cycles(self, config: Config) -> float:
         if config not in self._expected:

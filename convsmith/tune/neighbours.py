@@ -20,7 +20,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.plan import plan
+from convsmith.schedule.plan import flaw
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
 
@@ -83,8 +83,7 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
         if config.target != target.name or config.consumer is not None:
             return None
         if target.device is not None:
-            plan(problem, config, target)
-            return config
+            return config if flaw(problem, config, target) is None else None
         with interning():
             st = scheduled(problem, config, target)
             loops = loops_after_fusing(st, config)
@@ -98,7 +97,6 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
                 if size < whole[n]
             )
             moved = config.changed(register=tile, cache=tuple(cache))
-            plan(problem, moved, target)
+            return moved if flaw(problem, moved, target) is None else None
     except (ConfigError, KeyError):
         return None
-    return moved

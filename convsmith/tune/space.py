@@ -2,7 +2,7 @@
 
 A dimension (`tune/dimensions.py`) is a name with a function from a config to the changes that replace this one
 decision. Every point of the space is reached from the candidates by steps along dimensions. A step may lead to an
-illegal config: `Space.refusal` returns the code of the ConfigError that planning it raises.
+illegal config, whose refusal the space returns as a code.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import candidates
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS
@@ -35,9 +34,6 @@ class Space(ConfigSpace):
 
     def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
         return self._steps.changes(config, dimension)
-
-    def check(self, config: Config) -> None:
-        plan(self.problem, config, self.target)
 
     def cycles(self, config: Config) -> float:
         return self._steps.cycles(config)

@@ -18,7 +18,6 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.fused import links
-from convsmith.schedule.plan import plan
 from convsmith.tune.chains import are_fusible, computes_near, config_of, stages_config
 from convsmith.tune.channel_tiles import in_channel_tiles
 from convsmith.tune.config_space import Changes, ConfigSpace
@@ -67,9 +66,6 @@ class StagesSpace(ConfigSpace):
         else:
             found = self._of_stages(config, dimension)
         return (other.values() for other in found)
-
-    def check(self, config: Config) -> None:
-        plan(self.problem, config, self.target)
 
     def cycles(self, config: Config) -> float:
         """Return the sum of the cycles of the stages, each modelled separately."""

@@ -18,7 +18,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import fused_dims
-from convsmith.schedule.planned import plan_for
+from convsmith.schedule.plan import flaw
 from convsmith.schedule.wish import Wish
 from convsmith.tune.candidates import candidates
 from convsmith.tune.device import device_candidates
@@ -101,17 +101,9 @@ def _of_stages(problem: Chain, wish: Wish, default: Config, target: Machine) -> 
     for n, own in reversed(list(enumerate(stages.problems))):
         tries = wished(own, wish.of_statement(n), _candidates(own, target, default.threads)[0], target)
         try:
-            best = next(config for config in tries if _is_legal(own, config, target))
+            best = next(config for config in tries if flaw(own, config, target) is None)
         except (ConfigError, StopIteration):
             return
         whole = unfused(own, best, target, n > 0).changed(consumer=whole)
     assert whole is not None
     yield whole
-
-
-def _is_legal(problem: Problem, config: Config, target: Machine) -> bool:
-    try:
-        plan_for(problem, config, target)
-    except ConfigError:
-        return False
-    return True

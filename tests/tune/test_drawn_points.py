@@ -168,6 +168,8 @@ LISTED = (
      "--lane=g --register=iw:3,g:4 --reduce=kh,kw,oc --pack=diff_dst,wei", "loop ih ends at .* do not index diff_dst"),
     ("avx512", "--dt=f16 --stag=axb --dtag=axb g24mb1ic24id1oc48od1kd4sd2pd4",
      "--lane=oc --register=oc:16 --stream=wei", "--stream=wei: legal are"),
+    ("avx512", "--dir=BWD_D --stag=aBcde8b --dtag=aBcde8b mb1ic48id28oc64od14kd3sd2pd0",
+     "--lane=ic --register=iw:8,ic:48 --cache=ih:7,kh:1 --realise=indirection", "a stride must divide the loop"),
     ("sm_90a", "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb2ic128ih9oc64oh9kh3ph1",
      "--lane=oc --fuse=mb+oh,mb_oh+ow --register=mb_oh_ow:64,oc:32 --reduce=kh,kw,ic --pack= --realise=hardware "
      "--instruction=wgmma_m64n32k16_bf16 --group=mb_oh_ow:64,oc:32,ic:128 --shared=src,wei", "of which a copy brings"),
