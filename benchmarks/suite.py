@@ -1,6 +1,7 @@
-"""A suite in every direction, layout and kind of types beside the installed libraries, one thread: no cliffs?
+"""A suite in a space, such as bf16 or two threads, beside the installed libraries: no cliffs?
 
-Run: python benchmarks/suite.py [--suite cliffs] [--sample 300] [--seed 0] [--vs torch,onednn] [--budget 2m] [--resume]
+Run: python benchmarks/suite.py [--suite cliffs] [--space f32] [--sample 300] [--seed 0] [--vs torch,onednn]
+     [--budget 2m] [--resume]
 
 300 problems take some five minutes. With --budget a run ends after that time; with --resume a run goes on where the
 last one of the day ended, or adds the sample of another seed. The page shows the distribution of the ratios and every
@@ -20,21 +21,25 @@ from pathlib import Path
 from report import Report, Row
 
 from convsmith.measure.peers import PEERS
+from convsmith.problem.suites.spaces import EVERY, SPACES
 
 SLOWER = 0.97
 """Ratio of a library's time to ours below which the problem is listed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="A suite in every direction and layout, one thread.")
+    parser = argparse.ArgumentParser(description="The problems of a suite in a space.")
     parser.add_argument("--suite", default="cliffs")
+    parser.add_argument("--space", default=EVERY, choices=SPACES)
     parser.add_argument("--sample", default="300")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--vs", default=",".join(PEERS))
     parser.add_argument("--budget", default="1h")
     parser.add_argument("--resume", action="store_true")
     given = parser.parse_args(arguments)
-    report = Report(f"suite-{given.suite}", f"The suite {given.suite} in every direction and layout, one thread")
+    where = SPACES[given.space]
+    threads = f"{where.threads} thread{'s' * (where.threads > 1)}"
+    report = Report(f"suite-{given.suite}-{given.space}", f"The suite {given.suite}: {where.meaning}; {threads}")
     results = report.stem.with_suffix(".json")
     earlier = json.loads(results.read_text(encoding="utf-8")) if given.resume and results.exists() else {}
     with tempfile.TemporaryDirectory() as directory:
@@ -42,8 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if earlier:
             data.write_text(json.dumps(earlier["runs"][0]), encoding="utf-8")
         command = [
-            sys.executable, "-m", "convsmith.cli.main", "bench", "--suite", given.suite, "--sample", given.sample,
-            "--seed", given.seed, "--vs", given.vs, "--rounds", "7", "--threads", "1", "--budget", given.budget,
+            sys.executable, "-m", "convsmith.cli.main", "bench", "--suite", given.suite, "--space", given.space,
+            "--sample", given.sample, "--seed", given.seed, "--vs", given.vs, "--rounds", "3", "--budget", given.budget,
             "--json", str(data), "--resume", "--png", str(results.with_suffix(".png")),
         ]  # fmt: skip
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

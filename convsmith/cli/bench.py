@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import numpy as np
@@ -16,7 +17,7 @@ from convsmith.cli.bench_html import bench_html
 from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_key, row_data, versions_of
 from convsmith.cli.bench_model import bench_model, check_model_options, model_profiler
 from convsmith.cli.bench_page import Page, Row
-from convsmith.cli.distribution import check_picture, distribution, draw
+from convsmith.cli.distribution import LEVEL, check_picture, distribution, draw
 from convsmith.cli.models import ModelInputs, input_option, is_model
 from convsmith.cli.options import Duration
 from convsmith.cli.output import STATUS, error_line, exit_status, note, progress, write_file
@@ -37,17 +38,25 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.host import cpu
 from convsmith.machine.registry import target as known_target
 from convsmith.measure.calls import aligned_inputs, bound_call
+from convsmith.measure.levels import hold
 from convsmith.measure.peak import peak_sample, peak_types
 from convsmith.measure.peers import PEERS, TRANSFORMED, installed, make_peer
 from convsmith.measure.timing import ROUNDS, measure
 from convsmith.measure.verification import computed, narrow_limits, real_arrays, verify_kernel
 from convsmith.page.document import check_page, write_page
+from convsmith.problem.conv import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES
+from convsmith.problem.suites.spaces import EVERY, SPACES
+from convsmith.problem.suites.spaces import space as known_space
 from convsmith.runtime.loading import device_name
 
 __all__ = ["bench", "bench_kernel"]
+
+
+AGAIN = 7
+"""Rounds in which a problem of a suite is measured again that seems slower than a library."""
 
 
 @click.command(cls=ProblemCommand, epilog="Example: convsmith bench resnet50 --threads 1 --vs torch,onnxruntime")
@@ -57,7 +66,8 @@ __all__ = ["bench", "bench_kernel"]
 @input_option
 @click.option("--vs", metavar="LIBRARIES", default="", help=f"Libraries to compare with: {','.join(PEERS)}.")
 @click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
-@click.option("--suite", metavar="NAME", help=f"All directions, layouts and types of a suite: {', '.join(SUITES)}.")
+@click.option("--suite", metavar="NAME", help=f"Problems of a suite in a space: {', '.join(SUITES)}.")
+@click.option("--space", metavar="NAME", help=f"With --suite: {', '.join(SPACES)}.  [default: {EVERY}]")
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="With --suite: only N of its problems.")
 @click.option("--seed", default=0, show_default=True, help="With --sample: which ones.")
 @click.option("--budget", type=Duration(), help="Start no further problem after this time, such as 30s or 2m.")
@@ -69,8 +79,9 @@ __all__ = ["bench", "bench_kernel"]
 @click.option("--json", "json_file", metavar="FILE", help="Write all of it, with the machine; - is stdout.")
 def bench(
     source: str | None, threads: int | None, target: str | None, config: str | None, layout: str, vs: str,
-    rounds: int, suite: str | None, sample: int | None, seed: int, budget: float | None, resume: bool,
-    inputs: ModelInputs, torch: str | None, picture: str | None, html: str | None, wide: bool, json_file: str | None,
+    rounds: int, suite: str | None, space: str | None, sample: int | None, seed: int, budget: float | None,
+    resume: bool, inputs: ModelInputs, torch: str | None, picture: str | None, html: str | None, wide: bool,
+    json_file: str | None,
     **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Verify and time kernels: a network (resnet50, mobilenet_v2, vgg16), a descriptor, or a file of descriptors.
@@ -78,8 +89,9 @@ def bench(
     Or a model: each convolution of MODEL.onnx, with its real shapes, beside ONNX Runtime's kernel of that node; with
     --torch, each one of a PyTorch model beside PyTorch's.
 
-    With --suite, instead of these: the problems of a suite in every direction, channels last, first and in blocks, and
-    the distribution of the results. With --resume, runs with a --budget, or with several seeds, make one table.
+    With --suite, instead of these: the problems of a suite in the directions, layouts and types of a --space, and the
+    distribution of the results. A row that seems slower than a library is measured again, in more rounds. With
+    --resume, runs with a --budget, or with several seeds, make one table.
 
     % of peak is of the multiply-add peak that is measured in the same rounds, in the types that are multiplied; some
     levels have none for integers. Taps that meet padding count as work. A library's column is its time divided by ours
@@ -99,17 +111,24 @@ def bench(
     if torch is not None or (source is not None and is_model(source)):
         others = dict(config=config, vs=vs, suite=suite, sample=sample, resume=resume, png=picture)
         check_model_options(str(torch or source), {**others, **options}, json_file)
-        how = dict(threads=threads, rounds=rounds, target=target, layout=layout)
-        profiler = model_profiler(str(torch or source), torch is not None, inputs, **how)
+        ways = dict(threads=threads, rounds=rounds, target=target, layout=layout)
+        profiler = model_profiler(str(torch or source), torch is not None, inputs, **ways)
         click.get_current_context().exit(bench_model(profiler, budget, wide, json_file, html))
+    where = SPACES[EVERY] if suite is None else known_space(space or EVERY)
+    if space is not None and suite is None:
+        raise UsageError(f"--space={space} is a space of the problems of a suite: legal with --suite", code="bad-space")
     if suite is not None:
-        listed = read_suite(suite, options, sample or 0, seed)
+        target, threads = target or where.target, threads or where.threads
+        check_choices(target, config, runs=True)
+        listed = read_suite(suite, where, options, sample or 0, seed)
     else:
         listed = read_problems(str(source), options, layout)
     asked = list(dict.fromkeys(name.strip() for name in vs.split(",") if name.strip()))
     here = [name for name in asked if installed(name)]
     if json_file not in (None, "-") and not Path(str(json_file)).absolute().parent.is_dir():
         raise UsageError(f"--json={json_file}: there is no such directory", code="bad-file")
+    level = target_of(target, config)
+    free = hold(level, here) if level is not None and known_target(level).device is None else ()
     for name in here:
         for module in PEERS[name].modules:
             import_module(module)  # before kernels are loaded, so that both share one OpenMP runtime
@@ -121,6 +140,7 @@ def bench(
     page = Page(listed, asked, data_only=json_file == "-", wide=wide)
     heading = f"{_where(target, config)}, {listed.heading(threads, config)}"
     page.head(heading)
+    how = _How(threads, target, config, here, rounds, where.is_dynamic, AGAIN if suite is not None else 0)
     rows: list[Row] = []
     interrupted, end = False, inf if budget is None else time.perf_counter() + budget
     with progress(len(left)) as bar:
@@ -129,7 +149,7 @@ def bench(
                 if time.perf_counter() >= end:
                     break
                 bar.start(listed.text(problem))
-                rows.append(_row(problem, threads, target, config, here, rounds))
+                rows.append(_row(problem, how))
                 click.get_current_context().meta[STATUS] = _status(rows)
                 with bar.aside():
                     page.row(rows[-1])
@@ -138,6 +158,8 @@ def bench(
             interrupted = True
     measured = list(map(row_data, rows))
     page.foot(rows, here, means_of(measured, here))
+    for name in free:
+        note(f"{name} cannot be held to {level}: it uses the highest level of this machine")
     every = [*earlier, *measured]
     if suite is not None and json_file != "-":
         for line in distribution(every, here):
@@ -169,8 +191,23 @@ def _where(target: str | None, config: str | None) -> str:
         return f"{name} on no device"
 
 
-def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int = ROUNDS) -> Row:
-    """Verify `kernel` on integer data, then time it in place with packed weights, beside the peak and `peers`."""
+class _How(NamedTuple):
+    """How each problem is compiled and timed: the options of `bench`, among them the ``peers`` that are installed."""
+
+    threads: int | None
+    target: str | None
+    config: str | None
+    peers: Sequence[str]
+    rounds: int
+    is_dynamic: bool = False
+    again: int = 0
+
+
+def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int = ROUNDS, again: int = 0) -> Row:
+    """Verify `kernel` on integer data, then time it in place with packed weights, beside the peak and `peers`.
+
+    A kernel that is slower than a peer is timed ``again`` in that many rounds, whose times count.
+    """
     problem = kernel.problem
     row = Row(problem, kernel, verify_kernel(kernel))
     if kernel.artifact is None:
@@ -188,6 +225,8 @@ def bench_kernel(kernel: CompiledKernel, peers: Sequence[str] = (), rounds: int 
     peak = None if types is None else lambda: peak_sample(target, threads, types).gflops
     call, _ = bound_call(problem, kernel, aligned_inputs(problem, arrays))
     row.times = measure(call, problem.flops_dense, peak, calls, rounds, threads)
+    if again and any(peer.speedup.median < LEVEL for peer in row.times.peers.values()):
+        row.times = measure(call, problem.flops_dense, peak, calls, again, threads)
     return row
 
 
@@ -210,12 +249,14 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
         )
 
 
-def _row(
-    problem: Problem, threads: int | None, target: str | None, config: str | None, peers: Sequence[str], rounds: int
-) -> Row:
+def _row(problem: Problem, how: _How) -> Row:
     try:
-        with faults(command("bench", problem, threads, target, config)):
-            return bench_kernel(build(problem, threads, target, config), peers, rounds)
+        with faults(command("bench", problem, how.threads, how.target, how.config)):
+            dynamic = None
+            if how.is_dynamic and isinstance(problem, Conv):
+                dynamic = ",".join(["mb", *(f"i{axis}" for axis in problem.axes)])
+            kernel = build(problem, how.threads, how.target, how.config, dynamic)
+            return bench_kernel(kernel, how.peers, how.rounds, how.again)
     except ConvsmithError as error:
         return Row(problem, error=error)
 

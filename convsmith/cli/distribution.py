@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from convsmith.cli.bench_json import RowData
 from convsmith.cli.table import Column, fitted
@@ -16,6 +16,7 @@ from convsmith.machine.registry import target
 from convsmith.measure.roofline import Roofline, roofline
 from convsmith.measure.timing import geometric_mean
 from convsmith.page.figures import EFFECTIVE, MARKERS
+from convsmith.problem.conv import Conv
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.types import print_types
 from convsmith.schedule.config import Config
@@ -64,7 +65,23 @@ class SuiteResult:
         """The direction, the types and the layout."""
         problem = self.problem
         layout = problem.stag if problem.dir != "BWD_D" else problem.dtag
-        return f"{problem.dir} {print_types(problem.dt)} {layout}"
+        direction = "deconv" if isinstance(problem, Conv) and problem.deconv else problem.dir
+        return f"{direction} {print_types(problem.dt)} {layout}"
+
+    @property
+    def kernel_class(self) -> str:
+        """The kind, and the taps or groups."""
+        problem = self.problem
+        if not isinstance(problem, Conv):
+            return self.kind
+        if problem.g == problem.ic == problem.oc > 1:
+            taps = "depthwise"
+        elif problem.g > 1:
+            taps = "grouped"
+        else:
+            most = max(problem.k)
+            taps = f"{most} taps" if most in (1, 3) else "more taps" if most > 3 else "2 taps"
+        return f"{self.kind}, {taps}"
 
     @property
     def kind_of_dot(self) -> str:
@@ -85,6 +102,10 @@ class SuiteResult:
         return reason(planned, self.of_roofline, self.roofline.side)
 
 
+_Compared: TypeAlias = tuple[float, SuiteResult]
+"""A ratio of times, and the result that it is of."""
+
+
 def distribution(rows: Sequence[RowData], libraries: Sequence[str]) -> Iterator[str]:
     """Yield the lines of the page: a table of each library and of the best of them, then the worst problems."""
     timed = [SuiteResult(row) for row in rows if row["seconds"]]
@@ -94,12 +115,13 @@ def distribution(rows: Sequence[RowData], libraries: Sequence[str]) -> Iterator[
         if compared:
             yield ""
             yield f"time of {subject} / ours" + (", the best library of each problem" if subject == _BEST else "")
-            yield from _table(compared)
+            yield from _table(compared, lambda result: result.kind)
+            yield from _classes(compared)
     if not timed:
         return
     yield ""
     yield "time at the roofline / ours"
-    yield from _table([(result.of_roofline, result) for result in timed])
+    yield from _table([(result.of_roofline, result) for result in timed], lambda result: result.kind)
     yield ""
     against = subjects[-1] if subjects else "the roofline"
     yield f"the worst beside {against}, and what holds them back"
@@ -107,7 +129,7 @@ def distribution(rows: Sequence[RowData], libraries: Sequence[str]) -> Iterator[
     for ratio, result in sorted(compared, key=lambda item: item[0])[:WORST]:
         yield f"{ratio:5.2f}  {result.problem}"
         yield f"      {result.config}"
-        yield f"      {result.reason}"
+        yield f"      {result.verdict}"
 
 
 def draw(rows: Sequence[RowData], libraries: Sequence[str], file: str) -> None:
@@ -166,20 +188,32 @@ def check_picture(file: str) -> None:
         ) from None
 
 
-def _table(compared: Sequence[tuple[float, SuiteResult]]) -> Iterator[str]:
+def _table(compared: Sequence[_Compared], kind_of: Callable[[SuiteResult], str]) -> Iterator[str]:
     """Yield a line for each kind of problem, and one for all, on the distribution of the ratios."""
     titles = ("problems", "mean", "level", "slow", "least")
-    kinds = list(dict.fromkeys(result.kind for _, result in compared))
+    kinds = list(dict.fromkeys(kind_of(result) for _, result in compared))
     table = fitted([Column("kind", max(map(len, (*kinds, "all"))), left=True), *(Column(t, 8) for t in titles)], None)
     yield table.head
     for kind in (*kinds, *(["all"] if len(kinds) > 1 else [])):
-        values = [ratio for ratio, result in compared if kind in ("all", result.kind)]
+        values = [ratio for ratio, result in compared if kind in ("all", kind_of(result))]
         level, slow = (sum(map(test, values)) / len(values) for test in (LEVEL.__le__, SLOW.__gt__))
         cells = (len(values), f"{geometric_mean(values):.2f}", f"{level:.0%}", f"{slow:.0%}", f"{min(values):.2f}")
         yield table.line({"kind": kind, **{title: str(cell) for title, cell in zip(titles, cells)}})
     yield f"level: {LEVEL} or more; slow: below {SLOW:.2f}; mean: geometric"
 
 
-def _compared(results: Sequence[SuiteResult], library: str) -> list[tuple[float, SuiteResult]]:
+def _classes(compared: Sequence[_Compared]) -> Iterator[str]:
+    """Yield a table of the classes with the least means, if the results fall into several."""
+    by_class: dict[str, list[_Compared]] = {}
+    for ratio, result in compared:
+        by_class.setdefault(result.kernel_class, []).append((ratio, result))
+    if len(by_class) < 2:
+        return
+    worst = sorted(by_class.values(), key=lambda found: geometric_mean(ratio for ratio, _ in found) or 0.0)[:WORST]
+    yield "the worst classes"
+    yield from _table([item for found in worst for item in found], lambda result: result.kernel_class)
+
+
+def _compared(results: Sequence[SuiteResult], library: str) -> list[_Compared]:
     """Return the results that `library`, or any for the best, computes too, each with its time divided by ours."""
     return [(result.ratios[library], result) for result in results if library in result.ratios]

@@ -27,7 +27,8 @@ from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import KINDS, STAGES
 from convsmith.problem.problem import Problem
-from convsmith.problem.suites import SUITES, every_way, suite
+from convsmith.problem.suites import SUITES, suite
+from convsmith.problem.suites.spaces import Space, suite_in
 from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.schedule.given import OPTION
@@ -210,15 +211,15 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
     return _listed(items, layout)
 
 
-def read_suite(name: str, options: Options, sample: int, seed: int) -> Listed:
-    """Return the problems of the suite `name` in every direction, layout and kind of types, or a `sample` of them.
+def read_suite(name: str, where: Space, options: Options, sample: int, seed: int) -> Listed:
+    """Return the problems of the suite `name` in a space, or a `sample` of them.
 
-    UsageError if options of problems are given beside: the suite sets them all.
+    UsageError if options of problems are given beside: the space sets them all.
     """
     given = [f"--{option.replace('_', '-')}" for option, text in options.items() if text]
     if given:
         raise UsageError(f"--suite={name} sets every option of its problems: legal is no {given[0]}", code="bad-suite")
-    return Listed(every_way(name, sample, seed), None, False)
+    return Listed(suite_in(suite(name), where, sample, seed), None, False)
 
 
 def check_choices(target: str | None, config: str | None, runs: bool) -> None:
@@ -236,9 +237,12 @@ def target_of(target: str | None, config: str | None) -> str | None:
     return decided or target or settings.target
 
 
-def build(problem: Problem, threads: int | None, target: str | None, config: str | None) -> CompiledKernel:
-    """Compile the kernel that the options describe."""
-    return compile_kernel(problem, threads=threads, target=target, config=config)
+def build(
+    problem: Problem, threads: int | None, target: str | None, config: str | None, dynamic: str | None = None
+) -> CompiledKernel:  # fmt: skip
+    """Compile the kernel that the options describe; sizes of the dims that `dynamic` names are known at the call only.
+    """
+    return compile_kernel(problem, threads=threads, target=target, config=config, dynamic=dynamic)
 
 
 def command(

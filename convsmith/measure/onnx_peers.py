@@ -21,11 +21,12 @@ from convsmith.measure.peer import (
     Array,
     Peer,
     PeerStage,
-    clipping,
     factor_of_bytes,
     in_layout,
     is_in_bytes,
     plain_f32,
+    require_no_quantities,
+    residual_and_clipping,
     stages_for_peers,
 )
 from convsmith.problem.conv import Conv
@@ -65,16 +66,21 @@ def _nodes(stage: PeerStage, source: str, suffix: str) -> tuple[list[Any], dict[
         raise UnsupportedError("onnxruntime is compared on forward convolutions only", code="dir")
     if is_in_bytes(problem):
         return _quantised_node(stage, source, suffix)
-    operator = {("f32",) * 3: "Conv", ("u8", "s8", "s32"): "ConvInteger"}.get(problem.dt)
+    require_no_quantities("onnxruntime", problem)
+    operator = {("f32",) * 3: "Conv", ("f16",) * 3: "Conv", ("u8", "s8", "s32"): "ConvInteger"}.get(problem.dt)
     if operator is None or problem.bia_dt or (problem.acc == "s32" and (problem.bias or problem.post_ops)):
         raise UnsupportedError(
-            "onnxruntime runs f32, u8:s8:s32 without bias and post-ops, or bytes that are scaled", code="types"
+            "onnxruntime runs f32, f16, u8:s8:s32 without bias and post-ops, or bytes that are scaled", code="types"
         )
     weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
     constants = {f"w{suffix}": weights} | ({f"b{suffix}": arrays["bia"]} if problem.bias else {})
     nodes = [helper.make_node(operator, [source, *constants], [f"y0{suffix}"], **_attributes(problem))]
-    for n, op in enumerate(clipping(problem)):
-        ends = [f"y{n}{suffix}"], [f"y{n + 1}{suffix}"]
+    adds, clips = residual_and_clipping(problem)
+    if adds:
+        nodes.append(helper.make_node("Add", [f"y0{suffix}", f"old{suffix}"], [f"sum0{suffix}"]))
+        constants[f"old{suffix}"] = arrays["dst"]
+    for n, op in enumerate(clips):
+        ends = [nodes[-1].output[0]], [f"y{n + 1}{suffix}"]
         if op.alg == "relu":
             slope: dict[str, Any] = {"alpha": op.alpha} if op.alpha else {}
             nodes.append(helper.make_node("LeakyRelu" if op.alpha else "Relu", *ends, **slope))
@@ -98,12 +104,22 @@ def _quantised_node(stage: PeerStage, source: str, suffix: str) -> tuple[list[An
         raise UnsupportedError("onnxruntime has relu of bytes by saturation of u8 only", code="post-ops")
     if problem.dt[0] != problem.dst_type:
         raise UnsupportedError("onnxruntime writes the type of bytes that it reads", code="types")
+    if any(quantity.policy not in ("common", "per_oc") for quantity in (*problem.scales, *problem.zero_points)):
+        raise UnsupportedError("onnxruntime has scales and zero points of an array or per channel", code="attributes")
     weights = np.ascontiguousarray(arrays["wei"]).reshape(problem.oc, problem.ic // problem.g, *problem.k)
-    src, wei, dst = (numpy_dtype(t) for t in problem.dt)
+
+    def scale(name: str, times: float = 1.0) -> Array:
+        value = np.asarray(arrays.get(f"scales_{name}", 1.0), np.float32) * np.float32(times)
+        return value.reshape(()) if value.size == 1 else value
+
+    def zero_point(name: str, type_: str) -> Array:
+        return np.asarray(arrays.get(f"zero_points_{name}", 0)).astype(numpy_dtype(type_)).reshape(())
+
+    src, wei, dst = problem.dt
     constants: dict[str, Array] = {
-        f"xs{suffix}": np.asarray(np.float32(1)), f"xz{suffix}": np.zeros((), src), f"w{suffix}": weights,
-        f"ws{suffix}": np.asarray(np.float32(factor)), f"wz{suffix}": np.zeros((), wei),
-        f"ys{suffix}": np.asarray(np.float32(1)), f"yz{suffix}": np.zeros((), dst),
+        f"xs{suffix}": scale("src"), f"xz{suffix}": zero_point("src", src), f"w{suffix}": weights,
+        f"ws{suffix}": scale("wei", factor), f"wz{suffix}": zero_point("wei", wei),
+        f"ys{suffix}": scale("dst"), f"yz{suffix}": zero_point("dst", dst),
     }  # fmt: skip
     node = helper.make_node("QLinearConv", [source, *constants], [f"y0{suffix}"], **_attributes(problem))
     return [node], constants

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError
-from convsmith.measure.peer import Array, Peer, PeerStage, clipping, stages_for_peers
+from convsmith.measure.peer import Array, Peer, PeerStage, clipping, require_no_quantities, stages_for_peers
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
@@ -59,6 +59,7 @@ def _check(problem: Problem) -> None:
         raise UnsupportedError("openvino is compared on forward convolutions only", code="dir")
     if problem.dt != ("f32",) * 3 or problem.bia_dt not in ("", "f32"):
         raise UnsupportedError("openvino is compared in f32 only", code="types")
+    require_no_quantities("openvino", problem)
 
 
 def _result(stage: PeerStage, source: Any) -> Any:

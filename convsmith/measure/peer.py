@@ -18,8 +18,8 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import aligned_copy
 
 __all__ = [
-    "CLIPS", "Array", "Peer", "PeerStage", "clipping", "factor_of_bytes", "in_layout", "is_in_bytes", "plain_f32",
-    "plain_forward", "stages_for_peers",
+    "CLIPS", "Array", "Peer", "PeerStage", "clipping", "factor_of_bytes", "forward_convolution", "in_layout",
+    "is_in_bytes", "plain_f32", "plain_forward", "require_no_quantities", "residual_and_clipping", "stages_for_peers",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -38,13 +38,28 @@ def in_layout(array: Array, layout: Layout) -> Array:
     return aligned_copy(to_layout(array, layout))
 
 
-def plain_forward(name: str, problem: Problem) -> Conv:
-    """Return `problem` if it is a forward 2D convolution without post-ops; otherwise raise UnsupportedError."""
-    if not isinstance(problem, Conv) or not problem.forward or problem.rank != 2:
-        raise UnsupportedError(f"{name} is compared on forward convolutions in two dimensions only", code="dir")
-    if problem.post_ops:
-        raise UnsupportedError(f"{name} is compared without post-ops only", code="post-ops")
+def forward_convolution(name: str, problem: Problem) -> Conv:
+    """Return `problem` if it is a forward convolution; otherwise raise UnsupportedError."""
+    if not isinstance(problem, Conv) or not problem.forward:
+        raise UnsupportedError(f"{name} is compared on forward convolutions only", code="dir")
     return problem
+
+
+def plain_forward(name: str, problem: Problem) -> Conv:
+    """Return `problem` if it is a forward 2D convolution without attributes; otherwise raise UnsupportedError."""
+    conv = forward_convolution(name, problem)
+    if conv.rank != 2:
+        raise UnsupportedError(f"{name} is compared in two dimensions only", code="dir")
+    if conv.post_ops:
+        raise UnsupportedError(f"{name} is compared without post-ops only", code="post-ops")
+    require_no_quantities(name, conv)
+    return conv
+
+
+def require_no_quantities(name: str, problem: Problem) -> None:
+    """Raise UnsupportedError if the library `name`, which gets none, would need scales or zero points."""
+    if problem.scales or problem.zero_points:
+        raise UnsupportedError(f"{name} is compared without scales and zero points only", code="attributes")
 
 
 def plain_f32(name: str, problem: Problem) -> Conv:
@@ -66,6 +81,14 @@ def clipping(problem: Problem, algorithms: tuple[str, ...] = CLIPS) -> list[Eltw
         *others, last = algorithms
         raise UnsupportedError(f"peers run post-ops {', '.join(others)} and {last} only", code="post-ops")
     return steps
+
+
+def residual_and_clipping(problem: Problem, algorithms: tuple[str, ...] = CLIPS) -> tuple[bool, list[Eltwise]]:
+    """Return whether the old result is added first, and the further post-ops, which have one of the `algorithms`;
+    otherwise raise UnsupportedError.
+    """
+    adds = problem.post_ops[:1] == (SumPostOp(),)
+    return adds, clipping(replace(problem, post_ops=problem.post_ops[1:]) if adds else problem, algorithms)
 
 
 def is_in_bytes(problem: Problem) -> bool:

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import builtins
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+import convsmith.cli.bench as bench_module
 from convsmith.cli.main import main
+from convsmith.measure.timing import Measurement, PeerTime, Spread
 
 FEW = ("--suite", "cliffs", "--sample", "4", "--seed", "3", "--rounds", "1", "--threads", "1", "--target", "generic")
 
@@ -32,13 +35,42 @@ def test_the_distribution_of_a_suite(tmp_path: Path) -> None:
     ratios = [float(line.split()[0]) for line in worst[::3]]
     assert ratios and ratios == sorted(ratios)
     assert all("--target=generic --lane=" in line for line in worst[1::3])
-    assert all("% of what the " in line for line in worst[2::3])
+    assert all(line.strip().startswith("bound by ") for line in worst[2::3])
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_libraries_the_roofline_is_what_is_compared(tmp_path: Path) -> None:
     result = run(*FEW)
     assert result.exit_code == 0 and "the worst beside the roofline" in result.output
+
+
+@pytest.mark.parametrize("space", ["dynamic", "chains", "epilogues", "int8", "f32-2"])
+def test_spaces_decide_how_kernels_run(space: str, tmp_path: Path) -> None:
+    data = tmp_path / "rows.json"
+    few = ("--suite", "vgg16", "--space", space, "--sample", "1", "--rounds", "1", "--target", "generic")
+    result = run(*few, "--json", str(data))
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(data.read_text())["rows"]
+    assert row["verified"] and ("indirection" in row["config"]) == (space == "dynamic")
+    assert ("--threads=2" in row["config"]) == (space == "f32-2")
+
+
+def test_a_row_that_seems_slow_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    asked, measure = [], bench_module.measure
+
+    def slower(call: Any, flops: float, peak: Any, peers: Any, rounds: int, threads: int) -> Measurement:
+        asked.append(rounds)
+        found = measure(call, flops, peak, peers, rounds, threads)
+        slow = {name: PeerTime(peer.seconds, Spread(0.5, 0.5, 0.5)) for name, peer in found.peers.items()}
+        return replace(found, peers=slow)
+
+    monkeypatch.setattr(bench_module, "measure", slower)
+    assert run("--suite", "vgg16", "--space", "f32", "--sample", "1", "--rounds", "1", "--vs", "torch").exit_code == 0
+    assert asked == [1, 7]
+    asked.clear()
+    assert run("mb1ic16ih8oc16kh1", "--rounds", "1", "--vs", "torch").exit_code == 0
+    assert asked == [1]
 
 
 def test_a_run_adds_to_the_rows_of_an_earlier_one(tmp_path: Path) -> None:
@@ -71,6 +103,8 @@ def test_a_run_adds_to_the_rows_of_an_earlier_one(tmp_path: Path) -> None:
         (("vgg16", "--suite", "cliffs"), "legal is one of a problem"),
         (("--suite", "cliff"), "unknown suite 'cliff': legal are resnet50,"),
         (("--suite", "cliffs", "--dir", "BWD_D"), "sets every option of its problems: legal is no --dir"),
+        (("--suite", "cliffs", "--space", "f23"), "unknown space 'f23': legal are every, f32,"),
+        (("vgg16", "--space", "f32"), "--space=f32 is a space of the problems of a suite: legal with --suite"),
         ((*FEW, "--png", "nowhere/x.png"), "--png=nowhere/x.png: there is no such directory"),
     ],
 )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.machine.registry import host_targets
 from convsmith.measure import onednn
 from convsmith.measure import timing as measure_module
+from convsmith.measure.levels import hold
+from convsmith.measure.onednn_library import library_on
 from convsmith.measure.peer import stages_for_peers
 from convsmith.measure.peers import PEERS, installed, make_peer
 from convsmith.measure.timing import Sampler, Spread, alternate, geometric_mean, measure, spread, wait_until_idle
@@ -133,14 +137,20 @@ PLAIN = ("onnxruntime-nchwc", "onednn", "xnnpack", "ncnn")
 IN_F32 = ("onnxruntime-nchwc", "xnnpack", "ncnn")
 """Those of them that are compared in f32 only."""
 ALL_BUT_TORCH = ("onnxruntime", "openvino", *PLAIN)
+QUANTISED = (
+    "--dt=u8:s8:u8 --attr-scales=src:common:0.5+wei:per_oc+dst:common:2 "
+    "--attr-zero-points=src:common:3+dst:common:4 g2mb1ic4ih9oc6kh3ph1"
+)
 CANNOT = {
     "mb2ic4ih9oc6kh3ph1": {("onnxruntime-nchwc", "groups"), ("ncnn", "batch")},
     "mb1ic4ih9oc6kh3sh2ph1dh1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "pads")},
-    "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3": {(name, "dir") for name in PLAIN},
-    "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1": {(name, "dir") for name in PLAIN},
+    "--dir=FWD_B --attr-post-ops=relu g2mb1ic4iw9oc6kw3": {(name, "dir") for name in IN_F32},
+    "--attr-post-ops=clip:0:6 mb1ic2id5oc3kd3pd1": {(name, "dir") for name in IN_F32},
     "mb1ic3ih8oc4oh4kh3sh2ph1": {("onnxruntime-nchwc", "groups")},
     "g2mb1ic4ih9oc6kh3ph1": {("onnxruntime-nchwc", "groups"), ("xnnpack", "groups")},
-    "--attr-post-ops=relu:0.5 ic2ih4oc2kh1": {(name, "post-ops") for name in PLAIN},
+    "--attr-post-ops=relu:0.5 ic2ih4oc2kh1": {(name, "post-ops") for name in IN_F32},
+    "--attr-post-ops=sum+relu mb1ic4ih9oc6kh3ph1": {(name, "post-ops") for name in ("openvino", *IN_F32)},
+    QUANTISED: {(name, "attributes") for name in ("torch", *IN_F32)} | {("openvino", "types")},
     "--dt=bf16 ic2ih4oc2kh1": {(name, "types") for name in ("onnxruntime", "openvino", *IN_F32)},
     "--dt=f64 ic2ih4oc2kh1": {(name, "types") for name in ALL_BUT_TORCH},
     "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1": {(name, "dir") for name in ALL_BUT_TORCH},
@@ -175,6 +185,7 @@ def need(name: str) -> None:
         "g32mb2ic32ih8oc32oh4kh3sh2ph1", "--dir=FWD_B g16mb1ic16ih9oc16oh9kh3ph1", "g16mb1ic16ih9oc16oh5kh3sh2ph1",
         "g32mb1ic32ih9oc32oh7kh3ph0", "g16mb1ic16ih9iw12oc16oh9ow12kh3kw3ph2pw2dh1dw1", "g16mb1ic16ih9oc16oh9kh5ph2",
         "--deconv --dir=FWD_B g2mb2ic4ih4oc6oh9kh3sh2dh1ph1",
+        "--attr-post-ops=sum+relu mb1ic4ih9oc6kh3ph1", QUANTISED,
     ],
 )  # fmt: skip
 def test_peers_compute_the_problem(name: str, line: str) -> None:
@@ -192,6 +203,16 @@ def test_peers_compute_the_problem(name: str, line: str) -> None:
     error = PEERS[name].error * float(np.abs(truth).max())
     result = peer.result().reshape(truth.shape).astype(np.float64)
     np.testing.assert_allclose(result, truth.astype(np.float64), rtol=0, atol=error)
+
+
+@pytest.mark.parametrize("name", ["torch", "onnxruntime"])
+def test_peers_compute_in_f16(name: str) -> None:
+    need(name)
+    problem = parse_problem("--dt=f16 mb1ic4ih9oc6kh3ph1")
+    arrays = random_arrays(problem)
+    peer = make_peer(name, problem, arrays, 1)
+    peer.call()
+    np.testing.assert_array_equal(peer.result(), reference(problem, arrays, np.float32)["dst"])
 
 
 CHAINS = {
@@ -225,7 +246,7 @@ def test_onednn_runs_a_depthwise_stage_as_post_op(line: str, last: bool) -> None
     arrays = random_arrays(chain)
     units = onednn._units(stages_for_peers(chain, arrays))
     assert [unit.depthwise is not None for unit in units] == [True, False]
-    peer = onednn._sequence(onednn._library(), units, arrays["src"], last)
+    peer = onednn._sequence(library_on(1), units, arrays["src"], last)
     peer.call()
     np.testing.assert_array_equal(peer.result(), reference(chain, arrays, np.float32)["dst"])
 
@@ -265,7 +286,7 @@ def test_peers_compute_chains_of_bytes(name: str, line: str) -> None:
 @pytest.mark.parametrize("name", [name for name, library in PEERS.items() if library.chains])
 def test_peers_say_which_stage_types_they_lack(name: str) -> None:
     need(name)
-    chain = parse_problem("--dt=bf16 mb1ic8ih9oc32kh1 -> --dt=bf16 mb1ic32ih9oc8kh1")
+    chain = parse_problem("--dt=bf16:bf16:f32 mb1ic8ih9oc32kh1 -> --dt=f32:bf16:f32 mb1ic32ih9oc8kh1")
     with pytest.raises(UnsupportedError, match=name) as caught:
         make_peer(name, chain, random_arrays(chain), 1)
     assert caught.value.code == "types"
@@ -303,12 +324,27 @@ def test_what_a_library_cannot_do_is_said(name: str, line: str, code: str) -> No
 
 
 @pytest.mark.parametrize("option", ["--attr-scales=wei:common:2", "--attr-zero-points=src:common:2 --dt=u8:s8:s32"])
-@pytest.mark.parametrize("name", PEERS)
-def test_peers_run_without_scales_and_zero_points(name: str, option: str) -> None:
-    problem = parse_problem(f"{option} ic2ih4oc2kh1")
-    with pytest.raises(UnsupportedError, match="without scales and zero points only") as caught:
-        make_peer(name, problem, {}, 1)
-    assert caught.value.code == "attributes"
+@pytest.mark.parametrize("name", [name for name in PEERS if name != "onednn"])
+def test_peers_without_scales_and_zero_points(name: str, option: str) -> None:
+    need(name)
+    problem = parse_problem(f"{option} mb1ic16ih4oc16kh1")
+    with pytest.raises(UnsupportedError) as caught:
+        make_peer(name, problem, random_arrays(problem), 1)
+    assert caught.value.code in ("attributes", "types")
+
+
+@pytest.mark.parametrize("level", ["avx2", "generic"])
+def test_libraries_are_held_to_a_level(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
+        monkeypatch.setenv(name, "")
+    best = host_targets()[0].name
+    assert hold(best, ("torch", "onednn", "onnxruntime")) == () and not os.environ["ONEDNN_MAX_CPU_ISA"]
+    if level == best:
+        return
+    free = hold(level, ("torch", "onednn", "onnxruntime"))
+    assert free == (("onnxruntime",) if level == "avx2" else ("torch", "onednn", "onnxruntime"))
+    held = {"avx2": ("AVX2", "avx2"), "generic": ("", "")}[level]
+    assert (os.environ["ONEDNN_MAX_CPU_ISA"], os.environ["ATEN_CPU_CAPABILITY"]) == held
 
 
 @pytest.mark.parametrize(

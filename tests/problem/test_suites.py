@@ -6,7 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from convsmith.diag.errors import UsageError
-from convsmith.problem.suites import SUITES, every_way, suite
+from convsmith.problem.chain import Chain
+from convsmith.problem.conv import Conv
+from convsmith.problem.lines import parse_problem
+from convsmith.problem.suites import SUITES, suite
+from convsmith.problem.suites.spaces import EVERY, SPACES, space, suite_in
 
 Layer = tuple[int, int, int, int, int, bool]  # ic, oc, kernel, input size, stride, depthwise
 
@@ -83,15 +87,34 @@ def test_unknown_suite() -> None:
         suite("resnet51")
 
 
-def test_every_way_of_a_suite() -> None:
-    ways = every_way("cliffs")
-    assert len(ways) == len(set(ways)) == 11 * len(suite("cliffs")) and len(suite("cliffs")) == 620
-    assert {problem.dir for problem in ways} == {"FWD_D", "BWD_D", "BWD_W"}
-    assert {problem.dtag for problem in ways} == {"axb", "abx", "aBx16b"}
-    assert {problem.rank for problem in ways} == {1, 2, 3} and {problem.deconv for problem in ways} == {False, True}
+def test_the_space_of_all_types() -> None:
+    ways = suite_in(suite("resnet50"), SPACES[EVERY])
+    kinds = {(problem.dir, problem.deconv, problem.dt[0], problem.dtag) for problem in ways}
+    assert len(ways) == len(set(ways)) and len(suite("cliffs")) == 1551
+    assert {dt for _, _, dt, _ in kinds} == {"f32", "bf16", "u8"}
+    assert {tag for *_, tag in kinds} == {"axb", "abx", "aBx16b"}
+    assert {(name, deconv) for name, deconv, *_ in kinds} == {
+        ("FWD_D", False), ("BWD_D", False), ("BWD_W", False), ("FWD_D", True),
+    }  # fmt: skip
+    assert not any(problem.dt[0] == "u8" and problem.dir != "FWD_D" for problem in ways)
 
 
-def test_a_sample_is_drawn_by_its_seed() -> None:
-    drawn = every_way("cliffs", 20, 1)
-    assert drawn == every_way("cliffs", 20, 1) != every_way("cliffs", 20, 2) and len(set(drawn)) == 20
-    assert len(every_way("vgg16", 1000)) == len(every_way("vgg16"))
+@pytest.mark.parametrize("name", SPACES)
+def test_a_sample_of_a_space_is_drawn_by_its_seed(name: str) -> None:
+    where, problems = SPACES[name], suite("cliffs")
+    drawn = suite_in(problems, where, 20, 1)
+    assert drawn == suite_in(problems, where, 20, 1) != suite_in(problems, where, 20, 2) and len(set(drawn)) == 20
+    low, high = where.work
+    assert all(low <= problem.flops_real / 2 < high for problem in drawn)
+    assert all(parse_problem(str(problem)) == problem for problem in drawn)
+
+
+def test_what_spaces_vary() -> None:
+    problems = suite("cliffs")
+    assert {problem.mb for problem in suite_in(problems, SPACES["batches"], 20)} == {16, 32}
+    assert all(isinstance(problem, Chain) for problem in suite_in(problems, SPACES["chains"], 20))
+    assert all(p.p == p.pr for p in suite_in(problems, SPACES["dynamic"], 20) if isinstance(p, Conv))
+    drawn = suite_in(problems, SPACES["int8"], 20)
+    assert all(p.scales and p.zero_points and p.dt == ("u8", "s8", "u8") for p in drawn)
+    with pytest.raises(UsageError, match="unknown space 'f23': legal are every, f32"):
+        space("f23")

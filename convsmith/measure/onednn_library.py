@@ -1,0 +1,154 @@
+"""oneDNN's C interface: handles, memory descriptors, memory, and primitives that run.
+
+The library is a file of the package `onednn-cpu-gomp`, which has no Python module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.measure.peer import Array
+from convsmith.runtime.arrays import aligned_copy, aligned_empty, numpy_dtype
+
+__all__ = [
+    "DST", "PACKAGE", "SRC", "TYPES", "Handle", "Library", "Memory", "channels_last", "library_on", "packed_arguments",
+    "row_major",
+]  # fmt: skip
+
+PACKAGE = "onednn-cpu-gomp"
+
+_CPU, _IN_ORDER, _ANY = 1, 1, 1
+TYPES = {"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "s8": 5, "u8": 6}
+"""oneDNN's numbers of the types of elements."""
+SRC, DST = 1, 17
+"""oneDNN's numbers of the arguments."""
+
+Handle = ctypes.c_void_p
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_int), ("memory", Handle)]
+
+
+@dataclass(frozen=True)
+class Memory:
+    handle: Handle
+    array: Array
+
+
+class Library:
+    """The C functions with an engine and a stream; a non-zero status raises ToolchainError."""
+
+    def __init__(self, path: Path) -> None:
+        self._functions = ctypes.CDLL(str(path))
+        self._functions.dnnl_primitive_desc_query_md.restype = Handle
+        self._functions.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        self.engine = self.make("dnnl_engine_create", _CPU, ctypes.c_size_t(0))
+        self.stream = self.make("dnnl_stream_create", self.engine, _IN_ORDER)
+        self.execute = self._functions.dnnl_primitive_execute
+        self.next = self._functions.dnnl_primitive_desc_next_impl
+
+    def make(self, name: str, *arguments: object) -> Handle:
+        """Call a function that returns a handle through its first argument, and return the handle."""
+        handle = Handle()
+        if status := getattr(self._functions, name)(ctypes.byref(handle), *arguments):
+            raise ToolchainError(f"oneDNN: {name} returned {status}")
+        return handle
+
+    def check(self, name: str, *arguments: object) -> None:
+        """Call a function that returns only a status."""
+        if status := getattr(self._functions, name)(*arguments):
+            raise ToolchainError(f"oneDNN: {name} returned {status}")
+
+    def plain(self, shape: Sequence[int], strides: Sequence[int] | None, type_: str) -> Handle:
+        """Return the memory descriptor of an array of `type_`; with `strides` None, the library chooses the layout."""
+        dims = (ctypes.c_int64 * len(shape))(*shape)
+        if strides is None:
+            return self.make("dnnl_memory_desc_create_with_tag", len(shape), dims, TYPES[type_], _ANY)
+        steps = (ctypes.c_int64 * len(shape))(*strides)
+        return self.make("dnnl_memory_desc_create_with_strides", len(shape), dims, TYPES[type_], steps)
+
+    def wanted(self, description: Handle, what: int, index: int = 0) -> Handle:
+        """Return a clone of the memory descriptor that an implementation requires for the argument `what`, or for
+        number `index`.
+
+        The original is freed when `description` moves to its next implementation.
+        """
+        answer = Handle(self._functions.dnnl_primitive_desc_query_md(description, what, index))
+        return self.make("dnnl_memory_desc_clone", answer)
+
+    def memory(self, description: Handle, array: Array | None = None) -> Memory:
+        """Return a memory object for `array`, or for a new array if it is None."""
+        if array is None:
+            array = aligned_empty(self._functions.dnnl_memory_desc_get_size(description))
+        address = Handle(array.ctypes.data)
+        return Memory(self.make("dnnl_memory_create", description, self.engine, address), array)
+
+    def run(self, primitive: Handle, arguments: Mapping[int, Memory]) -> None:
+        """Execute a primitive once."""
+        packed = packed_arguments(arguments)
+        if status := self.execute(primitive, self.stream, len(packed), packed):
+            raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
+
+    def placed(self, array: Array, shape: tuple[int, ...], type_: str, wanted: Handle) -> Memory:
+        """Return a memory object with the elements of a logical `array` in the layout of the memory descriptor
+        `wanted`.
+        """
+        form = self.plain(shape, row_major(shape), type_)
+        plain = np.ascontiguousarray(array, numpy_dtype(type_)).reshape(shape)
+        target = self.memory(wanted)
+        self.reorder(self.memory(form, aligned_copy(plain)), form, target, wanted)
+        return target
+
+    def reorder(self, source: Memory, source_form: Handle, target: Memory, target_form: Handle) -> None:
+        """Copy an array from one memory descriptor to another."""
+        forms = (source_form, self.engine, target_form, self.engine, None)
+        description = self.make("dnnl_reorder_primitive_desc_create", *forms)
+        self.run(self.make("dnnl_primitive_create", description), {SRC: source, DST: target})
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(np.prod(shape[n + 1 :])) for n in range(len(shape)))
+
+
+def packed_arguments(arguments: Mapping[int, Memory]) -> ctypes.Array[_Argument]:
+    """Return the arguments as the C array that the library takes."""
+    pairs = [_Argument(name, memory.handle) for name, memory in arguments.items()]
+    return (_Argument * len(pairs))(*pairs)
+
+
+def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of an array of images whose channels are contiguous."""
+    image, *pixels, channel = row_major((shape[0], *shape[2:], shape[1]))
+    return (image, channel, *pixels)
+
+
+def library_on(threads: int) -> Library:
+    """Return the library; its primitives run on ``threads``. UnsupportedError if it is not installed."""
+    found = _library()
+    _openmp().omp_set_num_threads(threads)
+    return found
+
+
+@cache
+def _library() -> Library:
+    files = metadata.files(PACKAGE) or []
+    path = next((Path(str(f.locate())) for f in files if f.name.startswith("libdnnl.so")), None)
+    if path is None or not path.exists():
+        raise UnsupportedError(f"package {PACKAGE} has no libdnnl.so", code="library")
+    return Library(path.resolve())
+
+
+@cache
+def _openmp() -> Any:
+    """Return the OpenMP runtime with which the library is linked."""
+    return ctypes.CDLL("libgomp.so.1")
