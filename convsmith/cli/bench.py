@@ -140,7 +140,7 @@ def bench(
     page = Page(listed, asked, data_only=json_file == "-", wide=wide)
     heading = f"{_where(target, config)}, {listed.heading(threads, config)}"
     page.head(heading)
-    how = _How(threads, target, config, here, rounds, where.is_dynamic, AGAIN if suite is not None else 0)
+    how = _Timing(threads, target, config, here, rounds, where.is_dynamic, AGAIN if suite is not None else 0)
     rows: list[Row] = []
     interrupted, end = False, inf if budget is None else time.perf_counter() + budget
     with progress(len(left)) as bar:
@@ -191,7 +191,7 @@ def _where(target: str | None, config: str | None) -> str:
         return f"{name} on no device"
 
 
-class _How(NamedTuple):
+class _Timing(NamedTuple):
     """How each problem is compiled and timed: the options of `bench`, among them the ``peers`` that are installed."""
 
     threads: int | None
@@ -249,7 +249,7 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
         )
 
 
-def _row(problem: Problem, how: _How) -> Row:
+def _row(problem: Problem, how: _Timing) -> Row:
     try:
         with faults(command("bench", problem, how.threads, how.target, how.config)):
             dynamic = None

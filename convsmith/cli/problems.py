@@ -28,7 +28,7 @@ from convsmith.problem.conv import Conv
 from convsmith.problem.descriptor import KINDS, STAGES
 from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES, suite
-from convsmith.problem.suites.spaces import Space, suite_in
+from convsmith.problem.suites.spaces import SuiteSpace, suite_in
 from convsmith.runtime.threads import default_threads
 from convsmith.schedule.config import Config
 from convsmith.schedule.given import OPTION
@@ -211,7 +211,7 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
     return _listed(items, layout)
 
 
-def read_suite(name: str, where: Space, options: Options, sample: int, seed: int) -> Listed:
+def read_suite(name: str, where: SuiteSpace, options: Options, sample: int, seed: int) -> Listed:
     """Return the problems of the suite `name` in a space, or a `sample` of them.
 
     UsageError if options of problems are given beside: the space sets them all.

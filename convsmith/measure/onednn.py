@@ -22,8 +22,8 @@ from convsmith.measure.onednn_library import (
     SRC,
     TYPES,
     Handle,
-    Library,
-    Memory,
+    OnednnLibrary,
+    OnednnMemory,
     channels_last,
     library_on,
     packed_arguments,
@@ -108,7 +108,7 @@ class _Primitive:
     description: Handle
 
 
-def _primitives(library: Library, conv: Conv) -> Iterator[Iterator[_Primitive]]:
+def _primitives(library: OnednnLibrary, conv: Conv) -> Iterator[Iterator[_Primitive]]:
     """Yield the implementations for channels last, then for any layouts. A primitive is valid until the next is
     yielded.
     """
@@ -131,7 +131,7 @@ def _primitives(library: Library, conv: Conv) -> Iterator[Iterator[_Primitive]]:
         yield _implementations(library, description)
 
 
-def _implementations(library: Library, description: Handle) -> Iterator[_Primitive]:
+def _implementations(library: OnednnLibrary, description: Handle) -> Iterator[_Primitive]:
     yield _Primitive(library.make("dnnl_primitive_create", description), description)
     while not library.next(description):
         yield _Primitive(library.make("dnnl_primitive_create", description), description)
@@ -141,10 +141,10 @@ def _weights_shape(conv: Conv) -> tuple[int, ...]:
     return (conv.g, conv.oc // conv.g, conv.ic // conv.g, *conv.k)
 
 
-def _peer(library: Library, conv: Conv, arrays: Mapping[str, Array], primitive: _Primitive) -> Peer:
+def _peer(library: OnednnLibrary, conv: Conv, arrays: Mapping[str, Array], primitive: _Primitive) -> Peer:
     src, weights, dst = conv.dt
 
-    def given(name: str, shape: tuple[int, ...], type_: str, query: int) -> Memory:
+    def given(name: str, shape: tuple[int, ...], type_: str, query: int) -> OnednnMemory:
         return library.placed(arrays[name], shape, type_, library.wanted(primitive.description, query))
 
     written = library.wanted(primitive.description, _QUERY_DST)
@@ -177,7 +177,7 @@ def _peer(library: Library, conv: Conv, arrays: Mapping[str, Array], primitive: 
     return Peer(call, result)
 
 
-def _attributes(library: Library, conv: Conv) -> Handle:
+def _attributes(library: OnednnLibrary, conv: Conv) -> Handle:
     """Return the attributes of a convolution: scales, zero points, the sum with the old result, and clipping."""
     attributes = library.make("dnnl_primitive_attr_create")
     for kind, quantities in (("scales", conv.scales), ("zero_points", conv.zero_points)):
@@ -198,7 +198,7 @@ def _attributes(library: Library, conv: Conv) -> Handle:
     return attributes
 
 
-def _quantities(library: Library, conv: Conv, arrays: Mapping[str, Array]) -> dict[int, Memory]:
+def _quantities(library: OnednnLibrary, conv: Conv, arrays: Mapping[str, Array]) -> dict[int, OnednnMemory]:
     """Return scales and zero points by the numbers of their arguments."""
     found = {}
     kinds = (("scales", _SCALES, "f32", conv.scales), ("zero_points", _ZERO_POINTS, "s32", conv.zero_points))
@@ -271,7 +271,7 @@ def _is_post_op(before: PeerStage, stage: PeerStage) -> bool:
     return pointwise and square and two.g == two.ic == two.oc
 
 
-def _sequence(library: Library, units: Sequence[_StagesOfPrimitive], source: Array, last: bool) -> Peer:
+def _sequence(library: OnednnLibrary, units: Sequence[_StagesOfPrimitive], source: Array, last: bool) -> Peer:
     """Return a peer that executes `units` in sequence; arrays are channels `last`, or in layouts that the library
     chooses.
     """
@@ -280,7 +280,7 @@ def _sequence(library: Library, units: Sequence[_StagesOfPrimitive], source: Arr
         return library.plain(shape, channels_last(shape) if last else None, dtype)
 
     calls: list[tuple[Handle, int, Any]] = []
-    kept: list[Mapping[int, Memory]] = []
+    kept: list[Mapping[int, OnednnMemory]] = []
     read, value, first = None, None, None
     for unit in units:
         conv = unit.stage.problem
@@ -338,7 +338,7 @@ def _post_ops(unit: _StagesOfPrimitive) -> int:
     return own if unit.depthwise is None else own + 1 + len(unit.depthwise.problem.post_ops)
 
 
-def _attributes_of_unit(library: Library, unit: _StagesOfPrimitive, source: Handle | None) -> Handle:
+def _attributes_of_unit(library: OnednnLibrary, unit: _StagesOfPrimitive, source: Handle | None) -> Handle:
     """Return the attributes of a primitive with its post-ops; `source` describes the chain's source."""
     steps = library.make("dnnl_post_ops_create")
 
@@ -363,7 +363,7 @@ def _attributes_of_unit(library: Library, unit: _StagesOfPrimitive, source: Hand
     return attributes
 
 
-def _constants(library: Library, unit: _StagesOfPrimitive, description: Handle) -> dict[int, Memory]:
+def _constants(library: OnednnLibrary, unit: _StagesOfPrimitive, description: Handle) -> dict[int, OnednnMemory]:
     """Return weights and biases of a primitive by the numbers of their arguments."""
     found = {}
     parts = [(0, unit.stage)] + ([(_DEPTHWISE, unit.depthwise)] if unit.depthwise else [])

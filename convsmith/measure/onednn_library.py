@@ -20,7 +20,7 @@ from convsmith.measure.peer import Array
 from convsmith.runtime.arrays import aligned_copy, aligned_empty, numpy_dtype
 
 __all__ = [
-    "DST", "PACKAGE", "SRC", "TYPES", "Handle", "Library", "Memory", "channels_last", "library_on", "packed_arguments",
+    "DST", "PACKAGE", "SRC", "TYPES", "Handle", "OnednnLibrary", "OnednnMemory", "channels_last", "library_on", "packed_arguments",
     "row_major",
 ]  # fmt: skip
 
@@ -40,12 +40,12 @@ class _Argument(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Memory:
+class OnednnMemory:
     handle: Handle
     array: Array
 
 
-class Library:
+class OnednnLibrary:
     """The C functions with an engine and a stream; a non-zero status raises ToolchainError."""
 
     def __init__(self, path: Path) -> None:
@@ -86,20 +86,20 @@ class Library:
         answer = Handle(self._functions.dnnl_primitive_desc_query_md(description, what, index))
         return self.make("dnnl_memory_desc_clone", answer)
 
-    def memory(self, description: Handle, array: Array | None = None) -> Memory:
+    def memory(self, description: Handle, array: Array | None = None) -> OnednnMemory:
         """Return a memory object for `array`, or for a new array if it is None."""
         if array is None:
             array = aligned_empty(self._functions.dnnl_memory_desc_get_size(description))
         address = Handle(array.ctypes.data)
-        return Memory(self.make("dnnl_memory_create", description, self.engine, address), array)
+        return OnednnMemory(self.make("dnnl_memory_create", description, self.engine, address), array)
 
-    def run(self, primitive: Handle, arguments: Mapping[int, Memory]) -> None:
+    def run(self, primitive: Handle, arguments: Mapping[int, OnednnMemory]) -> None:
         """Execute a primitive once."""
         packed = packed_arguments(arguments)
         if status := self.execute(primitive, self.stream, len(packed), packed):
             raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
 
-    def placed(self, array: Array, shape: tuple[int, ...], type_: str, wanted: Handle) -> Memory:
+    def placed(self, array: Array, shape: tuple[int, ...], type_: str, wanted: Handle) -> OnednnMemory:
         """Return a memory object with the elements of a logical `array` in the layout of the memory descriptor
         `wanted`.
         """
@@ -109,7 +109,7 @@ class Library:
         self.reorder(self.memory(form, aligned_copy(plain)), form, target, wanted)
         return target
 
-    def reorder(self, source: Memory, source_form: Handle, target: Memory, target_form: Handle) -> None:
+    def reorder(self, source: OnednnMemory, source_form: Handle, target: OnednnMemory, target_form: Handle) -> None:
         """Copy an array from one memory descriptor to another."""
         forms = (source_form, self.engine, target_form, self.engine, None)
         description = self.make("dnnl_reorder_primitive_desc_create", *forms)
@@ -120,7 +120,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(np.prod(shape[n + 1 :])) for n in range(len(shape)))
 
 
-def packed_arguments(arguments: Mapping[int, Memory]) -> ctypes.Array[_Argument]:
+def packed_arguments(arguments: Mapping[int, OnednnMemory]) -> ctypes.Array[_Argument]:
     """Return the arguments as the C array that the library takes."""
     pairs = [_Argument(name, memory.handle) for name, memory in arguments.items()]
     return (_Argument * len(pairs))(*pairs)
@@ -132,7 +132,7 @@ def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
     return (image, channel, *pixels)
 
 
-def library_on(threads: int) -> Library:
+def library_on(threads: int) -> OnednnLibrary:
     """Return the library; its primitives run on ``threads``. UnsupportedError if it is not installed."""
     found = _library()
     _openmp().omp_set_num_threads(threads)
@@ -140,12 +140,12 @@ def library_on(threads: int) -> Library:
 
 
 @cache
-def _library() -> Library:
+def _library() -> OnednnLibrary:
     files = metadata.files(PACKAGE) or []
     path = next((Path(str(f.locate())) for f in files if f.name.startswith("libdnnl.so")), None)
     if path is None or not path.exists():
         raise UnsupportedError(f"package {PACKAGE} has no libdnnl.so", code="library")
-    return Library(path.resolve())
+    return OnednnLibrary(path.resolve())
 
 
 @cache

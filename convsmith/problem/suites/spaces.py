@@ -21,7 +21,7 @@ from convsmith.problem.descriptor import STAGES
 from convsmith.problem.lines import parse_problem
 from convsmith.problem.problem import Problem
 
-__all__ = ["EVERY", "SPACES", "Space", "space", "suite_in"]
+__all__ = ["EVERY", "SPACES", "SuiteSpace", "space", "suite_in"]
 
 _DECONV = "deconv"
 """A way besides the directions: the forward deconvolution that swaps source and result."""
@@ -33,7 +33,7 @@ _FOLLOWING = (_POINTWISE, _DEPTHWISE)
 """Second stages of chains."""
 
 
-class Space(NamedTuple):
+class SuiteSpace(NamedTuple):
     """What is drawn, and how it runs: on ``threads``, at the level ``target`` or the default one, and, if it
     ``is_dynamic``, with batch and image sizes that are known at the call only.
 
@@ -59,37 +59,37 @@ _BYTES = (
 )
 
 SPACES = {
-    EVERY: Space(
+    EVERY: SuiteSpace(
         "f32, bf16 and bytes, also in blocks of 16 channels", ("", "--dt=bf16", "--dt=u8:s8:s32"),
         layouts=(*_PLAIN, "aBx16b"), work=(0, inf),
     ),
-    "f32": Space("f32"),
-    "f32-avx2": Space("f32 at the level avx2", target="avx2"),
-    "f32-2": Space("f32 on two threads", threads=2),
-    "bf16": Space("bf16", ("--dt=bf16",)),
-    "bf16-2": Space("bf16 on two threads", ("--dt=bf16",), threads=2),
-    "f16": Space("f16", ("--dt=f16",)),
-    "f64": Space("f64", ("--dt=f64",)),
-    "int8": Space("bytes, with scales and zero points", (_BYTES,), ("FWD_D",)),
-    "int8-avx2": Space("the same at the level avx2", (_BYTES,), ("FWD_D",), target="avx2"),
-    "batches": Space("f32 in batches of 16 and 32", batches=(16, 32)),
-    "blocked": Space("f32 in blocks of 16 channels", directions=("FWD_D", "BWD_D", "BWD_W"), layouts=("aBx16b",)),
-    "dynamic": Space("f32, sizes known at the call", directions=("FWD_D",), is_dynamic=True),
-    "epilogues": Space("f32 with residual and relu", ("--attr-post-ops=sum+relu",), ("FWD_D",)),
-    "chains": Space("f32, chains of two", ("--attr-post-ops=relu",), ("FWD_D",), following=_FOLLOWING),
-    "small": Space("f32, below 3 million multiply-adds", work=(0, 3e6)),
-    "large": Space("f32, above 600 million multiply-adds", work=(6e8, 1e10)),
+    "f32": SuiteSpace("f32"),
+    "f32-avx2": SuiteSpace("f32 at the level avx2", target="avx2"),
+    "f32-2": SuiteSpace("f32 on two threads", threads=2),
+    "bf16": SuiteSpace("bf16", ("--dt=bf16",)),
+    "bf16-2": SuiteSpace("bf16 on two threads", ("--dt=bf16",), threads=2),
+    "f16": SuiteSpace("f16", ("--dt=f16",)),
+    "f64": SuiteSpace("f64", ("--dt=f64",)),
+    "int8": SuiteSpace("bytes, with scales and zero points", (_BYTES,), ("FWD_D",)),
+    "int8-avx2": SuiteSpace("the same at the level avx2", (_BYTES,), ("FWD_D",), target="avx2"),
+    "batches": SuiteSpace("f32 in batches of 16 and 32", batches=(16, 32)),
+    "blocked": SuiteSpace("f32 in blocks of 16 channels", directions=("FWD_D", "BWD_D", "BWD_W"), layouts=("aBx16b",)),
+    "dynamic": SuiteSpace("f32, sizes known at the call", directions=("FWD_D",), is_dynamic=True),
+    "epilogues": SuiteSpace("f32 with residual and relu", ("--attr-post-ops=sum+relu",), ("FWD_D",)),
+    "chains": SuiteSpace("f32, chains of two", ("--attr-post-ops=relu",), ("FWD_D",), following=_FOLLOWING),
+    "small": SuiteSpace("f32, below 3 million multiply-adds", work=(0, 3e6)),
+    "large": SuiteSpace("f32, above 600 million multiply-adds", work=(6e8, 1e10)),
 }  # fmt: skip
 
 
-def space(name: str) -> Space:
+def space(name: str) -> SuiteSpace:
     """Return the space `name`, a key of `SPACES`. UsageError for an unknown name."""
     if name not in SPACES:
         raise UsageError(f"unknown space {shown(name)}: legal are {choices(name, SPACES)}", code="bad-space")
     return SPACES[name]
 
 
-def suite_in(problems: Sequence[Conv], where: Space, sample: int = 0, seed: int = 0) -> tuple[Problem, ...]:
+def suite_in(problems: Sequence[Conv], where: SuiteSpace, sample: int = 0, seed: int = 0) -> tuple[Problem, ...]:
     """Return the ``problems`` of a suite in a space, or a ``sample`` of that many, drawn by ``seed``.
 
     Combinations that are not legal or not available are left out.
