@@ -20,8 +20,8 @@ from convsmith.measure.peer import Array
 from convsmith.runtime.arrays import aligned_copy, aligned_empty, numpy_dtype
 
 __all__ = [
-    "DST", "PACKAGE", "SRC", "TYPES", "Handle", "OnednnLibrary", "OnednnMemory", "channels_last", "library_on", "packed_arguments",
-    "row_major",
+    "DST", "PACKAGE", "SRC", "TYPES", "Handle", "OnednnLibrary", "OnednnMemory", "channels_last", "library_on",
+    "packed_arguments", "row_major",
 ]  # fmt: skip
 
 PACKAGE = "onednn-cpu-gomp"
