@@ -24,11 +24,14 @@ from convsmith.statement.epilogue import Buffers, Epilogue
 from convsmith.statement.offsets import flips, of_fewer_bits, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
+from convsmith.tune.arrangements import arranged
 from convsmith.tune.model import Model
+from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
-from convsmith.tune.packed_gradients import gradient_models
+from convsmith.tune.packed_gradients import gradient_nests
 from convsmith.tune.thread_parts import split_pixels_by_thread
-from convsmith.tune.window_copies import window_models
+from convsmith.tune.variants import holding, nearby, streamed, with_converted, with_near_channels
+from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
 
 LONG = 24
@@ -63,8 +66,8 @@ class _ModelledChoice(NamedTuple):
     made_by: tuple[Model, Loops] | None
 
 
-def candidates(p: Problem, target: Machine, threads: int, arranged: int = ARRANGED) -> list[Choice]:
-    """Return the configs that make a kernel, best expected first; the first ``arranged`` have all their decisions."""
+def candidates(p: Problem, target: Machine, threads: int, count: int = ARRANGED) -> list[Choice]:
+    """Return the configs that make a kernel, best expected first; the first ``count`` have all their decisions."""
     with one_table():
         each = statement(p, target)
         only = () if of_fewer_bits(each) else (each,)
@@ -72,16 +75,16 @@ def candidates(p: Problem, target: Machine, threads: int, arranged: int = ARRANG
         units = [ProductShape.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
-        models = [*(Model(p, st, target, unit) for unit in choices), *window_models(p, ways[0], target)]
-        models += gradient_models(p, ways[0], target)
-        if along := models[0].candidate_phases():
-            models.append(Model(p, st, target, ProductShape.plain(st, target), along))
-        found = [c for model in models for c in _of_unit(model, threads, long)]
+        kinds = [*(Nests(Model(p, st, target, unit)) for unit in choices), *window_nests(p, ways[0], target)]
+        kinds += gradient_nests(p, ways[0], target)
+        if along := kinds[0].candidate_phases():
+            kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target), along)))
+        found = [c for nests in kinds for c in _of_nests(nests, threads, long)]
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
-        ranked = _ranked(found, arranged)
-        for n, choice in enumerate(ranked[:arranged]):
+        ranked = _ranked(found, count)
+        for n, choice in enumerate(ranked[:count]):
             ranked[n] = replace(choice, config=split_pixels_by_thread(p, choice.config, target, choice.cycles))
         return ranked
 
@@ -110,10 +113,10 @@ def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
         model, loops = made_by
         is_rated = n < len(alike) or model.unit.rows > 1
         if n < (ARRANGED if is_rated else count) or (n < len(alike) and choice.config.lane not in lanes):
-            arranged = _arranged(model, loops, choice)
-            choices[n] = arranged.choice
+            made = _arranged(model, loops, choice)
+            choices[n] = made.choice
             if n < len(alike):
-                rated[n] = _delivered(arranged)
+                rated[n] = _delivered(made)
             elif model.unit.rows > 1:
                 rated[n] = model.cycles(loops, choices[n].config)
         lanes.add(choice.config.lane)
@@ -125,7 +128,7 @@ def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
 
 def _arranged(model: Model, loops: Loops, choice: Choice) -> _ModelledChoice:
     """Return ``choice`` with its config arranged, and with the cycles to pack the operands that are then packed."""
-    config = model.arranged(loops, choice.config)
+    config = arranged(model, loops, choice.config)
     if config.fuse != choice.config.fuse:
         loops = loops_after_fusing(model.st, config)
     cycles = choice.cycles if config.staged("pack") == choice.config.staged("pack") else model.cycles(loops, config)
@@ -161,26 +164,27 @@ def _least(found: list[_ModelledChoice], cycles: Callable[[_ModelledChoice], flo
     return [*close, *(c for _, c in expected[len(close) :])]
 
 
-def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice]:
-    """Yield the candidates that compute with the model's unit; a ``long`` epilogue has a loop of its own."""
+def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoice]:
+    """Yield the candidates of a kind of ``nests``; a ``long`` epilogue has a loop of its own."""
+    model = nests.model
     target, flip, along = model.target, model.flip(), tuple(p.pixel for p in model.phases)
     instruction = model.unit.name
     offsets = "sums" if model.st.sums or of_fewer_bits(model.st) else "each"
-    for lane, fuse, joined in model.lane_choices():
+    for lane, fuse, joined in nests.lane_choices():
         loops = loops_after_fusing(model.st, Config(target.name, lane, fuse=fuse))
-        order, pack, filled = model.order(loops, lane, threads), model.packed(lane), model.filled(lane)
-        join = model.joined_name(joined)
-        terms = ((join, model.unit.terms),) if join else model.shared_terms(lane)
+        order, pack, filled = nests.order(loops, lane, threads), nests.packed(lane), model.filled(lane)
+        join = nests.joined_name(joined)
+        terms = ((join, model.unit.terms),) if join else nests.shared_terms(lane)
         drain = long and loops.kinds[lane] != "k"
-        pieces = max(DEFAULTS["pieces"], model.cut_apart() if lane == model.k else 0)
-        tiles = list(model.tiles(loops, lane))
+        pieces = max(DEFAULTS["pieces"], nests.cut_apart() if lane == model.k else 0)
+        tiles = list(nests.tiles(loops, lane))
         if target.vectors.scalable:
             units = target.costs.scalable_units
             tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled, units)] or tiles
         least = inf
         for tile in tiles:
             *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
-            tiled = [n for n in outer if n in tile] or model.taps_of_lines(lane, outer)
+            tiled = [n for n in outer if n in tile] or nests.taps_of_lines(lane, outer)
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
             config = Config(
                 target.name,
@@ -192,7 +196,7 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                 instruction=instruction,
                 k_step=terms,
                 phases=along,
-                realise=model.realisation(lane, bool(join), loops, tile),
+                realise=nests.realisation(lane, bool(join), loops, tile),
                 pack=pack,
                 offsets=offsets,
                 flip=flip,
@@ -200,18 +204,18 @@ def _of_unit(model: Model, threads: int, long: bool) -> Iterator[_ModelledChoice
                 pieces=pieces,
                 threads=threads,
             )
-            if model.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
+            if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
-            held = model.holding(loops, config)
+            held = holding(model, loops, config)
             wide = lane == model.batch and tile[lane] > model.lanes and model.st.constant
             others = (
-                model.nearby(loops, config), model.with_converted(loops, config),
-                model.with_near_channels(loops, config, least),
+                nearby(model, loops, config), with_converted(model, loops, config),
+                with_near_channels(model, loops, config, least),
             )  # fmt: skip
             for c in (config if not wide or model.evicts(loops, tile) else None, held, *others):
                 if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
-                    c = c if c.staged_at("pack_at") else model.complete(loops, c)
-                    if (stream := model.streamed(loops, c)) != c.staged("stream"):
+                    c = c if c.staged_at("pack_at") else nests.complete(loops, c)
+                    if (stream := streamed(model, loops, c)) != c.staged("stream"):
                         c = c.changed(stream=stream)
                     cycles = model.cycles(loops, c, most=least)
                     least = min(least, cycles * MIN_TRAFFIC_GAIN)

@@ -1,4 +1,4 @@
-"""Models of gradients of the weights on fragments, whose factors are packed in each call.
+"""Nests of gradients of the weights on fragments, whose factors are packed in each call.
 
 The terms of a fragment are pixels. They come from one row, or from fused rows if no pixel is absent; the last
 instruction is padded with zeros.
@@ -14,25 +14,21 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
-from convsmith.statement.statement import Statement, View
-from convsmith.tune.features import Events
+from convsmith.statement.statement import Statement
 from convsmith.tune.model import Model
+from convsmith.tune.nests import Nests
 
 
-class GradientModel(Model):
-    """The facts of candidates whose terms are the innermost reduction loops, ``pixels_joined``.
+class GradientNests(Nests):
+    """The nests whose terms are the innermost reduction loops, ``pixels_joined``.
 
     The rows of a fragment are channels of the source, or the fused loops ``rows_joined``, taps of a row and channels.
     """
 
-    def __init__(
-        self, problem: Problem, st: Statement, target: Machine, unit: ProductShape, joined: tuple[str, ...],
-        rows_joined: tuple[str, ...],
-    ) -> None:  # fmt: skip
-        super().__init__(problem, st, target, unit)
+    def __init__(self, model: Model, joined: tuple[str, ...], rows_joined: tuple[str, ...]) -> None:
+        super().__init__(model)
         self.pixels_joined, self.rows_joined = joined, rows_joined
 
     def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
@@ -47,29 +43,21 @@ class GradientModel(Model):
         """Return both factors."""
         return self.st.a.name, self.st.b.name
 
-    def packing(self, view: View, config: Config) -> Events:
-        """Return the events of packing a factor in each call; taps share the rows that they read."""
-        part = 1.0
-        if view.name == self.st.a.name:
-            for pair, rows in shared_taps(self.st, config).items():
-                part *= rows / prod(self.sizes[n] for n in pair)
-        return tuple((name, number * part) for name, number in super().packing(view, config))
-
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
         """Return the order of loops: taps of a row outermost, because each reads its own elements, and taps that share
         rows innermost; the other loops are in between, in the result's order in memory.
         """
         names = [n for n in loops.extents if loops.kinds[n] != "k"]
         taps = [d.name for d in self.st.of("m") if d.axis]
-        return tuple(sorted(names, key=lambda n: (n in taps[:-1], n not in taps, -self.stride_of(n))))
+        return tuple(sorted(names, key=lambda n: (n in taps[:-1], n not in taps, -self.model.stride_of(n))))
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """Return ``config`` unchanged, because threads share the loops over the result."""
         return config
 
 
-def gradient_models(problem: Problem, st: Statement, target: Machine) -> list[GradientModel]:
-    """Return the models of a gradient of the weights on fragments: terms along a row, and along joined rows, and the
+def gradient_nests(problem: Problem, st: Statement, target: Machine) -> list[GradientNests]:
+    """Return the nests of a gradient of the weights on fragments: terms along a row, and along joined rows, and the
     rows of fragments from channels, and from taps with them.
     """
     rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
@@ -77,7 +65,7 @@ def gradient_models(problem: Problem, st: Statement, target: Machine) -> list[Gr
         return []
     sizes = {d.name: d.size for d in st.dims}
     along = [d.name for d in st.of("m")][-2:]
-    models = []
+    found = []
     last = len(st.reduce) - 1
     for first in range(len(st.reduce)) if is_true(st.a.mask) else (last,):
         joined = st.reduce[first:]
@@ -86,5 +74,6 @@ def gradient_models(problem: Problem, st: Statement, target: Machine) -> list[Gr
         for of_rows in (along[-1:], along) if sizes[along[0]] > 1 else (along[-1:],):
             # With few rows, most of each fragment would be empty.
             if terms > 1 and prod(sizes[name] for name in of_rows) >= row.rows // 2:
-                models.append(GradientModel(problem, st, target, ProductShape.of_row(row), joined, tuple(of_rows)))
-    return models
+                model = Model(problem, st, target, ProductShape.of_row(row))
+                found.append(GradientNests(model, joined, tuple(of_rows)))
+    return found

@@ -11,9 +11,10 @@ from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
+from convsmith.problem.post_ops import SumPostOp
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import Loops
+from convsmith.schedule.loops import Loops, fused_name
 from convsmith.schedule.lower import LEAST_NEIGHBOURS, transposes
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
@@ -229,3 +230,26 @@ class SharedFacts:
         """Return the distance in the source, in elements, from the first iteration of ``loop`` to iteration ``by``."""
         values = {v: by * (v.name == loop) for e in self.src for v in variables_of(e)}
         return sum(c * int(evaluate(e, values)) for e, c in self.src.items())
+
+    def fuse(self, a: str, b: str) -> str:
+        """Return the name of the loop that results from fusing two loops."""
+        name = fused_name(a, b)
+        self.dims[name] = (*self.dims[a], *self.dims[b])
+        return name
+
+    def flip(self) -> tuple[str, ...]:
+        """Return the operands that are flipped."""
+        return tuple(view.name for view in (self.st.a, self.st.b) if view.flipped)
+
+    @cached_property
+    def copies_converted(self) -> bool:
+        """Whether vectors of channels of each image may be copied with elements of the type of sums."""
+        near = next((b for b in self.st.a.layout.blocks if b.stride == 1), None)
+        vectors = near is not None and near.dim == 1 and (self.st.a.layout.is_plain or not near.size % self.lanes)
+        can = self.converts and self.target.costs.convert > 0 and bool(self.images) and vectors
+        return can and not (self.classes or self.phases or self.target.vectors.scalable)
+
+    @cached_property
+    def adds_result(self) -> bool:
+        """Whether sums are added to the previous contents of the result."""
+        return any(isinstance(op, SumPostOp) and not op.array for op in self.problem.post_ops)

@@ -1,4 +1,4 @@
-"""Models of kernels that copy the windows of pixels, so that their terms fill instructions on fragments.
+"""Nests of kernels that copy the windows of pixels, so that their terms fill instructions on fragments.
 
 Either the taps and channels of one row of a window become one loop, and the copy holds the windows of some rows of the
 source; or all taps do, and the copy holds the windows of the pixels that pass at a time. The latter lets pixels of
@@ -17,19 +17,18 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement, view_steps
-from convsmith.tune.features import Events
+from convsmith.tune.copies import window_bytes, window_rows
 from convsmith.tune.model import Model
+from convsmith.tune.nests import Nests
 
 
-class WindowModel(Model):
-    """The facts of the candidates that fuse the reduction loops ``taps``, which are the innermost ones."""
+class WindowNests(Nests):
+    """The nests that fuse the reduction loops ``taps``, which are the innermost ones, in copies of windows."""
 
-    def __init__(
-        self, problem: Problem, st: Statement, target: Machine, unit: ProductShape, taps: tuple[str, ...]
-    ) -> None:
-        super().__init__(problem, st, target, unit)
+    def __init__(self, model: Model, taps: tuple[str, ...]) -> None:
+        super().__init__(model)
         self.taps = taps
-        self.whole_windows = taps == st.reduce
+        self.whole_windows = taps == model.st.reduce
         self.row = self.st.of("m")[-1].name
 
     def fusions(self) -> tuple[tuple[str, str], ...]:
@@ -39,7 +38,7 @@ class WindowModel(Model):
         rows = [d.name for d in self.st.of("m") if d.sort != "images"][:-1]
         if not rows or not self.whole_windows or self.sizes[self.row] >= self.unit.rows or self.sizes[rows[-1]] < 2:
             return ()
-        self.fuse(rows[-1], self.row)
+        self.model.fuse(rows[-1], self.row)
         return ((rows[-1], self.row),)
 
     def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
@@ -65,44 +64,14 @@ class WindowModel(Model):
         if self.whole_windows or len(loops.of("m")) < 2 or loops.kinds[config.order[-3]] != "m":
             return config
         rows = config.order[-3]
-        windows = self.sizes[self.row] * self.room() * self.bytes
-        step, taps = self.rows_apart(rows)
+        windows = window_bytes(self.model, self.taps)
+        step, taps = window_rows(self.model, rows)
         most = next((n for n in (16, 8, 4, 2) if (n * step + taps) * windows <= self.target.l2.bytes // 4), 1)
         return config.changed(cache=((rows, most),)) if 1 < most < self.sizes[rows] else config
 
-    def rows_apart(self, rows: str) -> tuple[int, int]:
-        """Return the distance in source rows between two rows of the result, and the further rows of a window."""
-        axis = next(d.axis for d in self.st.dims if d.name == rows)
-        taps = [d for d in self.st.of("k") if d.axis == axis]
-        nearest = min((self.src.get(Var(d.name), 0) for d in taps), default=0)
-        step = self.src.get(Var(rows), 0) // nearest if nearest else 1
-        return step, max(0, prod(d.size for d in taps) - step)
 
-    def room(self) -> int:
-        """Return the terms of a window after padding."""
-        terms = prod(self.sizes[n] for n in self.taps)
-        return -(-terms // self.unit.terms) * self.unit.terms
-
-    def copied(self, config: Config) -> Events:
-        """Return the events of copying windows: a loop over each row and tap, vectors of each run of memory.
-
-        Rows that several tiles of rows read are copied again.
-        """
-        run = prod(self.sizes[n] for n in self.taps[-2:]) * self.bytes
-        loops = prod(d.size for d in self.st.of("m", "batch") if d.name != self.row)
-        loops *= prod(self.sizes[n] for n in self.taps[:-2])
-        moves = self.sizes[self.row] * -(-run * 8 // self.target.vector_bits)
-        again, held = 1.0, self.sizes[self.row] * self.room() * self.bytes
-        for rows, size in config.tiles_at("cache"):
-            step, more = self.rows_apart(rows)
-            again = (size * step + more) / size
-            held *= size * step + more
-        window = "window" if held <= self.target.l1.bytes else "window_far"
-        return (window, loops * again * moves), ("call", loops * again)
-
-
-def window_models(problem: Problem, st: Statement, target: Machine) -> list[WindowModel]:
-    """Return the models of kernels that copy windows, where channels alone do not fill fragments, or rows do not."""
+def window_nests(problem: Problem, st: Statement, target: Machine) -> list[WindowNests]:
+    """Return the nests of kernels that copy windows, where channels alone do not fill fragments, or rows do not."""
     rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
     steps, sizes = view_steps(st.a), {d.name: d.size for d in st.dims}
     if not rows or target.fragments is None or st.residues or len(st.reduce) < 2 or steps.get(Var(st.reduce[-1])) != 1:
@@ -110,13 +79,13 @@ def window_models(problem: Problem, st: Statement, target: Machine) -> list[Wind
     short = sizes[st.of("m")[-1].name] < rows[0].rows // 2 + 1
     few = sizes[st.reduce[-1]] % rows[0].terms != 0
     joined = [st.reduce[-2:]] * (few and len(st.reduce) > 2) + [st.reduce] * (few or short)
-    models = []
+    found = []
     for taps in joined:
         terms = prod(sizes[n] for n in taps)
         if terms <= rows[0].group:
             continue  # with one group there is no loop over groups to be padded
         row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
-        model = WindowModel(problem, st, target, ProductShape.of_row(row), taps)
+        model = Model(problem, st, target, ProductShape.of_row(row))
         if model.images or not few:
-            models.append(model)
-    return models
+            found.append(WindowNests(model, taps))
+    return found

@@ -1,0 +1,138 @@
+"""Arrangements of the loops of a config, among which the one that moves least between memories is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from math import prod
+
+from convsmith.ir.index import Var, is_true
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
+from convsmith.statement.statement import view_steps
+from convsmith.tune.blocks import with_near_pixels
+from convsmith.tune.model import Model
+from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
+from convsmith.tune.traffic import Traffic
+from convsmith.tune.variants import streamed
+
+MOST_TAPS = 5
+"""Maximum number of taps of a row that run within the channels."""
+
+
+def arranged(model: Model, loops: Loops, config: Config) -> Config:
+    """Return the config in the order of loops, or with the blocks of pixels and the packed factors of a gradient of
+    the weights, that move least between memories.
+
+    If threads share the pixels of a gradient of the weights, it has no blocks.
+    """
+    if config.realise != "peel" or config.staged("resident") or model.classes or model.phases:
+        return config
+    if not model.st.constant:
+        if config.tiles_at("split") or model.unit.rows > 1:
+            return config
+        nests = [(loops, config), *_with_joined_rows(model, config)]
+        near = partial(model.cycles, near=True)
+        return with_near_pixels(model.traffic, nests, _packed_once(model, loops, config), near, model.delivered)
+    config = _with_inner_taps(model, loops, config)
+    if not model.traffic.is_far(config):
+        return config
+    config = _with_depth_within(model, loops, config)
+    if config.lane == model.batch or model.stride_of(config.lane) != 1 or model.turns_pages(config.lane):
+        return config
+    chosen = _ordered(model.traffic, loops, config, model.images)
+    return chosen.changed(stream=streamed(model, loops, chosen)) if model.unit.rows > 1 else chosen
+
+
+def _with_joined_rows(model: Model, config: Config) -> Iterator[tuple[Loops, Config]]:
+    """Yield the loops and the config of a gradient of the weights with the loops over images and rows fused, if
+    rows have a constant stride in memory.
+    """
+    images = next((d.name for d in model.st.of("k") if d.sort == "images" and d.size > 1), "")
+    pixels = [n for n in model.st.reduce if n in config.reduce and n != config.lane]
+    if pixels[:1] != [images] or len(pixels) < 2 or not all(is_true(view.mask) for view in model.st.factors):
+        return
+    rows, steps = pixels[1], [view_steps(view) for view in model.st.factors]
+    if any(s.get(Var(images), 0) != model.sizes[rows] * s.get(Var(rows), 0) for s in steps):
+        return
+    reduce = (fused_name(images, rows), *(n for n in config.reduce if n not in pixels[:2]))
+    joined = config.changed(fuse=(*config.fuse, (images, rows)), reduce=reduce)
+    yield loops_after_fusing(model.st, joined), joined
+
+
+def _packed_once(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
+    """Return the factors of a gradient of the weights that may be packed: tiles read them again, and packing
+    repeats no element.
+
+    Taps of a register tile, or fused with channels, would copy the pixels that they read. Windows along pixels read
+    a single channel, for which a copy is as slow as direct loads.
+    """
+    if config.lane == model.batch:
+        return ()
+    taps = {d.name for d in model.st.dims if d.axis and d.kind != "k" and d.size > 1}
+    within = (n for n in loops.extents if taps.intersection(loops.dims[n]))
+    apart = all(len(loops.dims[n]) == 1 and n != config.lane and config.size(n) == 1 for n in within)
+    return (model.st.a.name, model.st.b.name) if apart else (model.st.b.name,)
+
+
+def _with_depth_within(model: Model, loops: Loops, config: Config) -> Config:
+    """Return ``config`` with the loop over depths within that over rows, if loading all operands is then clearly
+    faster: in dense kernels, arithmetic hides that planes are read again for each depth of a window.
+    """
+    other = _depth_within(loops, config, model.images)
+    if other is None:
+        return config
+    now, then = (model.delivered(loops, c, model.cycles(loops, c, near=True)) for c in (config, other))
+    return other if then * MIN_TRAFFIC_GAIN < now else config
+
+
+def _with_inner_taps(model: Model, loops: Loops, config: Config) -> Config:
+    """Return ``config`` with the taps of a row within the channels, if the second-level cache is the bottleneck and
+    then delivers pixels faster.
+
+    Adjacent taps share pixels, which registers must hold besides accumulators and weights.
+    """
+    *outer, tap, channels = config.reduce if len(config.reduce) > 1 else ("", "")
+    tile, along = dict(config.tiles_at("register")), {d.axis for d in model.st.of("m")[-1:]} - {""}
+    taps = {d.name for d in model.st.of("k") if d.axis in along and 1 < d.size <= MOST_TAPS and d.name not in tile}
+    if model.unit.dot or channels != model.k or tap not in taps or loops.kinds[config.lane] != "n":
+        return config
+    pixels = prod(n for name, n in tile.items() if name != config.lane)
+    vectors = tile[config.lane] // model.filled(config.lane)
+    if pixels * vectors + pixels + vectors >= model.target.registers:
+        return config
+    other = config.changed(reduce=(*outer, channels, tap))
+    lanes = model.sizes[model.n] / -(-model.sizes[model.n] // model.filled(config.lane))
+    products = model.problem.flops_real / 2 / lanes * model.product
+    now, then = (
+        max(products, model.traffic.moved(loops, c).means[0] / model.target.costs.refill) for c in (config, other)
+    )
+    return other if then * model.target.costs.inner_taps < now else config
+
+
+def _ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Config:
+    """Return ``config`` with the order of loops that has clearly less traffic than its own, if there is one.
+
+    ``images`` is the loop over images, or empty.
+    """
+    least, chosen = traffic.cycles(loops, config) / MIN_TRAFFIC_GAIN, config
+    for order in dict.fromkeys(orders(loops, config, images)):
+        if order == config.order:
+            continue
+        other = config.changed(order=order)
+        cycles = traffic.cycles(loops, other)
+        if cycles < least:
+            least, chosen = cycles, other
+    return chosen
+
+
+def _depth_within(loops: Loops, config: Config, images: str) -> Config | None:
+    """Return ``config`` with the outermost loop over pixels inside the next one; None unless there are three of them.
+
+    The rows of a register tile then pass through all depths, whose planes share them, before the next rows.
+    """
+    pixels = [n for n in config.order if loops.kinds.get(n) == "m" and n != images]
+    if len(pixels) < 3:
+        return None
+    depth, rows, _ = pixels
+    return config.changed(order=tuple({depth: rows, rows: depth}.get(n, n) for n in config.order))

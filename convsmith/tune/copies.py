@@ -1,0 +1,124 @@
+"""The events of copying and packing operands in each call."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from math import prod
+
+from convsmith.ir.index import Var
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.schedule.config import Config
+from convsmith.schedule.copies import shared_taps
+from convsmith.schedule.loops import Loops, fused_dims
+from convsmith.statement.statement import View, view_steps
+from convsmith.tune.features import Events
+from convsmith.tune.shared_facts import SharedFacts
+
+__all__ = ["copied", "packed", "window_bytes", "window_rows"]
+
+
+def copied(facts: SharedFacts, loops: Loops, config: Config) -> Events:
+    """Return the events of copying the source in each call."""
+    if config.realise == "window_copy":
+        return _windows(facts, loops, config)
+    if config.realise != "pad_copy":
+        return ()
+    bordered = facts.bordered(config.lane)
+    if facts.converts and not bordered:
+        return _converted(facts, config)
+    each = facts.lanes if bordered else facts.sizes[facts.k]
+    return (("copy", prod(facts.st.a.layout.shape) / each),)
+
+
+def _converted(facts: SharedFacts, config: Config) -> Events:
+    """Return the events of copying the source with its elements converted, at each call.
+
+    A single thread copies whole images, which may exceed the caches. Several threads copy the rows that each needs,
+    again for each tap and for each block of channels of the result whose loop is outside.
+    """
+    images = next((d.size for d in facts.st.dims if d.sort == "images"), 1)
+    elements, again, far = prod(facts.st.a.layout.shape), 1, False
+    if config.threads == 1:
+        far = elements // images * dtype(facts.st.acc).bytes > facts.target.costs.images_near
+    else:
+        row = next((d for d in facts.st.of("m") if d.axis), None)
+        again = prod(d.size for d in facts.st.of("k") if row is not None and d.axis == row.axis)
+        own = row.name if row is not None else ""
+        outside = takewhile(lambda n: own not in fused_dims(config, n), config.order) if own else ()
+        again *= prod(-(-facts.sizes[n] // config.size(n)) for n in outside if n == facts.n)
+    vectors, lines = elements / facts.lanes, elements // (facts.st.a.layout.shape[-1] * facts.st.a.layout.shape[1])
+    return ("copy", again * vectors), ("streamed_line", 2 * vectors * far), ("call", again * lines)
+
+
+def _windows(facts: SharedFacts, loops: Loops, config: Config) -> Events:
+    """Return the events of copying windows: a loop over each row and tap, vectors of each run of memory.
+
+    Rows that several tiles of rows read are copied again.
+    """
+    row, taps = facts.st.of("m")[-1].name, loops.dims[config.tiles_at("k_step")[0][0]]
+    run = prod(facts.sizes[n] for n in taps[-2:]) * facts.bytes
+    runs = prod(d.size for d in facts.st.of("m", "batch") if d.name != row) * prod(facts.sizes[n] for n in taps[:-2])
+    moves = facts.sizes[row] * -(-run * 8 // facts.target.vector_bits)
+    again, held = 1.0, window_bytes(facts, taps)
+    for rows, size in config.tiles_at("cache"):
+        step, more = window_rows(facts, rows)
+        again = (size * step + more) / size
+        held *= size * step + more
+    window = "window" if held <= facts.target.l1.bytes else "window_far"
+    return (window, runs * again * moves), ("call", runs * again)
+
+
+def window_bytes(facts: SharedFacts, taps: tuple[str, ...]) -> int:
+    """Return the bytes of the windows of the pixels of a row, each of which has the terms of ``taps`` after padding."""
+    terms = prod(facts.sizes[n] for n in taps)
+    return facts.sizes[facts.st.of("m")[-1].name] * -(-terms // facts.unit.terms) * facts.unit.terms * facts.bytes
+
+
+def window_rows(facts: SharedFacts, rows: str) -> tuple[int, int]:
+    """Return the distance in source rows between two iterations of ``rows``, and the further rows of a window."""
+    axis = next(d.axis for d in facts.st.dims if d.name == rows)
+    taps = [d for d in facts.st.of("k") if d.axis == axis]
+    nearest = min((facts.src.get(Var(d.name), 0) for d in taps), default=0)
+    step = facts.src.get(Var(rows), 0) // nearest if nearest else 1
+    return step, max(0, prod(d.size for d in taps) - step)
+
+
+def packed(facts: SharedFacts, config: Config, is_row: bool) -> list[Events]:
+    """Return the events of packing each operand in each call; lanes of a row of pixels are packed as vectors."""
+    names = config.staged("pack")
+    found = [_packing(facts, view, config) for view in facts.st.factors if view.name in names and not view.constant]
+    if config.staged_at("pack_at"):
+        read = prod(d.size for d in facts.st.dims if d.kind in ("batch", "m", "k"))
+        found.append((("copy", read / (facts.lanes if is_row else 2)),))
+    return found
+
+
+def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
+    """Return the events of packing an operand in each call.
+
+    Fragments of a gradient of the weights have elements of their own for each tap, except the taps that share rows.
+    """
+    part = 1.0
+    if facts.unit.rows > 1 and not facts.st.constant:
+        indexes = {v.name for x in view.coords for v in variables_of(x)}
+        elements = prod(n for name, n in facts.sizes.items() if name in indexes)
+        place = _packing_of_fragments(facts, view, config.tiles_at("k_step")[0][0])
+        if view.name == facts.st.a.name:
+            for pair, rows in shared_taps(facts.st, config).items():
+                part *= rows / prod(facts.sizes[n] for n in pair)
+    else:
+        elements = prod(view.layout.shape)
+        place = "pack" if elements * facts.bytes <= facts.target.l2.bytes else "pack_far"
+    return ("pack_call", part), (place, elements * part)
+
+
+def _packing_of_fragments(facts: SharedFacts, view: View, terms: str) -> str:
+    """Return the event of packing an element of fragments whose terms are iterations of the loop ``terms``.
+
+    Vectors of adjacent terms are copied, vectors of adjacent channels are transposed.
+    """
+    steps = view_steps(view)
+    channels = (d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= facts.unit.rows)
+    is_vector = steps.get(Var(facts.dims[terms][-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
+    return "pack" if is_vector else "pack_far"

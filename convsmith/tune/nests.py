@@ -1,0 +1,339 @@
+"""The candidate tiles, orders and lanes.
+
+The model first chooses the loop along the vector lanes.  Output channels are best if there are enough of them;
+otherwise input channels (partial sums, added at the end), groups, or groups fused with their channels.  It then chooses
+the register tile: vectors times pixels that fit the registers, with short tails, and pixels in different sets of the
+first-level cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from math import prod
+
+from convsmith.arith.evaluate import evaluate
+from convsmith.ir.index import Mod, Var, is_true
+from convsmith.ir.walk import variables_of
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import DEFAULTS
+from convsmith.schedule.loops import Loops, fused_name
+from convsmith.schedule.registers import register_file
+from convsmith.statement.parts import PART, splits
+from convsmith.statement.phases import Phase, phases
+from convsmith.statement.statement import View, view_steps
+from convsmith.tune.blocks import blocked
+from convsmith.tune.fragments import fragment_tiles
+from convsmith.tune.model import Model
+from convsmith.tune.parts import parts_of_sums
+from convsmith.tune.windows import STRIDE, gathered_tiles, row_tiles, tap_tiles, window_tiles
+
+FEW_VECTORS = 3
+"""Vectors of channels on one side of a gradient of weights below which lanes along its pixels are tried."""
+PAIR = 2
+"""Number of channels that a step of a sum reads if lanes are pixels."""
+BORDERS = 3
+"""Maximum number of kinds of tiles along an axis: the first, the last, and all others."""
+MOST_BORDERED = 2500
+"""Maximum number of multiply-adds, in all pieces of its code, of a register tile whose vectors cross borders."""
+CUT_TAPS = 16
+"""Maximum number of taps whose first and last vectors of pixels have separate code."""
+
+
+class Nests:
+    """The nests of one problem that the model compares."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.problem, self.st, self.target, self.unit = model.problem, model.st, model.target, model.unit
+        self.lanes, self.sizes, self.classes, self.phases = model.lanes, model.sizes, model.classes, model.phases
+        self.n, self.k, self.batch, self.images, self.src = model.n, model.k, model.batch, model.images, model.src
+        self.bytes = model.bytes
+
+    def fusions(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of pixel loops that are contiguous in source and destination, innermost first."""
+        sizes = self.sizes
+        names = [d.name for d in self.st.of("m")]
+        if self.model.is_copied:
+            return ()
+        out: list[tuple[str, str]] = []
+        inner = names[-1]
+        for a, b in zip(reversed(names[:-1]), reversed(names[1:])):
+            even = all(s.get(Var(a), 0) == sizes[b] * s.get(Var(b), 0) for s in (self.src, self.model.dst))
+            if not even or not is_true(self.st.a.mask):
+                break
+            out.append((a, inner))
+            inner = self.model.fuse(a, inner)
+        return tuple(out)
+
+    def pixels(self) -> list[str]:
+        """Return the pixel loops after fusing, outermost first."""
+        names = [d.name for d in self.st.of("m")]
+        for a, b in self.fusions():
+            names = [*names[:-2], self.model.fuse(a, b)]
+        return names
+
+    def innermost(self, pixels: list[str]) -> str:
+        """Return the last of the pixel loops that runs more than once, or the last of all."""
+        return next((n for n in reversed(pixels) if self.sizes.get(n, 2) > 1), pixels[-1])
+
+    def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
+        """Yield candidates for the lane loop, the fusions that they need, and the reduction loops that are fused."""
+        pixels = self.fusions()
+        yield from ((lane, (*needed, *pixels), ()) for lane, needed in self.lane_loops())
+        if self.model.copies_converted and pixels:
+            yield self.n, tuple(pair for pair in pixels if self.images not in pair), ()
+            yield self.n, (), ()
+        if tap := self.merged_taps():
+            yield self.n, self.chain((tap, self.k)), (tap, self.k)
+
+    def chain(self, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+        """Return the fusions that make adjacent loops one loop."""
+        pairs = []
+        first = names[0]
+        for name in names[1:]:
+            pairs.append((first, name))
+            first = self.model.fuse(first, name)
+        return tuple(pairs)
+
+    def joined_name(self, names: tuple[str, ...]) -> str:
+        """Return the name of the loop that :meth:`chain` makes of loops; empty for no loops."""
+        return reduce(fused_name, names) if names else ""
+
+    def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+        """Yield candidates for the lane loop, with the fusions that they need."""
+        columns, g = self.sizes[self.n], self.batch
+        if self.phases:
+            yield from self.phase_lanes()
+            return
+        channels = [d.size for d in self.st.dims if not d.axis and d.sort != "images" and d.name != g]
+        depthwise = bool(g) and prod(channels) == 1
+        yield (g if depthwise else self.n), ()
+        whole = not self.unit.dot or not self.sizes[self.k] % self.unit.terms
+        if g and not depthwise and whole and 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes:
+            yield self.model.fuse(g, self.n), ((g, self.n),)
+        if self.unit.dot:
+            return
+        pixel = self.innermost(self.pixels())
+        inner = Var(self.model.dims[pixel][-1])
+        moves = inner in self.src or self.in_blocks(inner)
+        written = not self.st.constant and self.model.dst.get(inner) == 1 and moves
+        if (self.src.get(inner) == 1 or written) and inner not in variables_of(self.st.a.mask):
+            yield pixel, ()
+        elif self.model.along_rows(pixel):
+            yield pixel, ()
+        short = columns % self.lanes and columns < 4 * self.lanes
+        if not self.st.constant:
+            short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes
+        near = 0 < self.src.get(Var(self.k), 0) <= (1 if self.st.constant else STRIDE)
+        fills = self.sizes[self.k] >= self.lanes // 2 and near
+        if short and fills and self.cut_apart() <= CUT_TAPS:
+            yield self.k, ()
+
+    def phase_lanes(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+        """Yield loops of lanes along phases of the innermost axis, alone or fused with the adjacent channels of the
+        result.
+        """
+        phase = self.phases[-1].name
+        apart, channels = self.model.dst.get(Var(phase)), self.sizes[self.n]
+        if apart == 1:
+            yield phase, ()
+        elif apart == channels and self.model.dst.get(Var(self.n)) == 1:
+            yield self.model.fuse(phase, self.n), ((phase, self.n),)
+
+    def candidate_phases(self) -> tuple[Phase, ...]:
+        """Return the phases that may fill the lanes that channels leave empty."""
+        columns = self.sizes[self.n]
+        if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
+            return ()
+        return tuple(p for p in phases(self.st).values() if p.count > 1)
+
+    def in_blocks(self, channel: Var) -> bool:
+        """Return whether vectors of a ``channel`` of the source are within its blocks in memory."""
+        within = (a for a, step in self.src.items() if isinstance(a, Mod) and a.num is channel and step == 1)
+        return any(not a.den % self.lanes for a in within)
+
+    def gathers(self, lane: str) -> bool:
+        """Return whether adjacent channels of several groups are gathered into the lanes of a vector."""
+        adjacent = self.model.dims[lane] == (self.batch, self.n) and self.src.get(Var(self.k)) == 1
+        return adjacent and not self.unit.dot and 1 < self.sizes[self.k] < self.lanes
+
+    def cut_apart(self) -> int:
+        """Return the number of taps for which a row of pixels, as lanes, ends at a different position."""
+        axes = {d.axis for d in self.st.of("k") if d.name == self.k} - {""}
+        masked = variables_of(self.st.a.mask)
+        return prod(d.size for d in self.st.of("m") if d.axis in axes and Var(d.name) in masked)
+
+    def merged_taps(self) -> str:
+        """Return the tap loop that, fused with few channels, leaves fewer terms of an instruction empty; empty if there
+        is none.
+
+        In a copy without borders, both loops together step through contiguous memory.
+        """
+        channels, terms = self.sizes[self.k], self.unit.terms
+        vectors = self.unit.dot and self.unit.rows == 1
+        if not vectors or not channels % terms or self.model.is_copied or self.classes or len(self.st.reduce) < 2:
+            return ""
+        tap = self.st.reduce[-2]
+        even = self.src.get(Var(self.k)) == 1 and self.src.get(Var(tap)) == channels
+        return tap if even and self.images and self.sizes[tap] > 1 else ""
+
+    def realisation(self, lane: str, joined: bool, loops: Loops, tile: dict[str, int]) -> str:
+        """Return how the source is read; ``joined`` taps and channels step through a copy without borders as one."""
+        if joined or (self.model.is_copied and lane != self.batch):
+            return "pad_copy"
+        return "pad_copy" if self.model.bordered(lane) and not self.meets_borders(loops, lane, tile) else "peel"
+
+    def meets_borders(self, loops: Loops, lane: str, tile: dict[str, int]) -> bool:
+        """Return whether vectors of pixels that cross borders load the lanes that exist.
+
+        Each tap along the row then has separate code for the first, the last and the other tiles of both axes.
+        """
+        if not 0 < self.target.masked_bytes <= self.bytes or self.classes or not self.model.along_rows(lane):
+            return False
+        axis = loops.axes[lane]
+        taps = prod(loops.extents[n] for n in loops.of("k") if loops.axes[n] == axis and n not in tile)
+        tiles = prod(min(-(-loops.extents[n] // tile.get(n, 1)), BORDERS) for n in (lane, *tile) if loops.axes[n])
+        products = prod(tile.values()) // self.lanes
+        reach = max(tile[lane] * self.model.row_step(lane), 1) * (BORDERS - 1)
+        if self.model.row_step(lane) > 1 and tile[lane] > self.lanes and self.overhang(lane) > STRIDE:
+            return False  # neighbouring taps miss the same lanes, and `partition` makes one piece of them
+        return taps <= DEFAULTS["pieces"] and self.overhang(lane) <= reach and taps * tiles * products <= MOST_BORDERED
+
+    def overhang(self, lane: str) -> int:
+        """Return the elements of a row's windows before its first element and after its last."""
+        pixel = Var(self.model.dims[lane][-1])
+        dim = next(n for n, x in enumerate(self.st.a.coords) if pixel in variables_of(x))
+        ends = [{v: (self.sizes[v.name] - 1) * n for v in variables_of(self.st.a.coords[dim])} for n in (0, 1)]
+        low, high = sorted(int(evaluate(self.st.a.coords[dim], values)) for values in ends)
+        return max(0, -low) + max(0, high - self.st.a.layout.shape[dim] + 1)
+
+    def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
+        """Return the order of loops: images outermost; then channels, whose weights stay in the cache while pixels
+        stream, or pixels if all weights stay.
+
+        A result whose vectors are scattered, or that is as large as weights, is written in the order of memory.
+        """
+        names = [n for n in loops.extents if loops.kinds[n] != "k"]
+        if self.model.stride_of(lane) > 1 or not self.st.constant:
+            return tuple(sorted(names, key=lambda n: -self.model.stride_of(n)))
+        groups = [self.batch] if self.model.bordered(lane) and self.batch in names else []
+        pixels = [n for n in names if loops.kinds[n] == "m" and n != self.images]
+        channels = [n for n in names if n not in pixels and n != self.images]
+        far = lane == self.batch and self.model.moved(lane, self.lanes) > self.model.row_step(pixels[0])
+        inner = [*pixels, *channels] if self.model.pixels_first() and not far else [*channels, *pixels]
+        if self.model.turns_pages(lane) and not self.model.bordered(lane):
+            inner = [*channels, *pixels]
+        if self.model.bordered(lane) and threads > 1 and not groups:
+            inner = [*pixels, *channels]  # each thread copies rows once
+        outer = [*(n for n in names if n == self.images), *groups]
+        return (*outer, *(n for n in inner if n not in outer))
+
+    def shared_terms(self, lane: str) -> tuple[tuple[str, int], ...]:
+        """Return the terms that are placed innermost because gathers of adjacent channels share their vectors.
+
+        With lanes along pixels that are read once, two channels are loaded at a time, so that more loads are in flight.
+        """
+        channels = self.sizes[self.k]
+        if self.unit.dot:
+            return ((self.k, self.unit.terms),) if lane != self.batch else ()
+        if not self.gathers(lane):
+            return ((self.k, PAIR),) if self.reads_pairs(lane) else ()
+        return ((self.k, next(q for q in (8, 6, 4, 3, 2, 5, 7, 1) if q == channels or not channels % q)),)
+
+    def reads_pairs(self, lane: str) -> bool:
+        """Return whether a step may read two channels of pixels along the lanes, each of which is read once."""
+        along = any(d.name == self.model.dims[lane][-1] for d in self.st.of("m")) and self.st.constant
+        plain = self.model.reads_once() and not (self.unit.dot or self.classes or self.phases)
+        return along and plain and not self.sizes[self.k] % PAIR
+
+    def taps_of_lines(self, lane: str, taps: Sequence[str]) -> list[str]:
+        """Return the last of ``taps``, whose elements share the source's cache lines, if each channel has its own
+        lines.
+
+        It runs within the channels, so that their lines are read once for all its taps.
+        """
+        apart = self.src.get(Var(self.k), 0) * self.bytes >= self.target.l1.line and self.st.constant
+        plain = apart and not self.unit.dot and not self.classes and not self.model.is_copied
+        along = any(d.name == lane for d in self.st.of("n"))
+        return [n for n in taps[-1:] if plain and along and self.sizes[n] > 1]
+
+    def packed(self, lane: str) -> tuple[str, ...]:
+        """Return the operands that are packed: constant operands, and operands whose vectors are scattered in memory.
+        """
+        b, steps = self.st.b, view_steps(self.st.b)
+        single = all(Var(name) not in steps for name in self.model.dims[lane]) and not self.crosses(b, lane)
+        inner = steps.get(Var(self.n)) == 1 and steps.get(Var(self.batch), 0) == self.sizes[self.n]
+        ready = single or steps.get(Var(lane)) == 1 or (inner and self.model.dims[lane] == (self.batch, self.n))
+        inner_pixel = next((d.name for d in self.st.of("m") if d.name == self.model.dims[lane][-1]), "")
+        apart = inner_pixel and not (self.phases or self.classes) and self.src.get(Var(inner_pixel)) != 1
+        apart = apart and self.model.reads_once() and not self.model.bordered(lane)
+        apart = apart and not self.in_blocks(Var(inner_pixel))
+        a = (self.st.a.name,) if self.st.a.requantised is not None or apart else ()
+        return (*a, b.name) if self.st.constant or not ready else a
+
+    def crosses(self, view: View, lane: str) -> bool:
+        """Return whether vectors along ``lane`` cross blocks of channels, because a group does not begin with one.
+
+        That is no loss where multiply-adds are fewer than the cycles of a call that packs.
+        """
+        if self.problem.flops_dense < 2 * self.target.costs.pack_call:
+            return False
+        moving = ({v.name for v in variables_of(e) if self.sizes.get(v.name, 1) > 1} for e in view_steps(view))
+        return any(lane in names and len(names) > 1 for names in moving)
+
+    def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
+        """Yield register tiles that fit the registers."""
+        pixels = loops.of("m")
+        inner = pixels[-1]
+        if lane in pixels:
+            inner = lane
+        size = loops.extents[inner]
+        if self.unit.rows > 1:
+            count = register_file(self.target, self.unit).count
+            yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit, count)
+            return
+        if lane == self.batch:
+            yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
+            if not self.st.constant:
+                yield from tap_tiles(loops, lane, self.lanes, self.target.registers)
+        if self.gathers(lane):
+            yield from gathered_tiles(loops, lane, self.model.filled(lane), self.k)
+        if loops.kinds[lane] == "m" and self.model.along_rows(lane):
+            yield from row_tiles(loops, lane, self.n, self.lanes, self.target.registers)
+        along_k = lane == self.k
+        tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
+        taps = self.sizes[tap]
+        lanes = self.model.filled(lane)
+        columns = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
+        for v in range(1, min(columns, 7) + 1):
+            widest = (self.target.registers - 1 - v) // v
+            if widest < 1:
+                break
+            wide = min(widest, loops.extents[self.n] if lane == inner else size)
+            widths = {wide, wide - 1, *(m for m in (4, 5, 6, 7, 8, 12, 14, 16, 28) if m < wide)}
+            for m in sorted(w for w in widths if w > 0):
+                if lane == inner:
+                    tile = {self.n: min(m, loops.extents[self.n]), lane: v * lanes}
+                else:
+                    tile = {inner: m, **({self.n: v} if along_k else {lane: v * lanes})}
+                yield tile
+                if along_k and tap != self.k and 1 < taps <= 3 and m * v + m + v < self.target.registers - 1:
+                    yield {**tile, tap: taps}
+                if m == size <= 5 and len(pixels) > 1 and m * 2 <= widest:
+                    rows = loops.extents[pixels[-2]]
+                    for r in {min(rows, widest // m), 2}:
+                        if 1 < r <= rows:
+                            yield {pixels[-2]: r, **tile}
+                    if along_k and len(pixels) > 2 and m * rows * loops.extents[pixels[-3]] <= widest:
+                        yield {pixels[-3]: loops.extents[pixels[-3]], pixels[-2]: rows, **tile}
+
+    def complete(self, loops: Loops, config: Config) -> Config:
+        """Return ``config`` with its reduction in parts for threads, or otherwise with blocks of channels, if either is
+        faster.
+        """
+        splittable = splits(self.model.whole)
+        whole = self.model.whole
+        if splittable and (parts := parts_of_sums(self.problem, whole, loops, config, self.unit, self.target)):
+            return config.changed(split=parts, order=(PART, *config.order))
+        return config if not self.st.constant else blocked(whole, loops, config, self.target)

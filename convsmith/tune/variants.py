@@ -1,0 +1,133 @@
+"""Variants of a config that the model compares with it: copied operands, weights in registers, blocks of channels."""
+
+from __future__ import annotations
+
+from math import lcm, prod
+
+from convsmith.ir.index import Var, is_true
+from convsmith.ir.types import dtype
+from convsmith.schedule.config import Config
+from convsmith.schedule.loops import Loops
+from convsmith.schedule.lower import has_full_vectors
+from convsmith.tune.blocks import BLOCKS_A_THREAD
+from convsmith.tune.fragments import streamed_operand
+from convsmith.tune.model import Model
+from convsmith.tune.orders import MIN_TRAFFIC_GAIN
+from convsmith.tune.windows import weights_fit
+
+
+def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return ``config`` with a copy of the pixels that a tile reads, made once for all channels of the result.
+
+    None if no copy can be made.
+    """
+    pixels = [n for n in config.order if n != model.images and loops.kinds[n] == "m"]
+    a = model.st.a
+    fits = model.strided_access and config.realise == "peel" and is_true(a.mask) and a.requantised is None
+    fits = fits and bool(pixels) and not model.target.vectors.scalable
+    if not fits or config.lane in (model.batch, model.k) or model.n not in loops.extents:
+        return None
+    if loops.extents[model.n] <= config.size(model.n):
+        return None
+    tiles = prod(-(-loops.extents[n] // config.size(n)) for n in config.order if loops.kinds[n] == "m")
+    if config.threads > 1 and tiles < BLOCKS_A_THREAD * config.threads:
+        return None
+    inner = config.lane if config.lane in pixels else pixels[-1]
+    outer = [n for n in config.order if n == model.images]
+    outer += [n for n in (model.batch,) if n in config.order]
+    outer += [n for n in pixels if n != inner] + [inner]
+    order = (*outer, *(n for n in config.order if n not in outer))
+    return config.changed(
+        order=order, pack=tuple(n for n in config.staged("pack") if n != a.name), pack_at=((a.name, inner),)
+    )
+
+
+def with_converted(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return ``config`` with a copy of the source converted to the type of sums, or None.
+
+    Threads copy rows of an image.
+    """
+    of_image = model.images in config.order and loops.kinds[config.lane] == "n"
+    if not (model.copies_converted and of_image and config.realise == "peel"):
+        return None
+    rows = not any(len(model.dims[n]) > 1 for n in loops.of("m"))
+    return config.changed(realise="pad_copy") if rows or config.threads == 1 else None
+
+
+def holding(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return ``config`` with a window's weights held in registers while pixels of its channels stream, or None."""
+    tile = dict(config.tiles_at("register"))
+    if config.lane != model.batch or not model.st.constant or model.stride_of(config.lane) > 1:
+        return None
+    if not weights_fit(loops, tile, -(-tile[config.lane] // model.lanes), model.target.registers, model.src):
+        return None
+    names = [n for n in config.order if n != model.images and loops.kinds[n] == "m"]
+    channels = [n for n in config.order if n not in names and n != model.images]
+    images = [n for n in config.order if n == model.images]
+    return config.changed(order=(*images, *channels, *names), resident=(model.st.b.name,))
+
+
+def with_near_channels(model: Model, loops: Loops, config: Config, most: float) -> Config | None:
+    """Return ``config`` with blocks of channels outside of the loops over pixels, if that is clearly faster, and if
+    it takes at most ``most`` cycles where no line is waited for.
+
+    The rows under a tile of windows are then still in the first-level cache where the next tiles read them.
+    """
+    if config.lane != model.batch or not model.st.constant or model.src.get(Var(model.batch)) != 1 or model.phases:
+        return None
+    cycles = model.cycles_of_windows(loops, config)
+    if cycles > most or model.exposed_lines(loops, config) <= cycles * (MIN_TRAFFIC_GAIN - 1):
+        return None
+    row = model.dims[[n for n in loops.of("m") if loops.axes[n]][-1]][-1]
+    line = model.target.l1.line // model.bytes
+    sizes = {**{n: 1 for n in model.sizes}, **dict(config.tiles_at("register")), config.lane: line}
+    sizes |= {n: model.sizes[n] for n in (*model.st.reduce, row)}
+    channel = sum(array.touched(sizes)[0][0] for array in model.traffic.of(config)) / line
+    unit, count = lcm(config.size(config.lane), line), loops.extents[config.lane]
+    parts = -(-count * channel // model.target.l1.kept)
+    size = int(-(-count // (parts * unit)) * unit)
+    if size >= count:
+        return None
+    other = config.changed(cache=((config.lane, size),))
+    lines, fewer = model.exposed_lines(loops, config), model.exposed_lines(loops, other)
+    return other if (cycles + fewer) * MIN_TRAFFIC_GAIN < cycles + lines else None
+
+
+def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
+    """Return the operands whose fragments bypass the nearest cache, or that are prefetched, and a result that
+    bypasses the caches or that is accumulated with prefetches.
+    """
+    if model.unit.rows == 1:
+        result = model.st.c
+        size, cost = prod(result.layout.shape) * dtype(result.dtype).bytes, model.target.costs
+        is_added = model.adds_result and 0 < cost.prefetched_results <= size
+        far = is_added or size > cost.result_near
+        passes = far and model.target.fence and has_full_vectors(model.st, config, model.lanes)
+        return (*_prefetched(model, loops, config), *((result.name,) if passes else ()))
+    if model.target.fragments is None:
+        return ()
+    panels, columns = model.panels(loops, config), config.size(config.lane) // model.lanes
+    chosen = streamed_operand(panels, columns, model.target.costs.fragment_kept)
+    return tuple(view.name for view, role in ((model.st.a, "source"), (model.st.b, "weights")) if role == chosen)
+
+
+def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
+    """Return the packed weights and the source, if loads of their vectors prefetch lines."""
+    weights = model.st.b
+    is_packed = model.st.constant and weights.name in config.staged("pack")
+    is_vectors = any(d.name == config.lane for d in model.st.of("n"))
+    size = prod(weights.layout.shape) * dtype(weights.dtype).bytes
+    fetched = (weights.name,) if is_packed and is_vectors and model.target.costs.prefetches(size) else ()
+    return (*fetched, model.st.a.name) if _prefetches_pixels(model, loops, config) else fetched
+
+
+def _prefetches_pixels(model: Model, loops: Loops, config: Config) -> bool:
+    """Return whether loads of vectors of pixels prefetch lines."""
+    source, least = model.st.a, model.target.costs.prefetched_pixels
+    plain = (
+        model.st.constant
+        and config.realise == "peel"
+        and source.name not in config.staged("pack")
+        and not config.staged_at("pack_at")
+    )
+    return plain and loops.kinds[config.lane] == "m" and 0 < least <= prod(source.layout.shape) * model.bytes
