@@ -26,10 +26,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from dataclasses import asdict, field
+from dataclasses import field
 from typing import Any, Literal, get_args
 
-from convsmith.codegen.decode import decoder
+from convsmith.codegen.decode import decoder, encoded
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
@@ -294,7 +294,7 @@ class Artifact:
         """Return the file form; inverse of `from_bytes`."""
         manifest = {
             "target": self.target,
-            "entries": [[name, asdict(entry)] for name, entry in self.entries.items()],  # in order
+            "entries": [[name, encoded(entry)] for name, entry in self.entries.items()],  # in order
             "problem": self.problem,
             "config": self.config,
             "abi": self.abi,

@@ -1,18 +1,19 @@
 """Decodes JSON values into the types that a dataclass declares, and rejects all other values.
 
 A decoder is created once per type. It takes the output of `json.loads` and raises ValueError for a value that is not of
-the type. Lists become tuples; no other value is converted.
+the type. Lists become tuples; no other value is converted. A field with a default may be absent; `encoded` leaves it
+out.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["decoder"]
+__all__ = ["decoder", "encoded"]
 
 Decoder = Callable[[Any], Any]
 
@@ -39,6 +40,15 @@ def decoder(kind: Any) -> Decoder:
     return lambda value: _plain(kind, value)
 
 
+def encoded(value: object) -> object:
+    """Return the value from which the decoder of its type makes an equal one, without fields that have their defaults.
+    """
+    if is_dataclass(value):
+        items = ((f, getattr(value, f.name)) for f in fields(value))
+        return {f.name: encoded(item) for f, item in items if item != f.default}
+    return [*map(encoded, value)] if isinstance(value, tuple) else value
+
+
 def _items(item: Decoder) -> Decoder:
     return lambda value: tuple(map(item, value)) if _plain(list, value) else ()
 
@@ -56,21 +66,24 @@ def _plain_items(kind: type) -> Decoder:
 def _record(kind: Any) -> Decoder:
     hints = get_type_hints(kind)
     names = {f.name for f in fields(kind)}
+    defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+    required = names - defaults.keys()
     plain = [(name, hints[name]) for name in names if hints[name] in (str, int)]
     parts = [(name, decoder(hints[name])) for name in names - {name for name, _ in plain}]
     check: Callable[[Any], None] | None = getattr(kind, "__post_init__", None)
 
     def decode(value: Any) -> Any:
-        if _plain(dict, value).keys() != names:
+        content = {**defaults, **_plain(dict, value)}
+        if content.keys() != names or not required <= value.keys():
             raise ValueError(f"{kind.__name__} with the fields {', '.join(value)}")
         for name, type_ in plain:
-            if type(value[name]) is not type_:
-                _plain(type_, value[name])
-        made = object.__new__(kind)  # all fields are given, and the constructor stores them one by one
-        stored = made.__dict__
-        stored.update(value)
+            if type(content[name]) is not type_:
+                _plain(type_, content[name])
         for name, part in parts:
-            stored[name] = part(value[name])
+            if name in value:
+                content[name] = part(value[name])
+        made = object.__new__(kind)  # all fields are given, and the constructor checks their names again
+        object.__setattr__(made, "__dict__", content)
         if check is not None:
             check(made)
         return made

@@ -43,10 +43,10 @@ class HostFunction:
     `whole` is the native function behind it when the entry is a call, else None.
     """
 
-    __slots__ = ("_chunk", "_library", "_symbol", "entry", "whole")
+    __slots__ = ("_chunk", "_code", "_symbol", "entry", "whole")
 
-    def __init__(self, library: HostLibrary, entry: Entry, symbol: int, chunk: int) -> None:
-        self._library = library  # keeps the memory behind the addresses alive
+    def __init__(self, code: object, entry: Entry, symbol: int, chunk: int) -> None:
+        self._code = code  # the memory behind the addresses; the library would make a cycle with its functions
         self.entry = entry
         self._symbol = _WHOLE(symbol)
         self._chunk = _CHUNK(chunk)
@@ -73,7 +73,7 @@ class _ForeignFunction(HostFunction):
 
 
 class HostLibrary:
-    """The object code of an artifact, linked into this process while this object or one of its functions lives.
+    """The object code of an artifact, linked into this process while one of its functions lives.
 
     Code that the CPU cannot run is not linked, and calls of its functions raise UnsupportedError. The constructor
     raises UnsupportedError for another obstacle, UsageError for an artifact of another ABI version, and ToolchainError
@@ -92,9 +92,9 @@ class HostLibrary:
             _check_starts_here(artifact, entry)
         obtain_permissions(artifact)
         symbols = [symbol for entry in artifact.entries.values() for symbol in (entry.symbol, entry.chunk_symbol)]
-        self._code, addresses = _link(artifact, symbols)
+        code, addresses = _link(artifact, symbols)
         self.functions = {
-            name: HostFunction(self, entry, addresses[entry.symbol], addresses[entry.chunk_symbol])
+            name: HostFunction(code, entry, addresses[entry.symbol], addresses[entry.chunk_symbol])
             for name, entry in artifact.entries.items()
         }
 
