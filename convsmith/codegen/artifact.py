@@ -214,9 +214,11 @@ class Entry:
     packing: str = ""
 
     def __post_init__(self) -> None:
-        sizes = [a.role == "size" for a in self.arguments]
-        if sizes != sorted(sizes):
+        roles = [a.role for a in self.arguments]
+        if "size" in roles and {*roles[roles.index("size") :]} != {"size"}:
             raise UsageError(f"entry {self.symbol}: an argument in memory follows a size; sizes come last")
+        if "table" not in roles and "zero" not in roles:
+            return
         names, zeros = {a.name for a in self.arguments}, {a.of for a in self.arguments if a.role == "zero"}
         for a in self.arguments:
             if a.role == "table" and not (a.of in names and a.of in zeros):

@@ -68,20 +68,19 @@ def _record(kind: Any) -> Decoder:
     names = {f.name for f in fields(kind)}
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
     required = names - defaults.keys()
-    plain = [(name, hints[name]) for name in names if hints[name] in (str, int)]
-    parts = [(name, decoder(hints[name])) for name in names - {name for name, _ in plain}]
+    plain = {name: hints[name] for name in names if hints[name] in (str, int)}
+    parts = {name: decoder(hints[name]) for name in names - plain.keys()}
     check: Callable[[Any], None] | None = getattr(kind, "__post_init__", None)
 
     def decode(value: Any) -> Any:
-        content = {**defaults, **_plain(dict, value)}
-        if content.keys() != names or not required <= value.keys():
+        if not required <= _plain(dict, value).keys() <= names:
             raise ValueError(f"{kind.__name__} with the fields {', '.join(value)}")
-        for name, type_ in plain:
-            if type(content[name]) is not type_:
-                _plain(type_, content[name])
-        for name, part in parts:
-            if name in value:
-                content[name] = part(value[name])
+        content = {**defaults, **value}
+        for name, item in value.items():
+            if (type_ := plain.get(name)) is None:
+                content[name] = parts[name](item)
+            elif type(item) is not type_:
+                _plain(type_, item)
         made = object.__new__(kind)  # all fields are given, and the constructor checks their names again
         object.__setattr__(made, "__dict__", content)
         if check is not None:

@@ -81,9 +81,8 @@ class DiskCache:
         """Return the content stored under `key`, or None."""
         if self._refused(create=False):
             return None
-        path = self._path(key)
         try:
-            data = _read_entry(path)
+            data = _read_entry(self._path(key))
             if not _whole(key, data):
                 raise _UnfitEntry("is damaged, or was stored under another key")
         except FileNotFoundError:
@@ -94,10 +93,6 @@ class DiskCache:
         except OSError as error:
             self._warn(f"cannot be read: {error.strerror}")
             return None
-        try:
-            os.utime(path)
-        except OSError:
-            pass  # another process removed it, or times cannot be set, which only affects the order of removal
         return data[_HEAD:]
 
     def decoded(self, key: str, decode: Callable[[bytes], T]) -> T | None:
@@ -157,9 +152,9 @@ class DiskCache:
     def info(self) -> CacheInfo:
         """Return the directory's state and content."""
         entries = self._entries()
-        mode, problem = self._look()
+        problem = self._problem()
         return CacheInfo(
-            self.directory, mode, len(entries), sum(size for _, size, _ in entries), self.limit,
+            self.directory, self._mode(), len(entries), sum(size for _, size, _ in entries), self.limit,
             "" if problem == _MISSING else problem,
         )  # fmt: skip
 
@@ -187,50 +182,58 @@ class DiskCache:
             _remove(temporary)
             raise
 
-    def _look(self) -> tuple[str, str]:
-        """Return the mode of the directory, and the reason why it must not be used (`_MISSING`: it does not exist yet;
-        empty: it may be used).
+    def _mode(self) -> str:
+        """Return the mode of the directory, for messages."""
+        try:
+            return f"{stat.S_IMODE(os.stat(self._folder).st_mode):04o}"
+        except FileNotFoundError:
+            return "none"
+        except OSError:
+            return "unknown"
+
+    def _problem(self) -> str:
+        """Return the reason why the directory must not be used (`_MISSING`: it does not exist yet); empty if it may be
+        used.
         """
         try:
             problem = replaceable(self._above)
             status = os.stat(self._folder)
         except FileNotFoundError:
-            return "none", problem or _MISSING
+            return problem or _MISSING
         except OSError as error:
-            return "unknown", f"cannot be reached: {error.strerror}"
-        mode = f"{stat.S_IMODE(status.st_mode):04o}"
+            return f"cannot be reached: {error.strerror}"
         if problem:
-            return mode, problem
+            return problem
         if not stat.S_ISDIR(status.st_mode):
-            return mode, "is not a directory"
+            return "is not a directory"
         if problem := writable_by_others(status):
-            return mode, problem
+            return problem
         # The mode is checked as well, because access() grants root everything.
         if status.st_mode & stat.S_IRWXU != stat.S_IRWXU or not os.access(self._folder, os.W_OK | os.X_OK):
-            return mode, "cannot be written"
-        return mode, ""
+            return "cannot be written"
+        return ""
 
     def _refused(self, create: bool) -> bool:
         """Return whether the directory must not be used now. The check takes 5 us and is repeated at each access."""
-        mode, problem = self._look()
+        problem = self._problem()
         if problem == _MISSING and create:
             try:
                 _make_private(self.directory)
             except OSError as error:
-                self._warn(f"cannot be made: {error.strerror}", mode)
+                self._warn(f"cannot be made: {error.strerror}")
                 return True
-            mode, problem = self._look()
+            problem = self._problem()
         if problem and problem != _MISSING:
-            self._warn(problem, mode)
+            self._warn(problem)
         return bool(problem)
 
-    def _warn(self, problem: str, mode: str | None = None) -> None:
+    def _warn(self, problem: str) -> None:
         with _counting.lock:
             if self._warned:
                 return
             self._warned = True
         warn(
-            f"cache directory {self.directory} (mode {mode or self._look()[0]}) is not used: {problem}; kernels are "
+            f"cache directory {self.directory} (mode {self._mode()}) is not used: {problem}; kernels are "
             "compiled in each process. Set CONVSMITH_CACHE to a directory of your own with mode 0700, or to 'off'",
             CacheWarning,
         )
@@ -279,7 +282,7 @@ class DiskCache:
 
 _MISSING = "does not exist"
 
-_caches: dict[tuple[Path, int], DiskCache] = {}
+_caches: dict[tuple[str, int], DiskCache] = {}
 
 
 def disk_cache() -> DiskCache | None:
@@ -287,10 +290,11 @@ def disk_cache() -> DiskCache | None:
     choice = settings.cache
     if choice == "off":
         return None
-    directory = Path(user_cache_dir("convsmith")) if choice == "default" else Path(choice).absolute()
+    named = user_cache_dir("convsmith") if choice == "default" else str(choice)
+    directory = named if os.path.isabs(named) else os.path.join(os.getcwd(), named)
     limit = settings.cache_size
     existing = _caches.get((directory, limit))
-    return existing or _caches.setdefault((directory, limit), DiskCache(directory, limit))
+    return existing or _caches.setdefault((directory, limit), DiskCache(Path(directory), limit))
 
 
 def cache_key(*parts: str) -> str:
@@ -298,16 +302,28 @@ def cache_key(*parts: str) -> str:
 
     The key also covers the compiler's sources, the versions of llvmlite and LLVM, and the ABI version.
     """
+    digest = _compiler().copy()
+    for part in parts:
+        _add(digest, part)
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, part: str) -> None:
+    text = part.encode()
+    digest.update(len(text).to_bytes(8, "little") + text)
+
+
+@cache
+def _compiler() -> hashlib._Hash:
+    """Return the digest of what all keys of this process have in common."""
     with import_lock:
         import llvmlite
         from llvmlite import binding as llvm
 
-    versions = f"llvmlite {llvmlite.__version__} llvm {llvm.llvm_version_info} abi {ABI_VERSION}"
     digest = hashlib.sha256()
-    for part in (compiler_source_hash(), versions, *parts):
-        text = part.encode()
-        digest.update(len(text).to_bytes(8, "little") + text)
-    return digest.hexdigest()
+    _add(digest, compiler_source_hash())
+    _add(digest, f"llvmlite {llvmlite.__version__} llvm {llvm.llvm_version_info} abi {ABI_VERSION}")
+    return digest
 
 
 @cache
@@ -376,6 +392,10 @@ def _read_entry(path: str) -> bytes:
         data = os.read(file, status.st_size)
         while len(data) < status.st_size and (more := os.read(file, status.st_size - len(data))):
             data += more
+        try:
+            os.utime(file)
+        except OSError:
+            pass  # times cannot be set, which only affects the order of removal
         return data
     finally:
         os.close(file)

@@ -63,6 +63,11 @@ class Layout:
     parse = from_tag
 
     @staticmethod
+    def of_tag(tag: str, shape: tuple[int, ...]) -> Layout:
+        """Return the layout like `from_tag`, for a shape of whole numbers."""
+        return _from_tag(tag, shape)
+
+    @staticmethod
     def plain(shape: Sequence[int], strides: Sequence[int]) -> Layout:
         """Return a layout with one block per dim and the given strides in elements."""
         order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
@@ -116,7 +121,7 @@ class Layout:
         """Stride of each logical dim in elements. UsageError if the layout is blocked."""
         if not self.is_plain:
             raise _fail(f"{self} is blocked: a coordinate has no single stride")
-        return tuple(block.stride for block in sorted(self.blocks, key=lambda block: block.dim))
+        return tuple([block.stride for block in sorted(self.blocks)])
 
     @property
     def padded_shape(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import integer, integers
@@ -28,6 +29,7 @@ from convsmith.problem.problem import DIRECTIONS, Problem
 
 __all__ = ["DIRECTIONS", "Conv"]
 
+_DESCRIBED = attrgetter(*Descriptor._fields)
 _OPTIONS = ("dir", "mb", "conv", "deconv")
 
 
@@ -83,7 +85,7 @@ class Conv(Problem):
 
     def descriptor(self) -> str:
         """Return the problem without its options, such as `mb1ic64ih56oc64oh56kh3ph1`."""
-        return print_descriptor(Descriptor(*(getattr(self, field) for field in Descriptor._fields)))
+        return print_descriptor(Descriptor._make(_DESCRIBED(self)))
 
     def _own_options(self) -> tuple[str, ...]:
         return (*(["--deconv"] if self.deconv else []), *([f"--dir={self.dir}"] if self.dir != "FWD_D" else []))

@@ -118,16 +118,15 @@ def print_descriptor(descriptor: Descriptor) -> str:
     """
     c = descriptor
     axes = AXES[len(c.i)]
-    square = len(axes) > 1 and all(len(set(sizes)) == 1 for sizes in (c.i, c.o, c.k, c.s, c.d, c.p))
+    square = all([sizes.count(sizes[0]) == len(axes) for sizes in (c.i, c.o, c.k, c.s, c.d, c.p)])
+    printed = axes[:1] if square else axes
 
     def spatial(kind: str, sizes: tuple[int, ...]) -> str:
-        return "".join(
-            f"{kind}{axis}{size}" for axis, size in list(zip(axes, sizes, strict=True))[: 1 if square else None]
-        )
+        return "".join([f"{kind}{axis}{size}" for axis, size in zip(printed, sizes)])
 
     text = f"g{c.g}" if c.has_groups else ""
     text += f"mb{c.mb}ic{c.ic}{spatial('i', c.i)}oc{c.oc}{spatial('o', c.o)}{spatial('k', c.k)}"
-    if any(stride != 1 for stride in c.s):
+    if c.s.count(1) < len(axes):
         text += spatial("s", c.s)
     text += spatial("p", c.p)
     if any(c.d):

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any, Self
 
 from convsmith.diag.choices import choices
@@ -38,6 +39,11 @@ DIRECTIONS = {
     "BWD_W": "gradient of the weights",
     "BWD_WB": "gradients of weights and bias",
 }
+
+
+@cache
+def _field_names(kind: type[Problem]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
 
 
 @record(frozen=True, kw_only=True)
@@ -214,7 +220,7 @@ class Problem(ABC):
         if all(getattr(self, name) == value for name, value in values.items()):
             return self
         made = object.__new__(type(self))
-        made.__dict__.update({**{f.name: getattr(self, f.name) for f in fields(self)}, **values})
+        made.__dict__.update({**{name: getattr(self, name) for name in _field_names(type(self))}, **values})
         return made
 
     # -- derived ----------------------------------------------------------------------------------------------------

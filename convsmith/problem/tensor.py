@@ -39,7 +39,7 @@ class Tensor:
     @cached_property
     def layout(self) -> Layout:
         """The memory layout; `any` is row-major."""
-        return Layout.parse(self.tag, self.shape)
+        return Layout.of_tag(self.tag, self.shape)
 
     @property
     def nbytes(self) -> int:

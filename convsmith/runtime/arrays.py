@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from inspect import signature
 from itertools import zip_longest
 from math import inf, isnan
@@ -205,16 +205,16 @@ class ArraySpec:
     """The numpy array that one argument requires: its `dtype`, `shape` and `strides` (bytes)."""
 
     def __init__(self, argument: Argument) -> None:
-        layout = Layout.parse(argument.layout, argument.shape)
+        layout = Layout.of_tag(argument.layout, argument.shape)
         self.argument = argument
         self.dtype: np.dtype[np.generic] = numpy_dtype(argument.dtype)
         itemsize = self.dtype.itemsize
         self.plain = layout.is_plain
         self.shape = argument.shape if self.plain else layout.physical_shape
-        strides = layout.strides if self.plain else tuple(block.stride for block in layout.blocks)
-        self.strides = tuple(stride * itemsize for stride in strides)
+        strides = layout.strides if self.plain else [block.stride for block in layout.blocks]
+        self.strides = tuple([stride * itemsize for stride in strides])
         self.empty_tensor = 0 in self.shape
-        self.extent = 0 if self.empty_tensor else _extent(self.shape, self.strides) + itemsize
+        self.extent = layout.size * itemsize
         self.misalignment = itemsize - 1
         self._memory = max(argument.size * itemsize, self.extent)
         self._dims = argument.dims if self.plain and argument.dims else ("",) * len(self.shape)
@@ -314,13 +314,10 @@ class ArraySpec:
         return f"rank {len(self.shape)}, shape {self.shape}{names} (shapes are logical; the layout only fixes strides)"
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """Return the numpy dtype of the data type `name` ("f32")."""
     return np.dtype(type_row(name).numpy)
-
-
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    return sum((n - 1) * stride for n, stride in zip(shape, strides))
 
 
 def _overlaps_itself(array: Array) -> bool:

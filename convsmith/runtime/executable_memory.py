@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
 from functools import cache
 
 from convsmith.diag.errors import UnsupportedError
@@ -16,6 +17,14 @@ __all__ = ["ExecutableMemory", "function_address"]
 def _process() -> ctypes.CDLL:
     """Return the libraries that this process has loaded."""
     return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def _protect() -> Callable[[int, int, int], int]:
+    """Return the function of the system that changes what a process may do with memory."""
+    function = _process().mprotect
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return function
 
 
 @cache
@@ -42,10 +51,7 @@ class ExecutableMemory:
     def hold(self, code: bytes) -> None:
         """Store code, which can run from now on, and can no longer be written."""
         self._memory[: len(code)] = code
-        is_refused = _process().mprotect(
-            ctypes.c_void_p(self.address), ctypes.c_size_t(len(self._memory)), mmap.PROT_READ | mmap.PROT_EXEC
-        )
-        if is_refused:
+        if _protect()(self.address, len(self._memory), mmap.PROT_READ | mmap.PROT_EXEC):
             raise UnsupportedError(
                 f"the system does not let this process run code that it wrote: {os.strerror(ctypes.get_errno())}",
                 code="executable",

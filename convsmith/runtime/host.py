@@ -40,17 +40,19 @@ _LIBRARIES_OF_A_JIT = 64
 class HostFunction:
     """One entry, ready to run: `function(block)` with the address of an argument block.
 
-    `whole` is the native function behind it when the entry is a call, else None.
+    `addresses` are those of the symbols of `code`, which keeps the memory behind them alive. `whole` is the native
+    function behind the entry when it is a call, else None.
     """
 
     __slots__ = ("_chunk", "_code", "_symbol", "entry", "whole")
 
-    def __init__(self, code: object, entry: Entry, symbol: int, chunk: int) -> None:
-        self._code = code  # the memory behind the addresses; the library would make a cycle with its functions
+    def __init__(self, code: object, entry: Entry, addresses: Mapping[str, int]) -> None:
+        self._code = code  # the library would make a cycle with its functions
         self.entry = entry
-        self._symbol = _WHOLE(symbol)
-        self._chunk = _CHUNK(chunk)
+        self._symbol = _WHOLE(addresses[entry.symbol])
         self.whole: Callable[[int], None] | None = self._symbol if entry.launch.kind == "call" else None
+        if self.whole is None:
+            self._chunk = _CHUNK(addresses[entry.chunk_symbol])
 
     def __call__(self, block: int, keep: object = None) -> None:
         """Run the entry and wait. `keep` holds the memory in use alive if an interrupt ends the wait early."""
@@ -91,12 +93,10 @@ class HostLibrary:
         for entry in artifact.entries.values():
             _check_starts_here(artifact, entry)
         obtain_permissions(artifact)
-        symbols = [symbol for entry in artifact.entries.values() for symbol in (entry.symbol, entry.chunk_symbol)]
-        code, addresses = _link(artifact, symbols)
-        self.functions = {
-            name: HostFunction(code, entry, addresses[entry.symbol], addresses[entry.chunk_symbol])
-            for name, entry in artifact.entries.items()
-        }
+        entries = artifact.entries
+        parts = [entry.chunk_symbol for entry in entries.values() if entry.launch.kind != "call"]
+        code, addresses = _link(artifact, [*(entry.symbol for entry in entries.values()), *parts])
+        self.functions = {name: HostFunction(code, entry, addresses) for name, entry in entries.items()}
 
     def __getitem__(self, entry: str) -> HostFunction:
         return self.functions[entry]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from convsmith.diag.errors import ToolchainError
@@ -19,17 +20,17 @@ class _Forms(NamedTuple):
     section: struct.Struct
     symbol: struct.Struct
     relocation: struct.Struct
-    places: tuple[int, int, int, int]
-    """Offsets of name, section, value and information in the record of a symbol."""
+    fields: itemgetter[tuple[int, ...]]
+    """Returns name, section, value and information from the record of a symbol."""
     kind_bits: int
     """Bits of a relocation's information that hold its kind; the remaining bits hold the number of its symbol."""
 
 
 _FORMS = {
     1: _Forms(struct.Struct("<16sHHIIIIIHHHHHH"), struct.Struct("<10I"), struct.Struct("<IIIBBH"),
-              struct.Struct("<IIi"), (0, 5, 1, 3), 8),
+              struct.Struct("<IIi"), itemgetter(0, 5, 1, 3), 8),
     2: _Forms(struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"),
-              struct.Struct("<QQq"), (0, 3, 4, 1), 32),
+              struct.Struct("<QQq"), itemgetter(0, 3, 4, 1), 32),
 }  # fmt: skip
 """Record formats by the byte of the header that names the class."""
 _ELF, _CLASS, _MACHINE = b"\x7fELF", 4, 18
@@ -138,7 +139,8 @@ class _Symbol(NamedTuple):
     """Offset of its name in the table of names."""
     section: int
     value: int
-    binding: int
+    information: int
+    """Its binding, above four bits for its type."""
 
 
 def is_linked_here(code: bytes) -> bool:
@@ -175,7 +177,7 @@ class ObjectCode:
     @cached_property
     def functions(self) -> dict[str, int]:
         """The offsets of the symbols that are visible to other code."""
-        return self._offsets([symbol for symbol in self._table if symbol.binding == _GLOBAL])
+        return self._offsets([symbol for symbol in self._table if symbol.information >> 4 == _GLOBAL])
 
     def _offsets(self, symbols: Sequence[_Symbol]) -> dict[str, int]:
         starts = self._starts
@@ -235,8 +237,10 @@ class ObjectCode:
         if magic[:4] + magic[5:6] != _ELF + b"\x01" or kind != _RELOCATABLE or self.machine not in _PATCHES:
             raise ValueError("the header is another one")
         at, count = header[6], header[12]
-        places = range(at, at + count * forms.section.size, forms.section.size)
-        self._sections = [_Section(*forms.section.unpack_from(self._code, place)) for place in places]
+        records = forms.section.iter_unpack(self._code[at : at + count * forms.section.size])
+        self._sections = [*map(_Section._make, records)]
+        if len(self._sections) != count:
+            raise ValueError(f"{count} sections are announced, and {len(self._sections)} in the file")
         self.size = 0
         self._starts: dict[int, int] = {}
         for n, s in enumerate(self._sections):
@@ -249,9 +253,8 @@ class ObjectCode:
         self._names = 0
         for s in self._sections:
             if s.kind == _SYMBOLS:
-                name, section, value, info = forms.places
-                records = forms.symbol.iter_unpack(self._contents(s))
-                self._table = [_Symbol(r[name], r[section], r[value], r[info] >> 4) for r in records]
+                found = forms.symbol.iter_unpack(self._contents(s))
+                self._table = [*map(_Symbol._make, map(forms.fields, found))]
                 self._names = self._sections[s.link].offset
         self._places = [place for s in self._sections if s.kind == _ADDENDS for place in self._relocations(s)]
 

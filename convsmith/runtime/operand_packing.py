@@ -22,7 +22,7 @@ __all__ = ["OperandPacking", "PackedParts"]
 
 def _held_type(part: Argument) -> np.dtype[np.generic]:
     """Return numpy's type of the elements of a part, or of bytes if elements share bytes."""
-    return numpy_dtype(part.dtype) if part.bytes_of(2) > part.bytes_of(1) else np.dtype(np.uint8)
+    return numpy_dtype(part.dtype if part.bytes_of(2) > part.bytes_of(1) else "u8")
 
 
 class PackedParts:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import cache
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +33,17 @@ _TYPES = {row.numpy: row.name for row in DTYPES.values()}
 _Part = tuple[np.dtype[np.generic], int]
 
 
+@cache  # numpy derives the name at each access
+def _type_name(dtype: np.dtype[np.generic]) -> str:
+    return dtype.name
+
+
 def signature_of(key: str, weights: _Part, bias: _Part | None) -> str:
     """Return the signature that a kernel compares before it reads packed weights: packing, and type and size of each
     part.
     """
-    parts = f"packing {key}, {weights[1]} {weights[0].name}, "
-    return sys.intern(parts + (f"bias of {bias[1]} {bias[0].name}" if bias else "no bias"))
+    parts = f"packing {key}, {weights[1]} {_type_name(weights[0])}, "
+    return sys.intern(parts + (f"bias of {bias[1]} {_type_name(bias[0])}" if bias else "no bias"))
 
 
 class Packed:

@@ -20,14 +20,16 @@ def test_keys() -> None:
 
 
 def test_key_holds_compiler_and_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_process = cache_module._compiler  # once a process
     before = cache_key("problem")
-    for name, value in (("compiler_source_hash", lambda: "changed"), ("ABI_VERSION", 99)):
+    home = cache_module.__name__
+    changes = {f"{home}.compiler_source_hash": lambda: "x", f"{home}.ABI_VERSION": 99, "llvmlite.__version__": "0"}
+    for name, value in changes.items():
         with monkeypatch.context() as patch:
-            patch.setattr(cache_module, name, value)
+            patch.setattr(cache_module, "_compiler", of_process.__wrapped__)
+            assert cache_key("problem") == before
+            patch.setattr(name, value)
             assert cache_key("problem") != before
-    with monkeypatch.context() as patch:
-        patch.setattr("llvmlite.__version__", "0.0")
-        assert cache_key("problem") != before
 
 
 def source_tree(root: Path) -> Path:
