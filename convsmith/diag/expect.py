@@ -88,6 +88,8 @@ def integer(name: str, value: object) -> int:
 
     UsageError if it is anything else, including True and 2.0, which compare equal to integers.
     """
+    if type(value) is int and value.bit_length() <= _MOST_BITS:
+        return value
     try:
         if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":
             number = operator.index(value)  # type: ignore[arg-type]
@@ -106,7 +108,7 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
     except TypeError:
         message = f"{name}={shown(values)} is not legal: expected whole numbers in a list"
         raise UsageError(message, code="bad-dim") from None
-    return tuple(integer(name, value) for value in elements)
+    return tuple([integer(name, value) for value in elements])
 
 
 def is_positive(value: object) -> bool:

@@ -119,7 +119,11 @@ def _obstacle(artifact: Artifact) -> str:
 
 def _check_starts_here(artifact: Artifact, entry: Entry) -> None:
     """Raise UnsupportedError if host threads cannot run an entry, or its arguments are not in host memory."""
-    launch, where = entry.launch, f"entry {entry.symbol} of kernel {artifact.problem!r}"
+    launch = entry.launch
+    elsewhere = [f"{a.name} ({a.memory})" for a in entry.arguments if a.memory != "host"]
+    if launch.kind in _STARTED_HERE and (not launch.runtime or launch.runtime in threads.RUNTIMES) and not elsewhere:
+        return
+    where = f"entry {entry.symbol} of kernel {artifact.problem!r}"
     if launch.kind not in _STARTED_HERE:
         raise UnsupportedError(
             f"{where} is started as a {launch.kind}; a host starts {' and '.join(_STARTED_HERE)}", code="launch"
@@ -129,11 +133,9 @@ def _check_starts_here(artifact: Artifact, entry: Entry) -> None:
             f"{where} starts its tasks through the runtime {launch.runtime!r}; known are {', '.join(threads.RUNTIMES)}",
             code="launch",
         )
-    elsewhere = [f"{a.name} ({a.memory})" for a in entry.arguments if a.memory != "host"]
-    if elsewhere:
-        raise UnsupportedError(
-            f"{where} has arguments that do not lie in host memory: {', '.join(elsewhere)}", code="launch"
-        )
+    raise UnsupportedError(
+        f"{where} has arguments that do not lie in host memory: {', '.join(elsewhere)}", code="launch"
+    )
 
 
 def _link(artifact: Artifact, symbols: Sequence[str]) -> tuple[object, Mapping[str, int]]:

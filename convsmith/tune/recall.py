@@ -82,7 +82,7 @@ def measured_row(problem: Problem, config: Config) -> Measured | None:
 def _rows(problem: Problem, target: str) -> list[Measured]:
     """Return the rows of a canonical problem by this compiler on this machine."""
     path = database_path()
-    if path is None or not os.path.exists(path) or path in _unusable:
+    if path is None or not os.access(path, os.F_OK) or path in _unusable:
         return []
     with import_lock:
         from convsmith.tune.database import Database, DatabaseError
