@@ -41,7 +41,7 @@ class ExecutableMemory:
     forbids processes to run code that they have written.
     """
 
-    __slots__ = ("_memory", "_view", "address")
+    __slots__ = ("__weakref__", "_memory", "_view", "address")
 
     def __init__(self, nbytes: int) -> None:
         self._memory = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
