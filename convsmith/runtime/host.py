@@ -51,8 +51,7 @@ class HostFunction:
         self.entry = entry
         self._symbol = _WHOLE(addresses[entry.symbol])
         self.whole: Callable[[int], None] | None = self._symbol if entry.launch.kind == "call" else None
-        if self.whole is None:
-            self._chunk = _CHUNK(addresses[entry.chunk_symbol])
+        self._chunk = _CHUNK(addresses[entry.chunk_symbol])
 
     def __call__(self, block: int, keep: object = None) -> None:
         """Run the entry and wait. `keep` holds the memory in use alive if an interrupt ends the wait early."""
@@ -94,8 +93,8 @@ class HostLibrary:
             _check_starts_here(artifact, entry)
         obtain_permissions(artifact)
         entries = artifact.entries
-        parts = [entry.chunk_symbol for entry in entries.values() if entry.launch.kind != "call"]
-        code, addresses = _link(artifact, [*(entry.symbol for entry in entries.values()), *parts])
+        symbols = [symbol for entry in entries.values() for symbol in (entry.symbol, entry.chunk_symbol)]
+        code, addresses = _link(artifact, symbols)
         self.functions = {name: HostFunction(code, entry, addresses) for name, entry in entries.items()}
 
     def __getitem__(self, entry: str) -> HostFunction:
