@@ -22,6 +22,9 @@ def prices_of(machine: Machine) -> dict[str, float]:
     - ``NAME.arriving``, by which a load takes longer from a line that is still in flight;
     - ``l2_byte`` and ``streamed_byte``, the delivery of a byte by the second-level cache, or from beyond it in
       addition; ``exposed_near_byte``, ``exposed_near_run`` and so on, the part of it that windows wait for;
+      ``transform_far.USE`` and ``transform_prefetched.USE``, the delivery of a byte for a use by a transform;
+      ``refill_byte``, its delivery during arithmetic;
+    - ``page_turn_near``, a store to another page that only the first table of addresses lacks;
     - ``between_cores_byte``, the load of a byte that another core has written;
     - ``exposed_sum`` and ``spilled``, an accumulator beyond the hidden ones and a vector that registers do not hold.
     """
@@ -29,8 +32,13 @@ def prices_of(machine: Machine) -> dict[str, float]:
     prices = {x.name: getattr(costs, x.name) for x in fields(costs) if x.type in ("float", "int")}
     prices |= dict(costs.slow)
     near, far, rate = machine.load(machine.l1), machine.load(machine.l2), machine.l2.rate
-    loads = {"l1": near, "l2": far, "broadcast": costs.broadcast, "lane_load": costs.lane_load}
+    loads = {
+        "l1": near, "l2": far, "broadcast": costs.broadcast, "lane_load": costs.lane_load, "pack": costs.pack,
+    }  # fmt: skip
     prices |= loads | {f"{name}.arriving": price * (costs.arriving - 1) for name, price in loads.items()}
+    rates = {"transform_far": costs.transform_far, "transform_prefetched": costs.transform_prefetched}
+    line = costs.multiply_add * costs.beyond / rate
+    prices |= {f"{name}.{use}": line / x for name, every in rates.items() for use, x in every._asdict().items()}
     prices |= {
         "beyond_line": far * costs.beyond,
         "streamed_line": far * costs.streamed,
@@ -39,6 +47,8 @@ def prices_of(machine: Machine) -> dict[str, float]:
         "exposed_near_byte": costs.exposed_near / rate,
         "exposed_near_run": costs.exposed_near * costs.run / rate,
         "exposed_far_byte": costs.exposed_far / rate,
+        "refill_byte": 1 / costs.refill,
+        "page_turn_near": costs.page_near * costs.page_turn,
         "between_cores_byte": 1 / costs.between_cores,
         "exposed_sum": costs.exposed * costs.multiply_add,
         "spilled": costs.spill * costs.multiply_add,

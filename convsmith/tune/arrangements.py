@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from math import prod
+from math import inf, prod
 
 from convsmith.ir.index import Var, is_true
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
 from convsmith.statement.statement import view_steps
 from convsmith.tune.blocks import with_near_pixels
+from convsmith.tune.features import Section, cycles
 from convsmith.tune.model import Model
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
 from convsmith.tune.traffic import Traffic
@@ -103,11 +104,18 @@ def _with_inner_taps(model: Model, loops: Loops, config: Config) -> Config:
         return config
     other = config.changed(reduce=(*outer, channels, tap))
     lanes = model.sizes[model.n] / -(-model.sizes[model.n] // model.filled(config.lane))
-    products = model.problem.flops_real / 2 / lanes * model.product
+    products = model.problem.flops_real / 2 / lanes
     now, then = (
-        max(products, model.traffic.moved(loops, c).means[0] / model.target.costs.refill) for c in (config, other)
+        cycles((_beside_loads(model, products, model.traffic.moved(loops, c).means[0]),), model.target)
+        for c in (config, other)
     )
     return other if then * model.target.costs.inner_taps < now else config
+
+
+def _beside_loads(model: Model, products: float, loaded: float) -> Section:
+    """Return the section of ``products`` that hide, or are hidden by, loads of bytes from the second-level cache."""
+    causes = ("multiply-adds", ((model.product, products),)), ("loads", (("refill_byte", loaded),))
+    return Section(1, causes, overlap=inf)
 
 
 def _ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Config:

@@ -12,6 +12,7 @@ from math import prod
 from convsmith.ir.types import dtype
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import Stages
+from convsmith.tune.features import Features, Section, cycles, times
 from convsmith.tune.stage_configs import StageConfigs, row_bytes, rows_at_once
 from convsmith.tune.thread_parts import Division, division, share
 
@@ -21,7 +22,6 @@ class ThreadCosts:
 
     def __init__(self, stages: Stages, configs: StageConfigs, threads: int) -> None:
         self.problems, self.configs, self.threads = stages.problems, configs, threads
-        self.costs = configs.machine.costs
         self._found: dict[tuple[int, int], float] = {}
 
     def total(self, fused: Sequence[bool]) -> float:
@@ -34,15 +34,16 @@ class ThreadCosts:
         key = (first, last)
         if key not in self._found:
             work = self._alone(first) if first == last else self._fused(first, last)
-            self._found[key] = work + self._exchanged(first) / self.costs.between_cores + self.costs.meeting
+            events = ("between_cores_byte", self._exchanged(first)), ("meeting", 1)
+            self._found[key] = cycles((*work, Section(1, (("threads", events),))), self.configs.machine)
         return self._found[key]
 
-    def _alone(self, n: int) -> float:
-        """Return the cycles of the largest part of stage ``n``, which runs alone."""
-        return self.configs.cycles(self.problems[n], self.threads) * self._division(n).largest
+    def _alone(self, n: int) -> Features:
+        """Return the features of the largest part of stage ``n``, which runs alone."""
+        return times(self.configs.features(self.problems[n], self.threads), self._division(n).largest)
 
-    def _fused(self, first: int, last: int) -> float:
-        """Return the cycles of the largest part of fused stages, that is, of a thread's rows of the last stage and of
+    def _fused(self, first: int, last: int) -> Features:
+        """Return the features of the largest part of fused stages, that is, of a thread's rows of the last stage and of
         the rows that they read.
         """
         problems = self.problems[first : last + 1]
@@ -51,14 +52,15 @@ class ThreadCosts:
         at_once = rows = rows_at_once(problems, self.configs, parts)
         part = share(problems[-1].dims["oh"], at_once, parts)
         largest = -(-images * parts // self.threads) / (images * parts)
-        cycles = 0.0
+        found: Features = ()
         for n, problem in reversed(list(enumerate(problems))):
             assert isinstance(problem, Conv)
             computed = min(part * parts / problem.dims["oh"], float(parts))
-            cycles += self.configs.cycles_by_rows(problem, n > 0, rows) * max(computed, 1.0) * largest
+            stage = self.configs.features_by_rows(problem, n > 0, rows)
+            found += times(stage, max(computed, 1.0) * largest)
             part = (part - 1) * problem.s[-2] + problem.keff[-2]
             rows *= problem.s[-2]
-        return cycles
+        return found
 
     def _exchanged(self, n: int) -> float:
         """Return the bytes of the source of stage ``n`` that a core loads from other cores, and the bytes that go back.

@@ -9,10 +9,11 @@ from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.phases import phases
+from convsmith.tune.features import Features, Terms, time
 from convsmith.tune.model import Model
-from convsmith.tune.winograd import winograd_terms
+from convsmith.tune.winograd import winograd_features
 
-__all__ = ["expected_terms", "model_of", "with_lanes"]
+__all__ = ["expected_features", "expected_terms", "model_of", "with_lanes"]
 
 
 def model_of(problem: Problem, config: Config, target: Machine) -> tuple[Model, Loops]:
@@ -24,19 +25,23 @@ def model_of(problem: Problem, config: Config, target: Machine) -> tuple[Model, 
     return model, loops_after_fusing(model.whole, config)
 
 
-def expected_terms(problem: Problem, config: Config, target: Machine) -> dict[str, float]:
+def expected_features(problem: Problem, config: Config, target: Machine) -> Features:
+    """Return the features of the kernel of a legal ``config`` on one thread; empty for several statements."""
+    if config.consumer is not None:
+        return ()
+    if config.tiles_at("winograd"):
+        return winograd_features(problem, config, target)
+    model, loops = model_of(problem, config, target)
+    return model.features(loops, with_lanes(config, model, loops))
+
+
+def expected_terms(problem: Problem, config: Config, target: Machine) -> Terms:
     """Return the cycles of ``config`` by cause; empty without an estimate, as for several statements.
 
     The causes within a register tile overlap; each gets its share of the norm that combines them.
     """
-    if config.consumer is not None:
-        return {}
-    if config.tiles_at("winograd"):
-        terms = winograd_terms(problem, config, target)
-        return {name: cycles for name, cycles in terms.items() if cycles}
-    model, loops = model_of(problem, config, target)
-    found = model.cycles_by_cause(loops, with_lanes(config, model, loops))
-    return {name: cycles for name, cycles in found.items() if cycles}
+    terms = time(expected_features(problem, config, target), target)
+    return {name: cycles for name, cycles in terms.items() if cycles}
 
 
 def with_lanes(config: Config, model: Model, loops: Loops) -> Config:

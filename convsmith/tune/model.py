@@ -216,7 +216,6 @@ class Model(SharedFacts):
         order, hidden = config.order, target.registers * self._hidden()
         turns = self.turns_pages(lane) and self.n in order and order.index(self.n) > order.index(lane)
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
-        product = self.unit.name if self.unit.name in target.prices else "multiply_add"
         latency = not (is_held or straight)  # the next tile begins meanwhile
         sections = []
         for m, v, count in tiles:
@@ -229,7 +228,7 @@ class Model(SharedFacts):
             if not self.st.constant and not near:
                 late = self.arriving_loads(loops, config, m, v * (1 if along_k else self.lanes))
                 loads += [(f"{name}.arriving", n * late) for name, n in loads]
-            products: list[tuple[str, float]] = [(product, held)]
+            products: list[tuple[str, float]] = [(self.product, held)]
             if along_k and apart > 1:
                 products.append(("multiply_add", m * shared * (apart - 1)))
             if converted:

@@ -46,7 +46,7 @@ class SharedFacts:
         if apart and not self.is_copied and st.acc != "s32":
             self.unit = ProductShape.plain(st, target)
         self.lanes = self.unit.lanes
-        self.product = dict(target.costs.slow).get(self.unit.name, target.costs.multiply_add)
+        self.product = self.unit.name if self.unit.name in target.prices else "multiply_add"
         self.converts = st.constant and not self.unit.dot and dtype(st.a.dtype).kind == "float" and st.a.dtype != st.acc
         self.sizes = {d.name: d.size for d in st.dims}
         self.dims: dict[str, tuple[str, ...]] = {d.name: (d.name,) for d in st.dims}

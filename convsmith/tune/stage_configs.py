@@ -16,7 +16,8 @@ from convsmith.schedule.fused import CIRCULAR_REALISATIONS
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.tune.candidates import default_config
-from convsmith.tune.expected import expected_terms
+from convsmith.tune.expected import expected_features
+from convsmith.tune.features import Features, times
 from convsmith.tune.fused import of_stage, with_unfused_pixels
 
 ROW_MEMORY_DIVISOR = 2
@@ -85,15 +86,15 @@ class StageConfigs:
         tile = self.rows_of_tile(problem) if rows > 1 else 1
         return row_of(problem) if tile == 1 or rows % tile else problem
 
-    def cycles(self, problem: Problem, threads: int) -> float:
-        """Return the cycles of a stage that runs alone, on one thread."""
-        return sum(expected_terms(problem, self.whole(problem, threads), self.machine).values())
+    def features(self, problem: Problem, threads: int) -> Features:
+        """Return the features of a stage that runs alone, on one thread."""
+        return expected_features(problem, self.whole(problem, threads), self.machine)
 
-    def cycles_by_rows(self, problem: Conv, near: bool, rows: int) -> float:
-        """Return the cycles of a stage that computes a few ``rows`` at a time, on one thread."""
+    def features_by_rows(self, problem: Conv, near: bool, rows: int) -> Features:
+        """Return the features of a stage that computes a few ``rows`` at a time, on one thread."""
         part, config = self._chosen_for(problem, rows), self.by_rows(problem, near, rows)
         again = prod(problem.outputs[0].shape) / prod(part.outputs[0].shape)
-        return again * sum(expected_terms(part, config, self.machine).values())
+        return times(expected_features(part, config, self.machine), again)
 
     def rows_of_tile(self, problem: Conv) -> int:
         """Return the rows of the register tile of the default config of the whole ``problem`` if its groups have one

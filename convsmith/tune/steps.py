@@ -21,9 +21,10 @@ from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.config_space import Changes
 from convsmith.tune.dimensions import DIMENSIONS, Point, Tile, all_tiles
 from convsmith.tune.expected import model_of, with_lanes
+from convsmith.tune.features import cycles
 from convsmith.tune.fusions import neighbours_of
 from convsmith.tune.model import Model
-from convsmith.tune.winograd import winograd_cycles
+from convsmith.tune.winograd import winograd_features
 
 __all__ = ["ConfigSteps"]
 
@@ -51,7 +52,7 @@ class ConfigSteps:
         """Return the cycles that the model expects; infinite for an illegal instruction or transform."""
         if config.tiles_at("winograd"):
             try:
-                return winograd_cycles(self.problem, config, self.target)
+                return cycles(winograd_features(self.problem, config, self.target), self.target)
             except ConfigError:
                 return inf
         key = (config.target, config.lane, config.fuse, config.instruction, config.offsets, config.flip, config.phases,

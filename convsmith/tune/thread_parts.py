@@ -20,6 +20,8 @@ from convsmith.schedule.fused import CIRCULAR_REALISATIONS
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.statement import View, view_steps
+from convsmith.tune.features import Section
+from convsmith.tune.features import cycles as cycles_of
 
 MIN_PARTS_GAIN = 1.5
 """Minimum ratio of the cycles that a thread saves to the cycles that they cost, from which its part consists of its own
@@ -59,12 +61,12 @@ def split_pixels_by_thread(problem: Problem, config: Config, machine: Machine, c
     """Return ``config``, which takes ``cycles`` on one thread, with adjacent pixels for each thread, if its threads are
     then expected to end sooner: cores exchange fewer lines, or more threads have work.
     """
-    threads, costs = config.threads, machine.costs
+    threads = config.threads
     is_whole = (
         not (config.tiles_at("winograd") or config.tiles_at("split") or config.phases or config.staged_at("pack_at"))
         and config.realise in CIRCULAR_REALISATIONS
     )
-    if threads == 1 or not is_whole or cycles < costs.meeting:
+    if threads == 1 or not is_whole or cycles < machine.costs.meeting:
         return config
     st = scheduled_statement(problem, config, machine)
     loops = loops_after_fusing(st, config)
@@ -76,9 +78,10 @@ def split_pixels_by_thread(problem: Problem, config: Config, machine: Machine, c
         return config
     part = share(loops.extents[pixels], config.size(pixels), threads)
     source, weights, result = map(_bytes, (st.a, st.b, st.c))
-    between = (source * (threads - 1) + result) / threads / costs.between_cores
-    far = costs.streamed if weights > machine.l2.kept else 1
-    again = weights * (threads - 1) / threads * far / machine.l2.rate
+    exchanged = ("between_cores_byte", (source * (threads - 1) + result) / threads)
+    far = ("streamed_byte", float(weights > machine.l2.kept))
+    weights_again = Section(weights * (threads - 1) / threads, (("traffic", (("l2_byte", 1.0), far)),))
+    between, again = (cycles_of((x,), machine) for x in (Section(1, (("threads", (exchanged,)),)), weights_again))
     longer = cycles * (part / loops.extents[pixels] - _largest(tiles, threads))
     if (again + longer) * MIN_PARTS_GAIN < between:
         return config.changed(cache=((pixels, part), *config.tiles_at("cache")))

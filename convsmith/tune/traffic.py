@@ -15,6 +15,7 @@ from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement, View
+from convsmith.tune.features import Section, cycles
 
 
 class _Axis(NamedTuple):
@@ -148,8 +149,9 @@ class Traffic:
     def cycles(self, loops: Loops, config: Config) -> float:
         """Return the cycles in which the caches deliver all lines that the nest loads into the first-level cache."""
         moved = self.moved(loops, config)
-        (near, far), l2, costs = moved.means, self.target.l2, self.target.costs
-        return (near + far * (costs.streamed - 1)) / l2.rate + moved.pages * costs.page_walk
+        near, far = moved.means
+        events = ("l2_byte", near), ("streamed_byte", far), ("page_walk", moved.pages)
+        return cycles((Section(1, (("traffic", events),)),), self.target)
 
     def moved(self, loops: Loops, config: Config) -> MovedBytes:
         """Return the bytes that move between memories."""

@@ -26,6 +26,7 @@ from convsmith.statement.channel_copies import ChannelCopy
 from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
+from convsmith.tune.features import Features, Section, cycles, times
 from convsmith.tune.model import Model
 
 PIXELS = (4, 2)
@@ -106,17 +107,13 @@ def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[tuple[tuple[str, int
     yield from found
 
 
-def winograd_cycles(problem: Problem, config: Config, target: Machine) -> float:
-    """Return the cycles of a legal Winograd ``config`` on one thread, with a factor for an error beyond the direct one.
+def winograd_features(problem: Problem, config: Config, target: Machine) -> Features:
+    """Return the features of a legal Winograd ``config`` on one thread; an error beyond the direct one counts as work.
     """
     made = winograd_of(problem, config, target, dynamic=False)
-    return _Products(problem, made, target, config.fuse).cycles(product_config(config))
-
-
-def winograd_terms(problem: Problem, config: Config, target: Machine) -> dict[str, float]:
-    """Return the cycles of `winograd_cycles` by cause: products, transforms, copies, and loads from far memory."""
-    made = winograd_of(problem, config, target, dynamic=False)
-    return _Products(problem, made, target, config.fuse).terms(product_config(config))
+    products = _Products(problem, made, target, config.fuse)
+    sections = (*times(products.model.features(products.loops, product_config(config)), made.tasks), *products.around)
+    return times(sections, products.error_factor)
 
 
 def _schedules(
@@ -177,21 +174,13 @@ class _Products:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
         absent = problem.flops_dense / max(problem.flops_real, 1)  # grows with the number of tiles at borders
-        self.causes = {
-            "transforms": _transforms(made, target) * absent, "copies of channels": _copies(made, target),
-            "far memory": _far(made, target),
-        }  # fmt: skip
-        self.around = sum(self.causes.values())
+        self.around = _transforms(made, absent), _copies(made), _far(made, target)
+        self._cycles_around = cycles(self.around, target)
 
     def cycles(self, config: Config) -> float:
         """Return the cycles of the program if ``config`` is the schedule of its products."""
-        return self.error_factor * (self.model.cycles(self.loops, config) * self.made.tasks + self.around)
-
-    def terms(self, config: Config) -> dict[str, float]:
-        """Return the cycles by cause."""
-        terms = self.model.cycles_by_cause(self.loops, config)
-        products = {name: cycles * self.made.tasks for name, cycles in terms.items()}
-        return {name: self.error_factor * cycles for name, cycles in {**products, **self.causes}.items()}
+        products = self.model.cycles(self.loops, config) * self.made.tasks
+        return self.error_factor * (products + self._cycles_around)
 
     @property
     def error_factor(self) -> float:
@@ -209,21 +198,20 @@ def _tiles(
             yield ((loop, -(-tiles // -(-tiles // most))), (lane, v * unit.lanes))
 
 
-def _transforms(made: Winograd, target: Machine) -> float:
-    """Return the cycles of the transforms of source and result."""
-    tiles = made.tasks * prod(x.block for x in made.axes)
-    cycles = 0.0
+def _transforms(made: Winograd, absent: float) -> Section:
+    """Return the section of the transforms of source and result; ``absent`` is the ratio of tiles to those inside."""
+    loads, products = 0, 0
     for matrix, view in (("input", made.product.a), ("output", made.product.c)):
         codes = [linear_code(getattr(x.matrices, matrix)) for x in made.axes]
         shape = [code.inputs for code in codes]
-        one = 0.0
+        vectors = -(-view.layout.shape[-1] // made.width)
         for n, code in enumerate(codes):
-            lines = prod(shape) // shape[n]
+            lines = prod(shape) // shape[n] * vectors
             shape[n] = len(code.results)
-            moved = code.inputs * target.load(target.l1) + len(code.results) * 2 * target.load(target.l1)
-            one += lines * (moved + code.operations * target.costs.multiply_add)
-        cycles += one * -(-view.layout.shape[-1] // made.width)
-    return cycles * tiles * target.costs.transform
+            loads += lines * (code.inputs + 2 * len(code.results))
+            products += lines * code.operations
+    tiles, events = made.tasks * prod(x.block for x in made.axes), (("l1", loads), ("multiply_add", products))
+    return Section(tiles * absent, (("transforms", events),), (("transform", 1.0),))
 
 
 def _is_transposed(copy: ChannelCopy, made: Winograd, target: Machine) -> bool:
@@ -232,35 +220,37 @@ def _is_transposed(copy: ChannelCopy, made: Winograd, target: Machine) -> bool:
     return transposition(copy, target) is not None and (row.blocks == 1 or row.outputs % (row.m * row.block) == 0)
 
 
-def _copies(made: Winograd, target: Machine) -> float:
-    """Return the cycles of the copies of groups of channels."""
-    ends = {"s": made.direct.a, "d": made.direct.c}
-    cycles = 0.0
+def _copies(made: Winograd) -> Section:
+    """Return the section of the copies of groups of channels."""
+    ends, events = {"s": made.direct.a, "d": made.direct.c}, []
     for copy in made.copies:
         elements = prod(copy.buffer.shape) * -(-ends[copy.name].layout.shape[1] // copy.width)
-        cycles += elements * target.costs.pack * (target.costs.arriving if copy.reads else 1)
-    return cycles * made.tasks
+        events += [("pack", elements), ("pack.arriving", elements * copy.reads)]
+    return Section(made.tasks, (("copies of channels", tuple(events)),))
 
 
 def _bytes_of_weights(made: Winograd) -> int:
     return made.product.b.layout.size * dtype(made.product.b.dtype).bytes
 
 
-def _far(made: Winograd, target: Machine) -> float:
-    """Return the cycles to move weights and arrays of a block from and to beyond the second-level cache.
+def _far(made: Winograd, target: Machine) -> Section:
+    """Return the section of moving weights and arrays of a block from and to beyond the second-level cache.
 
     A transform moves a vector of each frequency, and each frequency is on its own pages: more pages than the
     first-level TLB has entries, or pages of arrays that exceed all TLBs.
     """
     costs, weights = target.costs, _bytes_of_weights(made)
     arrays = sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4
-    rates = costs.transform_prefetched if costs.prefetches_transform(weights) else costs.transform_far
+    line = "transform_prefetched" if costs.prefetches_transform(weights) else "transform_far"
     first = weights * (weights + arrays > target.l2.bytes)
-    passes = 1 / rates.first + (made.tasks - 1) / rates.again
-    through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks / rates.arrays
+    through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks
+    events: list[tuple[str, float]] = [
+        (f"{line}.first", first), (f"{line}.again", first * (made.tasks - 1)), (f"{line}.arrays", through),
+    ]  # fmt: skip
     frequencies = prod(x.frequencies for x in made.axes)
-    first_misses = frequencies > costs.pages and arrays > frequencies * costs.page
-    turns = 1.0 if arrays > costs.pages_near else costs.page_near * first_misses
-    lines = (first * passes + through) / (target.l2.rate / costs.beyond)
     vectors = made.tasks * arrays / (4 * made.width)
-    return costs.multiply_add * lines + turns * vectors * costs.page_turn
+    if arrays > costs.pages_near:
+        events.append(("page_turn", vectors))
+    elif frequencies > costs.pages and arrays > frequencies * costs.page:
+        events.append(("page_turn_near", vectors))
+    return Section(1, (("far memory", tuple(events)),))
