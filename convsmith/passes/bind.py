@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from convsmith.arith.dependence import LoopBounds
@@ -12,7 +13,7 @@ from convsmith.passes.accesses import Path, sites_of
 from convsmith.passes.collapse import are_pieces
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import NewPath, Unordered, require_independent_pieces, require_order
-from convsmith.passes.scope import LoopRewriter, with_body
+from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
 
 _AT_ONCE = {"parallel": ("parallel",), "grid": ("grid",), **dict.fromkeys(THREAD_LOOPS, THREAD_LOOPS)}
 """For a kind of loops whose iterations run at once, the kinds of enclosing loops whose iterations run at the same time.
@@ -87,12 +88,27 @@ class _Bind(LoopRewriter):
         return self._Block(s)
 
 
+def _outermost(kernel: Kernel, names: Sequence[str], tasks: int) -> list[str]:
+    """Return the outermost loops of the kernel among ``names``, the fewest that have ``tasks`` iterations together.
+
+    A loop that is not named, or whose bounds are not constant, ends them.
+    """
+    found: list[str] = []
+    count = 1
+    for loop in perfect_nest(kernel.body)[0] if isinstance(kernel.body, For) else ():
+        if count >= tasks or loop.var.name not in names or not (loop.lo.is_const and loop.hi.is_const):
+            break
+        found.append(loop.var.name)
+        count *= int(loop.hi) - int(loop.lo)
+    return found
+
+
 @stages(*LOOPS)
-def bind(kernel: Kernel, loops: tuple[str, ...], kind: str) -> Kernel:
+def bind(kernel: Kernel, loops: Sequence[str], kind: str, tasks: int | None = None) -> Kernel:
     """Give each loop of the names a kind (one of LOOP_KINDS); names that have vanished are passed over.
 
     An iteration of a parallel loop, or of one over groups or threads, must not touch an element that another one
-    writes.
+    writes. If ``tasks`` is given, only the outermost of the loops get the kind, as many as have so many iterations.
 
     Before::
 
@@ -107,7 +123,24 @@ def bind(kernel: Kernel, loops: tuple[str, ...], kind: str) -> Kernel:
           for i in 0 .. 2 #unrolled:
             for j in 0 .. 3:
               dst[i, j] = 0.0
+
+    Before::
+
+        kernel k(a: f32[2, 3, 4], b: f32[2, 3, 4])
+          for i in 0 .. 2:
+            for j in 0 .. 3:
+              for k in 0 .. 4:
+                b[i, j, k] = a[i, j, k]
+
+    After ``bind(("i", "j", "k"), "parallel", 5)``::
+
+        kernel k(a: f32[2, 3, 4], b: f32[2, 3, 4])
+          for i in 0 .. 2 #parallel:
+            for j in 0 .. 3 #parallel:
+              for k in 0 .. 4:
+                b[i, j, k] = a[i, j, k]
     """
     if kind not in LOOP_KINDS:
         raise ConfigError("loop-kind", f"bind: loops have no kind {kind!r}; legal are {', '.join(LOOP_KINDS)}")
-    return with_body(kernel, _Bind(tuple(loops), kind).stmt(kernel.body))
+    names = loops if tasks is None else _outermost(kernel, loops, tasks)
+    return with_body(kernel, _Bind(tuple(names), kind).stmt(kernel.body))

@@ -5,7 +5,7 @@ A rewrite that changes the order of iterations or statements gives each access a
 If one of two accesses of a buffer writes, iterations that touch the same element must keep their order.
 
 A sum, ``x[i] = x[i] + e``, has the same value in any order of its terms: exactly for integers, up to rounding for
-floats. The rewrites that establish the config's order of a reduction change the order of sums: reorder, sink,
+floats. The rewrites that establish the config's order of a reduction change the order of sums: reorder,
 block_reduction, and vectorise if it adds lanes up. All other rewrites keep it.
 
 The following passes keep the order of all accesses, and need no test: tile, fuse and coalesce (the new loops

@@ -36,14 +36,13 @@ from convsmith.passes.manager import Step
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.partition import partition
 from convsmith.passes.pipeline_copies import pipeline_copies
-from convsmith.passes.reorder import reorder
+from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.restrict import restrict
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.round_up import round_up
 from convsmith.passes.set_layout import set_layout
 from convsmith.passes.simplify import simplify
-from convsmith.passes.sink import sink
 from convsmith.passes.sink_guards import sink_guards
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.speculate import speculate
@@ -233,7 +232,7 @@ class KernelSchedule(Schedule):
     def sink(self, *loops: Loop) -> None:
         """Move ``loops`` to the innermost places of their nests, in this order."""
         with self._step("sink", *loops):
-            self.run(sink, loops)
+            self.run(reorder, loops, INNERMOST)
 
     def fission(
         self, *loops: Loop, room: Sequence[tuple[Loop, int]] = (), scope: str = "", result: bool = False

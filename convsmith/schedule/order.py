@@ -6,9 +6,8 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.passes.block_reduction import block_reduction
 from convsmith.passes.fission import fission
-from convsmith.passes.reorder import reorder
+from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.rfactor import rfactor
-from convsmith.passes.sink import sink
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
@@ -30,7 +29,7 @@ def tile_registers(s: Schedule, config: Config, nest: Nest, sums: Buffer | None 
     written: dict[Loop, Loop] = {}
     if nest.accumulators:
         s.run(fission, nest.accumulators, nest.widths)
-    s.run(sink, nest.register)
+    s.run(reorder, nest.register, INNERMOST)
     s.run(reorder, (*nest.reduce, *nest.terms))
     if nest.terms:
         s.run(reorder, nest.term_order)

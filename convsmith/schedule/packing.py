@@ -32,12 +32,10 @@ from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.partition import partition
-from convsmith.passes.reorder import reorder
+from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.scope import perfect_nest
-from convsmith.passes.share_outermost import share_outermost
 from convsmith.passes.simplify import simplify
-from convsmith.passes.sink import sink
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.transpose import READ, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
@@ -133,7 +131,7 @@ def _order_sums(s: Schedule, pack: Kernel, target: Machine) -> _SumLoops:
         lanes = target.lanes(S32.bits)
         side[-1:] = s.tile(side[-1], lanes, "vl", ("register", "instruction"))
         s.run(fission, tuple(side), ((side[-1], lanes),))
-        s.run(sink, tuple(side))
+        s.run(reorder, tuple(side), INNERMOST)
         s.run(simplify)
         s.run(partition, (*outer, *side[:-1]))
         s.run(guard_tails, tuple(side))
@@ -157,7 +155,7 @@ def _lower_sums(s: Schedule, pack: Kernel, target: Machine, sums: _SumLoops) -> 
 def _share(s: Schedule, loops: Sequence[Loop], threads: int) -> None:
     """Distribute ``loops`` over ``threads``, before they are split."""
     if threads > 1:
-        s.run(share_outermost, tuple(loops), TASKS * threads)
+        s.run(bind, tuple(loops), "parallel", TASKS * threads)
 
 
 class _CopyVectors(NamedTuple):

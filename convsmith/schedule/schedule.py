@@ -30,7 +30,6 @@ from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.ordered_copy import OrderedCopy
-from convsmith.passes.persistent_grid import persistent_grid
 from convsmith.passes.residue import residue
 from convsmith.passes.spread_lanes import run_name, spread_lanes
 from convsmith.passes.stage import BOX, stage
@@ -229,7 +228,7 @@ class Schedule:
         the loop over these groups, which is called ``name``.
         """
         around = loop._replace(name=self._name(name), extent=min(groups, loop.extent))
-        self.run(persistent_grid, loop, groups, around)
+        self.run(residue, loop, groups, around)
         return around
 
     def spread_lanes(self, rows: Sequence[Instruction], runs: Sequence[int]) -> tuple[Loop, ...]:

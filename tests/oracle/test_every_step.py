@@ -161,12 +161,11 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     used = passes_of(
         schedule.order, schedule.read, schedule.lower, schedule.packing, schedule.pipeline, schedule.schedule
     )
-    on_devices = {"add_atomically", "distribute_copy", "extend", "gather_allocs", "load_once", "persistent_grid"}
+    on_devices = {"add_atomically", "distribute_copy", "extend", "gather_allocs", "load_once"}
     used -= on_devices | {"spread_lanes", "tensor_copies"}  # tests/schedule/test_device_plans.py
     used -= {"pieces"}  # of loops whose extents are given at the call
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
     used -= {"unvectorise"}  # on machines without vectors of some types (test_unvectorise.py)
-    used -= {"share_outermost"}  # of operands that are packed in each call, on threads (test_packing_kernels.py)
     changed: set[str] = set()
 
     class Changes:

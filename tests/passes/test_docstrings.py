@@ -1,6 +1,7 @@
 """Every pass shows what it does: the Before of its docstring becomes the After, and computes the same.
 
-The sections are literal blocks of the docstring, and the call is what stands after "After":
+The sections are literal blocks of the docstring, and the call is what stands after "After"; a pass of several forms may
+have a Before and an After for each:
 
     Before::
 
@@ -113,16 +114,25 @@ def pass_of(module: str) -> Callable[..., Kernel]:
     return function
 
 
-def example_of(module: str) -> Example:
-    """The example of a pass, run; fails where the docstring has none."""
-    function = pass_of(module)
-    found = _EXAMPLE.findall((inspect.getdoc(function) or "") + "\n")
-    assert len(found) == 1, f"{function.__name__} needs one Before and After in its docstring"
-    before, call, after = found[0]
+def texts_of(module: str) -> list[tuple[str, str, str]]:
+    """Before, call and After of each example in the docstring of a pass."""
+    return _EXAMPLE.findall((inspect.getdoc(pass_of(module)) or "") + "\n")
+
+
+EXAMPLES = [name for x in PASSES for name in (x, *(f"{x}-{n}" for n in range(2, len(texts_of(x)) + 1)))]
+"""Names of the examples: that of the pass for its first, followed by a number for others."""
+
+
+def example_of(name: str) -> Example:
+    """The example of that name, run; fails where the docstring has none."""
+    module, _, number = name.partition("-")
+    function, found = pass_of(module), texts_of(module)
+    assert found, f"{function.__name__} needs a Before and an After in its docstring"
+    before, call, after = found[int(number or 1) - 1]
     before, after = (dedent(x).rstrip("\n") + "\n" for x in (before, after))
     old = parse_kernel(before)
-    name, arguments = call.removesuffix(")").split("(", 1)
-    assert name == function.__name__
+    called, arguments = call.removesuffix(")").split("(", 1)
+    assert called == function.__name__
     new = eval(f"run(kernel, {arguments})", {"run": function, "kernel": old, **NAMES})
     return Example(before, call, after, old, new)
 
@@ -152,29 +162,29 @@ def test_modules_without_a_pass_are_these() -> None:
         assert not hasattr(import_module(f"convsmith.passes.{module}"), module)
 
 
-@pytest.mark.parametrize("module", PASSES)
-def test_before_becomes_after(module: str) -> None:
-    example = example_of(module)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_before_becomes_after(name: str) -> None:
+    example = example_of(name)
     assert str(example.old) == example.before
     assert str(example.new) == example.after
 
 
-@pytest.mark.parametrize("module", PASSES)
-def test_after_is_text_of_the_ir(module: str) -> None:
-    example = example_of(module)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_after_is_text_of_the_ir(name: str) -> None:
+    example = example_of(name)
     assert str(parse_kernel(example.after)) == example.after
 
 
-@pytest.mark.parametrize("module", PASSES)
-def test_the_pass_changes_something(module: str) -> None:
-    example = example_of(module)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_pass_changes_something(name: str) -> None:
+    example = example_of(name)
     assert example.new is not example.old
     assert example.before != example.after
 
 
-@pytest.mark.parametrize("module", PASSES)
-def test_before_and_after_compute_the_same(module: str) -> None:
-    example = example_of(module)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_before_and_after_compute_the_same(name: str) -> None:
+    example = example_of(name)
     start, old, new = (memory(example.old, example.new) for _ in range(3))
     interpret(example.old, old)
     interpret(example.new, new)
@@ -196,15 +206,15 @@ def spoilt(value: Any) -> list[Any]:
     return []
 
 
-@pytest.mark.parametrize("module", PASSES)
-def test_other_arguments_are_refused_or_compute_the_same(module: str) -> None:
-    example, function = example_of(module), pass_of(module)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_other_arguments_are_refused_or_compute_the_same(name: str) -> None:
+    example, function = example_of(name), pass_of(name.partition("-")[0])
     _, arguments = example.call.removesuffix(")").split("(", 1)
     bind = inspect.signature(function).bind
     given = eval(f"bind(kernel, {arguments})", {"bind": bind, "kernel": example.old, **NAMES})
-    for name, value in list(given.arguments.items())[1:]:
+    for argument, value in list(given.arguments.items())[1:]:
         for other in spoilt(value):
-            given.arguments[name] = other
+            given.arguments[argument] = other
             try:
                 new = function(*given.args, **given.kwargs)
             except ConfigError as error:
@@ -214,5 +224,5 @@ def test_other_arguments_are_refused_or_compute_the_same(module: str) -> None:
             interpret(example.old, start)
             interpret(new, changed)
             for b in example.old.params:
-                np.testing.assert_array_equal(start[b.name], changed[b.name], err_msg=f"{name}={other!r}: {b.name}")
-        given.arguments[name] = value
+                np.testing.assert_array_equal(start[b.name], changed[b.name], err_msg=f"{argument}={other!r}: {b.name}")
+        given.arguments[argument] = value

@@ -32,7 +32,6 @@ from convsmith.passes.replace import replace
 from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
 from convsmith.passes.simplify import simplify
-from convsmith.passes.sink import sink
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
 from convsmith.passes.strength import strength_reduce
@@ -65,8 +64,8 @@ ON_NEST = [
     Step(guard_tails, ONE), Step(partition, ONE), Step(reorder, ("i", "j")), Step(round_up, ONE), Step(restrict, ONE),
     Step(indirect, "c", make_buffer("t", PTR, (4,)), make_buffer("z", F32, (1,)), (), as_index(0)),
     Step(pieces, "i", "j", "j", (4, 4, 2)),
-    Step(fill_terms, "j", 2), Step(simplify), Step(sink, ("j",)), Step(skip_zero), Step(stage, "c", "i"), Step(unroll),
-    Step(stage, "c", "i", OrderedCopy()),
+    Step(fill_terms, "j", 2), Step(simplify), Step(reorder, ("j",), "innermost"), Step(skip_zero),
+    Step(stage, "c", "i"), Step(unroll), Step(stage, "c", "i", OrderedCopy()),
 ]  # fmt: skip
 
 

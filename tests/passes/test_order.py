@@ -29,7 +29,6 @@ from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
 from convsmith.passes.residue import residue
 from convsmith.passes.rfactor import rfactor
-from convsmith.passes.sink import sink
 from convsmith.passes.solve import solve
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
@@ -53,11 +52,11 @@ ILLEGAL: dict[str, tuple[str, Rewrite, str]] = {
         "reorder(j, i): b[i, j] = ... and ... b[i - 1, j + 1]: iteration (i, j) = (2, 0) reads what (1, 1) writes, "
         "and must come after it",
     ),
-    "sink": (
+    "innermost": (
         SKEWED,
-        lambda k: sink(k, ("i",)),
-        "sink(i): b[i, j] = ... and ... b[i - 1, j + 1]: iteration (i, j) = (2, 0) reads what (1, 1) writes, "
-        "and must come after it",
+        lambda k: reorder(k, ("i",), "innermost"),
+        "reorder(i, innermost): b[i, j] = ... and ... b[i - 1, j + 1]: iteration (i, j) = (2, 0) reads what (1, 1) "
+        "writes, and must come after it",
     ),
     "writes-what-was-read": (
         "kernel k(b: f32[5, 5])\n  for i in 0 .. 4:\n    for j in 1 .. 5:\n      b[i, j] = b[i + 1, j - 1]\n",

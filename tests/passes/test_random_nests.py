@@ -47,7 +47,6 @@ from convsmith.passes.restrict import restrict
 from convsmith.passes.rfactor import rfactor
 from convsmith.passes.round_up import round_up
 from convsmith.passes.simplify import simplify
-from convsmith.passes.sink import sink
 from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stage import stage
 from convsmith.passes.tile import tile
@@ -65,7 +64,7 @@ OF_SUMS = {
 """Rewrites of sums: they are asked of sums alone."""
 ASK = {
     "block_reduction", "block_reduction-ends", "block_reduction-given", "collapse", "compute_at", "fission", "parallel",
-    "rebase", "residue", "reversed", "rfactor", "round_up", "sink", "vectorise-last",
+    "rebase", "residue", "reversed", "rfactor", "round_up", "innermost", "vectorise-last",
 }  # fmt: skip
 """Rewrites whose legality depends on the accesses, and which get more examples."""
 HEAD = f"kernel k({', '.join(f'{n}: s32{[EDGE] * rank}' for n, rank in RANKS.items())})\n"
@@ -285,7 +284,7 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
     return {
         "reorder": lambda k: reorder(k, some(r, names, 2)),
         "reversed": lambda k: reorder(k, tuple(reversed(names[: r.randint(2, 3)]))),
-        "sink": lambda k: sink(k, some(r, names)),
+        "innermost": lambda k: reorder(k, some(r, names), "innermost"),
         "tile": lambda k: tile(k, one, size, f"{new}o", f"{new}i"),
         "tile-ends": lambda k: tile(k, one, ends[1], f"{new}o", f"{new}i", ends[::2]),
         "fuse": lambda k: fuse(k, one, following, f"{new}f"),

@@ -53,7 +53,7 @@ def check(line: str, words: str, names: frozenset[str]) -> set[str]:
     return changed
 
 
-@pytest.mark.parametrize(("kind", "names"), [("taps", {"tensor_copies"}), ("phases", {"persistent_grid"})])
+@pytest.mark.parametrize(("kind", "names"), [("taps", {"tensor_copies"}), ("phases", {"residue"})])
 def test_kernels_compute_the_same_after_passes_for_a_copy_engine(kind: str, names: set[str]) -> None:
     assert check(*SMALL[kind], frozenset(names)) == names
 
