@@ -80,18 +80,17 @@ class TileTransform:
         def at(i: int) -> list[Index]:
             return [as_index(i) if d == n else v for d, v in enumerate(others)]
 
-        slots = [
-            make_buffer(f"{self.name}{n}_{i}", self.dtype, (self.width,), "register")
-            for i in range(code.inputs + len(code.steps))
-        ]
-        held: list[Value] = [Load(slot, (lane,), None) for slot in slots]
-        body: list[Stmt] = [Store(slots[i], (lane,), read(self.first + lane, at(i))) for i in range(code.inputs)]
-        for slot, terms in zip(slots[code.inputs :], code.steps):
-            body.append(Store(slot, (lane,), _sum([(float(c), held[i]) for c, i in terms], self.dtype)))
+        values = make_buffer(f"{self.name}{n}_v", self.dtype, (code.inputs + len(code.steps), self.width), "register")
+        held: list[Value] = [Load(values, (as_index(i), lane), None) for i in range(values.shape[0])]
+
+        def hold(number: int, value: Value) -> Stmt:
+            return Store(values, (as_index(number), lane), value)
+
+        body = [hold(i, read(self.first + lane, at(i))) for i in range(code.inputs)]
+        for number, terms in enumerate(code.steps, code.inputs):
+            body.append(hold(number, _sum([(float(c), held[i]) for c, i in terms], self.dtype)))
         body += [write(self.first + lane, at(i), held[result]) for i, result in enumerate(code.results)]
-        made: Stmt = For(lane, as_index(0), self.left, block(*body))
-        for slot in reversed(slots):
-            made = Alloc(slot, made)
+        made = Alloc(values, For(lane, as_index(0), self.left, block(*body)))
         return loop_nest(((others[d], as_index(shape[d])) for d in range(len(shape)) if d != n), made)
 
 
