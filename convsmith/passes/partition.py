@@ -133,20 +133,19 @@ def _cuts(lo: int, hi: int, signs: Sequence[tuple[object, ...]]) -> list[int]:
 
 
 class _Partition(ScopedRewriter):
-    def __init__(self, names: tuple[str, ...], budget: int, exact: frozenset[str], longest_only: bool) -> None:
+    def __init__(self, names: tuple[str, ...], budget: int, exact: frozenset[str], interior: bool) -> None:
         super().__init__()
-        self.names, self.budget, self.exact, self.longest_only = names, budget, exact, longest_only
+        self.names, self.budget, self.exact, self.interior = names, budget, exact, interior
         self.simple = False
         """Names of loops that were split, and of the loops within them."""
         self.tests: dict[Stmt, Tests] = {}
-        self.is_whole = False
-        """Whether the loops below the current statement are left whole."""
+        self.whole: dict[Var, For] = {}
+        """The loops of the current nest before any of them was split, if only the interior is simplified."""
 
     def visit_For(self, loop: For) -> Stmt:
         if not has_loop(loop, self.names):
             return loop
-        named = loop.var.name in self.names and not self.is_whole
-        if not named or loop.carried or not (loop.lo.is_const and loop.hi.is_const):
+        if loop.var.name not in self.names or loop.carried or not (loop.lo.is_const and loop.hi.is_const):
             return self._For(loop)
         lo, hi = loop.lo.const, loop.hi.const
         if hi <= lo:
@@ -173,11 +172,16 @@ class _Partition(ScopedRewriter):
         if len(cuts) - 1 > self.budget:
             return self._For(loop)
         pieces: list[Stmt] = []
-        outer = self.simple
+        outer, nest = self.simple, self.whole
+        if self.interior and not nest:
+            self.whole = {x.var: x for x in loops_of(loop)}
         longest = max(pairwise(cuts), key=lambda piece: piece[1] - piece[0])
         for a, b in pairwise(cuts):
             body = loop.body
-            self.is_whole = self.longest_only and (a, b) != longest
+            if self.interior and (a, b) != longest:
+                general = self.whole[loop.var]
+                pieces.append(For(loop.var, as_index(a), as_index(b), general.body, loop.kind))
+                continue
             if len(cuts) > 2 or not outer:  # an unsplit loop inside a simplified statement is already simplified
                 body = simplify_stmt(body, {**self.ranges, loop.var: (a, b - 1)})
             self.simple = True
@@ -185,18 +189,19 @@ class _Partition(ScopedRewriter):
             self.simple = outer
             whole = body is loop.body and (a, b) == (lo, hi)
             pieces.append(loop if whole else For(loop.var, as_index(a), as_index(b), body, loop.kind, loop.carried))
-        self.is_whole = False
+        self.whole = nest
         return block(*pieces)
 
 
 @stages(*LOOPS, *FLATTENED)
 def partition(
-    kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tuple[str, ...] = (), longest_only: bool = False
+    kernel: Kernel, loops: tuple[str, ...], budget: int = 8, exact: tuple[str, ...] = (), interior: bool = False
 ) -> Kernel:
     """Split each of ``loops`` with constant bounds into at most ``budget`` pieces; leave it whole if it needs more.
 
-    Within a piece, every loop named in ``exact`` has constant bounds. With ``longest_only``, loops inside a piece are
-    split only in the longest one of its loop, so that the pieces of a nest add up and do not multiply.
+    Within a piece, every loop named in ``exact`` has constant bounds. With ``interior``, only the longest piece of a
+    loop is simplified under its range and split further. All other pieces have the same body, which a function can
+    hold once, and the pieces of a nest add up and do not multiply.
 
     Before::
 
@@ -216,5 +221,5 @@ def partition(
               dst[i.i + 8] = a[i.i + 8]
     """
     require_loops(kernel, loops, "partition")
-    pass_ = _Partition(tuple(loops), budget, frozenset(exact), longest_only)
+    pass_ = _Partition(tuple(loops), budget, frozenset(exact), interior)
     return with_body(kernel, pass_.stmt(kernel.body))

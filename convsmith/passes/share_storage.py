@@ -15,8 +15,8 @@ one data type and are flat, and if no parallel loop gives one of them, but not t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -26,7 +26,7 @@ from convsmith.ir.stmt import Alloc, AtomicAdd, Block, Call, For, If, Kernel, Le
 from convsmith.ir.value import Load, Select, Value
 from convsmith.ir.walk import walk
 from convsmith.passes.contracts import FLATTENED, stages
-from convsmith.passes.scope import with_body
+from convsmith.passes.scope import each_body
 
 
 class Lifetime(NamedTuple):
@@ -173,10 +173,6 @@ class _Lives:
     """Collects the lifetimes of the buffers that a kernel allocates in memory."""
 
     def __init__(self, kernel: Kernel) -> None:
-        if kernel.functions:
-            raise ConfigError(
-                "storage", f"share_storage: kernel {kernel.name} has functions; legal is a kernel before outlining"
-            )
         self.params = set(kernel.params)
         self.found: dict[Buffer, StoredBuffer] = {}
         self.around: list[Stmt] = []
@@ -284,6 +280,9 @@ class _Share(Substitute):
         self.allocated.remove(new)
         return Alloc(new, body)
 
+    def visit_Call(self, s: Call) -> Stmt:
+        return Call(s.function, tuple((self.shared(b), i) for b, i in s.pointers), s.indices)
+
     def visit_PointerLoad(self, s: PointerLoad) -> Stmt:
         made = self._PointerLoad(s)
         assert isinstance(made, PointerLoad)
@@ -301,6 +300,8 @@ def _group_buffer(group: Sequence[StoredBuffer]) -> Buffer:
 @stages(*FLATTENED)
 def share_storage(kernel: Kernel, asynchronous: bool = False) -> Kernel:
     """Make buffers with disjoint lifetimes share memory; ``asynchronous`` copies restrict which buffers may share.
+
+    A call of a function accesses the buffers that it passes; arrays that a function allocates are its own.
 
     Before::
 
@@ -332,8 +333,22 @@ def share_storage(kernel: Kernel, asynchronous: bool = False) -> Kernel:
                 b[l] = x[l]
 
     """
+    if asynchronous and kernel.functions:
+        raise ConfigError(
+            "storage", f"share_storage: kernel {kernel.name} has functions, which hide copies; legal beside "
+            "asynchronous copies is a kernel before outlining"
+        )  # fmt: skip
     groups = [g for g in plan_storage(kernel, asynchronous).groups if len(g) > 1]
     if not groups:
         return kernel
     buffers = {x.buffer: joined for g in groups for joined in [_group_buffer(g)] for x in g}
-    return with_body(kernel, _Share(buffers).stmt(kernel.body))
+    return each_body(_with_pointers(kernel, buffers), lambda s: _Share(buffers).stmt(s))
+
+
+def _with_pointers(kernel: Kernel, buffers: Mapping[Buffer, Buffer]) -> Kernel:
+    """Return ``kernel`` with the buffers replaced that its functions have pointers into."""
+    functions = []
+    for f in kernel.functions:
+        pointers = tuple((var, buffers.get(b, b)) for var, b in f.pointers)
+        functions.append(f if pointers == f.pointers else replace(f, pointers=pointers))
+    return replace(kernel, functions=tuple(functions)) if functions else kernel

@@ -25,7 +25,7 @@ from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import conflicts, require_order
 from convsmith.passes.register_use import Part, RegisterUse, may_meet, part_of
-from convsmith.passes.scope import ScopedRewriter, has_loop, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, each_body, has_loop, require_loops
 
 
 class NotVector(Exception):
@@ -419,4 +419,4 @@ def vectorise(kernel: Kernel, loop: str, lanes: int, strict: bool = True) -> Ker
     """
     if strict:
         require_loops(kernel, (loop,), "vectorise")
-    return with_body(kernel, _Vectorise(loop, lanes, strict).stmt(kernel.body))
+    return each_body(kernel, lambda s: _Vectorise(loop, lanes, strict).stmt(s))

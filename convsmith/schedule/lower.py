@@ -41,11 +41,10 @@ LEAST_NEIGHBOURS = 4
 
 
 def flatten_tiles(s: Schedule, parts: Sequence[KernelPlan]) -> None:
-    """Bring the nests of a kernel to flat offsets; instructions on fragments replace their loops."""
+    """Bring the nests of a kernel to flat offsets."""
     for k in parts:
         s.run(guard_tails, k.nest.unrolled)
     s.run(flatten)
-    s.run(simplify)
 
 
 def pick_fragments(s: Schedule, k: KernelPlan) -> None:

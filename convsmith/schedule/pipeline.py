@@ -89,6 +89,8 @@ def pipeline_of(
     flatten_tiles(s, parts)
     if around is not None:
         around.transpose(s)
+        around.outline(s)
+    s.run(simplify)
     s.run(share_storage)
     for k, r in zip(parts, reads):
         pick_fragments(s, k)
@@ -105,8 +107,6 @@ def pipeline_of(
     s.run(simplify, False)
     for k in parts:
         finish_result(s, k)
-    if around is not None:
-        around.outline(s)
     if any(k.config.outline for k in parts):
         s.run(outline)
     if shared or any(k.config.threads > 1 for k in parts):

@@ -14,6 +14,7 @@ from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
 from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
+from convsmith.passes.share_guards import share_guards
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.transpose import transpose
@@ -105,7 +106,7 @@ class _Transforms:
         self.made, self.machine = made, machine
 
     def cut(self, s: Schedule) -> None:
-        """Split loops over groups of channels, and separate the tiles at the borders of an image."""
+        """Split loops over groups of channels, and separate the tiles in the interior of an image."""
         for channels, tiles in self.made.transforms:
             s.run(partition, channels, PIECES)
             s.run(partition, tiles, PIECES, (), True)
@@ -120,16 +121,21 @@ class _Transforms:
             pick_transpositions(s, made.width, machine)
 
     def vectorise(self, s: Schedule) -> None:
-        """Vectorise the channels in the transforms of the source and of the result."""
+        """Vectorise the channels in the transforms of the source and of the result, and test the borders of an image once
+        for all rows of a tile.
+        """
         for end in ("s", "d"):
             for name in self.made.lanes(end):
                 s.run(vectorise, name, self.made.width, False)
+        s.run(share_guards)
 
     def outline(self, s: Schedule) -> None:
-        """Outline the transforms into functions, because LLVM would keep their constants in registers during the
-        product.
+        """Outline the transforms of all channels of a tile into functions, which all tiles of an image share; a copy of
+        a group of channels belongs to the function.
+
+        LLVM would keep the constants of a transform in registers during the product.
         """
-        s.run(outline, tuple(n for loops in self.made.transforms for each in loops for n in each))
+        s.run(outline, tuple(n for channels, _ in self.made.transforms for n in channels))
 
 
 def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:

@@ -93,6 +93,20 @@ def test_weights_that_exceed_the_registers_are_transformed_in_loops() -> None:
     assert "wei_w" in weights and 100 < weights.count("\n") < 900
 
 
+@pytest.mark.parametrize("words", ["", "--block=oh:4"])
+def test_tiles_at_all_borders_share_the_code_of_a_transform(words: str) -> None:
+    """A transform has one function for the interior of an image and one for all of its borders."""
+    line = "--stag=axb --dtag=axb mb1ic32ih22oc32kh3ph1"
+    config = Config.parse(
+        f"--target=avx512 --lane=oc --fuse=th+tw --register=th_tw:4,oc:32 --order=f,oc,th_tw --reduce=ic --pack=wei_w "
+        f"--winograd=oh:4,ow:4 --outline=no {words}"
+    )
+    with interning():
+        functions = lower(plan(parse_problem(line), config, target("avx512"))).kernel.functions
+    ends = [{buffer.name for _, buffer in f.pointers} & {"src", "dst"} for f in functions]
+    assert ends == [{"src"}, {"src"}, {"dst"}, {"dst"}]
+
+
 @pytest.mark.skipif("avx512" not in ISAS, reason="the machine lacks AVX-512")
 @pytest.mark.parametrize("taps", [3, 5])
 def test_constants_of_transforms_leave_the_registers_to_sums(taps: int) -> None:

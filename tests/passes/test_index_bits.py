@@ -29,3 +29,18 @@ def test_every_part_of_an_index_fits(body: str, bits: int) -> None:
 @pytest.mark.parametrize(("size", "bits"), [((1 << 31) - 1, 32), (1 << 31, 64)])
 def test_every_array_fits(size: int, bits: int) -> None:
     assert narrow_index(parse_kernel(f"kernel k(d: f32[{size}])\n  d[0] = 1.0\n")).index_bits == bits
+
+
+@pytest.mark.parametrize(("step", "bits"), [(8, 32), (FAR // 2, 64)])
+def test_every_part_of_an_index_fits_in_functions(step: int, bits: int) -> None:
+    """The arguments of all calls bound the indices of a function: the second call reaches farther than the first."""
+    kernel = parse_kernel(f"""function f(ptr0: d, arg0)
+  for j in 0 .. 4:
+    if arg0 + j * 2 + 1 >= 0:
+      d[j + ptr0] = 1.0
+kernel k(d: f32[8])
+  for i in 0 .. 3:
+    call f(d @ i, i)
+    call f(d @ i, i * {step})
+""")
+    assert narrow_index(kernel).index_bits == bits

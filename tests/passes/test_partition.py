@@ -106,19 +106,23 @@ def test_a_loop_of_very_many_iterations_stays_whole(inner: str) -> None:
         assert str(partition(kernel, ("i",))) == str(kernel)
 
 
-def test_pieces_add_up_where_only_the_longest_one_is_split() -> None:
-    """Nine pieces of two loops with two borders each become five; the nest after them is split again."""
+def test_pieces_add_up_where_only_the_interior_is_split() -> None:
+    """Nine pieces of two loops with two borders each become five, and all of them but one have the body of the nest;
+    the nest after them is split again.
+    """
     nest = """  for i in 0 .. 7:
     for j in 0 .. 7:
       d[i, j] = a[max(min(i, 5), 1), max(min(j, 5), 1)]
 """
     kernel = parse_kernel(f"kernel k(a: f32[7, 7], d: f32[7, 7])\n{nest}{nest.replace('d[i, j]', 'd[j, i]')}")
     starts = []
-    for longest_only in (False, True):
-        made = partition(kernel, ("i", "j"), 9, (), longest_only)
+    for interior in (False, True):
+        made = partition(kernel, ("i", "j"), 9, (), interior)
         assert_same_results(kernel, made)
         starts.append([loop.lo.const for loop in loops_of(made.body) if loop.var.name == "j"])
+        bodies = [str(loop.body) for loop in loops_of(made.body) if loop.var.name == "j"]
     assert starts == [[0, 1, 5] * 6, [0, 0, 1, 5, 0] * 2]
+    assert len(set(bodies)) == 4 and set(bodies) >= {str(x.body) for x in loops_of(kernel.body) if x.var.name == "j"}
 
 
 @pytest.mark.parametrize("bounds", ["min(-i * 4 + 16, 4)", "4 - max(4 * i - 12, 0)", "min(4, -4 * i + 16)"])

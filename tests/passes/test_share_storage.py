@@ -13,6 +13,7 @@ from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Alloc, Block, Function, Kernel, block
 from convsmith.ir.verify import verify
+from convsmith.passes.outline import outline
 from convsmith.passes.share_storage import plan_storage, share_storage
 
 HEAD = "kernel k(a: f32[8], b: f32[8])\n"
@@ -227,11 +228,33 @@ def test_an_asynchronous_load_does_not_wait_for_a_computation() -> None:
     assert groups(k, asynchronous=True) == []
 
 
-def test_a_kernel_with_functions_is_refused() -> None:
+def test_arrays_that_functions_have_pointers_into_share_memory() -> None:
+    """A call accesses the arrays that it passes: the groups are those of the same kernel without functions."""
+    nest = """
+    alloc x: f32[8] @cache:
+      alloc y: f32[8] @cache:
+        alloc z: f32[8] @cache:
+          for i in 0 .. 8:
+            x[i] = a[i]
+          for j in 0 .. 8:
+            y[j] = x[-j + 7] * 2.0
+          for k in 0 .. 8:
+            z[k] = y[-k + 7] + 1.0
+          for l in 0 .. 8:
+            b[l] = z[l] + y[l]
+    """
+    plain = kernel(nest)
+    called = require_same_values(outline(plain, ("j", "k")))
+    np.testing.assert_array_equal(values(called), values(plain))
+    assert groups(outline(plain, ("j", "k"))) == groups(plain) == ["x z"]
+    assert "alloc z" not in str(called) and "function loop0(ptr0: y, ptr1: x)" in str(called)
+
+
+def test_functions_beside_asynchronous_copies_are_refused() -> None:
     k = kernel(CHAIN)
     outlined = replace(k, functions=(Function("f", (), (), k.body),))
-    with pytest.raises(ConfigError, match="share_storage: kernel k has functions; legal is a kernel before outlining"):
-        share_storage(outlined)
+    with pytest.raises(ConfigError, match="kernel k has functions, which hide copies; legal beside asynchronous"):
+        share_storage(outlined, True)
 
 
 class Writer:
