@@ -13,7 +13,6 @@ from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.scope import ScopedRewriter
 
-
 UNBOUNDED = (-(1 << 62), 1 << 62)
 """Range of an index without a bound."""
 

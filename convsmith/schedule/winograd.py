@@ -121,8 +121,8 @@ class _Transforms:
             pick_transpositions(s, made.width, machine)
 
     def vectorise(self, s: Schedule) -> None:
-        """Vectorise the channels in the transforms of the source and of the result, and test the borders of an image once
-        for all rows of a tile.
+        """Vectorise the channels in the transforms of the source and of the result, and test each border of an image
+        once for all rows of a tile.
         """
         for end in ("s", "d"):
             for name in self.made.lanes(end):
