@@ -10,6 +10,10 @@ Nothing is measured: `first_choice.py` replays the choices on the table of `meas
 enough, and where it falls for neither half of the problems at the expense of the other one: a value that serves half of
 them alone is an accident. Passes over all costs follow each other until none changes.
 
+The features of the measured configs are counted once, and timed with each value of a price. The model chooses anew only
+with the values by which it would choose a faster one of these configs, and with all values of a limit, such as the
+bytes of weights that stay in a cache, which decides what features are.
+
 With --held-out, the fit begins from the reference costs, because those of the micro-architecture were fitted to the
 same problems. A problem belongs to the same half at each level and with each cost.
 """
@@ -20,6 +24,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from zlib import crc32
@@ -27,9 +32,16 @@ from zlib import crc32
 from first_choice import Answer, Question, Sample, Table, first_choices, lines_of, read_table
 from report import Report
 
+from convsmith.diag.errors import ConfigError
+from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.micro_architectures import MicroArchitecture, named
+from convsmith.machine.prices import LIMITS
 from convsmith.machine.registry import known_targets
+from convsmith.problem.lines import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.tune.expected import expected_features
+from convsmith.tune.features import Features, cycles
 
 __all__ = ["Fit", "Question", "Sample", "Table", "first_choices", "mean_loss", "numeric_costs", "values"]
 
@@ -108,20 +120,43 @@ class Fit:
     level: str
     changed: dict[str, Any] = field(default_factory=dict)
     answers: list[Answer] = field(init=False)
+    features: list[dict[str, Features]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.answers = self.asked({})
+        self.features = [features_of(question, self._machine({})) for question in self.table.questions]
 
     def value(self, name: str) -> Any:
         """Return the value of a cost as it is now."""
-        level = next(x for x in known_targets("generic") if x.name == self.level)
-        return self.changed.get(name, getattr(self.micro_architecture.of(level).costs, name))
+        return getattr(self._machine({}).costs, name)
+
+    def _with(self, changes: dict[str, Any]) -> MicroArchitecture:
+        """Return the micro-architecture with the costs found so far and with ``changes``."""
+        own, bits = self.micro_architecture, next(x.vector_bits for x in known_targets() if x.name == self.level)
+        costs = {**dict(own.costs_of(bits)), **self.changed, **changes}
+        return replace(own, costs=tuple(costs.items()), by_bits=())
+
+    def _machine(self, changes: dict[str, Any]) -> Machine:
+        return self._with(changes).of(next(x for x in known_targets("generic") if x.name == self.level))
 
     def asked(self, changes: dict[str, Any], table: Table | None = None) -> list[Answer]:
         """Return the first choices with ``changes`` of the costs, for the problems of ``table`` or of its own one."""
-        own, bits = self.micro_architecture, next(x.vector_bits for x in known_targets() if x.name == self.level)
-        costs = {**dict(own.costs_of(bits)), **self.changed, **changes}
-        return list(first_choices(table or self.table, replace(own, costs=tuple(costs.items()), by_bits=())))
+        return list(first_choices(table or self.table, self._with(changes)))
+
+    def ranked(self, changes: dict[str, Any]) -> float:
+        """Return the mean logarithm of the losses of the measured configs of fewest cycles with ``changes``."""
+        machine, found = self._machine(changes), []
+        for question, known in zip(self.table.questions, self.features):
+            if known:
+                least = min(known, key=lambda config: cycles(known[config], machine))
+                found.append(Answer(question, least, question.loss(least)))
+        return mean_loss(found)
+
+    def promising(self, name: str) -> Iterator[Any]:
+        """Yield the values of a cost with which the model chooses anew."""
+        tried = values(name, self.value(name))
+        now = self.ranked({})
+        yield from (x for x in tried if name in LIMITS or self.ranked({name: x}) < now)
 
     def run(self, names: Sequence[str], passes: int, tell: Callable[[str], None]) -> None:
         """Try the costs in their order, at most ``passes`` times; ``tell`` is given each change as text."""
@@ -131,19 +166,30 @@ class Fit:
 
     def improve(self, name: str, tell: Callable[[str], None]) -> bool:
         """Give a cost the value of least loss; return whether that is another one."""
-        found = [(self.asked({name: value}), value) for value in values(name, self.value(name))]
+        found = [(self.asked({name: value}), value) for value in self.promising(name)]
         legal = [(mean_loss(answers), value, answers) for answers, value in found if self._is_better(answers)]
         if not legal:
             return False
         loss, value, answers = min(legal, key=lambda x: x[0])
         tell(f"{name}: {self.value(name)} -> {value}: mean {mean_loss(self.answers):.4f} -> {loss:.4f}")
         self.changed[name], self.answers = value, answers
+        if name in LIMITS:
+            self.features = [features_of(question, self._machine({})) for question in self.table.questions]
         return True
 
     def _is_better(self, answers: Sequence[Answer]) -> bool:
         halves = (slice(0, None, 2), slice(1, None, 2))
         rises = [mean_loss(answers[x]) - mean_loss(self.answers[x]) for x in halves]
         return max(rises) <= TOLERANCE and mean_loss(self.answers) - mean_loss(answers) >= LEAST_GAIN
+
+
+def features_of(question: Question, machine: Machine) -> dict[str, Features]:
+    """Return the features of the measured configs of a problem that are legal."""
+    problem, found = parse_problem(question.line), {}
+    for config in question.samples:
+        with suppress(ConfigError):
+            found[config] = expected_features(problem, Config.parse(config), machine)
+    return found
 
 
 def values(name: str, value: Any) -> Iterator[Any]:

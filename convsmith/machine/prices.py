@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from convsmith.machine.base import Machine
 
-__all__ = ["prices_of"]
+__all__ = ["LIMITS", "prices_of"]
+
+LIMITS = frozenset({
+    "temporaries", "hidden", "hidden_far", "page", "pages", "pages_near", "result_moves", "reload", "memory_byte",
+    "thread_start", "weights_kept", "images_near", "scattered_rows", "scalable_units", "result_near", "weights_ahead",
+    "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "fragment_kept", "page_turn",
+    "convert", "meeting", "pack_call", "inner_taps",
+})  # fmt: skip
+"""Costs that decide which nests and features a model counts; some of them are prices of events as well."""
 
 
 def prices_of(machine: Machine) -> dict[str, float]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from convsmith.machine.micro_architectures import MicroArchitecture, named
+from convsmith.machine.prices import LIMITS
 from convsmith.machine.registry import known_targets
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -52,6 +54,22 @@ def test_a_cost_changes_where_both_halves_of_the_problems_gain(
     assert found.changed == ({"straight_call": 100.0} if is_found else {}) and len(told) == is_found
     assert (fit.mean_loss(found.answers) < before) is is_found
     assert not found.improve("straight_call", told.append)
+
+
+def test_prices_are_tried_by_the_features_of_measured_configs(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No nest is computed again for a price; a limit decides what features are, so all its values are tried."""
+    monkeypatch.setattr(fit, "values", lambda name, value: [0.5 * value, value, 100.0])
+    found = fit.Fit(table_of(fit, (1.2, 1.2, 1.2, 1.2), CHANGED), named("generic"), "avx2")
+    monkeypatch.setattr(fit, "expected_features", None)
+    assert list(found.promising("straight_call")) == [100.0]
+    assert list(found.promising("fragment_product")) == [], "no measured config has fragments"
+    assert len(list(found.promising("weights_kept"))) == 3
+
+
+def test_every_cost_is_a_price_or_a_limit() -> None:
+    machine = known_targets("generic")[0]
+    costs = {x.name for x in fields(machine.costs) if x.type in ("float", "int")}
+    assert costs >= LIMITS and costs <= {*machine.prices, *LIMITS}
 
 
 def test_every_cost_that_is_a_number_has_values_to_try(fit: Any) -> None:

@@ -29,7 +29,7 @@ NO_FACTS = {
     "device.ACROSS": "choices of a generator",
     "device_fragments.MOST_WARPS": "bound of a generator",
     "device_fragments.WARPS": "choices of a generator",
-    "model.MOST_BORDERED": "length of generated code",
+    "nests.MOST_BORDERED": "length of generated code",
     "windows.MOST_PRODUCTS": "length of generated code",
 }
 """Constants with such a quantity that says nothing about a machine, and why."""
