@@ -52,8 +52,8 @@ from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.engine_copies import engine_copy, require_types
-from convsmith.schedule.group_lower import multiply_fragments
 from convsmith.schedule.loops import Loop
+from convsmith.schedule.lower import multiply_fragments
 from convsmith.schedule.pointers import indirect_step
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement

@@ -91,6 +91,21 @@ def check_join(config: Config, row: Instruction | None) -> None:
         )  # fmt: skip
 
 
+def check_groups(
+    st: Statement, loops: Loops, config: Config, nest: Nest, machine: Machine
+) -> dict[str, int]:  # fmt: skip
+    """Return the bytes of shared memory for the copy of each operand; ConfigError if a group of ``nest`` exceeds a
+    limit of ``machine``. A machine without groups has no such limits.
+    """
+    if machine.device is None:
+        return {}
+    check_join(config, None if nest.warp is None else nest.warp.row)
+    shared = shared_bytes(st, loops, config, nest)
+    check_limits(machine, nest, aligned_bytes(shared))
+    check_rows(st, loops, config, nest)
+    return shared
+
+
 def check_limits(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> None:
     """Raise the error of :func:`limit_flaw`, if there is one."""
     if (flaw := limit_flaw(machine, nest, shared)) is not None:

@@ -29,12 +29,12 @@ from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
-from convsmith.schedule.group_limits import limit_flaw
-from convsmith.schedule.group_lower import finish_group, flatten_threads, multiply_fragments
+from convsmith.schedule.group_limits import check_join, limit_flaw
 from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
+from convsmith.schedule.lower import finish_group, flatten_threads, multiply_fragments
 from convsmith.schedule.nest import GRID_DIMS, Nest
-from convsmith.schedule.packed_operands import pack_operands
+from convsmith.schedule.packed_operands import pack_operands, packed_statement
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.parts import PART
@@ -314,10 +314,18 @@ def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigErro
     return made if isinstance(made, ConfigError) else None
 
 
-def decided_hardware(whole: Statement, st: Statement, config: Config, machine: Machine) -> DecidedKernel:
-    """Return the decisions of ``config`` for the statement ``whole``, which reads its operands as ``st`` does.
-    ConfigError if a tile exceeds a limit of copies or products.
+def decided_hardware(whole: Statement, config: Config, machine: Machine) -> DecidedKernel:
+    """Return the decisions of ``config`` for the statement ``whole``. ConfigError if a tile exceeds a limit of copies
+    or products.
     """
+    if config.staged("preload"):
+        raise ConfigError(
+            "preload",
+            f"--preload={','.join(config.staged('preload'))}: --realise=hardware has the registers of a lane for "
+            "sums alone; legal is none",
+        )
+    st = packed_statement(whole, config, machine)
+    check_join(config, hardware_row(st, config, machine))
     loops = loops_after_fusing(st, config)
     made = hardware_tile(st, loops, config, machine)
     if isinstance(made, ConfigError):

@@ -9,21 +9,24 @@ from typing import NamedTuple
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.machine.base import Machine
-from convsmith.passes.reorder import reorder
 from convsmith.problem.problem import Problem
 from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
-from convsmith.schedule.group import decided_group
+from convsmith.schedule.fill import filling
+from convsmith.schedule.group_limits import check_groups, check_names, check_parts
+from convsmith.schedule.hardware import decided_hardware
 from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
 from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing, places
 from convsmith.schedule.lower import check_streams
 from convsmith.schedule.nest import Nest, nest_of
+from convsmith.schedule.order import order_loops
+from convsmith.schedule.packed_operands import pack_operands, packed_statement
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.pointers import indirect, indirect_step
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.read import check_reads
 from convsmith.schedule.registers import check_config
-from convsmith.schedule.schedule import Schedule
+from convsmith.schedule.schedule import Schedule, zeroing_loops
 from convsmith.statement.offsets import MAX_WEIGHT_SUMS, of_fewer_bits, summed
 from convsmith.statement.parts import split_reduction
 from convsmith.statement.statement import Statement
@@ -66,35 +69,45 @@ def decided_kernel(
     Threads share the loops outside of the innermost loop in which rows of another statement are computed (``within``),
     and that loop too if it keeps no rows.
     """
-    if machine.device is not None:
-        return decided_group(st, config, machine)
-    unit = ProductShape.of(st, machine, config)
-    if prescribed is not None:
-        unit = unit.filling(config.size(config.lane))
+    if config.realise == "hardware":
+        return decided_hardware(st, config, machine)
     loops = loops_after_fusing(st, config)
     if sizes is not None:
         loops = replace(loops, symbolic=sizes.loops)
-    needed = check_config(st, loops, config, machine, unit, prescribed is not None)
+    unit = needed = None
+    if machine.device is not None:
+        check_names(st, loops, config, machine)
+        check_parts(st, loops, config)
+    else:
+        unit = ProductShape.of(st, machine, config)
+        if prescribed is not None:
+            unit = unit.filling(config.size(config.lane))
+        needed = check_config(st, loops, config, machine, unit, prescribed is not None)
+    read = packed_statement(st, config, machine)
     s = Schedule(d.name for d in st.dims)
+    pack_operands(s, read, config, machine)
     if sizes is not None:
         s.record(*sizes.steps)
     if indirect(st, config) and sizes is None:
         if config.phases:
             raise ConfigError("phases", f"--phases={','.join(config.phases)}: --realise=indirection has none")
         s.record(indirect_step(st, config.table))
-    nest = nest_of(s, st, loops, config, machine, unit)
-    s.run(reorder, (*nest.around, *nest.accumulators))
+    nest = nest_of(s, read, loops, config, machine, unit)
+    shared = check_groups(read, loops, config, nest, machine)
+    order_loops(s, nest)
     found = KernelPlan(
         st, config, machine, loops, nest, s, _outside(nest, loops, within), needed,
         sums=prescribed.sums if prescribed is not None else None,
+        zeroing=filling(zeroing_loops(len(st.c.coords))) if nest.parts else (),
     )  # fmt: skip
     check_reads(found)
     check_streams(found)
+    found = replace(found, buffers=buffers(found.columns, config, nest, shared))
     return DecidedKernel(found, partial(_with_rewrites, found))
 
 
 def _with_rewrites(k: KernelPlan) -> KernelPlan:
-    return replace(k, pipeline=pipeline_of([k], k.ordering), buffers=buffers(k.columns, k.config, k.nest, {}))
+    return replace(k, pipeline=pipeline_of([k], k.ordering))
 
 
 def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:

@@ -14,6 +14,7 @@ from convsmith.schedule.buffers import BufferPlan
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loop, Loops
 from convsmith.schedule.nest import Nest
+from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.registers import Registers
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.phases import phased
@@ -47,8 +48,10 @@ class KernelPlan:
 
     @cached_property
     def columns(self) -> Statement:
-        """The statement with the phases of the config as columns of the product."""
-        return phased(self.statement, self.config.phases)
+        """The statement as the nest reads it: with the phases of the config as columns of the product, and with
+        operands that are packed as arrays.
+        """
+        return phased(packed_statement(self.statement, self.config, self.machine), self.config.phases)
 
     @property
     def shared(self) -> dict[str, int]:

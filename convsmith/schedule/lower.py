@@ -11,22 +11,36 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition, tile_shape
+from convsmith.passes.async_copies import async_copies
+from convsmith.passes.bind import bind
+from convsmith.passes.block_messages import block_messages
 from convsmith.passes.coalesce import coalesce
+from convsmith.passes.collapse import collapse
 from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
+from convsmith.passes.form_fma import form_fma
 from convsmith.passes.guard_tails import guard_tails
+from convsmith.passes.load_matrices import load_matrices
+from convsmith.passes.map_to_threads import map_to_threads
+from convsmith.passes.name_indices import name_indices
+from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace as rows_of
 from convsmith.passes.scale import scale
 from convsmith.passes.simplify import simplify
+from convsmith.passes.split_barriers import split_barriers
 from convsmith.passes.stream import stream
+from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
 from convsmith.passes.transpose import READ, WRITTEN
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.passes.unroll import unroll
+from convsmith.passes.unswitch_uniform import unswitch_uniform
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import copied_type, empty_terms, has_windows
+from convsmith.schedule.group_fragments import ProductLoops
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
@@ -34,6 +48,8 @@ from convsmith.schedule.read import Reads
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, view_steps
 
+RUNS = (2, 4, 8, 16)
+"""Numbers of adjacent elements of a fragment in a lane, which accesses them as vectors."""
 TILES_AHEAD = 2
 """Number of register tiles between a vector of a source and the vector whose cache line its load prefetches."""
 LEAST_NEIGHBOURS = 4
@@ -43,16 +59,29 @@ LEAST_NEIGHBOURS = 4
 def flatten_tiles(s: Schedule, parts: Sequence[KernelPlan]) -> None:
     """Bring the nests of a kernel to flat offsets."""
     for k in parts:
-        s.run(guard_tails, k.nest.unrolled)
+        if k.nest.has_lanes:
+            s.run(guard_tails, k.nest.unrolled)
     s.run(flatten)
 
 
-def pick_fragments(s: Schedule, k: KernelPlan) -> None:
-    """Replace the loops of a nest on fragments by instructions, and transpose tiles of a result that would be
-    scattered.
+def flatten_threads(s: Schedule, straight: Sequence[Loop], machine: Machine) -> None:
+    """Lower the nest of a group to flat offsets; the loops ``straight`` become straight-line code."""
+    s.run(bind, tuple(straight), "unrolled")
+    s.run(flatten)
+    s.run(simplify)
+    s.run(form_fma, machine.scalar_types)
+
+
+def pick_fragments(s: Schedule, k: KernelPlan, products: ProductLoops | None) -> None:
+    """Replace the loops of a nest on fragments by instructions, whose loops are ``products`` if lanes of a warp share
+    the fragments; transpose tiles of a result that would be scattered.
     """
     st, nest = k.columns, k.nest
-    if nest.rows:
+    if nest.warp is not None and products is not None:
+        multiply_fragments(s, k.machine, nest.warp.row, products.inner, nest.warp.loads)
+    elif not nest.has_lanes:
+        return
+    elif nest.rows:
         fragments = k.machine.fragment_rows(st.a.factor, st.b.factor, st.acc)
         s.run(unroll, nest.unrolled)
         s.run(simplify)
@@ -61,9 +90,36 @@ def pick_fragments(s: Schedule, k: KernelPlan) -> None:
         _transpose_results(s, k)
 
 
+def multiply_fragments(
+    s: Schedule, machine: Machine, row: Instruction, inner: tuple[Loop, ...], loads: tuple[Instruction, ...] = ()
+) -> None:
+    """Replace the loops ``inner`` by ``row``, and give each lane its elements of fragments, which the instructions
+    ``loads`` may load.
+    """
+    s.run(rows_of, (row,), inner)
+    if loads:
+        s.run(load_matrices, (row,), loads)
+    neighbours = s.spread_lanes((row,), RUNS)
+    s.run(simplify)
+    if machine.messages:
+        s.run(block_messages, machine.messages)
+    for x in neighbours:
+        s.run(vectorise, x, x.extent, False)
+
+
 def vectorise_nest(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     """Make vectors of the innermost loops of a nest and of its copies."""
     nest = k.nest
+    for x in (x for x in nest.runs if not nest.has_lanes and x in nest.accumulators):
+        s.run(unswitch_uniform, x)
+        s.run(vectorise, x, x.extent, False)
+    for copy, vector in reads.loaded:
+        s.run(vectorise, copy.lane, vector.extent, False)
+    for copy in reads.shared.values():
+        if copy.lane is not None and copy.lane.extent > 1:
+            s.run(vectorise, copy.lane, copy.lane.extent, False)
+    if not nest.has_lanes:
+        return
     if reads.source is not None and reads.source.lane is not None and not reads.source.loops:
         s.run(vectorise, reads.source.lane, nest.lanes, False)
     if nest.unit.dot and not nest.rows:
@@ -74,9 +130,44 @@ def vectorise_nest(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     s.run(vectorise, nest.lane, nest.lanes, False)
 
 
+def run_threads(s: Schedule, k: KernelPlan, reads: Reads) -> None:
+    """Make the code of one thread of the loops over the threads of groups, with the barriers between them."""
+    if reads.tile.thread is None:
+        return
+    s.run(map_to_threads)
+    if k.config.barriers == "split":
+        s.run(split_barriers)
+    if k.config.copies == "async":
+        s.run(async_copies)
+
+
+def name_and_unroll(s: Schedule, machine: Machine, outlines: bool = False, is_shared: bool = False) -> None:
+    """Make straight-line code with names for indices: of a kernel that calls functions if ``outlines``, and whose
+    iterations host threads share if ``is_shared``.
+    """
+    if outlines:
+        s.run(outline)
+    if is_shared:
+        s.run(collapse)
+    s.run(name_indices)
+    if machine.device is None:
+        s.run(strength_reduce)
+    s.run(unroll)
+
+
+def finish_group(s: Schedule) -> None:
+    """Determine the width of indices, and shorten straight-line code."""
+    s.run(narrow_index)
+    s.run(simplify, False)
+    for rewrite in (name_indices, unroll):
+        s.run(rewrite)
+
+
 def join_steps(s: Schedule, k: KernelPlan) -> None:
     """Coalesce the loops of the reduction that step through contiguous memory."""
     nest = k.nest
+    if not nest.has_lanes:
+        return
     stepping = [x for x in nest.reduce if x.level != "register" and x is not nest.depth]
     for x in reversed(stepping[:-1]):
         s.run(coalesce, x, stepping[-1], stepping[-1])
@@ -84,6 +175,8 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
 
 def finish_result(s: Schedule, k: KernelPlan) -> None:
     """Add the zeros of blocked layouts, and make vectors scalable."""
+    if not k.nest.has_lanes:
+        return
     if adds_zeros(k.columns, k.nest.lanes):
         s.run(fill_blocks, k.columns.c.name)
     if k.nest.units:
@@ -94,7 +187,7 @@ def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     """Sum the lanes of sums along a reduction loop, and bypass the first cache for the operands that the config
     streams.
     """
-    if k.nest.along_k:
+    if k.nest.has_lanes and k.nest.along_k:
         s.run(sum_together, k.nest.lanes)
     if k.config.staged("stream"):
         s.run(stream, _streamed(k, reads))

@@ -20,6 +20,8 @@ from convsmith.statement.statement import Statement
 
 GRID_DIMS = 3
 """Maximum number of loops over thread groups."""
+UNROLLED = 256
+"""Maximum number of products of a thread in straight-line code."""
 OUTSIDE = ("class", "grid", "thread", "cache")
 """Levels of loops around the tile of a group of threads, or of the registers of one thread."""
 
@@ -119,6 +121,11 @@ class Nest:
         """The loop over the lanes of a vector."""
         return next(x for x in self.made if x.level == "lane")
 
+    @cached_property
+    def has_lanes(self) -> bool:
+        """Whether a thread computes vectors of sums; otherwise threads of groups compute sums, or fragments of them."""
+        return any(x.level == "lane" for x in self.made)
+
     @property
     def along_k(self) -> bool:
         """Whether vectors run along a reduction loop."""
@@ -182,7 +189,11 @@ class Nest:
 
     @property
     def unrolled(self) -> tuple[Loop, ...]:
-        """Loops that are unrolled; for fragments, the loops over fragments."""
+        """Loops that are unrolled; for fragments, the loops over fragments. A thread of a group has straight-line code
+        for its sums, and for as many terms as fit.
+        """
+        if not self.has_lanes:
+            return _straight(self.accumulators, self.terms)
         if self.rows:
             return (*self.pixels, *self.vectors)
         return (*self.register, *self.terms, *self.at("register", k=True))
@@ -202,6 +213,8 @@ class Nest:
     @property
     def widths(self) -> tuple[tuple[Loop, int], ...]:
         """The loops with room for a whole vector or fragment regardless of their extent, and that room."""
+        if not self.has_lanes:
+            return ()
         filled = self.terms if self.unit.dot else ()
         return ((self.lane, self.lanes), *((x, self.unit.rows) for x in self.rows), *((x, x.extent) for x in filled))
 
@@ -223,9 +236,20 @@ class Nest:
     @property
     def loops(self) -> tuple[Loop, ...]:
         """All loops, outermost first: around the register tile, the reduction, and within the register tile."""
-        if not self.at("lane") and not self.at("lane", k=True):
+        if not self.has_lanes:
             return (*self.grid, *self.steps, *self.threads, *self.terms, *self.accumulators)
         return (*self.around, *self.reduce, *(self.term_order if self.terms else self.register))
+
+
+def _straight(sums: Sequence[Loop], terms: Sequence[Loop]) -> tuple[Loop, ...]:
+    """Return the loops over ``sums``, and over the innermost ``terms`` whose products fit into straight-line code."""
+    products, found = prod(x.extent for x in sums), [*sums]
+    for x in reversed(terms):
+        products *= x.extent
+        if products > UNROLLED:
+            break
+        found.append(x)
+    return tuple(found)
 
 
 def nest_of(

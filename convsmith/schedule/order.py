@@ -1,17 +1,39 @@
-"""The rewrites that order the loops of a nest and make its register tile."""
+"""The rewrites that order the loops of a nest, bind them to groups of threads, and form the tile of its sums."""
 
 from __future__ import annotations
 
-from convsmith.ir.buffer import Buffer
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from convsmith.ir.index import Index, Var, as_index
+from convsmith.passes.bind import bind
 from convsmith.passes.block_reduction import block_reduction
 from convsmith.passes.fission import fission
 from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.rfactor import rfactor
 from convsmith.schedule.config import Config
+from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Schedule
+
+
+class TileLoops(NamedTuple):
+    """The loops that forming the tile of sums has made: the loops that write the result of drained accumulators, by
+    the loop over accumulators; the loop over the threads of a group; and the loops over the fragments of a warp and
+    over their products.
+    """
+
+    written: Mapping[Loop, Loop]
+    thread: Loop | None = None
+    fragments: tuple[Loop, ...] = ()
+    products: ProductLoops | None = None
+
+
+def order_loops(s: Schedule, nest: Nest) -> None:
+    """Put the loops over the result into the order of ``nest``."""
+    s.run(reorder, (*nest.around, *nest.threads, *nest.accumulators))
 
 
 def is_drained(config: Config, nest: Nest) -> bool:
@@ -19,18 +41,51 @@ def is_drained(config: Config, nest: Nest) -> bool:
     return bool(nest.rows) or (config.spill_sums and bool(nest.accumulators) and not nest.along_k)
 
 
-def tile_registers(s: Schedule, config: Config, nest: Nest, sums: Buffer | None = None) -> dict[Loop, Loop]:
-    """Form the register tile of an ordered nest by fission and sinking, and return, for each loop over drained
-    accumulators, the loop that writes the result.
-
-    ``sums``, if given, is the parameter that keeps partial sums between cache tiles of a reduction loop, in the order
-    of the iterations of the lane loop.
+def tile_registers(s: Schedule, k: KernelPlan) -> TileLoops:
+    """Form the tile of sums of an ordered nest: each statement of the nest gets its own loops over the sums, within the
+    loops over the reduction. Groups of threads share the loops of a grid.
     """
+    nest = k.nest
+    bind_groups(s, nest)
+    thread = s.fuse(nest.threads, "t") if nest.threads else None
+    own = () if thread is None else (thread,)
+    sums = nest.accumulators
+    fragments: FragmentLoops | None = None
+    if nest.warp is not None:
+        fragments = tile_sums(s, nest.warp)
+        sums = fragments.loops
+    if own or sums:
+        s.run(fission, (*own, *sums), nest.widths)
+    if nest.has_lanes:
+        s.run(reorder, nest.register, INNERMOST)
+    s.run(reorder, (*nest.reduce, *own, *nest.terms, *(sums if own else ())))
+    if nest.has_lanes:
+        return TileLoops(_keep_sums(s, k))
+    if nest.warp is None or fragments is None:
+        return TileLoops({}, thread)
+    return TileLoops({}, thread, fragments.outer, tile_products(s, nest.warp, fragments))
+
+
+def bind_groups(s: Schedule, nest: Nest) -> None:
+    """Bind the loops of an ordered nest over groups and over their threads, if there are any. Groups that sum parts of
+    the reduction add them to the result.
+    """
+    for x in nest.parts:
+        s.run(reorder, (x, *nest.steps, *nest.terms))
+        s.add_atomically(x, nest.threads[0])
+    if nest.threads:
+        s.run(bind, nest.grid, "grid")
+        s.run(bind, nest.threads, "group" if nest.warp is None else "warp")
+
+
+def _keep_sums(s: Schedule, k: KernelPlan) -> dict[Loop, Loop]:
+    """Order the terms of a register tile, and keep its sums during the reduction: in registers, or in memory between
+    cache tiles of a reduction loop. Return, for each loop over drained accumulators, the loop that writes the result.
+
+    The array ``sums`` of a plan keeps them in the order of the iterations of the lane loop.
+    """
+    config, nest = k.config, k.nest
     written: dict[Loop, Loop] = {}
-    if nest.accumulators:
-        s.run(fission, nest.accumulators, nest.widths)
-    s.run(reorder, nest.register, INNERMOST)
-    s.run(reorder, (*nest.reduce, *nest.terms))
     if nest.terms:
         s.run(reorder, nest.term_order)
     if nest.taps_of_rows:
@@ -43,8 +98,8 @@ def tile_registers(s: Schedule, config: Config, nest: Nest, sums: Buffer | None 
             # The vectors of a pixel are adjacent in memory.
             s.run(reorder, tuple(written[x] for x in (*nest.rows, *nest.vectors)))
     if nest.depth is not None and nest.within:
-        place = (_position(nest, config.lane),) if sums is not None else ()
-        s.run(block_reduction, nest.depth, nest.within, sums, place)
+        place = (_position(nest, config.lane),) if k.sums is not None else ()
+        s.run(block_reduction, nest.depth, nest.within, k.sums, place)
     return written
 
 

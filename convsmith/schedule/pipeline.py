@@ -1,43 +1,53 @@
-"""The schedule of a kernel for a machine with vectors: the phases that all of its statements pass through together.
+"""The schedule of a kernel on any machine: the phases that all of its statements pass through together.
 
 A kernel computes one statement, the statements of a fused chain, or a transform around its product. A rewrite of the
-whole kernel runs once; other rewrites run once per statement.
+whole kernel runs once; other rewrites run once per statement. The phases are the same for all machines: the levels of
+a nest, the rows of the machine and the stagings of the config decide which rewrites a phase consists of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import Protocol
 
+from convsmith.diag.forking import cached_property
 from convsmith.ir.index import is_true
+from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
-from convsmith.passes.collapse import collapse
+from convsmith.passes.form_fma import form_fma
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.manager import Step
-from convsmith.passes.name_indices import name_indices
 from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.outline import outline
 from convsmith.passes.replace import replace
 from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.skip_zero import skip_zero
-from convsmith.passes.strength import strength_reduce
-from convsmith.passes.unroll import unroll
 from convsmith.passes.unvectorise import unvectorise
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.lower import (
     finish_result,
     flatten_tiles,
     join_steps,
+    name_and_unroll,
     pick_fragments,
+    run_threads,
     stream_operands,
     vectorise_copy,
     vectorise_nest,
 )
 from convsmith.schedule.order import tile_registers
 from convsmith.schedule.pointers import indirect
-from convsmith.schedule.read import cut_copy, cut_remainders, fill_tiles, peels, stage_operands
+from convsmith.schedule.read import (
+    Reads,
+    cut_copy,
+    cut_remainders,
+    fill_registers,
+    fill_tiles,
+    peels,
+    stage_operands,
+)
 from convsmith.schedule.schedule import Schedule
 
 
@@ -57,68 +67,122 @@ class Surrounding(Protocol):
         """Make functions of the nests."""
 
 
+@dataclass
+class KernelParts:
+    """The plans ``parts`` of a kernel's statements, with their ``reads`` once operands are staged.
+
+    Host threads share the loops named ``shared``, besides the shared loops of the plans. Other nests may be ``around``.
+    """
+
+    parts: Sequence[KernelPlan]
+    shared: tuple[str, ...] = ()
+    around: Surrounding | None = None
+    reads: Sequence[Reads] = ()
+
+    @property
+    def machine(self) -> Machine:
+        """The machine for which the kernel is made."""
+        return self.parts[0].machine
+
+    @cached_property
+    def through_table(self) -> bool:
+        """Whether a statement reads its source through a table of pointers."""
+        return any(indirect(k.columns, k.config) for k in self.parts)
+
+
+def stage(s: Schedule, kernel: KernelParts) -> None:
+    """Form the tiles of sums, and copy operands to memory that is nearer to them."""
+    tiles = [tile_registers(s, k) for k in kernel.parts]
+    kernel.reads = [stage_operands(s, k, tile) for k, tile in zip(kernel.parts, tiles)]
+
+
+def realise(s: Schedule, kernel: KernelParts) -> None:
+    """Realise absent elements, fill tiles to whole vectors, and load registers."""
+    if any(map(peels, kernel.parts)):
+        s.run(skip_zero)
+    for k, r in zip(kernel.parts, kernel.reads):
+        fill_tiles(s, k, r)
+    s.run(simplify)
+    kernel.reads = [fill_registers(s, k, r) for k, r in zip(kernel.parts, kernel.reads)]
+
+
+def split(s: Schedule, kernel: KernelParts) -> None:
+    """Bind loops to host threads and to straight-line code, and split nests where their iterations differ."""
+    if kernel.through_table:
+        s.run(hoist_pointers)
+    if kernel.shared:
+        s.run(bind, kernel.shared, "parallel")
+    cut = []
+    for k, r in reversed([*zip(kernel.parts, kernel.reads)]):
+        cut_remainders(s, k, r)
+        cut.append(r if r.source is None else with_fields(r, source=cut_copy(s, k, r.source)))
+    kernel.reads = cut[::-1]
+    if kernel.around is not None:
+        kernel.around.cut(s)
+
+
+def tensorise(s: Schedule, kernel: KernelParts) -> None:
+    """Give nests flat offsets, and replace loops by instructions on fragments and by vectors."""
+    flatten_tiles(s, kernel.parts)
+    if kernel.around is not None:
+        kernel.around.transpose(s)
+        kernel.around.outline(s)
+    s.run(simplify)
+    if kernel.machine.device is None:
+        s.run(share_storage)
+    else:
+        s.run(form_fma, kernel.machine.scalar_types)
+    for k, r in zip(kernel.parts, kernel.reads):
+        pick_fragments(s, k, r.tile.products)
+        if r.source is not None:
+            vectorise_copy(s, k, r.source)
+    if kernel.machine.device is None:
+        s.run(narrow_index)
+    if kernel.around is not None:
+        kernel.around.vectorise(s)
+    for k, r in zip(kernel.parts, kernel.reads):
+        vectorise_nest(s, k, r)
+    if kernel.machine.device is None:
+        s.run(replace, kernel.machine.instructions)
+    for k in kernel.parts:
+        join_steps(s, k)
+
+
+def lower(s: Schedule, kernel: KernelParts) -> None:
+    """Lower vectors and instructions to straight-line code, functions, tasks and pointers."""
+    machine, parts = kernel.machine, kernel.parts
+    for k, r in zip(parts, kernel.reads):
+        run_threads(s, k, r)
+    if machine.device is not None:
+        s.run(narrow_index)
+    s.run(simplify, False)
+    for k in parts:
+        finish_result(s, k)
+    is_shared = bool(kernel.shared) or any(k.config.threads > 1 for k in parts)
+    outlines = machine.device is None and any(k.config.outline for k in parts)
+    name_and_unroll(s, machine, outlines, is_shared)
+    if any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts):
+        s.run(simplify, False)  # pieces of the taps determine which pixels of a tile have a tap
+    if machine.scalar_types and machine.device is None:
+        s.run(unvectorise, machine.scalar_types)
+    if kernel.through_table:
+        s.run(hoist_pointers)
+    for k, r in zip(parts, kernel.reads):
+        stream_operands(s, k, r)
+
+
+PHASES: tuple[Callable[[Schedule, KernelParts], None], ...] = (stage, realise, split, tensorise, lower)
+"""The phases of all kernels after their loops are ordered."""
+
+
 def pipeline_of(
     parts: Sequence[KernelPlan], ordering: Schedule, shared: tuple[str, ...] = (), around: Surrounding | None = None
 ) -> tuple[Step, ...]:
     """Return the rewrites of a kernel whose statements have the plans ``parts``, after ``ordering`` has ordered their
     loops.
-
-    Threads share the loops named ``shared``, besides the shared loops of the plans.
     """
-    s = Schedule()
+    s, kernel = Schedule(), KernelParts(parts, shared, around)
     s.include(ordering)
-    machine = parts[0].machine
-    written = [tile_registers(s, k.config, k.nest, k.sums) for k in parts]
-    reads = [stage_operands(s, k, loops) for k, loops in zip(parts, written)]
-    if any(map(peels, parts)):
-        s.run(skip_zero)
-    for k, r in zip(parts, reads):
-        fill_tiles(s, k, r)
-    s.run(simplify)
-    through_table = any(indirect(k.columns, k.config) for k in parts)
-    if through_table:
-        s.run(hoist_pointers)
-    if shared:
-        s.run(bind, shared, "parallel")
-    for n, k in reversed([*enumerate(parts)]):
-        cut_remainders(s, k, reads[n])
-        if (source := reads[n].source) is not None:
-            reads[n] = with_fields(reads[n], source=cut_copy(s, k, source))
-    if around is not None:
-        around.cut(s)
-    flatten_tiles(s, parts)
-    if around is not None:
-        around.transpose(s)
-        around.outline(s)
-    s.run(simplify)
-    s.run(share_storage)
-    for k, r in zip(parts, reads):
-        pick_fragments(s, k)
-        if r.source is not None:
-            vectorise_copy(s, k, r.source)
-    s.run(narrow_index)
-    if around is not None:
-        around.vectorise(s)
-    for k, r in zip(parts, reads):
-        vectorise_nest(s, k, r)
-    s.run(replace, machine.instructions)
-    for k in parts:
-        join_steps(s, k)
-    s.run(simplify, False)
-    for k in parts:
-        finish_result(s, k)
-    if any(k.config.outline for k in parts):
-        s.run(outline)
-    if shared or any(k.config.threads > 1 for k in parts):
-        s.run(collapse)
-    for rewrite in (name_indices, strength_reduce, unroll):
-        s.run(rewrite)
-    if any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts):
-        s.run(simplify, False)  # pieces of the taps determine which pixels of a tile have a tap
-    if machine.scalar_types:
-        s.run(unvectorise, machine.scalar_types)
-    if through_table:
-        s.run(hoist_pointers)
-    for k, r in zip(parts, reads):
-        stream_operands(s, k, r)
+    for phase in PHASES:
+        phase(s, kernel)
     return tuple(s.steps)

@@ -29,10 +29,10 @@ from convsmith.schedule.fused import decided_stages, links, merge_pipelines, mer
 from convsmith.schedule.fusing import fuse_dims
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.given_kernel import GivenKernel, given_kernel
-from convsmith.schedule.group import bind_group
 from convsmith.schedule.group_limits import check_grid, ends_beyond
 from convsmith.schedule.kernel import decided_kernel, kernel_plan, scheduled
 from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
+from convsmith.schedule.order import bind_groups
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.pointers import indirect
 from convsmith.schedule.schedule import Schedule
@@ -380,5 +380,5 @@ def _check_grids(found: Plan) -> None:
         if not made.kernels and k.config.realise != "hardware" and ends_beyond(st, k.loops, k.config):
             s = Schedule()
             s.include(k.ordering)
-            bind_group(s, st, k.nest)
+            bind_groups(s, k.nest)
             run_steps(naive(problem, st), s.steps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from math import prod
 
@@ -34,8 +34,10 @@ from convsmith.schedule.copies import (
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, names, places
 from convsmith.schedule.nest import Nest
+from convsmith.schedule.order import TileLoops
 from convsmith.schedule.packed_operands import adjacent_units, pack_operands
 from convsmith.schedule.schedule import Copy, Schedule
+from convsmith.schedule.thread_copies import load_registers, share_operands
 from convsmith.statement.epilogue import top_bit
 from convsmith.statement.statement import Statement, View
 from convsmith.statement.views import IMAGES
@@ -49,24 +51,31 @@ class Reads:
     """The copies from which a nest reads its operands.
 
     ``packed`` are copies that are made before the kernel runs, ``resident`` copies in registers, ``source`` is the
-    padded copy of A or the copy of its windows. ``written`` are the loops that write the result of drained
-    accumulators.
+    padded copy of A or the copy of its windows. Threads of a group read the ``shared`` copies, which they fill in each
+    iteration of the loop ``place``, and the copies in registers that are ``loaded`` as vectors along a loop. ``tile``
+    are the loops of the tile of sums. Host threads may share the ``parallel`` loops.
     """
 
-    packed: Mapping[str, Copy]
-    resident: tuple[Copy, ...]
-    source: Copy | None
-    written: Mapping[Loop, Loop]
-    parallel: tuple[Loop, ...]
+    tile: TileLoops
+    packed: Mapping[str, Copy] = field(default_factory=dict)
+    resident: tuple[Copy, ...] = ()
+    source: Copy | None = None
+    parallel: tuple[Loop, ...] = ()
+    place: Loop | None = None
+    shared: Mapping[str, Copy] = field(default_factory=dict)
+    loaded: tuple[tuple[Copy, Loop], ...] = ()
 
     def name(self, operand: str) -> str:
         """Return the name under which the innermost loops read an operand."""
         return self.packed[operand].name if operand in self.packed else operand
 
 
-def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Reads:
+def stage_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> Reads:
     """Pack and copy operands as the config of ``k`` says; return the copies, and the loops that threads may share."""
     st, config, nest = k.columns, k.config, k.nest
+    place, shared = share_operands(s, k, tile)
+    if place is not None:
+        return Reads(tile, place=place, shared=shared)
     units = nest.units
     packed = pack_operands(s, st, config, k.machine, nest)
     before = tuple(takewhile(lambda x: x not in units, k.outside))
@@ -85,7 +94,7 @@ def stage_operands(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> 
     if is_copied(st, config):
         source, around = _copy_source(s, k)
         parallel = tuple(x for x in around if x in parallel)
-    return Reads(packed, tuple(resident), source, written, parallel)
+    return Reads(tile, packed, tuple(resident), source, parallel)
 
 
 def check_reads(k: KernelPlan) -> None:
@@ -94,7 +103,7 @@ def check_reads(k: KernelPlan) -> None:
         _near_place(k.columns, k.config, k.nest, operand, of)
     for operand in k.config.staged("resident"):
         _resident_place(k, operand)
-    if is_copied(k.columns, k.config):
+    if k.nest.has_lanes and is_copied(k.columns, k.config):
         _source_place(k)
 
 
@@ -168,6 +177,8 @@ def _copy_source(s: Schedule, k: KernelPlan) -> tuple[Copy, tuple[Loop, ...]]:
 def fill_tiles(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     """Round short tiles up to whole vectors, and their terms to those of an instruction, if that is safe."""
     st, config, nest = k.columns, k.config, k.nest
+    if not nest.has_lanes:
+        return
     if not nest.along_k:
         s.run(round_up, (*nest.vectors, nest.lane), (*nest.widths, (nest.lane, nest.filled)))
     is_short = short_terms(st, config, nest)
@@ -181,6 +192,11 @@ def fill_tiles(s: Schedule, k: KernelPlan, reads: Reads) -> None:
             s.run(fill_terms, x, x.extent, filled)
 
 
+def fill_registers(s: Schedule, k: KernelPlan, reads: Reads) -> Reads:
+    """Load what the threads of a group read in a step into registers; return the copies with these."""
+    return replace(reads, loaded=tuple(load_registers(s, k, reads.tile, reads.place, reads.shared)))
+
+
 def peels(k: KernelPlan) -> bool:
     """Return whether some terms are absent, some are not, and loops are split so that no test remains."""
     st = k.columns
@@ -190,8 +206,12 @@ def peels(k: KernelPlan) -> bool:
 def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     """Bind the loops of a nest, and split off iterations that differ: borders, and short tiles."""
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
-    written = reads.written
-    s.run(bind, (*nest.unrolled, *(written[x] for x in nest.vectors if nest.rows)), "unrolled")
+    written, products = reads.tile.written, reads.tile.products
+    straight = nest.unrolled if products is None else (products.steps, *reads.tile.fragments)
+    drained = [written[x] for x in nest.vectors] if nest.rows and written else []
+    s.run(bind, (*straight, *drained), "unrolled")
+    if not nest.has_lanes:
+        return
     if config.threads > 1 and reads.parallel:
         s.run(bind, _shared(st, loops, reads.parallel), "parallel")
     if peels(k):

@@ -209,15 +209,11 @@ class Schedule:
 
     # -- Groups of threads --------------------------------------------------------------------------------------------
 
-    def add_atomically(self, parts: Loop, around: Loop, rank: int) -> tuple[Loop, ...]:
+    def add_atomically(self, parts: Loop, around: Loop) -> None:
         """Run the iterations of ``parts``, each of which computes a part of each sum, in parallel outside of the loop
-        ``around``. They add to the result, of ``rank`` dims.
-
-        Return the loops of the kernel that first sets the result to zero.
+        ``around``. They add to the result, which the kernel of `zeroing_loops` first sets to zero.
         """
         self.run(add_atomically, parts, around)
-        starts = (f"{ZERO}{d}" for d in range(rank))
-        return tuple(Loop(name, name, (), "copy", "copy", 0) for name in starts)
 
     def tensor_copies(self, copies: Sequence[tuple[Copy, MappedCopy]]) -> None:
         """Replace the nests that fill copies by a copy engine, each through its tensor map."""
@@ -242,6 +238,12 @@ class Schedule:
         """Return a loop that fills a copy; its extent follows from the reads of the nest."""
         name = self._name(f"{copy}{end}")
         return Loop(name, name, (), "copy", "copy", 0)
+
+
+def zeroing_loops(rank: int) -> tuple[Loop, ...]:
+    """Return the loops of the kernel that sets a result of ``rank`` dims to zero before groups add parts to it."""
+    starts = (f"{ZERO}{d}" for d in range(rank))
+    return tuple(Loop(name, name, (), "copy", "copy", 0) for name in starts)
 
 
 def _addressed(x: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import takewhile
 from math import prod
 
 import pytest
@@ -19,8 +20,8 @@ from convsmith.ir.stmt import Alloc, For, Kernel, Store
 from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.passes.flatten import offset
-from convsmith.passes.manager import run_steps
+from convsmith.passes.flatten import flatten, offset
+from convsmith.passes.manager import Step, run_steps
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
@@ -32,6 +33,11 @@ HEAD = "--target=opencl --pack="
 
 def machine() -> Machine:
     return target("opencl")
+
+
+def before_lowering(plan: Plan) -> list[Step]:
+    """The rewrites of the main kernel that keep its arrays' dims."""
+    return [*takewhile(lambda step: step.run is not flatten, plan.pipeline)]
 
 
 def interpreted(plan: Plan, every: bool) -> Kernel:
@@ -103,7 +109,7 @@ def test_copies_hold_no_more_than_a_group_reads() -> None:
                           "--shared=src,wei")  # fmt: skip
     with interning():
         plan = plan_for(parse_problem("mb1ic1ih224oc64oh112kh7ph3sh2"), config, machine())
-        kernel = run_steps(plan.naive(), plan.main.ordering.steps)
+        kernel = run_steps(plan.naive(), before_lowering(plan))
     shapes = {s.buffer.name: s.buffer.shape for s in statements_of(kernel.body) if isinstance(s, Alloc)}
     assert shapes["src_s"] == (1, 1, 37, 37) and shapes["wei_s"] == (64, 1, 7, 7)
     assert plan.main.shared == {"src": 37 * 37 * 4, "wei": 64 * 49 * 4}
@@ -124,7 +130,7 @@ def test_five_dims_are_packed_into_three() -> None:
     config = Config.parse(f"{HEAD} --lane=ow --realise=mask --group=ow:2")
     with interning():
         plan = plan_for(parse_problem("g2mb3ic4ih5iw6oc4oh5ow6kh1kw1"), config, machine())
-        kernel = run_steps(plan.naive(), plan.main.ordering.steps)
+        kernel = run_steps(plan.naive(), before_lowering(plan))
     grid = [(str(x.var), int(x.hi)) for x in loops_of(kernel.body) if isinstance(x, For) and x.kind == "grid"]
     assert grid == [("g", 2), ("oc", 2), ("x", 3 * 5 * 3)]
 
@@ -135,7 +141,7 @@ def test_rows_of_shared_copies(words: str) -> None:
     config = Config.parse(f"{HEAD} --lane=oc --realise=mask --group=oc:32,ic:8 --shared=wei {words}")
     with interning():
         plan = plan_for(parse_problem("--stag=axb --dtag=axb mb1ic8iw1oc32ow1kw1"), config, machine())
-        kernel = run_steps(plan.naive(), plan.main.ordering.steps)
+        kernel = run_steps(plan.naive(), before_lowering(plan))
         (store,) = (s for s in statements_of(kernel.body) if isinstance(s, Store) and s.buffer.name == "wei_s")
         turn, thread = Var("wei_s.e"), Var("t") if Var("t") in variables_of(store.index[0]) else Var("oc.t")
         places = [int(evaluate(offset(store.buffer, store.index), {turn: 0, thread: n})) for n in range(8)]
@@ -148,7 +154,7 @@ def test_a_stride_divides_the_work() -> None:
     config = Config.parse(f"{HEAD} --lane=iw --realise=pad_copy --group=iw:4,ih:2,oc:2 --shared=diff_dst,wei")
     with interning():
         plan = plan_for(parse_problem("--dir=BWD_D mb1ic2ih8oc4oh4kh4sh2ph1"), config, machine())
-        kernel = run_steps(plan.naive(), plan.main.ordering.steps)
+        kernel = run_steps(plan.naive(), before_lowering(plan))
     loops = {str(x.var): x for x in loops_of(kernel.body)}
     assert [str(loops[n].hi) for n in ("ih.r", "iw.r", "kh", "kw")] == ["2", "2", "2", "2"]
     assert loops["ih.r"].kind == loops["iw.r"].kind == "grid"

@@ -20,8 +20,8 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unvectorise import unvectorise
 from convsmith.schedule.custom import PIECES, KernelSchedule
-from convsmith.schedule.group_lower import finish_group
 from convsmith.schedule.loops import Loop
+from convsmith.schedule.lower import finish_group
 
 
 def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) -> None:

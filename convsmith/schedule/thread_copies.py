@@ -1,0 +1,105 @@
+"""Copies of operands for the threads of a group: in memory that they share, and in the registers of each thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from convsmith.ir.index import is_false
+from convsmith.passes.box_copy import BoxCopy
+from convsmith.passes.buffer_layouts import LongRows, RotatedRows
+from convsmith.passes.gather_allocs import gather_allocs
+from convsmith.passes.hold_fragments import hold_fragments
+from convsmith.passes.multiple_buffers import multiple_buffers
+from convsmith.passes.preload import preload
+from convsmith.passes.set_layout import set_layout
+from convsmith.passes.simplify import simplify
+from convsmith.passes.speculate import speculate
+from convsmith.schedule.config import Config
+from convsmith.schedule.group_limits import copy_width, innermost, loaded_vector
+from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.loops import Loop
+from convsmith.schedule.nest import GRID_DIMS
+from convsmith.schedule.order import TileLoops
+from convsmith.schedule.schedule import Copy, Schedule
+from convsmith.statement.statement import Statement, View
+
+
+def share_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> tuple[Loop | None, dict[str, Copy]]:
+    """Copy the elements that each step of the reduction reads of operands to shared memory; return the loop over steps,
+    and the copies by operand, which all threads fill.
+    """
+    st, loops, config, nest, device = k.columns, k.loops, k.config, k.nest, k.machine.device
+    if tile.thread is None or device is None:
+        return None, {}
+    place = nest.steps[-1] if config.buffers == 1 else s.fuse(nest.steps, "s")
+    views = [v for v in st.factors if v.name in config.staged("shared") and not is_false(st.a.mask)]
+    masked = config.realise == "mask" or _reads_slack(st, config)
+    if views:  # parts of fused loops move a coordinate by less once divisions are simplified
+        s.run(simplify)
+    copies: dict[str, Copy] = {}
+    for view in views:
+        last = innermost(st, view, nest, config)
+        copies[view.name] = s.stage(view.array, place, len(view.coords), BoxCopy(last, masked=masked), "shared")
+        for layout, rows in ((LongRows, config.layouts("pad")), (RotatedRows, config.layouts("swizzle"))):
+            if view.name in dict(rows):
+                s.run(set_layout, copies[view.name], layout(dict(rows)[view.name]))
+    for view in views:
+        copy, width = copies[view.name], copy_width(st, view, loops, config, nest, device.access)
+        in_memory = tuple(copy.loops[d] for d in _as_in_memory(view))
+        copies[view.name] = s.distribute_copy(copy, nest.size, tile.thread, in_memory, width)
+    return place, copies
+
+
+def load_registers(
+    s: Schedule, k: KernelPlan, tile: TileLoops, place: Loop | None, shared: Mapping[str, Copy]
+) -> list[tuple[Copy, Loop]]:  # fmt: skip
+    """Load what a step reads into registers, and fill the ``shared`` copies of the loop ``place`` over steps ahead;
+    return the copies in registers that are loaded as vectors, each with the loop along which it is.
+    """
+    config, nest = k.config, k.nest
+    if place is None:
+        return []
+    s.run(speculate)
+    loaded: list[tuple[Copy, Loop]] = []
+    if nest.warp is not None and tile.products is not None:
+        s.run(hold_fragments, nest.warp.row, tile.fragments, tile.products.inner)
+    elif nest.accumulators:
+        loaded = _load_operands(s, k, shared)
+    if config.staged("preload"):
+        s.run(preload, config.staged("preload"), "register" if nest.warp is None else "fragment")
+    if len(nest.grid) > GRID_DIMS:
+        s.fuse(nest.grid[GRID_DIMS - 1 :], "x")
+    if config.buffers > 1 and shared:
+        s.run(gather_allocs, place)
+        ahead = config.buffers - 1 if config.copies == "async" else 1
+        s.run(multiple_buffers, place, tuple(shared.values()), config.buffers, ahead)
+    s.run(simplify)
+    return loaded
+
+
+def _load_operands(s: Schedule, k: KernelPlan, shared: Mapping[str, Copy]) -> list[tuple[Copy, Loop]]:
+    """Load the elements that a thread reads into registers, once for all of its sums; return the copies that are loaded
+    as vectors, each with the loop along which it is.
+    """
+    st, nest = k.columns, k.nest
+    vectors = {v: loaded_vector(st, v, k.loops, k.config, nest) for v in st.factors}
+    loaded: list[tuple[Copy, Loop]] = []
+    for v, vector in sorted(vectors.items(), key=lambda x: x[1] not in nest.terms):
+        terms = [x for x in nest.terms if x is vector]
+        array = shared[v.name].name if v.name in shared else v.array
+        copy = s.load_once(array, (*terms, *nest.accumulators), vector)
+        loaded += [(copy, vector)] if vector is not None else []
+    return loaded
+
+
+def _reads_slack(st: Statement, config: Config) -> bool:
+    """Return whether a step of the reduction may read the padding of blocked layouts, whose contents are undefined."""
+    uneven = any(d.size % config.group_size(d.name) or d.name in st.residues for d in st.of("k"))
+    return uneven and any(v.layout.padded_shape != v.layout.shape for v in st.factors)
+
+
+def _as_in_memory(view: View) -> list[int]:
+    """Return the dims of a view in memory order."""
+    nearest = {b.dim: b.stride for b in view.layout.blocks if b.size > 1}
+    return sorted(range(len(view.coords)), key=lambda d: (-nearest.get(d, inf), d))
