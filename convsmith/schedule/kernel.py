@@ -69,7 +69,7 @@ def decided_kernel(
     Threads share the loops outside of the innermost loop in which rows of another statement are computed (``within``),
     and that loop too if it keeps no rows.
     """
-    if config.realise == "hardware":
+    if machine.device is not None and config.realise == "hardware":
         return decided_hardware(st, config, machine)
     loops = loops_after_fusing(st, config)
     if sizes is not None:
