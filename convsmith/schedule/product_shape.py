@@ -127,8 +127,9 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     """Return the reason why an instruction that adds up ``row.terms`` products does not suit ``st``, or an empty
     string.
     """
-    if not st.constant:
-        return f"its terms lie side by side in packed weights, and {st.b.name} are none"
+    packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.staged("pack")}
+    if not st.constant and not packed:
+        return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     if row.limit and (st.b.requantised is not None or st.b.flipped):
         return f"{st.b.name} as it is multiplied may be beyond {row.limit}, though the array is not"
     if st.shifted:

@@ -159,7 +159,7 @@ def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterato
         return
     terms = prod(loops.extents[n] for n in loops.of("k"))
     for n in (n for n in config.reduce if n in loops.extents and n != config.lane):
-        whole, unit = loops.extents[n], config.size(n)
+        whole, unit = loops.extents[n], max(config.size(n), dict(config.tiles_at("k_step")).get(n, 1))
         size = whole
         while (size := -(-size // (2 * unit)) * unit) < whole:
             if terms * size // whole // lanes < target.costs.reload:

@@ -60,8 +60,11 @@ def gradient_nests(problem: Problem, st: Statement, target: Machine) -> list[Gra
     """Return the nests of a gradient of the weights on fragments: terms along a row, and along joined rows, and the
     rows of fragments from channels, and from taps with them.
     """
-    rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
-    if not rows or target.fragments is None or st.constant or dtype(st.a.dtype).kind != "float":
+    if len(st.factors) < 2 or st.constant or dtype(st.a.dtype).kind != "float":
+        return []
+    types = st.a.factor, st.b.factor, st.acc
+    rows = target.fragment_rows(*types) or tuple(row for row in target.vector_rows(*types) if row.terms > 1)
+    if not rows:
         return []
     sizes = {d.name: d.size for d in st.dims}
     along = [d.name for d in st.of("m")][-2:]
