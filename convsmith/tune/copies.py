@@ -97,13 +97,14 @@ def packed(facts: SharedFacts, config: Config, is_row: bool) -> list[Events]:
 def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     """Return the events of packing an operand in each call.
 
-    Fragments of a gradient of the weights have elements of their own for each tap, except the taps that share rows.
+    Terms of a gradient of the weights that an instruction adds up are elements of their own for each tap, except the
+    taps that share rows.
     """
     part = 1.0
-    if facts.unit.rows > 1 and not facts.st.constant:
+    if facts.unit.dot and not facts.st.constant:
         indexes = {v.name for x in view.coords for v in variables_of(x)}
         elements = prod(n for name, n in facts.sizes.items() if name in indexes)
-        place = _packing_of_fragments(facts, view, config.tiles_at("k_step")[0][0])
+        place = _packing_of_terms(facts, view, config.tiles_at("k_step")[0][0])
         if view.name == facts.st.a.name:
             for pair, rows in shared_taps(facts.st, config).items():
                 part *= rows / prod(facts.sizes[n] for n in pair)
@@ -113,12 +114,12 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     return ("pack_call", part), (place, elements * part)
 
 
-def _packing_of_fragments(facts: SharedFacts, view: View, terms: str) -> str:
-    """Return the event of packing an element of fragments whose terms are iterations of the loop ``terms``.
+def _packing_of_terms(facts: SharedFacts, view: View, terms: str) -> str:
+    """Return the event of packing an element of an operand whose terms are iterations of the loop ``terms``.
 
     Vectors of adjacent terms are copied, vectors of adjacent channels are transposed.
     """
-    steps = view_steps(view)
-    channels = (d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= facts.unit.rows)
+    steps, side = view_steps(view), facts.unit.rows if facts.unit.rows > 1 else facts.lanes
+    channels = (d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= side)
     is_vector = steps.get(Var(facts.dims[terms][-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
     return "pack" if is_vector else "pack_far"

@@ -181,6 +181,7 @@ class Model(SharedFacts):
         """
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         kind, is_held = loops.kinds[lane], bool(config.staged("resident"))
+        in_order = {view.name for view in self.st.factors} <= {*config.staged("pack")}  # prefetchers follow packed data
         along_k, across = kind == "k", kind == "m"
         weights = (
             (max(v for _, v, _ in tiles) if config.staged_at("pack_at") else passing) * self.lanes * steps * self.bytes
@@ -225,7 +226,7 @@ class Model(SharedFacts):
                 loads = [(read, v * rows * shared * each), (pixel, m // rows * parts)]
             if lines := self.lines_apart(loops, config, m):
                 loads.append(("l2", lines))
-            if not self.st.constant and not near:
+            if not (self.st.constant or near or in_order):
                 late = self.arriving_loads(loops, config, m, v * (1 if along_k else self.lanes))
                 loads += [(f"{name}.arriving", n * late) for name, n in loads]
             products: list[tuple[str, float]] = [(self.product, held)]

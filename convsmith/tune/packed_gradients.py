@@ -32,8 +32,13 @@ class GradientNests(Nests):
         self.pixels_joined, self.rows_joined = joined, rows_joined
 
     def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
-        """Yield the loop along channels as lanes, with the fusions of pixels and of rows."""
-        yield self.n, (*self.chain(self.pixels_joined), *self.chain(self.rows_joined)), self.pixels_joined
+        """Yield the loops along channels as lanes, with the fusions of pixels and of rows; fragments have columns along
+        those of the result alone.
+        """
+        fused = (*self.chain(self.pixels_joined), *self.chain(self.rows_joined))
+        yield self.n, fused, self.pixels_joined
+        if self.unit.rows == 1:
+            yield self.rows_joined[-1], fused, self.pixels_joined
 
     def realisation(self, lane: str, joined: bool, loops: Loops, tile: dict[str, int]) -> str:
         """Return how the source is read: its packed form has zeros beyond the borders."""
@@ -74,7 +79,8 @@ def gradient_nests(problem: Problem, st: Statement, target: Machine) -> list[Gra
         joined = st.reduce[first:]
         terms = prod(sizes[name] for name in joined)
         row = min(rows, key=lambda row: (-(-terms // row.terms), row.terms))
-        for of_rows in (along[-1:], along) if sizes[along[0]] > 1 else (along[-1:],):
+        # Fragments have many rows to fill; joining taps and channels makes packing slower.
+        for of_rows in (along[-1:], along) if row.rows > 1 and sizes[along[0]] > 1 else (along[-1:],):
             # With few rows, most of each fragment would be empty.
             if terms > 1 and prod(sizes[name] for name in of_rows) >= row.rows // 2:
                 model = Model(problem, st, target, ProductShape.of_row(row))
