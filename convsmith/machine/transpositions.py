@@ -97,6 +97,10 @@ class _Text:
         self.lines.append(line)
         return f"{{{len(self.lines) - 1}}}"
 
+    def cast(self, type_: str, x: str, wanted: str) -> str:
+        """Return the bits of ``x`` as a value of the type ``wanted``."""
+        return x if type_ == wanted else self.put(f"bitcast {type_} {x} to {wanted}")
+
     def shuffle(self, type_: str, a: str, b: str, places: Sequence[int]) -> str:
         return self.put(f"shufflevector {type_} {a}, {type_} {b}, {_mask(tuple(places))}")
 
@@ -107,8 +111,8 @@ class _Text:
         lanes = f"<{bits // 32} x float>"
         fence = f"@llvm.arithmetic.fence.v{bits // 32}f32"
         self.declared = f"declare {lanes} {fence}({lanes})"
-        whole = self.put(f"call {lanes} {fence}({lanes} {self.put(f'bitcast {type_} {row} to {lanes}')})")
-        return self.put(f"bitcast {lanes} {whole} to {type_}")
+        whole = self.put(f"call {lanes} {fence}({lanes} {self.cast(type_, row, lanes)})")
+        return self.cast(lanes, whole, type_)
 
     def text(self) -> str:
         return "\n".join(self.lines)
@@ -118,15 +122,16 @@ def _square(type_: str, side: int, group: int, needs: tuple[str, ...], mnemonic:
     """Return the row that transposes ``side`` rows of ``side`` groups."""
     t = dtype(type_)
     name = f"transpose_{side}x{side}" + (f"x{group}" if group > 1 else "") + f"_{type_}"
-    given, units = f"<{side * group} x {t.llvm}>", f"<{side} x i{t.bits * group}>"
+    given = f"<{side * group} x {t.llvm}>"
+    units = f"<{side} x i{t.bits * group}>" if group > 1 else given
     text = _Text()
-    rows = [text.put(f"bitcast {given} {{a{n}}} to {units}") for n in range(side)]
+    rows = [text.cast(given, f"{{a{n}}}", units) for n in range(side)]
     within = min(side, BLOCK // (t.bits * group))
     near = _within_blocks(text, units, rows, side, within)
     if side > within:
         near = [text.fenced(units, row, side * group * t.bits) for row in near]
     for row in _across_blocks(text, units, near, side, within):
-        text.put(f"bitcast {units} {row} to {given}")
+        text.cast(units, row, given)
     if group > 1:
         body = (
             f"  for k in 0 .. {side}:\n"
@@ -165,23 +170,23 @@ def _within_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
 
 
 def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: int) -> list[str]:
-    """Transpose blocks of 128 bits: each row gets the blocks at one position of all rows.
+    """Transpose blocks of 128 bits: each row gets the blocks at one position of all rows. The last lines are the rows,
+    in order.
 
     Taking even and odd blocks of adjacent rows, repeated log2 times, is a transposition.
     """
     count = side // within
-    out = [""] * side
-    for place in range(within):
-        part = rows[place::within]
-        for _ in range(count.bit_length() - 1):
-            halves = []
-            for odd in (0, 1):
-                blocks = range(odd, 2 * count, 2)
-                places = [block * within + i for block in blocks for i in range(within)]
-                halves += [text.shuffle(type_, part[i], part[i + 1], places) for i in range(0, count, 2)]
-            part = halves
-        out[place::within] = part
-    return out
+    parities = [
+        tuple(block * within + i for block in range(odd, 2 * count, 2) for i in range(within)) for odd in (0, 1)
+    ]
+    pairs = range(0, count, 2)
+    parts = [rows[place::within] for place in range(within)]
+    for _ in range(count.bit_length() - 2):
+        parts = [
+            [text.shuffle(type_, part[i], part[i + 1], places) for places in parities for i in pairs] for part in parts
+        ]
+    last = [(places, i, part) for places in parities for i in pairs for part in parts]
+    return [text.shuffle(type_, part[i], part[i + 1], places) for places, i, part in last] if count > 1 else rows
 
 
 def _tall(type_: str, side: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
