@@ -102,9 +102,12 @@ class _Abstract(Rewriter):
 
 
 class _Outline(Rewriter):
-    def __init__(self, loops: frozenset[str]) -> None:
+    """Outlines tiles, or ``loops``, except those in ``left``; ``sources`` are the statements of each function."""
+
+    def __init__(self, loops: frozenset[str], left: frozenset[Stmt] = frozenset()) -> None:
         super().__init__()
-        self.loops = loops
+        self.loops, self.left = loops, left
+        self.sources: dict[str, list[Stmt]] = {}
         self.functions: list[Function] = []
         self.alike: dict[Hashable, list[Function]] = {}
         """Functions with the same parameters, whose statements have the same classes and bounds."""
@@ -132,7 +135,7 @@ class _Outline(Rewriter):
         return s if s.kind == "scalable" else self._For(s)
 
     def visit_Alloc(self, a: Alloc) -> Stmt:
-        return self.call(a) if a.buffer.in_registers and not self.loops else self._Alloc(a)
+        return self.call(a) if a.buffer.in_registers and not self.loops and a not in self.left else self._Alloc(a)
 
     def call(self, s: Stmt) -> Stmt:
         """Return a call of a function for ``s``: an existing equal function, or a new one whose body is ``s``."""
@@ -143,6 +146,7 @@ class _Outline(Rewriter):
         name = f"{'loop' if self.loops else 'tile'}{len(self.functions)}"
         f = Function(name, pointers, tuple(abstract.indices.values()), body)
         f = self.equal(f)
+        self.sources.setdefault(f.name, []).append(s)
         starts = tuple((key[0], start) for key, (_, start) in abstract.pointers.items())
         call: Stmt = Call(f.name, starts, tuple(abstract.indices))
         for buffer in reversed(abstract.memory):
@@ -151,10 +155,10 @@ class _Outline(Rewriter):
 
 
 @stages(*FLATTENED, ensures=TENSORISED)
-def outline(kernel: Kernel, loops: tuple[str, ...] = ()) -> Kernel:
+def outline(kernel: Kernel, loops: tuple[str, ...] = (), repeated: bool = False) -> Kernel:
     """Outline every statement that allocates registers into a function; requires a flat kernel.
 
-    With ``loops``, outline only these loops.
+    With ``loops``, outline only these loops; with ``repeated``, only statements that share a function with another one.
 
     Statements in a scalable loop stay in it, because the loop determines where its last vectors end.
 
@@ -183,6 +187,13 @@ def outline(kernel: Kernel, loops: tuple[str, ...] = ()) -> Kernel:
     require_no_effects(kernel, "outline")
     o = _Outline(frozenset(loops))
     body = o.stmt(kernel.body)
+    if repeated:
+        single = frozenset(found[0] for found in o.sources.values() if len(found) == 1)
+        if len(single) == len(o.functions):
+            return kernel
+        if single:
+            o = _Outline(frozenset(loops), single)
+            body = o.stmt(kernel.body)
     if body is kernel.body:
         return kernel
     return replace(kernel, body=body, functions=(*kernel.functions, *o.functions))

@@ -31,6 +31,7 @@ from convsmith.passes.gather_stores import gather_stores
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
+from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.replace import replace
@@ -92,6 +93,8 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]
         _lower_copy(s, vectors)
     s.run(simplify, False)
     s.run(narrow_index)
+    if found is not None:
+        s.run(outline, (), True)
     if sharing > 1:
         s.run(collapse)
     s.run(strength_reduce)
