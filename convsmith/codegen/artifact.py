@@ -8,8 +8,8 @@ The object of a CPU holds, for each `Entry`, two functions:
 A word has the bits of an address, `Artifact.address_bits`. `block` points to words in the order of `Entry.arguments`:
 an address for each argument in memory, then the value of each size. The n parts may run in any order, at the same
 time, and on any threads; 1 <= n <= `Launch.threads`.
-`Launch.kind` says what `symbol` does: a "call" runs `symbol_chunk(block, 0, 1)`; "tasks" asks the library
-`Launch.runtime` for `threads` threads, and each runs its part; the entry points that it calls are
+`Launch.kind` says what `symbol` does: for a "call" it is `symbol_chunk`, which ignores `tid` and `n`; "tasks" asks the
+library `Launch.runtime` for `threads` threads, and each runs its part; the entry points that it calls are
 `RUNTIME_SYMBOLS[runtime]`. Before a call, the system must have granted the process all of `Artifact.permissions`. A
 call runs its entries one after the other.
 

@@ -47,13 +47,13 @@ _STARTS = {
 
 
 def entry_text(symbol: str, launch: Launch, word: str, declared: dict[str, None]) -> str:
-    """Return the function `symbol`, which runs all parts of an entry, numbered by values of the type `word`.
+    """Return the function `symbol`, which runs all parts of an entry, numbered by values of the type `word`; the symbol
+    of a call is a second name of the function that runs its only part.
 
     The declarations of called functions are added to `declared`.
     """
     if launch.kind == "call":
-        call = f"  call void @{symbol}_chunk(ptr %args, {word} 0, {word} 1)\n"
-        return f"define void @{symbol}(ptr %args) #0 {{\nentry:\n{call}  ret void\n}}\n"
+        return f"@{symbol} = alias void (ptr, {word}, {word}), ptr @{symbol}_chunk\n"
     if launch.kind != "tasks" or launch.runtime not in _STARTS:
         raise UnsupportedError(
             f"entry {symbol}: no code starts a {launch.kind} with the runtime {launch.runtime!r}; legal are a call, "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import struct
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -153,14 +154,18 @@ def _emitted(text: str, triple: str, cpu: str, features: str, emit: Callable[[An
     return emit(tm, _parsed(text, tm))
 
 
+_ALIAS = re.compile(r"^@\S+ = alias .*\n", re.MULTILINE)
+
+
 def joined_code(
     texts: Sequence[str], public: Collection[str], triple: str, cpu: str, features: str, is_text: bool = False
 ) -> bytes:
     """Return the object code, or with ``is_text`` the assembly, of modules joined to one whose only visible symbols are
-    ``public``; functions and constants that ``public`` does not need are dropped.
+    ``public``; functions and constants that ``public`` does not need are dropped, and all aliases, whose linkage
+    llvmlite cannot change.
     """
     tm = machine(triple, cpu, features)
-    first, *others = (_parsed(text, tm) for text in texts)
+    first, *others = (_parsed(_ALIAS.sub("", text), tm) for text in texts)
     for other in others:
         first.link_in(other)
     for symbol in (*first.functions, *first.global_variables):

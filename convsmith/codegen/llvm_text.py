@@ -100,6 +100,8 @@ class FunctionEmitter(ValueEmitter):
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
+        self.is_split = True
+        """Whether parallel loops run the tasks of ``task_range`` alone."""
         self.task_range: tuple[str, str] | None = None
 
     def alignment(self, v: Load) -> int:
@@ -318,7 +320,8 @@ class FunctionEmitter(ValueEmitter):
 
     def _For(self, s: For) -> None:
         lo, hi = self.index(s.lo), self.index(s.hi)
-        if s.kind == "parallel":
+        is_part = s.kind == "parallel" and self.is_split
+        if is_part:
             if self.task_range is None:
                 raise InternalError(f"parallel loop {s.var} is not the outermost")
             lo, hi = self.task_range
@@ -327,7 +330,7 @@ class FunctionEmitter(ValueEmitter):
         slots = self.written_slots(s.body)
         before = {k: self.held(k) for k in slots}
         body, end = self.label(s.var.name), self.label("end")
-        sure = s.kind != "parallel" and s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
+        sure = not is_part and s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
         if sure:
             self.lines.append(f"  br label %{body}")
         else:

@@ -39,15 +39,16 @@ def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, flushe
 
 
 def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]],
-               flushed: frozenset[Buffer], configurations: Configurations | None,
+               is_split: bool, flushed: frozenset[Buffer], configurations: Configurations | None,
                declared: dict[str, None]) -> str:  # fmt: skip
-    """Return the function that runs part ``tid`` of ``n`` of the kernel's tasks.
+    """Return the function that runs part ``tid`` of ``n`` of the kernel's tasks, or all of them unless ``is_split``.
 
     ``scratch`` maps each thread-private buffer to its offset in the scratch argument and that argument's bytes per
     thread. The scratch argument follows the kernel's own arguments and precedes its sizes, of a word each.
     """
     e = FunctionEmitter(kernel, facts, symbol, written_buffers(kernel.body), flushed, configurations)
     e.prepare(kernel.body)
+    e.is_split = is_split
     word, aligned = facts.word, f"align {facts.address_bits // 8}"
     for n, b in enumerate(kernel.params):
         place = e.put(f"getelementptr {word}, ptr %args, i64 {n}")
@@ -56,15 +57,20 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
         place = e.put(f"getelementptr {word}, ptr %args, i64 {len(kernel.params)}")
         memory = e.put(f"load ptr, ptr {place}, {aligned}")
         for b, (offset, size) in scratch.items():
-            own = e.put(f"mul {word} %tid, {size}")
-            at = e.put(f"add {word} {own}, {offset}")
+            at = f"{offset}"
+            if is_split:
+                own = e.put(f"mul {word} %tid, {size}")
+                at = e.put(f"add {word} {own}, {offset}")
             e.bases[b] = e.put(f"getelementptr i8, ptr {memory}, {word} {at}")
     for n, v in enumerate(kernel.sizes):
         place = e.put(f"getelementptr {word}, ptr %args, i64 {len(kernel.params) + bool(scratch) + n}")
         e.vars[v] = e.put(f"load {e.it}, ptr {place}, {aligned}")
     mark = facts.debug.define(kernel.name) if facts.debug is not None else ""
-    for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
-        _share(e, s)
+    if is_split:
+        for s in kernel.body.stmts if isinstance(kernel.body, Block) else (kernel.body,):
+            _share(e, s)
+    else:
+        e.stmt(kernel.body)
     if e.past_caches:
         e.declared[f"declare void @{facts.fence}()"] = None
         e.lines.append(f"  call void @{facts.fence}()")
@@ -122,7 +128,7 @@ def module_text(
     declared: dict[str, None] = {}
     parts = []
     for symbol, (kernel, launch) in kernels.items():
-        parts += kernel_text(kernel, facts, symbol, scratch, declared)
+        parts += kernel_text(kernel, facts, symbol, scratch, launch.kind != "call", declared)
         parts.append(entry_text(symbol, launch, facts.word, declared))
     texts = " ".join(f'"{k}"="{v}"' if v else k for k, v in facts.attributes.items())
     head = f'target triple = "{facts.triple}"\n' + "\n".join(declared) + "\n"
@@ -132,9 +138,10 @@ def module_text(
 
 
 def kernel_text(
-    kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
-) -> list[str]:
-    """Return the functions of a kernel. The last one runs a part of its tasks.
+    kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], is_split: bool,
+    declared: dict[str, None],
+) -> list[str]:  # fmt: skip
+    """Return the functions of a kernel. The last one runs a part of its tasks if they are split, or all of them.
 
     Non-temporal stores need aligned vectors. A kernel that has them also has a form for unaligned results.
     """
@@ -143,15 +150,16 @@ def kernel_text(
         others = {name: ahead for name, ahead in kernel.streamed.items() if name not in {b.name for b in results}}
         plain = replace(kernel, streamed=others)
         forms = {f"{symbol}_aligned": kernel, f"{symbol}_unaligned": plain}
-        texts = [text for name, form in forms.items() for text in form_text(form, facts, name, scratch, declared)]
+        texts = [text for name, form in forms.items() for text in form_text(form, facts, name, scratch, is_split, declared)]
         return [*texts, dispatch_text(kernel, results, symbol, facts.word)]
-    return form_text(kernel, facts, symbol, scratch, declared)
+    return form_text(kernel, facts, symbol, scratch, is_split, declared)
 
 
 def form_text(
-    kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], declared: dict[str, None]
-) -> list[str]:
-    """Return the outlined functions of a kernel, and the function that runs a part of its tasks."""
+    kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffer, tuple[int, int]], is_split: bool,
+    declared: dict[str, None],
+) -> list[str]:  # fmt: skip
+    """Return the outlined functions of a kernel, and the function that runs a part of its tasks, or all of them."""
     if facts.alignment:
         own = (*scratch, *(b for b in kernel.params if b.name in facts.own))
         facts = replace(facts, places=AlignedPlaces(kernel, own, facts.alignment))
@@ -159,4 +167,4 @@ def form_text(
     flushed = flushed_buffers(kernel, facts.rows)
     given = (flushed, configurations, declared)
     functions = [function_text(f, kernel, facts, symbol, *given) for f in kernel.functions]
-    return [*functions, chunk_text(kernel, facts, symbol, scratch, *given)]
+    return [*functions, chunk_text(kernel, facts, symbol, scratch, is_split, *given)]

@@ -92,5 +92,5 @@ def test_private_buffers_begin_at_the_alignment() -> None:
     assert found is not None
     config = config_of(found, StageConfigs(LEVEL), 1, (True, True))
     low = lower(plan(problem, config, LEVEL))
-    starts = [int(n) for n in re.findall(r"add i32 %\S+, (\d+)\n\s+%\S+ = getelementptr i8", low.text)]
+    starts = [int(n) for n in re.findall(r"getelementptr i8, ptr %\S+, i32 (\d+)$", low.text, re.MULTILINE)]
     assert len(starts) > 1 and any(starts) and not any(start % 128 for start in starts) and low.scratch % 128 == 0
