@@ -13,7 +13,8 @@ from convsmith.codegen.launch import entry_text
 from convsmith.codegen.llvm_text import Facts, FunctionEmitter, written_buffers
 from convsmith.codegen.past_caches import METADATA, STORE, dispatch_text, streamed_results
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.stmt import Block, For, Function, Kernel, Let, Stmt
+from convsmith.ir.stmt import Alloc, Block, Call, For, Function, Kernel, Let, Stmt
+from convsmith.ir.walk import statements_of
 
 
 def function_text(f: Function, kernel: Kernel, facts: Facts, symbol: str, flushed: frozenset[Buffer],
@@ -76,8 +77,15 @@ def chunk_text(kernel: Kernel, facts: Facts, symbol: str, scratch: Mapping[Buffe
         e.lines.append(f"  call void @{facts.fence}()")
     declared.update(e.declared)
     body = "\n".join(e.lines)
-    head = f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n) #0{_quoted(facts.part_attributes)}{mark}"
+    plain = " noinline optnone" if _only_calls(kernel.body) else ""
+    own = _quoted(facts.part_attributes)
+    head = f"define void @{symbol}_chunk(ptr %args, {word} %tid, {word} %n){plain} #0{own}{mark}"
     return f"{head} {{\nentry:\n{body}\n  ret void\n}}\n"
+
+
+def _only_calls(body: Stmt) -> bool:
+    """Return whether all statements below the loops of ``body`` call functions; optimising them gains nothing."""
+    return all(isinstance(s, Alloc | Block | Call | For | Let) for s in statements_of(body))
 
 
 def _quoted(attributes: tuple[str, ...]) -> str:
