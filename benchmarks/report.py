@@ -44,7 +44,7 @@ def bench(problems: Sequence[str], *options: str, **environment: str) -> dict[st
         command = [sys.executable, "-m", "convsmith.cli.main", "bench", "-", "--json", str(json_file), *options]
         env = os.environ | environment
         text = "\n".join(f"--reset {problem}" for problem in problems)
-        done = subprocess.run(command, input=text, text=True, check=False, env=env)
+        done = subprocess.run(command, input=text, text=True, check=False, env=env, cwd=directory)
         if done.returncode:
             sys.exit(done.returncode)
         result: dict[str, Any] = json.loads(json_file.read_text(encoding="utf-8"))

@@ -379,5 +379,6 @@ def _module(body: list[str], declare: str, threads: int) -> str:
     declared = {declare: None}
     entry = entry_text("loop", host_launch(threads), "i64", declared)
     lines = "\n".join(line if line.endswith(":") else f"  {line}" for line in body)
-    chunk = f"define void @loop_chunk(ptr %block, i64 %tid, i64 %n) #0 {{\nentry:\n{arguments}\n"
+    own = f"  %tid = select i1 {str(threads > 1).lower()}, i64 %who, i64 0"  # a call passes no part
+    chunk = f"define void @loop_chunk(ptr %block, i64 %who, i64 %n) #0 {{\nentry:\n{own}\n{arguments}\n"
     return "\n".join((*declared, f"{chunk}{lines}\n}}", entry, _ATTRIBUTES))

@@ -70,6 +70,26 @@ def test_two_revisions_run_in_turns(gate: Any, monkeypatch: pytest.MonkeyPatch, 
     assert len(ran) == 2 * (gate.TURNS + gate.MORE_TURNS)
 
 
+_FAKE = """
+import json, pathlib, sys
+rows = [{"from": __file__} for _ in sys.stdin]
+pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({"rows": rows}))
+"""
+
+
+def test_a_process_measures_the_sources_that_it_is_given(
+    gate: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Sources in the working directory do not come first."""
+    monkeypatch.chdir(BENCHMARKS.parent)
+    program = tmp_path / "convsmith/cli/main.py"
+    program.parent.mkdir(parents=True)
+    program.write_text(_FAKE)
+    for package in (program.parent, program.parents[1]):
+        (package / "__init__.py").touch()
+    assert gate.bench([LINES[0]], PYTHONPATH=str(tmp_path))["rows"] == [{"from": str(program)}]
+
+
 def test_a_revision_is_written_to_a_folder(gate: Any, tmp_path: Path) -> None:
     assert gate.sources(str(tmp_path), tmp_path / "x") == tmp_path
     with pytest.raises(SystemExit, match="no folder and no revision"):
