@@ -158,7 +158,8 @@ def kernel_text(
         others = {name: ahead for name, ahead in kernel.streamed.items() if name not in {b.name for b in results}}
         plain = replace(kernel, streamed=others)
         forms = {f"{symbol}_aligned": kernel, f"{symbol}_unaligned": plain}
-        texts = [text for name, form in forms.items() for text in form_text(form, facts, name, scratch, is_split, declared)]
+        given = (scratch, is_split, declared)
+        texts = [text for name, form in forms.items() for text in form_text(form, facts, name, *given)]
         return [*texts, dispatch_text(kernel, results, symbol, facts.word)]
     return form_text(kernel, facts, symbol, scratch, is_split, declared)
 

@@ -135,7 +135,9 @@ class _Outline(Rewriter):
         return s if s.kind == "scalable" else self._For(s)
 
     def visit_Alloc(self, a: Alloc) -> Stmt:
-        return self.call(a) if a.buffer.in_registers and not self.loops and a not in self.left else self._Alloc(a)
+        if a in self.left:
+            return a
+        return self.call(a) if a.buffer.in_registers and not self.loops else self._Alloc(a)
 
     def call(self, s: Stmt) -> Stmt:
         """Return a call of a function for ``s``: an existing equal function, or a new one whose body is ``s``."""

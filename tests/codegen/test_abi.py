@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 
 import llvmlite.binding as llvm
@@ -11,12 +12,15 @@ import pytest
 from guarded import check_result, expected, memories
 
 from convsmith.codegen.artifact import FINITE, Artifact
-from convsmith.compiler.driver import build_artifact
+from convsmith.compiler.driver import build_artifact, lower
+from convsmith.ir.intern import interning
 from convsmith.machine.generic.level import level
 from convsmith.problem import Conv
 from convsmith.problem.data import random_arrays
 from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.object_code import ObjectCode
 from convsmith.schedule.config import Config
+from convsmith.schedule.planned import plan_for
 
 PADDED = "mb2ic3ih5oc6oh5kh3ph1"
 BLOCKED = f"--stag=aBcd4b --dtag=aBcd4b {PADDED}"
@@ -99,6 +103,25 @@ def test_exports_the_entries_and_nothing_else(case: str) -> None:
     threaded = any(e.launch.threads > 1 for e in entries)
     needed = {n for n, defined in symbols.items() if not defined}
     assert needed - {"memset", "memcpy"} == (openmp if threaded else set())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_call_is_one_function_with_two_symbols(case: str) -> None:
+    _, artifact = built(case)
+    places = ObjectCode(artifact.code).symbols
+    for entry in artifact.entries.values():
+        is_one = places[entry.symbol] == places[entry.chunk_symbol]
+        assert is_one == (entry.launch.kind == "call")
+
+
+def test_functions_that_only_call_tiles_are_not_optimised() -> None:
+    problem, words = Conv.parse(PADDED), f"--target=generic {TILES}"
+    with interning():
+        tiles, whole = (lower(plan_for(problem, Config.parse(f"{words} {w}"), level())).text
+                        for w in ("", "--outline=no"))  # fmt: skip
+    (head,) = re.findall(r"^define .*@convsmith_chunk.*", tiles, re.MULTILINE)
+    assert "optnone" in head and tiles.count("optnone") == 1
+    assert "optnone" not in whole
 
 
 def call(library: HostLibrary, entry: str, memory: dict[str, np.ndarray], chunks: int) -> None:

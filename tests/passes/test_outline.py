@@ -43,3 +43,34 @@ def test_tiles_become_functions_after_loops():
     outlined = outline(outline(parse_kernel(KERNEL), ("i",)))
     assert [f.name for f in outlined.functions] == ["loop0", "tile0"]
     assert _results(outlined) == _results(parse_kernel(KERNEL))
+
+
+REPEATED = """kernel k(a: f32[12], dst: f32[12])
+  for b in 0 .. 2:
+    alloc x: f32[] @register:
+      alloc y: f32[] @register:
+        x[] = a[b]
+        y[] = x[] + 1.0
+        dst[b] = y[]
+  for b in 0 .. 3:
+    alloc x: f32[] @register:
+      alloc y: f32[] @register:
+        x[] = a[b + 2]
+        y[] = x[] + 1.0
+        dst[b + 2] = y[]
+  alloc z: f32[] @register:
+    alloc y: f32[] @register:
+      z[] = a[5]
+      y[] = z[] + 2.0
+      dst[5] = y[]
+"""
+
+
+def test_only_repeated_tiles_become_functions():
+    kernel = parse_kernel(REPEATED)
+    outlined = outline(kernel, repeated=True)
+    assert len(outlined.functions) == 1 and str(outlined).count("call tile0") == 2
+    assert "alloc z" in str(outlined).partition("kernel k")[2]
+    assert _results(outlined) == _results(kernel)
+    alone = parse_kernel(KERNEL)
+    assert outline(alone, repeated=True) is alone
