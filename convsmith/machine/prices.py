@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from convsmith.machine.base import Machine
+    from convsmith.machine.device import Device
 
 __all__ = ["LIMITS", "prices_of"]
 
@@ -35,6 +36,8 @@ def prices_of(machine: Machine) -> dict[str, float]:
     - ``page_turn_near``, a store to another page that only the first table of addresses lacks;
     - ``between_cores_byte``, the load of a byte that another core has written;
     - ``exposed_sum`` and ``spilled``, an accumulator beyond the hidden ones and a vector that registers do not hold.
+
+    A device has the prices of :func:`_of_device` as well.
     """
     costs = machine.costs
     prices = {x.name: getattr(costs, x.name) for x in fields(costs) if x.type in ("float", "int")}
@@ -62,4 +65,30 @@ def prices_of(machine: Machine) -> dict[str, float]:
         "spilled": costs.spill * costs.multiply_add,
         "scatter_clash": max(costs.scatter_far, costs.scatter_clash),
     }
+    return prices if machine.device is None else prices | _of_device(machine, machine.device)
+
+
+def _of_device(machine: Machine, device: Device) -> dict[str, float]:
+    """Return the prices of the events on a device, in multiply-adds of a thread; those of warps in multiply-adds of
+    all their lanes.
+
+    - ``thread_product``, ``test``, ``step_barriers``; ``shared_element`` and ``shared_vector``, loads of a thread, and
+      those from global memory;
+    - ``warp_shared_byte``, ``warp_global_byte``, ``warp_barrier`` and ``warp_store``, and an instruction on fragments
+      by its name, for each of its multiply-adds;
+    - ``engine_product``, ``engine_read`` and ``engine_element``: a multiply-add of factors that a copy engine brings,
+      the read of its factors, and an element of a copy; ``engine_late_element``, one that waits for such a read.
+    """
+    costs, engine = device.costs, device.engine
+    loads = {"shared": costs.shared_load, "global": costs.global_load}
+    rows = (row for row in machine.instructions if row.result.scope == "fragment")
+    prices = {row.name: 1 / machine.fragment_rate(row) for row in rows}
+    prices |= {f"{memory}_element": price for memory, price in loads.items()}
+    prices |= {f"{memory}_vector": price * costs.vector_load for memory, price in loads.items()}
+    prices |= {"thread_product": 1.0, "test": costs.test, "step_barriers": costs.barriers}
+    prices |= {"warp_shared_byte": 1 / costs.warp_shared, "warp_global_byte": 1 / costs.warp_global}
+    prices |= {"warp_barrier": costs.warp_barrier, "warp_store": costs.warp_store}
+    if engine is not None:
+        prices |= {"engine_product": 1.0, "engine_read": engine.reads, "engine_element": engine.balance / 2}
+        prices["engine_late_element"] = prices["engine_element"] * engine.reads
     return prices

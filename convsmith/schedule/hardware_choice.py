@@ -1,21 +1,22 @@
-"""The config under which a copy engine brings the operands of a statement, or the reason why there is none."""
+"""The configs under which a copy engine brings the operands of a statement, or the reason why there is none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
+from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.shared import SLOTS
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
-from convsmith.machine.device import Device
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
 from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_mn_major
-from convsmith.schedule.loops import fused_chain
+from convsmith.schedule.loops import fused_chain, fused_dims
 from convsmith.schedule.tensor_views import view_flaw
 from convsmith.statement.parts import split_reduction, splits
 from convsmith.statement.phases import phased, phases
@@ -27,13 +28,27 @@ FRAGMENTS = (1, 2, 3, 4)
 """Numbers of adjacent instructions of a warp group."""
 
 
-def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Config | ConfigError | None:
-    """Return the config of ``st`` on a machine with a copy engine, or the error, with the reason, if the engine cannot
-    bring the operands; None on other machines. An instruction that rounds sums is taken if ``rounds`` permits it.
+class EngineTile(NamedTuple):
+    """A config whose operands a copy engine brings, with the ``row`` that multiplies its ``tile`` of rows and columns.
+
+    There are ``groups`` such tiles, in parts of the reduction, each of ``steps`` steps.
+    """
+
+    config: Config
+    row: Instruction
+    tile: tuple[int, int]
+    groups: int
+    steps: float
+
+
+def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[EngineTile] | ConfigError:
+    """Return the configs of ``st`` on a machine with a copy engine, legal or not, or the error, with the reason, if the
+    engine cannot bring the operands; empty on other machines. Instructions that round sums are among them if ``rounds``
+    permits it.
     """
     rows_of_types = hardware_rows(st, machine)
     if not rows_of_types:
-        return None
+        return []
     permitted = [x for x in rows_of_types if rounds or not x.rounds]
     if not permitted:
         return _refuse(f"{rows_of_types[0].name} rounds the {rows_of_types[0].rounds}, which --accuracy=any permits")
@@ -57,15 +72,13 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
     reduce = (*(n for n in st.reduce if n not in {d.name for d in terms}), term_loop)
     device, engine = machine.device, engine_of(machine)
     assert device is not None
-    found: list[tuple[float, int, Config]] = []
-    why: ConfigError | None = None
+    found: list[EngineTile] = []
     nbytes = terms[-1].size * dtype(st.a.dtype).bytes
     row_bytes = engine.widths[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")), engine.widths)
-    legal = [x for x in permitted if (is_mn_major(x, 1), is_mn_major(x, 2)) == turned]
     sizes = prod(d.size for d in rows), columns[0].size
     apart = prod(d.size for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
     count_of_terms = prod(d.size for d in st.of("k"))
-    for row in legal:
+    for row in (x for x in permitted if (is_mn_major(x, 1), is_mn_major(x, 2)) == turned):
         height, width = row.result.shape
         for warps, count in ((w, f) for w in WARPS for f in (FRAGMENTS if turned[1] else (1,))):
             tile = height * warps, width * count
@@ -81,18 +94,25 @@ def hardware_config(st: Statement, machine: Machine, rounds: bool = False) -> Co
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
             for split, parts in _splits(st, terms) if terms is pixels else [((), 1)]:
-                cost = _cost(sizes, tile, apart * parts, count_of_terms / parts / step, device)
-                reads = (1 / height + 1 / width) * engine.reads
-                found.append((cost * max(reads, 1.0), warps, config.changed(split=split)))
-    for *_, config in sorted(found, key=lambda x: (*x[:2], str(x[2]))):
-        made = split_reduction(whole, config.tiles_at("split"))
-        flaw = hardware_flaw(made, config, machine)
+                groups = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart * parts
+                steps = count_of_terms / parts / step
+                found.append(EngineTile(config.changed(split=split), row, tile, groups, steps))
+    return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
+
+
+def legal_tile(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> Config | ConfigError:
+    """Return the first legal config of ``tiles`` of ``st``, or the flaw of the first one if there is none."""
+    why: ConfigError | None = None
+    for made in tiles:
+        whole = split_reduction(st, made.config.tiles_at("split"))
+        flaw = hardware_flaw(whole, made.config, machine)
         if flaw is None:
-            return config
+            return made.config
         why = why or flaw
-        if _has_no_tile(st, rows[-1], columns[0], terms[-1], turned, engine):
+        if _has_no_tile(phased(st, made.config.phases), made, engine_of(machine)):
             break
-    return why or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
+    assert why is not None
+    return why
 
 
 def why_not_hardware(st: Statement, machine: Machine, rounds: bool = False) -> Iterator[str]:
@@ -105,7 +125,8 @@ def why_not_hardware(st: Statement, machine: Machine, rounds: bool = False) -> I
         types = ":".join((*(v.factor for v in st.factors), st.acc))
         why = "a factor has a zero point" if st.shifted else f"no instruction multiplies {types} from shared memory"
         yield _refuse(why).message
-    found = hardware_config(st, machine, rounds)
+    tiles = engine_tiles(st, machine, rounds)
+    found = tiles if isinstance(tiles, ConfigError) or not tiles else legal_tile(tiles, st, machine)
     if isinstance(found, ConfigError):
         yield found.message
 
@@ -133,12 +154,14 @@ def _is_turned(view: View, terms: list[Dim]) -> bool:
     return nearest is None or not variables_of(view.coords[nearest]) & names
 
 
-def _has_no_tile(
-    st: Statement, row: Dim, column: Dim, term: Dim, turned: tuple[bool, bool], engine: CopyEngine
-) -> bool:  # fmt: skip
-    """Return whether an operand has no copy, whatever the tile."""
-    inner = ((st.a, row if turned[0] else term), (st.b, column if turned[1] else term))
-    return any(view_flaw(view, dim.name, engine) is not None for view, dim in inner)
+def _has_no_tile(st: Statement, made: EngineTile, engine: CopyEngine) -> bool:
+    """Return whether an operand of ``st``, which has its phases, has no copy, whatever the tile."""
+    rows, _ = made.config.tiles_at("group")[0]
+    terms, _ = made.config.tiles_at("group")[2]
+    outer = (fused_dims(made.config, rows)[-1], fused_dims(made.config, made.config.lane)[-1])
+    inner = fused_dims(made.config, terms)[-1]
+    moving = (outer[n] if is_mn_major(made.row, n + 1) else inner for n in range(2))
+    return any(view_flaw(view, dim, engine) is not None for view, dim in zip(st.factors, moving))
 
 
 def _splits(st: Statement, pixels: list[Dim]) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:
@@ -149,17 +172,3 @@ def _splits(st: Statement, pixels: list[Dim]) -> Iterator[tuple[tuple[tuple[str,
         for n in range(2, images.size + 1):
             if not images.size % n:
                 yield ((images.name, n),), n
-
-
-def _cost(
-    sizes: tuple[int, int], tile: tuple[int, int], apart: int, steps: float, device: Device
-) -> float:  # fmt: skip
-    """Return the relative time of ``apart`` independent results of ``sizes`` in tiles. It includes products beyond the
-    ends, copies, idle units, and the start and the end of a group of ``steps``.
-    """
-    counts = [-(-n // t) for n, t in zip(sizes, tile)]
-    excess = prod(n * t / s for n, t, s in zip(counts, tile, sizes))
-    groups = prod(counts) * apart
-    engine, waiting = device.engine, device.units.excess(groups)
-    assert engine is not None
-    return excess * waiting * (1 + engine.balance * (1 / tile[0] + 1 / tile[1]) / 2) * (1 + engine.around / steps)

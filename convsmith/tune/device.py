@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 from math import gcd, inf, prod
-from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Index, Var, is_true
+from convsmith.ir.index import Var
 from convsmith.ir.intern import one_table
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -17,19 +16,21 @@ from convsmith.machine.device import Device
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_limits import aligned_bytes, along_lanes, loaded_vector, shared_bytes
-from convsmith.schedule.hardware import hardware_flaw
-from convsmith.schedule.hardware_choice import hardware_config
-from convsmith.schedule.kernel import scheduled
-from convsmith.schedule.loops import Loops, loops_after_fusing
-from convsmith.schedule.nest import Nest, nest_of
+from convsmith.schedule.group_limits import aligned_bytes, along_lanes, shared_bytes
+from convsmith.schedule.hardware import engine_of, hardware_flaw
+from convsmith.schedule.hardware_choice import EngineTile, engine_tiles, legal_tile
+from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.nest import nest_of
 from convsmith.schedule.packed_operands import packable, packed_statement
+from convsmith.schedule.plan import decided
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import summed
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
-from convsmith.tune.device_fragments import FragmentChoice, fragment_choices, fragment_cycles, inner_dims
+from convsmith.tune.device_features import engine_features, kernel_features, thread_features
+from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, inner_dims
+from convsmith.tune.features import cycles
 
 FEW = 8
 """Iterations of a loop below which adjacent threads run along another loop."""
@@ -45,11 +46,8 @@ FIRST = 20
 """Number of candidates, ranked by their tiles alone, whose other decisions are determined."""
 
 
-class _Choice(NamedTuple):
-    """A config with its expected cycles."""
-
-    cycles: float
-    config: Config
+_Tiles = tuple[dict[str, int], dict[str, int]]
+"""The tiles of a thread and of a group, by loop."""
 
 
 def device_config(problem: Problem, machine: Machine, packs: bool = True) -> Config:
@@ -101,44 +99,57 @@ def expected_cycles(problem: Problem, config: Config, machine: Machine) -> float
     """Return the cycles that the model expects of a config; 0 without an estimate, infinite if the config makes no
     kernel.
     """
-    device = machine.device
-    assert device is not None
     if config.realise == "hardware":
         return 0.0
     with one_table():
-        try:
-            st = scheduled(problem, config.changed(split=()), machine)
-            loops = loops_after_fusing(st, config)
-            nest = nest_of(Schedule(), st, loops, config, machine)
-        except (ConfigError, KeyError):
+        found = decided(problem, config.changed(split=(), join="ordered"), machine)
+        if isinstance(found, ConfigError):
             return inf
-        needed = shared_bytes(st, loops, config, nest)
-        if nest.warp is not None:
-            return fragment_cycles(st, config, nest, machine, needed)
-        return _cycles(st, loops, config, nest, device, needed)
+        k = found.main
+        st = packed_statement(k.statement, k.config, machine)
+        return cycles(kernel_features(st, k.loops, k.config, k.nest, machine, k.shared), machine)
 
 
 def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool = True) -> Config | None:
     """Return the config under which a copy engine brings the operands, packed operands if ``packs`` and it cannot bring
     the original ones; None if there is no such config.
     """
-    sums = summed(problem, st) if st.shifted else None
-    found = hardware_config(sums or st, machine, problem.accuracy == "any")
+    sums, rounds = summed(problem, st) if st.shifted else None, problem.accuracy == "any"
+    found = _best_by_engine(sums or st, machine, rounds)
     if not isinstance(found, ConfigError):  # `explain` gives the reason
         return found
     if not packs or not st.constant or st.b.name not in packable(st):
         return None
     plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=(st.b.name,))
-    found = hardware_config(packed_statement(st, plain, machine), machine, problem.accuracy == "any")
+    found = _best_by_engine(packed_statement(st, plain, machine), machine, rounds)
     if found is None or isinstance(found, ConfigError):
         return None
     config = found.changed(pack=plain.staged("pack"))
     return config if hardware_flaw(packed_statement(st, config, machine), config, machine) is None else None
 
 
+def _best_by_engine(st: Statement, machine: Machine, rounds: bool) -> Config | ConfigError | None:
+    """Return the legal config of a copy engine that the model expects to be fastest, or the reason why there is none;
+    None without an engine.
+    """
+    tiles = engine_tiles(st, machine, rounds)
+    if isinstance(tiles, ConfigError):
+        return tiles
+    if not tiles:
+        return None
+    assert machine.device is not None
+    units, around = machine.device.units, engine_of(machine).around
+
+    def rank(x: EngineTile) -> tuple[float, int, str]:
+        times = units.turns(x.groups) * (x.steps + around)
+        return cycles(engine_features(times, x.tile, x.row), machine), x.tile[0], str(x.config)
+
+    return legal_tile(sorted(tiles, key=rank), st, machine)
+
+
 def _every(
     problem: Problem, st: Statement, machine: Machine, packs: bool = False
-) -> Iterator[_Choice | FragmentChoice]:  # fmt: skip
+) -> Iterator[DeviceChoice]:  # fmt: skip
     """Yield all configs of the model; zero points are subtracted from each factor, or from the sums. If ``packs``,
     fragments read packed weights if taps are contiguous in memory.
     """
@@ -164,7 +175,7 @@ def _has_neighbouring_taps(st: Statement) -> bool:
     return nearest is not None and bool(taps & set(variables_of(st.b.coords[nearest.dim])))
 
 
-def _rank(choice: _Choice | FragmentChoice) -> tuple[float, str]:
+def _rank(choice: DeviceChoice) -> tuple[float, str]:
     return choice.cycles, str(choice.config)
 
 
@@ -189,7 +200,7 @@ def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
     return config.changed(split=((loop, parts),))
 
 
-def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
+def _choices(st: Statement, machine: Machine) -> Iterator[DeviceChoice]:
     """Yield the configs that fit the device."""
     device = machine.device
     assert device is not None
@@ -198,8 +209,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
     free = {d.name: d.size for d in st.dims if d.kind != "k"}
     inner, every = inner_dims(st), list(_tiles(sizes, lane, others, device))
     even = [x for x in every if not any(sizes[n] % x[1].get(n, 1) for n in inner)]
-    tiles = sorted(even or every, key=lambda x: _of_product(free, x[0], x[1], device))[:FIRST]
-    for register, group in tiles:
+    for register, group in _fastest(even or every, free, machine):
         for steps, shared in _ways(st, sizes):
             config = Config(
                 machine.name, lane, register=_sizes(register), pack=(), group=_sizes({**group, **steps}), shared=shared,
@@ -210,7 +220,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[_Choice]:
             nest = nest_of(Schedule(), st, loops, config, machine)
             needed = shared_bytes(st, loops, config, nest)
             if nest.size <= device.threads and sum(aligned_bytes(needed).values()) <= device.shared.bytes:
-                yield _Choice(_cycles(st, loops, config, nest, device, needed), config)
+                yield DeviceChoice(cycles(kernel_features(st, loops, config, nest, machine, needed), machine), config)
 
 
 def _tiled_loops(st: Statement) -> tuple[str, list[str]]:
@@ -237,7 +247,7 @@ def _columns(st: Statement) -> str:
 
 def _tiles(
     sizes: Mapping[str, int], lane: str, others: list[str], device: Device
-) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+) -> Iterator[_Tiles]:
     """Yield tiles of a thread and of a group that are not much larger than the loops."""
     loops = [lane, *others]
     room = {n: 1 << (sizes[n] - 1).bit_length() for n in loops}
@@ -251,21 +261,26 @@ def _tiles(
                 yield dict(zip(loops, parts)), {n: p * t for n, p, t in zip(loops, parts, across)}
 
 
-def _of_product(
-    sizes: Mapping[str, int], register: Mapping[str, int], group: Mapping[str, int], device: Device
-) -> float:
-    """Return the cycles per useful product: tiles exceed the loops, and units may be idle."""
-    costs = device.costs
-    loads = costs.shared_load / costs.vector_load * _loads(register) + costs.global_load * _loads(group)
-    counts = [-(-sizes[n] // g) for n, g in group.items()]
-    excess = prod(count * g / sizes[n] for count, (n, g) in zip(counts, group.items()))
-    groups = prod(counts) * prod(size for n, size in sizes.items() if n not in group)
-    return (1 + loads) * excess * device.units.excess(groups)
+def _fastest(tiles: list[_Tiles], sizes: Mapping[str, int], machine: Machine) -> list[_Tiles]:
+    """Return the `FIRST` of ``tiles`` of a result of ``sizes`` by the cycles of all groups for one product of each sum.
+    The factors of a thread are vectors from shared memory, those of a group come from global memory.
+    """
+    device, known = machine.device, dict[tuple[float, ...], float]()
+    assert device is not None
+    others = prod(size for n, size in sizes.items() if not tiles or n not in tiles[0][1])
 
+    def expected(tile: _Tiles) -> float:
+        own, group = (x.values() for x in tile)
+        groups = prod([-(-sizes[n] // g) for n, g in tile[1].items()]) * others
+        sums = prod(group)
+        key = device.units.turns(groups), sums, sum(own) * sums / prod(own), sum(group)
+        if key not in known:
+            times, _, loads, copied = key
+            features = thread_features(times, sums, 0, "shared", (0, loads / (device.access // 4)), copied, False)
+            known[key] = cycles(features, machine)
+        return known[key]
 
-def _loads(tile: Mapping[str, int]) -> float:
-    """Return the elements of a tile's factors for each of its products."""
-    return sum(tile.values()) / prod(tile.values())
+    return sorted(tiles, key=expected)[:FIRST]
 
 
 def _ways(st: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, int], tuple[str, ...]]]:
@@ -308,29 +323,6 @@ def _realised(st: Statement, config: Config) -> Config:
         if lanes is not None and lanes != nearest:
             pad.append((view.name, longer))
     return config.changed(pad=tuple(pad), realise="pad_copy" if copied else "mask")
-
-
-def _cycles(
-    st: Statement, loops: Loops, config: Config, nest: Nest, device: Device, needed: Mapping[str, int]
-) -> float:
-    """Return the expected cycles of all groups that a unit of the device runs."""
-    costs, terms, sums = device.costs, prod(x.extent for x in nest.terms), prod(x.extent for x in nest.accumulators)
-    loads = 0.0
-    for view in st.factors:
-        vector = loaded_vector(st, view, loops, config, nest)
-        at_once = 1.0 if vector is None else vector.extent / costs.vector_load
-        loads += prod(x.extent for x in nest.accumulators if _moves(loops, x.of, view.coords)) / at_once
-    copied = sum(needed.values()) / 4 / nest.size
-    tested = costs.test * sums if config.realise == "mask" and not is_true(st.a.mask) else 0.0
-    of_term = sums + tested + loads * (costs.shared_load if config.staged("shared") else costs.global_load)
-    step = terms * of_term + copied * costs.global_load + (costs.barriers if config.staged("shared") else 0.0)
-    groups = prod(x.extent for x in nest.grid)
-    return device.units.turns(groups) * nest.size * prod(x.extent for x in nest.steps) * step
-
-
-def _moves(loops: Loops, of: str, coords: tuple[Index, ...]) -> bool:
-    """Return whether a view depends on the loop ``of``."""
-    return any(Var(dim) in variables_of(x) for dim in loops.dims[of] for x in coords)
 
 
 def _sizes(tile: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -7,7 +7,6 @@ from itertools import product
 from math import ceil, prod
 from typing import NamedTuple
 
-from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
@@ -18,9 +17,11 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.group_fragments import lane_rows
 from convsmith.schedule.group_limits import aligned_bytes, shared_bytes
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.nest import Nest, nest_of
+from convsmith.schedule.nest import nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
+from convsmith.tune.device_features import kernel_features, warp_features
+from convsmith.tune.features import cycles
 
 FRAGMENTS = (1, 2, 4)
 """Legal numbers of rows and columns of fragments of a warp; columns are half as long and up to twice as many."""
@@ -32,7 +33,7 @@ FIRST = 8
 """Number of candidates, ranked by their tiles alone, whose other decisions are determined."""
 
 
-class FragmentChoice(NamedTuple):
+class DeviceChoice(NamedTuple):
     """A config with its expected cycles, counted like the cycles of all threads of the groups of a unit."""
 
     cycles: float
@@ -46,7 +47,7 @@ class _StepTerms(NamedTuple):
     used: float
 
 
-def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = False) -> Iterator[FragmentChoice]:
+def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = False) -> Iterator[DeviceChoice]:
     """Yield configs whose warps multiply fragments, with their expected cycles; the columns are along ``lane``.
 
     An instruction that rounds factors is taken if ``rounds`` permits it.
@@ -59,7 +60,8 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
     plain = Config(machine.name, lane, pack=(), shared=tuple(v.name for v in st.factors), realise="pad_copy")
     plain = plain.changed(offsets="sums" if st.sums else "each")
     loops = loops_after_fusing(st, plain)
-    if loops.kinds[lane] not in ("m", "n"):
+    has_terms = any(loops.extents[n] > 1 for n in loops.of("k"))
+    if loops.kinds[lane] not in ("m", "n") or loops.extents[lane] == 1 or not has_terms:
         return
     rows = [row for row in lane_rows(st, loops, plain, machine) if rounds or not row.rounds]
     if not rows:
@@ -89,61 +91,32 @@ def _has_registers(row: Instruction, counts: Sequence[int], registers: int, cost
 
 
 def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence[int], config: Config) -> float:
-    """Return the cycles in which all groups compute the terms of a product, by the tiles alone."""
+    """Return the cycles of all groups for one product of ``row`` in each fragment, by the tiles alone."""
     assert machine.device is not None
-    costs = machine.device.costs
     high, wide, down, across = counts
     sizes = {d.name: -(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.kind != "k"}
     groups = prod(-(-size // config.group_size(n)) for n, size in sizes.items())
-    rows, columns = high * row.result.shape[0], wide * row.result.shape[1]
-    nbytes = dtype(st.a.factor).bits / 8
-    products = rows * columns * down * across / row.result.layout.lanes / machine.fragment_rate(row)
-    read = (rows + columns) * nbytes * down * across / costs.warp_shared
-    copied = (rows * down + columns * across) * nbytes / costs.warp_global
-    return machine.device.units.turns(groups) * (max(products, read, copied) + costs.warp_barrier / row.terms)
+    (tall, broad), terms, nbytes = row.result.shape, row.terms, dtype(st.a.factor).bits / 8
+    tile, copied = (high * tall, wide * broad, terms), (high * tall * down + wide * broad * across) * terms * nbytes
+    times = machine.device.units.turns(groups)
+    return cycles(warp_features(times, 1, row, tile, down * across, nbytes, copied, 1, is_stored=False), machine)
 
 
-def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[FragmentChoice]:
+def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[DeviceChoice]:
     """Yield the config with its copies in several slots, as far as shared memory has room, and its cycles."""
     device = machine.device
     assert device is not None
     copies = (("async", 3), ("async", 2)) if device.dialect.copies else (("wait", 2),)
     loops = loops_after_fusing(st, config)
-    try:
-        nest = nest_of(Schedule(), st, loops, config, machine)
-    except ConfigError:
-        return
+    nest = nest_of(Schedule(), st, loops, config, machine)
     for how, slots in (*copies, ("wait", 1)):
         whole = config.changed(copies=how, buffers=slots)
         needed = shared_bytes(st, loops, whole, nest)
         is_full = sum(aligned_bytes(needed).values()) > device.shared.bytes
         if is_full or (slots > 1 and prod(x.extent for x in nest.steps) < slots):
             continue
-        yield FragmentChoice(fragment_cycles(st, whole, nest, machine, needed), whole)
+        yield DeviceChoice(cycles(kernel_features(st, loops, whole, nest, machine, needed), machine), whole)
         return
-
-
-def fragment_cycles(
-    st: Statement, config: Config, nest: Nest, machine: Machine, needed: Mapping[str, int]
-) -> float:
-    """Return the expected cycles of all groups that a unit of the device runs, counted like the cycles of all their
-    threads.
-
-    ``needed`` are the bytes of each copy in shared memory.
-    """
-    assert nest.warp is not None and machine.device is not None
-    costs, slots, bits = machine.device.costs, config.buffers, dtype(st.a.factor).bits
-    rows, columns = (x * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
-    warps, terms = prod(x.extent for x in nest.threads), prod(x.extent for x in nest.terms)
-    products = rows * columns * terms * warps / nest.warp_size / machine.fragment_rate(nest.warp.row)
-    read = (rows + columns) * terms * bits / 8 * warps
-    copied = sum(needed.values()) / slots
-    step = max(products, read / costs.warp_shared, copied / costs.warp_global)
-    step += costs.warp_barrier * (2 if slots == 1 else 1)
-    finish = rows * columns * warps / nest.warp_size * costs.warp_store
-    groups = prod(x.extent for x in nest.grid)
-    one = prod(x.extent for x in nest.steps) * step + finish
-    return machine.device.units.turns(groups) * nest.warp_size * one
 
 
 def _config(

@@ -1,0 +1,110 @@
+"""The features of kernels of devices: of threads, of warps that multiply fragments, and of groups whose operands a copy
+engine brings.
+
+All groups that a unit of the device runs one after the other count, with the work of all their threads. The same
+functions serve a config whose nest is known, and a tile whose other decisions are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, prod
+
+from convsmith.ir.index import Index, Var, is_true
+from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
+from convsmith.ir.walk import variables_of
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.schedule.group_limits import loaded_vector
+from convsmith.schedule.loops import Loops
+from convsmith.schedule.nest import Nest
+from convsmith.statement.statement import Statement
+from convsmith.tune.features import Features, Section
+
+__all__ = ["engine_features", "kernel_features", "thread_features", "warp_features"]
+
+
+def kernel_features(
+    st: Statement, loops: Loops, config: Config, nest: Nest, machine: Machine, shared: Mapping[str, int]
+) -> Features:
+    """Return the features of the kernel of ``nest``; ``shared`` are the bytes of each copy in shared memory."""
+    assert machine.device is not None
+    times = machine.device.units.turns(prod(x.extent for x in nest.grid))
+    steps, terms, copied = prod(x.extent for x in nest.steps), prod(x.extent for x in nest.terms), sum(shared.values())
+    if nest.warp is not None:
+        row, nbytes = nest.warp.row, dtype(st.a.factor).bits / 8
+        rows, columns = (x * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
+        warps, barriers = prod(x.extent for x in nest.threads), 2 if config.buffers == 1 else 1
+        return warp_features(
+            times * nest.warp_size, steps, row, (rows, columns, terms), warps, nbytes, copied / config.buffers, barriers
+        )
+    sums, elements, vectors = prod(x.extent for x in nest.accumulators), 0.0, 0.0
+    for view in st.factors:
+        vector = loaded_vector(st, view, loops, config, nest)
+        count = prod(x.extent for x in nest.accumulators if _moves(loops, x.of, view.coords))
+        elements += count if vector is None else 0
+        vectors += 0 if vector is None else count / vector.extent
+    tests = sums if config.realise == "mask" and not is_true(st.a.mask) else 0
+    memory = "shared" if config.staged("shared") else "global"
+    return thread_features(
+        times * nest.size * steps, terms * sums, terms * tests, memory, (terms * elements, terms * vectors),
+        copied / 4 / nest.size, memory == "shared",
+    )  # fmt: skip
+
+
+def thread_features(
+    times: float, products: float, tests: float, memory: str, loads: tuple[float, float], copied: float, waits: bool
+) -> Features:
+    """Return the features of threads that run ``times`` steps in all: their multiply-adds, tests of masks, ``loads`` of
+    elements and of vectors from ``memory``, shared or global, the elements ``copied`` to shared memory, and the
+    barriers if a step ``waits`` for copies.
+    """
+    elements, vectors = loads
+    step = (
+        ("products", (("thread_product", products),)), ("tests", (("test", tests),)),
+        ("loads", ((f"{memory}_element", elements), (f"{memory}_vector", vectors))),
+        ("copies", (("global_element", copied),)), ("barriers", (("step_barriers", waits),)),
+    )  # fmt: skip
+    return tuple(Section(times, (cause,)) for cause in step)
+
+
+def warp_features(
+    times: float, steps: float, row: Instruction, tile: tuple[int, int, int], warps: int, nbytes: float, copied: float,
+    barriers: int, is_stored: bool = True,
+) -> Features:  # fmt: skip
+    """Return the features of ``times`` groups of ``warps``, which run ``steps``: each warp multiplies a ``tile`` of
+    rows, columns and terms of ``nbytes`` with ``row``. A step copies bytes to shared memory, and waits at ``barriers``.
+    """
+    rows, columns, terms = tile
+    lanes = row.result.layout.lanes
+    step = (
+        ("products", ((row.name, rows * columns * terms * warps / lanes),)),
+        ("loads", (("warp_shared_byte", (rows + columns) * terms * nbytes * warps),)),
+        ("copies", (("warp_global_byte", copied),)),
+    )  # fmt: skip
+    waiting = ("barriers", (("warp_barrier", barriers),))
+    stored = ("write-back", (("warp_store", rows * columns * warps / lanes * is_stored),))
+    return (
+        Section(times * steps, step, overlap=inf), Section(times * steps, (waiting,)), Section(times, (stored,)),
+    )  # fmt: skip
+
+
+def engine_features(times: float, tile: tuple[int, int], row: Instruction) -> Features:
+    """Return the features of ``times`` steps, each of which multiplies a ``tile`` of rows and columns that a copy
+    engine has brought, for each of its terms. Each product of ``row`` reads its factors from shared memory, which takes
+    copies later while it is read.
+    """
+    (height, width), (tall, wide) = tile, row.result.shape
+    reads = 1 / tall + 1 / wide
+    products = (("products", "engine_product", 1), ("loads", "engine_read", reads))
+    copies = (("copies", "engine_element", 1), ("late copies", "engine_late_element", reads))
+    return tuple(
+        Section(times, tuple((cause, ((name, count * number),)) for cause, name, number in causes), overlap=inf)
+        for count, causes in ((height * width, products), (height + width, copies))
+    )
+
+
+def _moves(loops: Loops, of: str, coords: tuple[Index, ...]) -> bool:
+    """Return whether a view depends on the loop ``of``."""
+    return any(Var(dim) in variables_of(x) for dim in loops.dims[of] for x in coords)

@@ -1,0 +1,97 @@
+"""The features of kernels of devices, and their cycles by the prices of a machine: one function for every target."""
+
+from __future__ import annotations
+
+import pytest
+
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import device_targets, target
+from convsmith.problem import parse_problem
+from convsmith.schedule.packed_operands import packed_statement
+from convsmith.schedule.plan import Plan, decided
+from convsmith.tune import features
+from convsmith.tune.device import device_candidates, device_config, expected_cycles
+from convsmith.tune.device_features import engine_features, kernel_features, thread_features
+from convsmith.tune.features import Features, cycles, time
+
+PLAIN = "--stag=axb --dtag=axb mb1ic16ih9oc24oh9kh3ph1"
+LAYER = "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb4ic64ih14oc64oh14kh3ph1"
+LEVELS = [machine.name for machine in device_targets()]
+
+
+def features_of(line: str, level: str) -> list[tuple[Features, float]]:
+    """Return the features of the candidates without a copy engine, with the cycles that the choice expects."""
+    problem, machine, found = parse_problem(line).canonical(), target(level), []
+    with interning():
+        for config, expected in device_candidates(problem, machine).items():
+            if config.realise == "hardware":
+                continue
+            made = decided(problem, config.changed(split=()), machine)
+            assert isinstance(made, Plan)
+            k = made.main
+            st = packed_statement(k.statement, k.config, machine)
+            found.append((kernel_features(st, k.loops, k.config, k.nest, machine, k.shared), expected))
+    return found
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("line", [PLAIN, LAYER])
+def test_each_event_of_a_candidate_has_a_price_and_the_choice_adds_them_up(line: str, level: str) -> None:
+    found, machine = features_of(line, level), target(level)
+    assert found
+    for counted, expected in found:
+        assert cycles(counted, machine) == expected > 0
+        assert sum(time(counted, machine).values()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_search_expects_the_cycles_that_the_choice_expects(level: str) -> None:
+    problem, machine = parse_problem(LAYER).canonical(), target(level)
+    with interning():
+        known = device_candidates(problem, machine)
+        assert known == {config: expected_cycles(problem, config, machine) for config in known}
+        wrong = next(iter(known)).changed(order=("none",), realise="mask")
+        assert expected_cycles(problem, wrong, machine) == float("inf")
+
+
+def test_twice_the_price_of_barriers_adds_what_barriers_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features hold no price: another price of one event changes its cause alone."""
+    machine = target("sm_80")
+    counted = thread_features(3, 64, 0, "shared", (8, 2), 4, True)
+    before = time(counted, machine)
+    monkeypatch.setitem(machine.prices, "step_barriers", 2 * machine.prices["step_barriers"])
+    after = time(counted, machine)
+    assert after == {**before, "barriers": 2 * before["barriers"]} and before["products"] == 3 * 64
+
+
+def test_small_instructions_wait_for_reads_of_their_factors() -> None:
+    """Products and copies of a tile take longer with an instruction whose factors are read more often."""
+    machine = target("sm_90a")
+    rows = {row.name: row for row in machine.instructions}
+    wide, narrow = (engine_features(1, (64, 64), rows[f"wgmma_m64n{n}k16_bf16"]) for n in (64, 16))
+    assert cycles(wide, machine) < cycles(narrow, machine)
+    assert set(time(wide, machine)) == {"products", "copies"} and set(time(narrow, machine)) == {"loads", "late copies"}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_function_times_the_kernels_of_devices(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each cycle costs a thousand, all candidates do: no other code has cycles of its own."""
+    problem, machine = parse_problem(LAYER).canonical(), target(level)
+    before = device_candidates(problem, machine)
+    prices = {name: 1000 * price for name, price in machine.prices.items()}
+    monkeypatch.setattr(features, "time", lambda counted, at: dearer(counted, prices))
+    after = device_candidates(problem, machine)
+    assert list(after) == list(before)
+    assert list(after.values()) == pytest.approx([1000 * x for x in before.values()])
+    assert device_config(problem, machine) in before
+
+
+class _Priced:
+    """A machine of which only the prices are known."""
+
+    def __init__(self, prices: dict[str, float]) -> None:
+        self.prices = prices
+
+
+def dearer(counted: Features, prices: dict[str, float]) -> dict[str, float]:
+    return time(counted, _Priced(prices))  # type: ignore[arg-type]
