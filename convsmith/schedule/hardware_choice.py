@@ -126,9 +126,11 @@ def why_not_hardware(st: Statement, machine: Machine, rounds: bool = False) -> I
         why = "a factor has a zero point" if st.shifted else f"no instruction multiplies {types} from shared memory"
         yield _refuse(why).message
     tiles = engine_tiles(st, machine, rounds)
-    found = tiles if isinstance(tiles, ConfigError) or not tiles else legal_tile(tiles, st, machine)
-    if isinstance(found, ConfigError):
-        yield found.message
+    if isinstance(tiles, ConfigError):
+        yield tiles.message
+    elif tiles:  # a flaw of the smallest tile is one of all tiles
+        found = legal_tile(sorted(tiles, key=lambda x: prod(x.tile)), st, machine)
+        yield from [found.message] if isinstance(found, ConfigError) else []
 
 
 def _refuse(why: str) -> ConfigError:
