@@ -23,19 +23,16 @@ from convsmith.ir.types import dtype
 from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
-from convsmith.passes.bind import bind
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.buffer_layouts import BlockDims
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.compute_at import compute_at
-from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.partition import partition
-from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.restrict import restrict
@@ -45,13 +42,12 @@ from convsmith.passes.set_layout import set_layout
 from convsmith.passes.simplify import simplify
 from convsmith.passes.sink_guards import sink_guards
 from convsmith.passes.skip_zero import skip_zero
-from convsmith.passes.speculate import speculate
 from convsmith.passes.stream import stream
 from convsmith.passes.sum_in_place import sum_in_place
 from convsmith.passes.vectorise import vectorise
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config_rows import CONFIG_ROWS
-from convsmith.schedule.engine_copies import engine_copy, require_types
+from convsmith.schedule.engine_copies import bring_tiles, engine_copy, require_types
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.lower import multiply_fragments
 from convsmith.schedule.pointers import indirect_step
@@ -227,7 +223,7 @@ class KernelSchedule(Schedule):
     def reorder(self, *loops: Loop) -> None:
         """Put the perfectly nested ``loops`` into this order; other loops keep their places."""
         with self._step("reorder", *loops):
-            self.run(reorder, loops)
+            super().reorder(*loops)
 
     def sink(self, *loops: Loop) -> None:
         """Move ``loops`` to the innermost places of their nests, in this order."""
@@ -245,13 +241,13 @@ class KernelSchedule(Schedule):
         """
         with self._step("fission", *loops, *(x for x, _ in room)):
             self._require_scope("fission", scope or "register")
-            self.run(fission, loops, tuple(room), scope, result)
+            super().fission(*loops, room=room, scope=scope, result=result)
 
     def bind(self, kind: str, *loops: Loop) -> None:
         """Give ``loops`` a kind: ``unrolled``, or ``parallel``, ``grid`` and other kinds whose iterations run at once.
         """
         with self._step("bind", *loops):
-            self.run(bind, loops, kind)
+            super().bind(kind, *loops)
 
     def unroll(self, *loops: Loop) -> None:
         """Mark ``loops`` to be unrolled at the end of the schedule."""
@@ -440,21 +436,20 @@ class KernelSchedule(Schedule):
                 if isinstance(found, ConfigError):
                     raise ConfigError(found.code, f"bring: {found.message}, so that no tensor map brings it")
                 made.append(found)
-            copies = super().stage_tiles(loop, [(array, tuple(own)) for array, own in operands.items()])
-            self.run(speculate)
-            super().tensor_copies([(copy, x.into(copy)) for x, copy in zip(made, copies)])
-        return copies
+            return bring_tiles(self, loop, made)
 
     def _around(self, loop: Loop) -> list[Loop]:
         """Return ``loop`` and the loops around it."""
         found = [x for x in loops_of(self.kernel.body) if any(y.var.name == loop.name for y in loops_of(x))]
         return [self._live[x.var.name] for x in found]
 
-    def pipeline(self, loop: Loop, slots: int) -> None:
-        """Let the copies that a copy engine makes in ``loop`` run ahead of the products, to as many ``slots``."""
-        with self._step("pipeline", loop):
+    def pipeline(self, loop: Loop, slots: int, around: Loop | None = None) -> None:
+        """Let the copies that a copy engine makes in ``loop`` run ahead of the products, to as many ``slots``; across
+        the iterations of the loop ``around``, if there is one.
+        """
+        with self._step("pipeline", loop, *(() if around is None else (around,))):
             _require_count("pipeline", loop, slots)
-            self.run(pipeline_copies, loop, slots)
+            super().pipeline(loop, slots, around)
 
     def _filled(self, copy: Copy) -> Copy:
         """Record the loops that fill ``copy``, if there are any."""
@@ -494,7 +489,7 @@ class KernelSchedule(Schedule):
     def simplify(self, unit_loops: bool = True) -> None:
         """Simplify indices, bounds and masks; loops that run once go away unless ``unit_loops`` are kept."""
         with self._step("simplify"):
-            self.run(simplify, *(() if unit_loops else (False,)))
+            super().simplify(unit_loops)
 
     def flatten(self) -> None:
         """Give every array a single dim, with offsets as indices; vectors and instructions require it."""

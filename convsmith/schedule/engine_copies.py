@@ -11,9 +11,10 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index, conj
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.device_costs import CopyEngine
+from convsmith.passes.speculate import speculate
 from convsmith.passes.tensor_copies import MappedCopy
 from convsmith.schedule.loops import Loop
-from convsmith.schedule.schedule import Copy
+from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.tensor_views import TileLoop, mapped_copy
 from convsmith.statement.statement import Statement, View
 
@@ -73,6 +74,14 @@ def engine_copy(
             f"have {run}",
         )  # fmt: skip
     return EngineCopy(made, tuple(around), tuple(own), sizes)
+
+
+def bring_tiles(s: Schedule, loop: Loop, operands: Sequence[EngineCopy]) -> list[Copy]:
+    """Have a copy engine bring what each iteration of ``loop`` reads of the ``operands`` to shared memory."""
+    copies = s.stage_tiles(loop, [(x.mapped.name, x.loops) for x in operands])
+    s.run(speculate)
+    s.tensor_copies([(copy, x.into(copy)) for copy, x in zip(copies, operands)])
+    return copies
 
 
 def require_types(row: Instruction, st: Statement) -> None:

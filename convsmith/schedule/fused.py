@@ -19,7 +19,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import symbolic_stage
 from convsmith.schedule.kernel import RowLoop, decided_kernel, loop_at, scheduled
-from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import fused_name
 from convsmith.schedule.pipeline import pipeline_of
 from convsmith.schedule.schedule import Schedule
@@ -158,10 +158,10 @@ def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
 
 def decided_stages(
     kernel: FusedStatements, config: Config, machine: Machine, dynamic: bool = False
-) -> list[DecidedKernel]:
+) -> list[KernelPlan]:
     """Return the decisions of all statements of ``kernel``, sums of entries first; ConfigError if one is illegal."""
     configs, at = config.stages, places(kernel, config)
-    plans: list[DecidedKernel] = []
+    plans: list[KernelPlan] = []
     for st in kernel.statements[: len(kernel.sums)]:
         threads = config.threads if st.when == "before" else 1
         plans.append(decided_kernel(st, config_of_sums(st, machine, threads), machine))

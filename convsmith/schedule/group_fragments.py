@@ -133,11 +133,13 @@ class FragmentLoops(NamedTuple):
 
 class ProductLoops(NamedTuple):
     """The loops over the products of a warp: ``steps`` over the products of a fragment, ``inner`` in place of the loops
-    of an instruction's specification.
+    of the specification of ``row``, whose factors the instructions ``loads`` may load.
     """
 
     steps: Loop
     inner: tuple[Loop, ...]
+    row: Instruction
+    loads: tuple[Instruction, ...] = ()
 
 
 def tile_sums(s: Schedule, warp: WarpTile) -> FragmentLoops:
@@ -163,7 +165,7 @@ def tile_products(s: Schedule, warp: WarpTile, sums: FragmentLoops) -> ProductLo
     steps, term = s.tile(s.fuse(warp.terms, TERMS), row.terms, "fe", ("register", "instruction"))
     inner = tuple(stands.get(v, term) for v in row.loops)
     s.run(reorder, (steps, *sums.outer, *inner))
-    return ProductLoops(steps, inner)
+    return ProductLoops(steps, inner, row, warp.loads)
 
 
 def _along(row: Instruction, number: int) -> list[Var]:

@@ -7,8 +7,6 @@ multiply, ``register`` rows and columns each, with an instruction whose factors 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import NamedTuple
 
@@ -19,22 +17,15 @@ from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.device_costs import CopyEngine
-from convsmith.passes.bind import bind
-from convsmith.passes.fission import fission
-from convsmith.passes.pipeline_copies import pipeline_copies
-from convsmith.passes.reorder import reorder
 from convsmith.passes.simplify import simplify
-from convsmith.passes.speculate import speculate
-from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
-from convsmith.schedule.group_limits import check_join, limit_flaw
-from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
+from convsmith.schedule.group_limits import limit_flaw
+from convsmith.schedule.library.warp_groups import GroupTile
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
-from convsmith.schedule.lower import finish_group, flatten_threads, multiply_fragments
-from convsmith.schedule.nest import GRID_DIMS, Nest
-from convsmith.schedule.packed_operands import pack_operands, packed_statement
+from convsmith.schedule.nest import Nest
+from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.parts import PART
@@ -129,22 +120,6 @@ def _over_groups(loops: Loops, rows: str, config: Config) -> list[str]:
     return [*(n for n in loops.of("batch", "n", "m") if n not in (rows, config.lane)), rows, config.lane]
 
 
-class TiledLoops(NamedTuple):
-    """The loops of a nest whose tiles groups multiply.
-
-    Loops of the ``grid`` step over tiles of the result, outermost first, loops of ``stepping`` over steps of the
-    reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose own
-    loops are ``inner``.
-    """
-
-    grid: tuple[Loop, ...]
-    stepping: tuple[Loop, ...]
-    warps: Loop
-    fragments: Loop
-    steps: Loop
-    inner: tuple[Loop, Loop, Loop]
-
-
 class HardwareNest:
     """The loops of the statement ``whole`` by their role in a tile of the result.
 
@@ -163,7 +138,7 @@ class HardwareNest:
         self.fragments = config.group_size(self.columns) // width
         self.grid = [*config.order, *(n for n in _over_groups(loops, self.rows, config) if n not in config.order)]
 
-    def tile(self, s: Schedule) -> TiledLoops:
+    def tile(self, s: Schedule) -> GroupTile:
         """Split the loops of the statement into tiles of groups, and return them."""
         (height, width), st = self.row.result.shape, self.st
         cut_phases(s, self.whole, self.config)
@@ -182,9 +157,9 @@ class HardwareNest:
         (warps, row), (fragments, column), (steps, term) = inside
         stepping = (*(over[n] for n in self.outer_terms), over[self.terms])
         grid = tuple(over[n] for n in self.grid)
-        return TiledLoops(grid, stepping, warps, fragments, steps, (row, column, term))
+        return GroupTile(grid, stepping, warps, fragments, steps, (row, column, term))
 
-    def copy(self, view: View, tiled: TiledLoops) -> EngineCopy | ConfigError:
+    def copy(self, view: View, tiled: GroupTile) -> EngineCopy | ConfigError:
         """Return the copy of an operand, or the error if no tensor map brings it."""
         number, outer = (1, tiled.warps) if view is self.st.a else (2, tiled.fragments)
         element, inside = tiled.inner[number - 1], (tiled.steps, tiled.inner[2])
@@ -194,7 +169,7 @@ class HardwareNest:
             return ConfigError(made.code, f"--realise=hardware: {made.message}; legal is another --realise=")
         return made
 
-    def of_groups(self, tiled: TiledLoops) -> Nest:
+    def of_groups(self, tiled: GroupTile) -> Nest:
         """Return the nest by role, for limits and reports: the warps that multiply, and the warp that copies."""
         threads = tiled.warps._replace(extent=(self.warps + 1) * self.row.result.layout.lanes)
         return Nest((*tiled.grid, threads, tiled.fragments, *tiled.stepping), ProductShape.of_row(self.row))
@@ -207,30 +182,6 @@ def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
         s.extend(loop_over(dim), 1)
     if st.residues:
         s.run(simplify)
-
-
-def order_hardware(s: Schedule, made: HardwareTile) -> None:
-    """Turn a tiled nest into loops over groups of warps that multiply, while a copy engine runs ahead of them."""
-    nest, tiled = made.nest, made.tiled
-    row, column, term = tiled.inner
-    sums = (tiled.warps, tiled.fragments, row, column)
-    s.run(reorder, (*tiled.grid, *sums))
-    s.run(bind, tiled.grid, "grid")
-    s.run(bind, (tiled.warps,), "warp")
-    s.run(fission, sums)
-    s.run(reorder, (*tiled.stepping, tiled.warps, tiled.steps, tiled.fragments, row, column, term))
-    s.run(simplify)
-    copies = s.stage_tiles(tiled.stepping[-1], [(v.array, x.loops) for v, x in zip(nest.st.factors, made.copies)])
-    s.run(speculate)
-    s.tensor_copies([(copy, x.into(copy)) for copy, x in zip(copies, made.copies)])
-    step = s.fuse(tiled.stepping, "s")
-    around: Loop | str = ""
-    if made.residing:
-        around = s.fuse(tiled.grid, "x")
-        s.persistent_grid(around, made.residing, "resident")
-    elif len(tiled.grid) > GRID_DIMS:
-        s.fuse(tiled.grid[GRID_DIMS - 1 :], "x")
-    s.run(pipeline_copies, step, nest.config.buffers, around)
 
 
 def _residing(machine: Machine, groups: Nest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
@@ -270,7 +221,7 @@ class HardwareTile(NamedTuple):
 
     nest: HardwareNest
     schedule: Schedule
-    tiled: TiledLoops
+    tiled: GroupTile
     copies: tuple[EngineCopy, ...]
     groups: Nest
     shared: dict[str, int]
@@ -314,46 +265,13 @@ def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigErro
     return made if isinstance(made, ConfigError) else None
 
 
-def decided_hardware(whole: Statement, config: Config, machine: Machine) -> DecidedKernel:
-    """Return the decisions of ``config`` for the statement ``whole``. ConfigError if a tile exceeds a limit of copies
-    or products.
-    """
-    if config.staged("preload"):
-        raise ConfigError(
-            "preload",
-            f"--preload={','.join(config.staged('preload'))}: --realise=hardware has the registers of a lane for "
-            "sums alone; legal is none",
-        )
-    st = packed_statement(whole, config, machine)
-    check_join(config, hardware_row(st, config, machine))
-    loops = loops_after_fusing(st, config)
-    made = hardware_tile(st, loops, config, machine)
-    if isinstance(made, ConfigError):
-        raise made
-    notes = tuple(_expected(made.nest, made.groups, machine))
-    private = buffers(made.nest.st, config, made.groups, made.shared)
-    found = KernelPlan(whole, config, machine, loops, made.groups, made.schedule, buffers=private, notes=notes)
-    return DecidedKernel(found, partial(_with_rewrites, found, made))
-
-
-def _with_rewrites(k: KernelPlan, made: HardwareTile) -> KernelPlan:
-    """Return ``k``, whose ordering has made the tile, with its rewrites."""
-    s, ordering, tiled = Schedule(), Schedule(), made.tiled
-    s.include(made.schedule)
-    order_hardware(s, made)
-    ordering.include(s)
-    flatten_threads(s, (tiled.steps, tiled.fragments), k.machine)
-    multiply_fragments(s, k.machine, made.nest.row, tiled.inner)
-    finish_group(s)
-    return replace(k, ordering=ordering, pipeline=tuple(s.steps))
-
-
-def _expected(nest: HardwareNest, groups: Nest, machine: Machine) -> Iterator[tuple[str, str]]:
+def expected_rate(made: HardwareTile, machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield the bounds on the rate of the products, in words: the traffic of shared memory, and units without a tile.
 
     Each product reads its factors from shared memory, even if another product of the step reads them too.
     """
     assert machine.device is not None
+    nest, groups = made.nest, made.groups
     units, shared, row = machine.device.units, machine.device.shared, nest.row
     rows, columns, terms = (nest.config.group_size(n) for n in (nest.rows, nest.columns, nest.terms))
     nbytes, (height, width) = dtype(nest.st.a.factor).bytes, row.result.shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
@@ -13,9 +12,9 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.fill import filling
-from convsmith.schedule.group_limits import check_groups, check_names, check_parts
-from convsmith.schedule.hardware import decided_hardware
-from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
+from convsmith.schedule.group_limits import check_groups, check_join, check_names, check_parts
+from convsmith.schedule.hardware import expected_rate, hardware_row, hardware_tile
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing, places
 from convsmith.schedule.lower import check_streams
 from convsmith.schedule.nest import Nest, nest_of
@@ -56,21 +55,26 @@ def kernel_plan(
     within: tuple[RowLoop, ...] = (), prescribed: Prescribed | None = None,
 ) -> KernelPlan:  # fmt: skip
     """Return the plan of ``st`` under its own ``config``, as :func:`decided_kernel` describes it, with its rewrites."""
-    return decided_kernel(st, config, machine, sizes, within, prescribed).with_rewrites()
+    return with_rewrites(decided_kernel(st, config, machine, sizes, within, prescribed))
+
+
+def with_rewrites(k: KernelPlan) -> KernelPlan:
+    """Return the decided plan ``k`` with the rewrites of a kernel of its statement alone."""
+    return replace(k, pipeline=pipeline_of([k], k.ordering))
 
 
 def decided_kernel(
     st: Statement, config: Config, machine: Machine, sizes: SymbolicSizes | None = None,
     within: tuple[RowLoop, ...] = (), prescribed: Prescribed | None = None,
-) -> DecidedKernel:  # fmt: skip
-    """Return the decisions of ``config`` for ``st``, with symbolic ``sizes`` if they are given. ConfigError if
-    ``config`` makes no kernel; all rewrites of a decided kernel are legal.
+) -> KernelPlan:  # fmt: skip
+    """Return the plan of ``st`` under its own ``config`` without rewrites, with symbolic ``sizes`` if they are given.
+    ConfigError if ``config`` makes no kernel; all rewrites of a decided kernel are legal.
 
     Threads share the loops outside of the innermost loop in which rows of another statement are computed (``within``),
     and that loop too if it keeps no rows.
     """
     if machine.device is not None and config.realise == "hardware":
-        return decided_hardware(st, config, machine)
+        return _engine_kernel(st, config, machine)
     loops = loops_after_fusing(st, config)
     if sizes is not None:
         loops = replace(loops, symbolic=sizes.loops)
@@ -102,12 +106,29 @@ def decided_kernel(
     )  # fmt: skip
     check_reads(found)
     check_streams(found)
-    found = replace(found, buffers=buffers(found.columns, config, nest, shared))
-    return DecidedKernel(found, partial(_with_rewrites, found))
+    return replace(found, buffers=buffers(found.columns, config, nest, shared))
 
 
-def _with_rewrites(k: KernelPlan) -> KernelPlan:
-    return replace(k, pipeline=pipeline_of([k], k.ordering))
+def _engine_kernel(st: Statement, config: Config, machine: Machine) -> KernelPlan:
+    """Return the decided plan of a kernel whose operands a copy engine brings; ConfigError if a tile exceeds a limit of
+    copies or products.
+    """
+    if config.staged("preload"):
+        raise ConfigError(
+            "preload",
+            f"--preload={','.join(config.staged('preload'))}: --realise=hardware has the registers of a lane for "
+            "sums alone; legal is none",
+        )
+    read = packed_statement(st, config, machine)
+    check_join(config, hardware_row(read, config, machine))
+    loops = loops_after_fusing(read, config)
+    made = hardware_tile(read, loops, config, machine)
+    if isinstance(made, ConfigError):
+        raise made
+    return KernelPlan(
+        st, config, machine, loops, made.groups, made.schedule, brought=made,
+        buffers=buffers(made.nest.st, config, made.groups, made.shared), notes=tuple(expected_rate(made, machine)),
+    )  # fmt: skip
 
 
 def loop_at(nest: Nest, of: str, size: int = 0) -> Loop:

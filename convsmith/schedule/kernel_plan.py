@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from convsmith.diag.forking import cached_property
 from convsmith.ir.buffer import Buffer
@@ -12,6 +10,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.schedule.buffers import BufferPlan
 from convsmith.schedule.config import Config
+from convsmith.schedule.hardware import HardwareTile
 from convsmith.schedule.loops import Loop, Loops
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.packed_operands import packed_statement
@@ -28,8 +27,9 @@ class KernelPlan:
     ``ordering`` is the schedule that puts the loops of the statement into the order of the nest. Host threads share the
     loops ``outside``. ``sums`` is the array that keeps partial sums, if the interface of the kernel has one.
     ``pipeline`` makes a kernel of this statement alone. ``zeroing`` are the rewrites of the kernel that sets the result
-    to zero, if groups of threads add parts to it. ``registers`` is None if an assembler allocates them. ``notes`` state
-    the bounds of the plan's rate.
+    to zero, if groups of threads add parts to it. ``registers`` is None if an assembler allocates them. ``brought``
+    is the tile of a group whose operands a copy engine brings, if one does. ``notes`` state the bounds of the plan's
+    rate.
     """
 
     statement: Statement
@@ -44,6 +44,7 @@ class KernelPlan:
     sums: Buffer | None = None
     pipeline: tuple[Step, ...] = ()
     zeroing: tuple[Step, ...] = ()
+    brought: HardwareTile | None = None
     notes: tuple[tuple[str, str], ...] = ()
 
     @cached_property
@@ -57,10 +58,3 @@ class KernelPlan:
     def shared(self) -> dict[str, int]:
         """The bytes of each operand's copy in memory that a group of threads shares."""
         return {b.operand: b.bytes for b in self.buffers if b.scope == "shared"}
-
-
-class DecidedKernel(NamedTuple):
-    """The ``plan`` of a legal kernel before its rewrites are known, and the function that returns it with them."""
-
-    plan: KernelPlan
-    with_rewrites: Callable[[], KernelPlan]

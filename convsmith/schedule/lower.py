@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, is_false
@@ -12,7 +12,6 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition, tile_shape
 from convsmith.passes.async_copies import async_copies
-from convsmith.passes.bind import bind
 from convsmith.passes.block_messages import block_messages
 from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
@@ -20,6 +19,7 @@ from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
 from convsmith.passes.guard_tails import guard_tails
+from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.load_matrices import load_matrices
 from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.name_indices import name_indices
@@ -28,6 +28,7 @@ from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace as rows_of
 from convsmith.passes.scale import scale
+from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.split_barriers import split_barriers
 from convsmith.passes.stream import stream
@@ -37,6 +38,7 @@ from convsmith.passes.transpose import READ, WRITTEN
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unswitch_uniform import unswitch_uniform
+from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import copied_type, empty_terms, has_windows
@@ -64,12 +66,13 @@ def flatten_tiles(s: Schedule, parts: Sequence[KernelPlan]) -> None:
     s.run(flatten)
 
 
-def flatten_threads(s: Schedule, straight: Sequence[Loop], machine: Machine) -> None:
-    """Lower the nest of a group to flat offsets; the loops ``straight`` become straight-line code."""
-    s.run(bind, tuple(straight), "unrolled")
-    s.run(flatten)
+def flat_code(s: Schedule, machine: Machine) -> None:
+    """Simplify flat offsets. Arrays of a CPU's kernel share memory; devices multiply and add in one operation."""
     s.run(simplify)
-    s.run(form_fma, machine.scalar_types)
+    if machine.device is None:
+        s.run(share_storage)
+    else:
+        s.run(form_fma, machine.scalar_types)
 
 
 def pick_fragments(s: Schedule, k: KernelPlan, products: ProductLoops | None) -> None:
@@ -77,8 +80,8 @@ def pick_fragments(s: Schedule, k: KernelPlan, products: ProductLoops | None) ->
     the fragments; transpose tiles of a result that would be scattered.
     """
     st, nest = k.columns, k.nest
-    if nest.warp is not None and products is not None:
-        multiply_fragments(s, k.machine, nest.warp.row, products.inner, nest.warp.loads)
+    if products is not None:
+        multiply_fragments(s, k.machine, products.row, products.inner, products.loads)
     elif not nest.has_lanes:
         return
     elif nest.rows:
@@ -141,26 +144,43 @@ def run_threads(s: Schedule, k: KernelPlan, reads: Reads) -> None:
         s.run(async_copies)
 
 
-def name_and_unroll(s: Schedule, machine: Machine, outlines: bool = False, is_shared: bool = False) -> None:
-    """Make straight-line code with names for indices: of a kernel that calls functions if ``outlines``, and whose
-    iterations host threads share if ``is_shared``.
+def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -> None:
+    """Make the vectors of a kernel by ``vectorise``, determine the width of indices, and select the instructions of
+    ``machine`` for vectors.
     """
+    if machine.device is not None:
+        vectorise()
+        s.run(narrow_index)
+        return
+    s.run(narrow_index)
+    vectorise()
+    s.run(rows_of, machine.instructions)
+
+
+def straight_code(
+    s: Schedule, machine: Machine, outlines: bool, is_shared: bool, through_table: bool, peels: bool = False
+) -> None:  # fmt: skip
+    """Make straight-line code with names for indices.
+
+    The kernel calls functions if ``outlines``, host threads share its iterations if ``is_shared``, it reads
+    ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent.
+    """
+    if machine.device is not None:
+        s.run(name_indices)
+        s.run(unroll)
+        return
     if outlines:
         s.run(outline)
     if is_shared:
         s.run(collapse)
-    s.run(name_indices)
-    if machine.device is None:
-        s.run(strength_reduce)
-    s.run(unroll)
-
-
-def finish_group(s: Schedule) -> None:
-    """Determine the width of indices, and shorten straight-line code."""
-    s.run(narrow_index)
-    s.run(simplify, False)
-    for rewrite in (name_indices, unroll):
+    for rewrite in (name_indices, strength_reduce, unroll):
         s.run(rewrite)
+    if peels:
+        s.run(simplify, False)  # pieces of the taps determine which pixels of a tile have a tap
+    if machine.scalar_types:
+        s.run(unvectorise, machine.scalar_types)
+    if through_table:
+        s.run(hoist_pointers)
 
 
 def join_steps(s: Schedule, k: KernelPlan) -> None:

@@ -12,8 +12,11 @@ from convsmith.passes.fission import fission
 from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.rfactor import rfactor
 from convsmith.schedule.config import Config
+from convsmith.schedule.engine_copies import bring_tiles
 from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
+from convsmith.schedule.hardware import HardwareTile
 from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.library.warp_groups import warp_groups
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Schedule
@@ -46,6 +49,8 @@ def tile_registers(s: Schedule, k: KernelPlan) -> TileLoops:
     loops over the reduction. Groups of threads share the loops of a grid.
     """
     nest = k.nest
+    if k.brought is not None:
+        return _bring_operands(s, k.brought)
     bind_groups(s, nest)
     thread = s.fuse(nest.threads, "t") if nest.threads else None
     own = () if thread is None else (thread,)
@@ -76,6 +81,13 @@ def bind_groups(s: Schedule, nest: Nest) -> None:
     if nest.threads:
         s.run(bind, nest.grid, "grid")
         s.run(bind, nest.threads, "group" if nest.warp is None else "warp")
+
+
+def _bring_operands(s: Schedule, made: HardwareTile) -> TileLoops:
+    """Form the tile of groups of warps whose operands a copy engine brings."""
+    nest, tiled = made.nest, made.tiled
+    warp_groups(s, tiled, lambda loop: bring_tiles(s, loop, made.copies), nest.config.buffers, made.residing)
+    return TileLoops({}, None, (tiled.fragments,), ProductLoops(tiled.steps, tiled.inner, nest.row))
 
 
 def _keep_sums(s: Schedule, k: KernelPlan) -> dict[Loop, Loop]:

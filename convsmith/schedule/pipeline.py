@@ -16,23 +16,20 @@ from convsmith.diag.forking import cached_property
 from convsmith.ir.index import is_true
 from convsmith.machine.base import Machine
 from convsmith.passes.bind import bind
-from convsmith.passes.form_fma import form_fma
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.manager import Step
-from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.replace import replace
-from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
 from convsmith.passes.skip_zero import skip_zero
-from convsmith.passes.unvectorise import unvectorise
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.lower import (
     finish_result,
+    flat_code,
     flatten_tiles,
     join_steps,
-    name_and_unroll,
+    make_vectors,
     pick_fragments,
     run_threads,
+    straight_code,
     stream_operands,
     vectorise_copy,
     vectorise_nest,
@@ -123,50 +120,40 @@ def split(s: Schedule, kernel: KernelParts) -> None:
 
 def tensorise(s: Schedule, kernel: KernelParts) -> None:
     """Give nests flat offsets, and replace loops by instructions on fragments and by vectors."""
+    machine, around, statements = kernel.machine, kernel.around, [*zip(kernel.parts, kernel.reads)]
     flatten_tiles(s, kernel.parts)
-    if kernel.around is not None:
-        kernel.around.transpose(s)
-        kernel.around.outline(s)
-    s.run(simplify)
-    if kernel.machine.device is None:
-        s.run(share_storage)
-    else:
-        s.run(form_fma, kernel.machine.scalar_types)
-    for k, r in zip(kernel.parts, kernel.reads):
+    if around is not None:
+        around.transpose(s)
+        around.outline(s)
+    flat_code(s, machine)
+    for k, r in statements:
         pick_fragments(s, k, r.tile.products)
         if r.source is not None:
             vectorise_copy(s, k, r.source)
-    if kernel.machine.device is None:
-        s.run(narrow_index)
-    if kernel.around is not None:
-        kernel.around.vectorise(s)
-    for k, r in zip(kernel.parts, kernel.reads):
-        vectorise_nest(s, k, r)
-    if kernel.machine.device is None:
-        s.run(replace, kernel.machine.instructions)
+
+    def vectorise() -> None:
+        if around is not None:
+            around.vectorise(s)
+        for k, r in statements:
+            vectorise_nest(s, k, r)
+            run_threads(s, k, r)
+
+    make_vectors(s, machine, vectorise)
     for k in kernel.parts:
         join_steps(s, k)
 
 
 def lower(s: Schedule, kernel: KernelParts) -> None:
     """Lower vectors and instructions to straight-line code, functions, tasks and pointers."""
-    machine, parts = kernel.machine, kernel.parts
-    for k, r in zip(parts, kernel.reads):
-        run_threads(s, k, r)
-    if machine.device is not None:
-        s.run(narrow_index)
+    parts = kernel.parts
     s.run(simplify, False)
     for k in parts:
         finish_result(s, k)
-    is_shared = bool(kernel.shared) or any(k.config.threads > 1 for k in parts)
-    outlines = machine.device is None and any(k.config.outline for k in parts)
-    name_and_unroll(s, machine, outlines, is_shared)
-    if any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts):
-        s.run(simplify, False)  # pieces of the taps determine which pixels of a tile have a tap
-    if machine.scalar_types and machine.device is None:
-        s.run(unvectorise, machine.scalar_types)
-    if kernel.through_table:
-        s.run(hoist_pointers)
+    straight_code(
+        s, kernel.machine, outlines=any(k.config.outline for k in parts),
+        is_shared=bool(kernel.shared) or any(k.config.threads > 1 for k in parts), through_table=kernel.through_table,
+        peels=any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts),
+    )  # fmt: skip
     for k, r in zip(parts, kernel.reads):
         stream_operands(s, k, r)
 

@@ -30,8 +30,8 @@ from convsmith.schedule.fusing import fuse_dims
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.given_kernel import GivenKernel, given_kernel
 from convsmith.schedule.group_limits import check_grid, ends_beyond
-from convsmith.schedule.kernel import decided_kernel, kernel_plan, scheduled
-from convsmith.schedule.kernel_plan import DecidedKernel, KernelPlan
+from convsmith.schedule.kernel import decided_kernel, kernel_plan, scheduled, with_rewrites
+from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.order import bind_groups
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.pointers import indirect
@@ -235,8 +235,8 @@ def plan(
         around = (st for st in made.statements if st.when not in ("main", "loop"))
         plans = tuple(kernel_plan(st, config_of_sums(st, machine, 1), machine) for st in around)
         return Plan(problem, config, machine, made, plans, given=given)
-    found, kernels = _decided(problem, config, machine, requirements)
-    return replace(found, kernels=tuple(k.with_rewrites() for k in kernels))
+    found = _decided(problem, config, machine, requirements)
+    return replace(found, kernels=tuple(with_rewrites(k) for k in found.kernels))
 
 
 def decided(problem: Problem, config: Config, machine: Machine) -> Plan | ConfigError:
@@ -244,7 +244,7 @@ def decided(problem: Problem, config: Config, machine: Machine) -> Plan | Config
     kernel. UnsupportedError as from :func:`plan`.
     """
     try:
-        return _decided(problem, config, machine, FIXED)[0]
+        return _decided(problem, config, machine, FIXED)
     except ConfigError as error:
         return error
 
@@ -257,12 +257,8 @@ def flaw(problem: Problem, config: Config, machine: Machine) -> ConfigError | No
     return found if isinstance(found, ConfigError) else None
 
 
-def _decided(
-    problem: Problem, config: Config, machine: Machine, requirements: Requirements
-) -> tuple[Plan, list[DecidedKernel]]:  # fmt: skip
-    """Return the plan of ``problem`` without rewrites, and its decided kernels. ConfigError if ``config`` makes no
-    kernel.
-    """
+def _decided(problem: Problem, config: Config, machine: Machine, requirements: Requirements) -> Plan:
+    """Return the plan of ``problem`` without rewrites. ConfigError if ``config`` makes no kernel."""
     dynamic = bool(requirements)
     unknown = frozenset(symbolic_dims(check_dynamic(problem))) if dynamic else frozenset()
     made = _program(problem, config, machine, dynamic)
@@ -276,12 +272,12 @@ def _decided(
             own = config_of_sums(st, machine, config.threads if st.when == "before" else 1, unknown)
             sizes = symbolic_sizes(problem, st, own) if any(d.name in unknown for d in st.dims) else None
         kernels.append(decided_kernel(st, own, machine, sizes))
-    found = Plan(problem, config, machine, made, tuple(k.plan for k in kernels), requirements)
+    found = Plan(problem, config, machine, made, tuple(kernels), requirements)
     if machine.device is None:
         _check_nests(found)
     else:
         _check_grids(found)
-    return found, kernels
+    return found
 
 
 def _program(problem: Problem, config: Config, machine: Machine, dynamic: bool) -> Program:

@@ -74,7 +74,7 @@ def stage_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> Reads:
     """Pack and copy operands as the config of ``k`` says; return the copies, and the loops that threads may share."""
     st, config, nest = k.columns, k.config, k.nest
     place, shared = share_operands(s, k, tile)
-    if place is not None:
+    if not nest.has_lanes:
         return Reads(tile, place=place, shared=shared)
     units = nest.units
     packed = pack_operands(s, st, config, k.machine, nest)

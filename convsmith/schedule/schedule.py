@@ -19,18 +19,23 @@ from convsmith.ir.instruction import Instruction
 from convsmith.ir.stages import NAIVE
 from convsmith.ir.stmt import Kernel
 from convsmith.passes.add_atomically import ZERO, add_atomically
+from convsmith.passes.bind import bind
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.contracts import stage_after
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.distribute_copy import distribute_copy
 from convsmith.passes.drain import drain
 from convsmith.passes.extend import extend
+from convsmith.passes.fission import fission
 from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.ordered_copy import OrderedCopy
+from convsmith.passes.pipeline_copies import pipeline_copies
+from convsmith.passes.reorder import reorder
 from convsmith.passes.residue import residue
+from convsmith.passes.simplify import simplify
 from convsmith.passes.spread_lanes import run_name, spread_lanes
 from convsmith.passes.stage import BOX, stage
 from convsmith.passes.tensor_copies import MappedCopy, tensor_copies
@@ -109,6 +114,30 @@ class Schedule:
             Loop(outer, of, dims, role, levels[0], -(-extent // size), each * size, True),
             Loop(inner, of, dims, role, levels[1], size, each, is_tiled),
         )
+
+    def reorder(self, *loops: Loop) -> None:
+        """Put the perfectly nested ``loops`` into this order; other loops keep their places."""
+        self.run(reorder, loops)
+
+    def bind(self, kind: str, *loops: Loop) -> None:
+        """Give ``loops`` a kind: ``unrolled``, or ``parallel``, ``grid`` and other kinds whose iterations run at once.
+        """
+        self.run(bind, loops, kind)
+
+    def fission(
+        self, *loops: Loop, room: Sequence[tuple[Loop, int]] = (), scope: str = "", result: bool = False
+    ) -> None:
+        """Give each statement of the nest of ``loops`` its own loops: initialisation, accumulation and store become
+        separate nests.
+
+        An accumulator becomes an array of accumulators in ``scope`` (default: its present scope), with ``room`` for
+        more elements along a loop. With ``result``, only the statement that stores the result is separated.
+        """
+        self.run(fission, loops, tuple(room), scope, result)
+
+    def simplify(self, unit_loops: bool = True) -> None:
+        """Simplify indices, bounds and masks; loops that run once go away unless ``unit_loops`` are kept."""
+        self.run(simplify, *(() if unit_loops else (False,)))
 
     def extend(self, loop: Loop, size: int) -> Loop:
         """Extend ``loop`` to a multiple of ``size`` iterations; added iterations have no effect."""
@@ -194,6 +223,12 @@ class Schedule:
         return [
             Copy(f"{name}_s", tuple(self._over(f"{name}_s", f".{x.name}") for x in loops)) for name, loops in operands
         ]
+
+    def pipeline(self, loop: Loop, slots: int, around: Loop | None = None) -> None:
+        """Let the copies that a copy engine makes in ``loop`` run ahead of the products, to as many ``slots``; across
+        the iterations of the loop ``around``, if there is one.
+        """
+        self.run(pipeline_copies, loop, slots, *(() if around is None else (around,)))
 
     def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
         """Load elements that several products share only once; the loop ``lane`` of the copy runs along ``vector``."""

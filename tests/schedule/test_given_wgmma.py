@@ -71,7 +71,7 @@ def test_weights_that_meet_the_zeros_of_a_copy_are_finite() -> None:
          "src lies in rows along ic, of which a copy brings 64, and its last loops have 128"),
         (LINE.replace("ic64", "ic60"), {}, "bring: src has rows 120 bytes apart, no multiple of 16"),
         ("--dt=u8:s8:s32 mb1ic64ih8oc64oh8kh1ph0", {}, "wgmma_m64n64k16_bf16 multiplies bf16:bf16:f32; legal is an"),
-        (LINE, dict(slots=0), "pipeline: loop kh_kw_ic.g (of 9) by 0"),
+        (LINE, dict(slots=0), "pipeline: loop s (of 9) by 0"),
         (LINE, dict(slots=20), "bytes of shared memory; sm_90a has 232448"),
     ],
     ids=["rows", "columns", "terms", "rows-of-memory", "types", "no-slot", "slots"],

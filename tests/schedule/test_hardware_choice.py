@@ -13,7 +13,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import one_table
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
-from convsmith.schedule import hardware, kernel
+from convsmith.schedule import hardware, kernel, order
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import MOST_BUFFERS
 from convsmith.schedule.kernel import kernel_plan
@@ -134,14 +134,14 @@ def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
 def test_the_choice_of_a_config_plans_nothing(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are predicates of a tile: the rewrites of one kernel are made once, for the config that is chosen."""
     made: list[str] = []
-    for module, name in ((hardware, "order_hardware"), (kernel, "pipeline_of")):
+    for module, name in ((order, "warp_groups"), (kernel, "pipeline_of")):
         monkeypatch.setattr(module, name, partial(_counted, made, name, getattr(module, name)))
     config = default(line)
     assert not made
     with one_table():
         plan = plan_for(parse_problem(line), config, target("sm_90a"))
-    assert made.count("order_hardware") == (config.realise == "hardware")
-    assert len(made) == len(plan.kernels)
+    assert made.count("warp_groups") == (config.realise == "hardware")
+    assert made.count("pipeline_of") == len(plan.kernels)
 
 
 def _counted(made: list[str], name: str, run: Callable[..., Any], *arguments: Any) -> Any:

@@ -19,7 +19,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.problem import parse_problem
 from convsmith.problem.problem import Problem
-from convsmith.schedule import hardware, kernel
+from convsmith.schedule import kernel
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import flaw, plan
 from convsmith.tune.config_space import ConfigSpace
@@ -35,7 +35,7 @@ STRANGE = (
 """Decisions that most configs do not permit."""
 DRAWS, POINTS = 8, 10
 """Problems of each kind, and configs of each problem."""
-RECORDERS = ((kernel, "pipeline_of"), (hardware, "order_hardware"))
+RECORDERS = ((kernel, "pipeline_of"),)
 """The functions that determine the rewrites of kernels."""
 
 

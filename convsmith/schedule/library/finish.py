@@ -7,21 +7,12 @@ from collections.abc import Sequence
 from convsmith.ir.stmt import Store
 from convsmith.ir.value import Load
 from convsmith.ir.walk import loops_of, variables_of, walk
-from convsmith.passes.collapse import collapse
 from convsmith.passes.contracts import LOOPS
-from convsmith.passes.form_fma import form_fma
 from convsmith.passes.hoist_pointers import hoist_pointers
-from convsmith.passes.name_indices import name_indices
-from convsmith.passes.narrow_index import narrow_index
-from convsmith.passes.outline import outline
-from convsmith.passes.share_storage import share_storage
 from convsmith.passes.simplify import simplify
-from convsmith.passes.strength import strength_reduce
-from convsmith.passes.unroll import unroll
-from convsmith.passes.unvectorise import unvectorise
 from convsmith.schedule.custom import PIECES, KernelSchedule
 from convsmith.schedule.loops import Loop
-from convsmith.schedule.lower import finish_group
+from convsmith.schedule.lower import flat_code, make_vectors, straight_code
 
 
 def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) -> None:
@@ -40,27 +31,16 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
         if s.tables:
             s.run(hoist_pointers)
         s.flatten()
-    if s.machine.device is not None:
-        for lane in lanes:
-            s.vectorise(lane)
-        s.run(form_fma, s.machine.scalar_types)
-        finish_group(s)
-        return
-    s.run(share_storage)
-    s.run(narrow_index)
+    flat_code(s, s.machine)
+    make_vectors(s, s.machine, lambda: _vectorise(s, lanes))
+    s.run(simplify, False)
+    is_shared = any(x.kind == "parallel" for x in loops_of(s.kernel.body))
+    straight_code(s, s.machine, outlines=True, is_shared=is_shared, through_table=bool(s.tables))
+
+
+def _vectorise(s: KernelSchedule, lanes: Sequence[Loop]) -> None:
     for lane in lanes:
         s.vectorise(lane)
-    s.replace()
-    s.run(simplify, False)
-    s.run(outline)
-    if any(x.kind == "parallel" for x in loops_of(s.kernel.body)):
-        s.run(collapse)
-    for rewrite in (name_indices, strength_reduce, unroll):
-        s.run(rewrite)
-    if s.machine.scalar_types:
-        s.run(unvectorise, s.machine.scalar_types)
-    if s.tables:
-        s.run(hoist_pointers)
 
 
 def _over_registers(s: KernelSchedule) -> list[Loop]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.library.finish import finish
+from convsmith.schedule.library.warp_groups import GroupTile, warp_groups
 
 
 def wgmma(
@@ -26,13 +27,9 @@ def wgmma(
     warps, pixel = s.tile(tile, height, "wi")
     fragments, channel = s.tile(block, width, "fi")
     products, term = s.tile(step, row.terms, "si")
-    s.reorder(tiles, blocks, warps, fragments, pixel, channel)
-    s.bind("grid", tiles, blocks)
-    s.bind("warp", warps)
-    s.fission(warps, fragments, pixel, channel)
-    s.reorder(*taps, steps, warps, products, fragments, pixel, channel, term)
-    s.bring(steps, {"src": (warps, pixel, products, term), "wei": (fragments, channel, products, term)})
-    s.pipeline(s.fuse([*taps, steps]), slots)
+    group = GroupTile((tiles, blocks), (*taps, steps), warps, fragments, products, (pixel, channel, term))
+    operands = {"src": (warps, pixel, products, term), "wei": (fragments, channel, products, term)}
+    warp_groups(s, group, lambda loop: s.bring(loop, operands), slots)
     s.unroll(products, fragments)
     s.flatten()
     s.fragments(row, pixel, channel, term)

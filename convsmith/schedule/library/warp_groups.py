@@ -1,0 +1,52 @@
+"""Products of warp groups with factors in shared memory, which a copy engine fills ahead of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from convsmith.schedule.loops import Loop
+from convsmith.schedule.nest import GRID_DIMS
+from convsmith.schedule.schedule import Schedule
+
+
+class GroupTile(NamedTuple):
+    """The loops of a nest whose tiles groups multiply.
+
+    Loops of the ``grid`` step over tiles of the result, outermost first, loops of ``stepping`` over steps of the
+    reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose own
+    loops are ``inner``.
+    """
+
+    grid: tuple[Loop, ...]
+    stepping: tuple[Loop, ...]
+    warps: Loop
+    fragments: Loop
+    steps: Loop
+    inner: tuple[Loop, Loop, Loop]
+
+
+def warp_groups(
+    s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0
+) -> None:  # fmt: skip
+    """Have groups of warps multiply the operands of each step, which ``bring`` has a copy engine fetch in the innermost
+    loop over steps. One more warp starts the copies, up to as many steps ahead as there are ``slots``.
+
+    If groups are ``residing``, so many are on the device at a time, and each computes several tiles in turn.
+    """
+    row, column, _ = tile.inner
+    sums = (tile.warps, tile.fragments, row, column)
+    s.reorder(*tile.grid, *sums)
+    s.bind("grid", *tile.grid)
+    s.bind("warp", tile.warps)
+    s.fission(*sums)
+    s.reorder(*tile.stepping, tile.warps, tile.steps, tile.fragments, *tile.inner)
+    s.simplify()
+    bring(tile.stepping[-1])
+    step, around = s.fuse(tile.stepping, "s") if len(tile.stepping) > 1 else tile.stepping[0], None
+    if residing:
+        around = s.fuse(tile.grid, "x") if len(tile.grid) > 1 else tile.grid[0]
+        s.persistent_grid(around, residing, "resident")
+    elif len(tile.grid) > GRID_DIMS:
+        s.fuse(tile.grid[GRID_DIMS - 1 :], "x")
+    s.pipeline(step, slots, around)
