@@ -177,6 +177,10 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
         terms = ((join, model.unit.terms),) if join else nests.shared_terms(lane)
         drain = long and loops.kinds[lane] != "k"
         pieces = max(DEFAULTS["pieces"], nests.cut_apart() if lane == model.k else 0)
+        same = Config(
+            target.name, lane, fuse=fuse, order=order, instruction=instruction, k_step=terms, phases=along, pack=pack,
+            offsets=offsets, flip=flip, spill_sums=drain, pieces=pieces, threads=threads,
+        )  # fmt: skip
         tiles = list(nests.tiles(loops, lane))
         if target.vectors.scalable:
             units = target.costs.scalable_units
@@ -186,24 +190,8 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
             *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
             tiled = [n for n in outer if n in tile] or nests.taps_of_lines(lane, outer)
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
-            config = Config(
-                target.name,
-                lane,
-                fuse=fuse,
-                register=tuple(tile.items()),
-                order=order,
-                reduce=reduce,
-                instruction=instruction,
-                k_step=terms,
-                phases=along,
-                realise=nests.realisation(lane, bool(join), loops, tile),
-                pack=pack,
-                offsets=offsets,
-                flip=flip,
-                spill_sums=drain,
-                pieces=pieces,
-                threads=threads,
-            )
+            realise = nests.realisation(lane, bool(join), loops, tile)
+            config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
             held = holding(model, loops, config)

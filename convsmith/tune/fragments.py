@@ -10,28 +10,21 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.tune.features import Section
 
 
-def fragment_shapes(most: int) -> list[tuple[int, int]]:
-    """Return numbers of fragments of sums, down the pixels and along the channels, ``most`` in total.
-
-    Shapes that use most registers come first, and among them the squarest.
-    """
-    shapes = [(high, wide) for high in range(1, most + 1) for wide in range(1, most // high + 1)]
-    return sorted(shapes, key=lambda shape: (-shape[0] * shape[1], max(shape), shape))
-
-
 def fragment_tiles(
     pixels: str, size: int, lane: str, channels: int, unit: ProductShape, registers: int
 ) -> Iterator[dict[str, int]]:
     """Yield tiles of pixels and channels; the height of a fragment is one that divides the pixels, if there is one.
 
-    Sums take at most half of the registers if the factors are in the same register file.
+    Sums take at most half of the registers if the factors are in the same register file. Tiles that use most registers
+    come first, and among them the squarest.
     """
-    for high, wide in fragment_shapes(registers // 2 if unit.factor_file == unit.file else registers):
-        if (wide - 1) * unit.lanes >= channels:
-            continue
-        most = min(unit.rows * high, size)
-        even = next((n for n in range(most, most // 2, -1) if not size % n), most)
-        for height in {most, even}:
+    most = registers // 2 if unit.factor_file == unit.file else registers
+    highest, widest = -(-size // unit.rows), -(-channels // unit.lanes)
+    shapes = [(high, wide) for high in range(1, min(most, highest) + 1) for wide in range(1, most // high + 1)]
+    for high, wide in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], max(shape), shape)):
+        whole = min(unit.rows * high, size)
+        even = next((n for n in range(whole, whole // 2, -1) if not size % n), whole)
+        for height in {whole, even} if wide <= widest else ():
             yield {pixels: height, lane: wide * unit.lanes}
 
 

@@ -26,7 +26,16 @@ from convsmith.tune.blocks import blocked
 from convsmith.tune.fragments import fragment_tiles
 from convsmith.tune.model import Model
 from convsmith.tune.parts import parts_of_sums
-from convsmith.tune.windows import STRIDE, gathered_tiles, row_tiles, tap_tiles, window_tiles
+from convsmith.tune.register_tiles import (
+    Family,
+    fitting,
+    gathers,
+    gradients_of_taps,
+    rows_of_vectors,
+    vectors_by_pixels,
+    windows,
+)
+from convsmith.tune.windows import STRIDE
 
 FEW_VECTORS = 3
 """Vectors of channels on one side of a gradient of weights below which lanes along its pixels are tried."""
@@ -284,49 +293,25 @@ class Nests:
 
     def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
         """Yield register tiles that fit the registers."""
-        pixels = loops.of("m")
-        inner = pixels[-1]
-        if lane in pixels:
-            inner = lane
-        size = loops.extents[inner]
         if self.unit.rows > 1:
-            count = register_file(self.target, self.unit).count
-            yield from fragment_tiles(inner, size, lane, loops.extents[lane], self.unit, count)
-            return
+            pixels, count = loops.of("m")[-1], register_file(self.target, self.unit).count
+            return fragment_tiles(pixels, loops.extents[pixels], lane, loops.extents[lane], self.unit, count)
+        return fitting(self._families(loops, lane), loops, lane, self.model.filled(lane), self.target.registers)
+
+    def _families(self, loops: Loops, lane: str) -> Iterator[Family]:
+        """Yield the families of register tiles of vectors along ``lane``."""
+        lanes, registers = self.model.filled(lane), self.target.registers
         if lane == self.batch:
-            yield from window_tiles(loops, lane, self.lanes, self.target.registers, self.src)
+            yield from windows(loops, lane, lanes, self.src)
             if not self.st.constant:
-                yield from tap_tiles(loops, lane, self.lanes, self.target.registers)
+                yield from gradients_of_taps(loops, lane, lanes)
         if self.gathers(lane):
-            yield from gathered_tiles(loops, lane, self.model.filled(lane), self.k)
+            yield from gathers(loops, lane, lanes, self.k)
         if loops.kinds[lane] == "m" and self.model.along_rows(lane):
-            yield from row_tiles(loops, lane, self.n, self.lanes, self.target.registers)
-        along_k = lane == self.k
-        tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), self.k)
-        taps = self.sizes[tap]
-        lanes = self.model.filled(lane)
-        columns = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)
-        for v in range(1, min(columns, 7) + 1):
-            widest = (self.target.registers - 1 - v) // v
-            if widest < 1:
-                break
-            wide = min(widest, loops.extents[self.n] if lane == inner else size)
-            widths = {wide, wide - 1, *(m for m in (4, 5, 6, 7, 8, 12, 14, 16, 28) if m < wide)}
-            for m in sorted(w for w in widths if w > 0):
-                if lane == inner:
-                    tile = {self.n: min(m, loops.extents[self.n]), lane: v * lanes}
-                else:
-                    tile = {inner: m, **({self.n: v} if along_k else {lane: v * lanes})}
-                yield tile
-                if along_k and tap != self.k and 1 < taps <= 3 and m * v + m + v < self.target.registers - 1:
-                    yield {**tile, tap: taps}
-                if m == size <= 5 and len(pixels) > 1 and m * 2 <= widest:
-                    rows = loops.extents[pixels[-2]]
-                    for r in {min(rows, widest // m), 2}:
-                        if 1 < r <= rows:
-                            yield {pixels[-2]: r, **tile}
-                    if along_k and len(pixels) > 2 and m * rows * loops.extents[pixels[-3]] <= widest:
-                        yield {pixels[-3]: loops.extents[pixels[-3]], pixels[-2]: rows, **tile}
+            yield from rows_of_vectors(loops, lane, lanes, self.n, registers)
+        tap = next((n for n in reversed(self.st.reduce[:-1]) if n not in self.classes), "")
+        unrolled = tap if loops.extents.get(tap, 1) > 1 else ""
+        yield from vectors_by_pixels(loops, lane, lanes, self.n, lane == self.k, unrolled, registers)
 
     def complete(self, loops: Loops, config: Config) -> Config:
         """Return ``config`` with its reduction in parts for threads, or otherwise with blocks of channels, if either is

@@ -30,7 +30,7 @@ NO_FACTS = {
     "device_fragments.MOST_WARPS": "bound of a generator",
     "device_fragments.WARPS": "choices of a generator",
     "nests.MOST_BORDERED": "length of generated code",
-    "windows.MOST_PRODUCTS": "length of generated code",
+    "register_tiles.MOST_PRODUCTS": "length of generated code",
 }
 """Constants with such a quantity that says nothing about a machine, and why."""
 

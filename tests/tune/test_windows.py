@@ -18,7 +18,8 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.model import Model
-from convsmith.tune.windows import first_reads, live_vectors, row_tiles, tap_tiles, weights_fit, window_tiles
+from convsmith.tune.register_tiles import fitting, gradients_of_taps, rows_of_vectors, windows
+from convsmith.tune.windows import first_reads, live_vectors, weights_fit
 
 AVX2 = next(t for t in LEVELS if t.name == "avx2")
 AVX512 = next(t for t in LEVELS if t.name == "avx512")
@@ -87,21 +88,26 @@ def test_weights_of_two_vectors_fit_beside_four_pixels() -> None:
 
 
 def test_tiles_fit_the_registers_and_the_image() -> None:
-    tiles = list(window_tiles(LOOPS, "g", 16, 32, steps(1)))
+    family = list(windows(LOOPS, "g", 16, steps(1)))
+    tiles = list(fitting(family, LOOPS, "g", 16, 32))
     assert {"oh": 4, "ow": 2, "g": 16, **TAPS} in tiles and {"oh": 2, "ow": 2, "g": 32, **TAPS} in tiles
     assert all(t["oh"] * t["ow"] * t["g"] // 16 < 32 and t["g"] <= CHANNELS for t in tiles)
-    assert not list(window_tiles(LOOPS, "g", 16, 4, steps(1)))
+    assert not list(fitting(family, LOOPS, "g", 16, 4))
+
+
+def row_tiles(loops: Loops) -> list[dict[str, int]]:
+    return list(fitting(rows_of_vectors(loops, "ow", 16, "oc", 32), loops, "ow", 16, 32))
 
 
 def test_vectors_of_pixels_stay_in_registers_with_their_sums() -> None:
     rows_of_channels = {"oc": 1, **LOOPS.extents}
     loops = replace(LOOPS, extents=rows_of_channels, kinds={"oc": "n", **LOOPS.kinds}, axes={"oc": "", **LOOPS.axes})
-    tiles = list(row_tiles(loops, "ow", "oc", 16, 32))
+    tiles = row_tiles(loops)
     assert {"oc": 1, "oh": 14, "ow": 16, "kh": 3} in tiles and {"oc": 1, "oh": 7, "ow": 32} in tiles
     assert all(t["oh"] * t["ow"] // 16 + t["ow"] // 16 < 32 and t["oh"] <= 28 and t["ow"] <= 32 for t in tiles)
     loops = replace(loops, extents={**rows_of_channels, "oc": 8})
-    assert {t["oh"] for t in row_tiles(loops, "ow", "oc", 16, 32)} == {2, 3}
-    assert not list(row_tiles(replace(loops, extents={**rows_of_channels, "oc": 16}), "ow", "oc", 16, 32))
+    assert {t["oh"] for t in row_tiles(loops)} == {2, 3}
+    assert not row_tiles(replace(loops, extents={**rows_of_channels, "oc": 16}))
 
 
 def test_vectors_along_pixels_are_loaded_for_each_tap() -> None:
@@ -129,7 +135,8 @@ def gradient_loops(taps: int) -> Loops:
 
 @pytest.mark.parametrize(("taps", "vectors"), [(3, [1, 2]), (5, [1]), (7, [])])
 def test_tiles_of_all_taps_fit_the_registers(taps: int, vectors: list[int]) -> None:
-    tiles = list(tap_tiles(gradient_loops(taps), "g", 16, 32))
+    loops = gradient_loops(taps)
+    tiles = list(fitting(gradients_of_taps(loops, "g", 16), loops, "g", 16, 32))
     assert tiles == [{"kh": taps, "kw": taps, "g": 16 * v} for v in vectors]
 
 
