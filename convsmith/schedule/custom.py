@@ -1,28 +1,20 @@
 """The schedule of a kernel that a user's function receives.
 
 A primitive rewrites the kernel immediately, so an illegal primitive is rejected where it is called, with the loop, the
-dim and the numbers. The schedule is then unchanged: the function may catch the error and continue.
-
-Loops are values. A loop that a primitive has replaced is rejected from then on, and the error names its replacement. A
-rewrite may copy a loop, as splitting a nest at the border of an image does; the value then denotes all copies.
+dim and the numbers. The schedule is then unchanged: the function may catch the error and continue. Primitives take
+loops and return the loops that replace them, as values (:mod:`convsmith.schedule.live`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convsmith.diag.choices import choices
-from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, UsageError
+from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.diag.expect import shown
-from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import Instruction
-from convsmith.ir.stmt import Alloc, Kernel
-from convsmith.ir.types import dtype
-from convsmith.ir.walk import loops_of, statements_of
 from convsmith.layout.layout import Layout
-from convsmith.machine.base import Machine
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.buffer_layouts import BlockDims
 from convsmith.passes.coalesce import coalesce
@@ -30,7 +22,6 @@ from convsmith.passes.compute_at import compute_at
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
 from convsmith.passes.guard_tails import guard_tails
-from convsmith.passes.manager import Step
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import INNERMOST, reorder
@@ -45,14 +36,13 @@ from convsmith.passes.skip_zero import skip_zero
 from convsmith.passes.stream import stream
 from convsmith.passes.sum_in_place import sum_in_place
 from convsmith.passes.vectorise import vectorise
-from convsmith.problem.problem import Problem
 from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.engine_copies import bring_tiles, engine_copy, require_types
+from convsmith.schedule.live import LiveSchedule, require_count
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.lower import multiply_fragments
 from convsmith.schedule.pointers import indirect_step
-from convsmith.schedule.schedule import Copy, Schedule
-from convsmith.statement.statement import Statement
+from convsmith.schedule.schedule import Copy
 
 TAILS = ("guard", "round", "peel")
 """The treatments of the last tile of a loop that is not a multiple of the tile: it is shorter (``guard``), has full
@@ -61,122 +51,12 @@ PIECES = 8
 """Maximum number of pieces of a loop that is split."""
 
 
-class KernelSchedule(Schedule):
+class KernelSchedule(LiveSchedule):
     """A schedule of ``kernel``, the naive nest of ``problem``, for ``machine``; its loops are the loops of
     ``statements``.
 
     ``print`` shows the kernel in its present form, ``steps`` are the rewrites so far.
     """
-
-    def __init__(self, problem: Problem, machine: Machine, kernel: Kernel, statements: Sequence[Statement]) -> None:
-        super().__init__(d.name for st in statements for d in st.dims)
-        self.problem, self.machine, self.kernel, self.statements = problem, machine, kernel, tuple(statements)
-        whole = (Loop(d.name, d.name, (d.name,), d.kind, "thread", d.size) for st in statements for d in st.dims)
-        self._live = {x.name: x for x in whole}
-        self._replaced: list[tuple[Loop, str]] = []
-        self.tables: dict[str, Statement] = {}
-        """The forms of the tables of pointers through which arrays are read, with the statements that read them."""
-
-    def __str__(self) -> str:
-        return str(self.kernel)
-
-    def __repr__(self) -> str:
-        return f"<schedule of {self.problem} for {self.machine.name} after {len(self.steps)} rewrites>"
-
-    def record(self, *steps: Step) -> None:
-        """Rewrite the kernel by each of ``steps``, and record the step."""
-        for step in steps:
-            super().record(step)
-            try:
-                self.kernel = step(self.kernel)
-            except ConvsmithError:
-                raise
-            except Exception as error:
-                raise InternalError(f"{step}: {type(error).__name__}: {error}") from error
-
-    @contextmanager
-    def _step(self, what: str, *loops: Loop) -> Iterator[None]:
-        """Run the ``with`` block, in which the primitive ``what`` rewrites ``loops``; undo the primitive if the block
-        raises.
-        """
-        for loop in loops:
-            self._check(what, loop)
-        before = len(self.steps), self.reached, self.kernel, set(self._taken)
-        try:
-            yield
-        except BaseException:
-            count, self.reached, self.kernel, self._taken = before
-            del self.steps[count:]
-            raise
-
-    def _check(self, what: str, loop: object) -> None:
-        """Raise UsageError if a primitive receives an object that is not a loop, ConfigError if the loop no longer
-        exists.
-        """
-        if not isinstance(loop, Loop):
-            raise UsageError(f"{what}: {shown(loop)} is no loop; s.loop('ow') returns one", code="bad-loop")
-        if self._live.get(loop.name) is not loop:
-            text = next((text for old, text in reversed(self._replaced) if old is loop), "belongs to another schedule")
-            raise ConfigError("stale-loop", f"{what}: loop {loop} (of {loop.extent}) {text}")
-        if loop not in self.loops():
-            raise ConfigError(
-                "stale-loop", f"{what}: loop {loop} (of {loop.extent}) is no more: it ran once, or became vectors, "
-                f"straight lines or part of an instruction; left are {', '.join(map(str, self.loops()))}",
-            )  # fmt: skip
-
-    def _require_scope(self, what: str, scope: str) -> None:
-        """Raise ConfigError unless a kernel for the machine can allocate memory in ``scope``."""
-        legal = ("cache", "register") if self.machine.device is None else ("cache", "register", "shared")
-        if scope not in legal:
-            raise ConfigError("scope", f"{what}: scope {shown(scope)}; legal are {choices(scope, legal)}")
-
-    def _became(self, old: Sequence[Loop], new: Sequence[Loop]) -> None:
-        """Record that primitives have replaced the loops ``old`` by the loops ``new``."""
-        for loop in old:
-            del self._live[loop.name]
-            self._replaced.append((loop, f"is no more: {self.steps[-1]} made {', '.join(map(str, new))} of it"))
-        self._live |= {x.name: x for x in new}
-
-    # -- What there is ------------------------------------------------------------------------------------------------
-
-    def loops(self) -> tuple[Loop, ...]:
-        """Return all loops of the kernel, in the order in which they begin."""
-        names = dict.fromkeys(x.var.name for x in loops_of(self.kernel.body))
-        return tuple(self._live[n] for n in names if n in self._live)
-
-    def loop(self, name: str) -> Loop:
-        """Return the loop of that name; UsageError lists the existing loops."""
-        found = {x.name: x for x in self.loops()}
-        if name not in found:
-            legal = choices(name, tuple(found))
-            raise UsageError(f"there is no loop {shown(name)}; legal are {legal}", code="bad-loop")
-        return found[name]
-
-    @property
-    def lanes(self) -> int:
-        """Elements of a vector of sums."""
-        return self.machine.lanes(dtype(self.statements[-1].acc).bits)
-
-    def array(self, name: str) -> Buffer:
-        """Return the array of that name: a parameter of the kernel, or an array that it allocates."""
-        inside = (x.buffer for x in statements_of(self.kernel.body) if isinstance(x, Alloc))
-        found = {b.name: b for b in (*self.kernel.params, *inside)}
-        if name not in found:
-            legal = choices(name, tuple(found))
-            raise UsageError(f"there is no array {shown(name)}; legal are {legal}", code="bad-array")
-        return found[name]
-
-    def row(self, name: str) -> Instruction:
-        """Return the instruction of the machine of that name."""
-        rows = self.machine.rows
-        if name not in rows:
-            raise UsageError(f"there is no instruction {shown(name)}; legal are {choices(name, [*rows])}", code="row")
-        return rows[name]
-
-    def reads(self, name: str) -> bool:
-        """Return whether the kernel has a parameter of that name: a problem without bias, for example, has no ``bia``.
-        """
-        return any(b.name == name for b in self.kernel.params)
 
     # -- Loops --------------------------------------------------------------------------------------------------------
 
@@ -194,7 +74,7 @@ class KernelSchedule(Schedule):
         if tail not in TAILS:
             raise UsageError(f"tile: tail={shown(tail)} is not legal; legal are {choices(tail, TAILS)}", code="tail")
         with self._step("tile", loop):
-            _require_count("tile", loop, size)
+            require_count("tile", loop, size)
             whole = super().extend(loop, size) if tail == "round" else loop
             made = super().tile(whole, size, parts, levels, ends)
             if tail == "peel":
@@ -205,7 +85,7 @@ class KernelSchedule(Schedule):
     def extend(self, loop: Loop, size: int) -> Loop:
         """Extend ``loop`` to a multiple of ``size`` iterations; added iterations store no elements."""
         with self._step("extend", loop):
-            _require_count("extend", loop, size)
+            require_count("extend", loop, size)
             made = super().extend(loop, size)
         self._became((loop,), (made,))
         return made
@@ -283,7 +163,7 @@ class KernelSchedule(Schedule):
     def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
         """Run ``loop`` once per residue class, and return the enclosing loop over classes."""
         with self._step("residue", loop):
-            _require_count("residue", loop, modulus)
+            require_count("residue", loop, modulus)
             classes = super().residue(loop, modulus, name)
         self._live[classes.name] = classes
         return classes
@@ -308,7 +188,7 @@ class KernelSchedule(Schedule):
     def rfactor(self, loop: Loop, lanes: int = 1) -> None:
         """Give each iteration of the reduction ``loop`` its own sum; the sums are added up before their use."""
         with self._step("rfactor", loop):
-            _require_count("rfactor", loop, lanes)
+            require_count("rfactor", loop, lanes)
             self.run(rfactor, loop, lanes)
 
     def sum_in_place(self, sums: str) -> None:
@@ -438,25 +318,13 @@ class KernelSchedule(Schedule):
                 made.append(found)
             return bring_tiles(self, loop, made)
 
-    def _around(self, loop: Loop) -> list[Loop]:
-        """Return ``loop`` and the loops around it."""
-        found = [x for x in loops_of(self.kernel.body) if any(y.var.name == loop.name for y in loops_of(x))]
-        return [self._live[x.var.name] for x in found]
-
     def pipeline(self, loop: Loop, slots: int, around: Loop | None = None) -> None:
         """Let the copies that a copy engine makes in ``loop`` run ahead of the products, to as many ``slots``; across
         the iterations of the loop ``around``, if there is one.
         """
         with self._step("pipeline", loop, *(() if around is None else (around,))):
-            _require_count("pipeline", loop, slots)
+            require_count("pipeline", loop, slots)
             super().pipeline(loop, slots, around)
-
-    def _filled(self, copy: Copy) -> Copy:
-        """Record the loops that fill ``copy``, if there are any."""
-        names = {x.var.name for x in loops_of(self.kernel.body)}
-        made = (*copy.loops, *(() if copy.lane is None else (copy.lane,)))
-        self._live |= {x.name: x for x in made if x.name in names}
-        return copy
 
     def indirect(self, form: str = "sections") -> None:
         """Read the source through a table of pointers in the ``form``, a word of `--table`: one pointer for each pixel
@@ -503,7 +371,7 @@ class KernelSchedule(Schedule):
         If not ``strict``, loops that cannot become vectors are unchanged.
         """
         with self._step("vectorise", loop):
-            _require_count("vectorise", loop, lanes or loop.extent)
+            require_count("vectorise", loop, lanes or loop.extent)
             self.run(vectorise, loop, lanes or loop.extent, strict)
 
     def replace(self, rows: Sequence[Instruction] | None = None, within: Sequence[Loop] = ()) -> None:
@@ -532,9 +400,3 @@ class KernelSchedule(Schedule):
         self.array(array)
         with self._step("stream"):
             self.run(stream, ((array, ahead),))
-
-
-def _require_count(what: str, loop: Loop, count: object) -> None:
-    """Raise ConfigError unless a primitive receives a positive number of iterations of ``loop``."""
-    if type(count) is not int or count < 1:
-        raise ConfigError("tile-size", f"{what}: loop {loop} (of {loop.extent}) by {shown(count)}; legal is 1 or more")
