@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import prod
 
 from convsmith.ir.index import Var
@@ -117,9 +117,12 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
 def _packing_of_terms(facts: SharedFacts, view: View, terms: str) -> str:
     """Return the event of packing an element of an operand whose terms are iterations of the loop ``terms``.
 
-    Vectors of adjacent terms are copied, vectors of adjacent channels are transposed.
+    Vectors of adjacent terms are copied, vectors of adjacent channels are transposed. Joined loops that do not follow
+    each other in memory are copied element by element.
     """
     steps, side = view_steps(view), facts.unit.rows if facts.unit.rows > 1 else facts.lanes
     channels = (d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= side)
-    is_vector = steps.get(Var(facts.dims[terms][-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
-    return "pack" if is_vector else "pack_far"
+    dims = facts.dims[terms]
+    is_even = all(steps.get(Var(a)) == facts.sizes[b] * steps.get(Var(b), 0) for a, b in pairwise(dims))
+    is_vector = steps.get(Var(dims[-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
+    return "pack" if is_vector and is_even else "pack_far"

@@ -65,6 +65,7 @@ def test_gradients_are_exact(line: str, threads: int, target: str) -> None:
         (f"{LAST} mb1ic384ih28oc192oh28kh1ph0", "--instruction=vdpbf16ps_512 --k_step=mb_oh_ow:2"),
         (f"{FIRST} mb1ic128ih52oc128oh52kh3ph1", "--instruction=vdpbf16ps_512 --k_step=ow:2 --realise=pad_copy"),
         (f"{LAST} mb1ic64ih56oc128oh28kh3sh2ph1", "--pack=src,diff_dst"),
+        (f"{FIRST} mb16ic512ih7oc512oh7kh1ph0", "--k_step=oh_ow:2"),  # images lie apart
     ],
 )
 def test_they_are_chosen(line: str, words: str) -> None:
