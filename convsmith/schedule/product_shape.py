@@ -142,9 +142,9 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     if prod(-(-d.size // st.residues.get(d.name, 1)) for d in st.dims if d.name in dims) < 2:
         return f"loop {loop} of its terms runs once"
     channels = {(st.n,), *((d.name, st.n) for d in st.of("batch"))}
-    if packed:
-        channels |= {(d.name,) for d in st.of("m") if not d.axis}
-    if config is not None and fused_dims(config, config.lane) not in channels:
+    lanes = () if config is None else fused_dims(config, config.lane)
+    is_of_packed = packed and {*lanes} <= {d.name for d in st.of("m")}
+    if config is not None and lanes not in channels and not is_of_packed:
         return f"its lanes are channels; legal is --lane={st.n}"
     return ""
 

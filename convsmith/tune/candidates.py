@@ -29,6 +29,7 @@ from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.packed_gradients import gradient_nests
+from convsmith.tune.packed_sources import packed_source_nests
 from convsmith.tune.thread_parts import split_pixels_by_thread
 from convsmith.tune.variants import holding, nearby, streamed, with_converted, with_near_channels
 from convsmith.tune.window_copies import window_nests
@@ -76,7 +77,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = ARRANGED)
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
         long = operations(p, st) > LONG
         kinds = [*(Nests(Model(p, st, target, unit)) for unit in choices), *window_nests(p, ways[0], target)]
-        kinds += gradient_nests(p, ways[0], target)
+        kinds += [*gradient_nests(p, ways[0], target), *packed_source_nests(p, st, target)]
         if along := kinds[0].candidate_phases():
             kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target), along)))
         found = [c for nests in kinds for c in _of_nests(nests, threads, long)]

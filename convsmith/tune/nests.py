@@ -52,6 +52,9 @@ CUT_TAPS = 16
 class Nests:
     """The nests of one problem that the model compares."""
 
+    packs_source = False
+    """Whether all nests read a packed source, whatever its layout is."""
+
     def __init__(self, model: Model) -> None:
         self.model = model
         self.problem, self.st, self.target, self.unit = model.problem, model.st, model.target, model.unit
@@ -63,7 +66,7 @@ class Nests:
         """Return the pairs of pixel loops that are contiguous in source and destination, innermost first."""
         sizes = self.sizes
         names = [d.name for d in self.st.of("m")]
-        if self.model.is_copied:
+        if self.model.is_copied and not self.packs_source:
             return ()
         out: list[tuple[str, str]] = []
         inner = names[-1]
