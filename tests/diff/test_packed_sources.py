@@ -1,0 +1,84 @@
+"""Convolutions of one tap whose source is packed in each call in the terms of an instruction, with pixels as lanes."""
+
+from __future__ import annotations
+
+import pytest
+
+import convsmith as cs
+from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import known_targets
+from convsmith.machine.registry import target as known_target
+from convsmith.problem import parse_problem
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.tune.candidates import candidates, default_config
+
+BF16, BYTES = "--dt=bf16 --stag=abx --dtag=abx", "--dt=u8:s8:s32 --stag=abx --dtag=abx"
+SCALED = (
+    "--dt=u8:s8:u8 --stag=abx --dtag=abx --attr-scales=src:common:0.5+wei:per_oc+dst:common:2 "
+    "--attr-zero-points=src:common:3+dst:common:5"
+)
+
+
+def packed_configs(problem: Problem, target: str, threads: int) -> list[Config]:
+    """Return the candidates that pack the source for an instruction with pixels along the lanes, three of them."""
+    with interning():
+        every = [c.config for c in candidates(problem.canonical(), known_target(target), threads)]
+    channels = ("oc", "ic", "g", "g_oc", "g_ic")
+    return [c for c in every if c.instruction and len(c.staged("pack")) == 2 and c.lane not in channels][:3]
+
+
+@pytest.mark.sampled(4, "line", "threads", "target")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        (f"{BF16} mb2ic24ih7oc20oh7kh1ph0", "avx512_bf16"),
+        (f"{BF16} mb2ic17ih7oc20oh7kh1ph0", "avx512_bf16"),
+        (f"{BF16} --dir=FWD_B --attr-post-ops=sum+relu mb1ic16ih9oc33oh5kh1sh2ph0", "avx512_bf16"),
+        (f"{BF16} mb1ic16iw50oc24ow50kw1pw0", "avx512_bf16"),
+        (f"{BF16} --dir=BWD_D mb2ic24ih9oc16oh9kh1ph0", "avx512_bf16"),
+        (f"{BF16} --deconv mb2ic24ih9oc16oh9kh1ph0", "avx512_bf16"),
+        (f"{BF16} g2mb1ic24ih9oc48oh9kh1ph0", "avx512_bf16"),
+        (f"{BF16} mb1ic16id4oc16od4kd1", "avx512_bf16"),
+        (f"{BF16} mb2ic24ih7oc20oh7kh1ph0", "aarch64+bf16"),
+        (f"{BYTES} mb2ic24ih7oc20oh7kh1ph0", "avx512_vnni"),
+        (f"{BYTES} mb2ic23ih7oc20oh7kh1ph0", "avx512_vnni"),
+        (f"{BYTES} mb2ic24ih7oc20oh7kh1ph0", "avx2"),
+        (f"{BYTES} mb2ic24ih7oc20oh7kh1ph0", "aarch64+dotprod"),
+        (f"{SCALED} mb2ic24ih7oc20oh7kh1ph0", "avx512_vnni"),
+        (f"{SCALED} g2mb2ic22ih7oc20oh7kh1ph0", "avx512_vnni"),
+        ("--dt=s8:s8:s32 --stag=abx --dtag=abx mb2ic24ih7oc20oh7kh1ph0", "avx512_vnni"),
+    ],
+)  # fmt: skip
+def test_results_are_exact(line: str, target: str, threads: int) -> None:
+    problem = parse_problem(line)
+    configs = packed_configs(problem, target, threads)
+    assert configs
+    for config in configs:
+        try:
+            verdict = cs.compile(line, target=target, config=str(config)).verify()
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+        assert verdict.ok, f"{config}: {verdict.detail}"
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        (f"{BF16} mb1ic256ih28oc128oh28kh1ph0", "avx512_bf16"),
+        (f"{BF16} --deconv mb4ic32ih80iw128oc24oh80ow128kh1kw1ph0pw0", "avx512_bf16"),
+        (f"{SCALED} mb1ic336ih56oc192oh56kh1ph0", "avx512_vnni"),
+    ],
+)
+def test_they_are_chosen(line: str, level: str) -> None:
+    (machine,) = (t for t in known_targets("znver4") if t.name == level)
+    with interning():
+        config = default_config(parse_problem(line), machine)
+    assert config.lane.endswith(("oh_ow", "ow")) and config.instruction and len(config.staged("pack")) == 2
+
+
+def test_channels_last_and_taps_are_read_as_they_lie() -> None:
+    for line in ("--dt=bf16 --stag=axb --dtag=axb mb1ic64ih28oc64kh1", f"{BF16} mb1ic64ih28oc64kh3ph1"):
+        assert not packed_configs(parse_problem(line), "avx512_bf16", 1)
