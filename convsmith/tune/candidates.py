@@ -17,7 +17,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
-from convsmith.schedule.loops import Loops, loops_after_fusing
+from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import registers
 from convsmith.statement.epilogue import Buffers, Epilogue
@@ -174,7 +174,7 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
     for lane, fuse, joined in nests.lane_choices():
         loops = loops_after_fusing(model.st, Config(target.name, lane, fuse=fuse))
         order, pack, filled = nests.order(loops, lane, threads), nests.packed(lane), model.filled(lane)
-        join = nests.joined_name(joined)
+        join = fused_chain(joined)[0] if joined else ""
         terms = ((join, model.unit.terms),) if join else nests.shared_terms(lane)
         drain = long and loops.kinds[lane] != "k"
         pieces = max(DEFAULTS["pieces"], nests.cut_apart() if lane == model.k else 0)

@@ -9,7 +9,6 @@ first-level cache.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
@@ -17,7 +16,7 @@ from convsmith.ir.index import Mod, Var, is_true
 from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
-from convsmith.schedule.loops import Loops, fused_name
+from convsmith.schedule.loops import Loops, fused_chain
 from convsmith.schedule.registers import register_file
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
@@ -101,16 +100,10 @@ class Nests:
 
     def chain(self, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
         """Return the fusions that make adjacent loops one loop."""
-        pairs = []
-        first = names[0]
-        for name in names[1:]:
-            pairs.append((first, name))
-            first = self.model.fuse(first, name)
-        return tuple(pairs)
-
-    def joined_name(self, names: tuple[str, ...]) -> str:
-        """Return the name of the loop that :meth:`chain` makes of loops; empty for no loops."""
-        return reduce(fused_name, names) if names else ""
+        _, pairs = fused_chain(names)
+        for a, b in pairs:
+            self.model.fuse(a, b)
+        return pairs
 
     def lane_loops(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
         """Yield candidates for the lane loop, with the fusions that they need."""

@@ -7,7 +7,7 @@ read from beyond it for each block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.loops import fused_name, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import registers
@@ -60,12 +61,9 @@ def winograd_configs(
     pixels = [d for d in st.of("m") if d.axis and taps.get(d.axis, 1) > 1]
     if not pixels:
         return
-    images = next(d for d in st.of("m") if d.sort == "images")
-    strides = {name: phase.stride for name, phase in phases(st).items()}
-    for m in OF_CLASS if strides else PIXELS:
-        sizes = tuple((d.name, m * strides.get(d.name, 1)) for d in pixels)
+    for sizes, blocks in _tilings(st, pixels, OF_CLASS if phases(st) else PIXELS):
         found: list[tuple[float, float, int, Config]] = []
-        for block in _blocks(images, {d.name: -(-d.size // dict(sizes)[d.name]) for d in pixels}):
+        for block in blocks:
             base = Config(target.name, st.n, pack=(WEIGHTS,), winograd=sizes, block=block, threads=threads)
             try:
                 made = winograd_of(problem, base, target, dynamic=False)
@@ -85,12 +83,21 @@ def winograd_configs(
             yield min(cycles for _, cycles, _, _ in found), emitted, config
 
 
-def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[tuple[tuple[str, int], ...]]:
+def _tilings(st: Statement, pixels: list[Dim], counts: Iterable[int]) -> Iterator[tuple[Sizes, Iterator[Sizes]]]:
+    """Yield tiles of ``counts`` of ``pixels`` along each axis, or of a residue class of it, with blocks of them."""
+    images = next(d for d in st.of("m") if d.sort == "images")
+    strides = {name: phase.stride for name, phase in phases(st).items()}
+    for m in counts:
+        sizes = {d.name: m * strides.get(d.name, 1) for d in pixels}
+        yield tuple(sizes.items()), _blocks(images, {d.name: -(-d.size // sizes[d.name]) for d in pixels})
+
+
+def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[Sizes]:
     """Yield blocks of about each number of tiles in `BLOCKS`, and the block of all ``tiles`` of an image.
 
     Outer axes are divided first; blocks that hold a whole image hold several if there are more ``images``.
     """
-    found: dict[tuple[tuple[str, int], ...], None] = {(): None}
+    found: dict[Sizes, None] = {(): None}
     every = {images.name: images.size, **tiles}
     names = list(every)
     for most in BLOCKS:
@@ -111,9 +118,7 @@ def winograd_features(problem: Problem, config: Config, target: Machine) -> Feat
     """Return the features of a legal Winograd ``config`` on one thread; an error beyond the direct one counts as work.
     """
     made = winograd_of(problem, config, target, dynamic=False)
-    products = _Products(problem, made, target, config.fuse)
-    sections = (*times(products.model.features(products.loops, product_config(config)), made.tasks), *products.around)
-    return times(sections, products.error_factor)
+    return _Products(problem, made, target, config.fuse).features(product_config(config))
 
 
 def _schedules(
@@ -130,7 +135,7 @@ def _schedules(
         config = own.changed(register=tile)
         if registers(loops, config, target, unit, unit.lanes).fit:
             emitted = products.model.emitted(loops, config)
-            yield products.cycles(config), emitted, base.changed(register=config.tiles_at("register"))
+            yield cycles(products.features(config), target), emitted, base.changed(register=config.tiles_at("register"))
 
 
 def _fused_tiles(made: Winograd) -> tuple[tuple[tuple[str, str], ...], str]:
@@ -148,11 +153,8 @@ def transform_steps(problem: Problem, config: Config, target: Machine) -> Iterat
     made = winograd_of(problem, config, target, dynamic=False)
     before = _fused_tiles(made)
     pixels = [d for d in made.direct.of("m") if d.name in dict(config.tiles_at("winograd"))]
-    images = next(d for d in made.direct.of("m") if d.sort == "images")
-    strides = {name: phase.stride for name, phase in phases(made.direct).items()}
-    for m in PIXELS:
-        sizes = tuple((d.name, m * strides.get(d.name, 1)) for d in pixels)
-        for block in _blocks(images, {d.name: -(-d.size // dict(sizes)[d.name]) for d in pixels}):
+    for sizes, blocks in _tilings(made.direct, pixels, PIXELS):
+        for block in blocks:
             try:
                 after = winograd_of(problem, config.changed(winograd=sizes, block=block), target, dynamic=False)
             except ConfigError:
@@ -175,18 +177,11 @@ class _Products:
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
         absent = problem.flops_dense / max(problem.flops_real, 1)  # grows with the number of tiles at borders
         self.around = _transforms(made, absent), _copies(made), _far(made, target)
-        self._cycles_around = cycles(self.around, target)
 
-    def cycles(self, config: Config) -> float:
-        """Return the cycles of the program if ``config`` is the schedule of its products."""
-        products = self.model.cycles(self.loops, config) * self.made.tasks
-        return self.error_factor * (products + self._cycles_around)
-
-    @property
-    def error_factor(self) -> float:
-        """The factor that penalises cycles if the error exceeds the direct sum's."""
-        return WORTH if self.made.error > 1 else 1.0
-
+    def features(self, config: Config) -> Features:
+        """Return the features of the program if ``config`` is the schedule of its products."""
+        products = times(self.model.features(self.loops, config), self.made.tasks)
+        return times((*products, *self.around), WORTH if self.made.error > 1 else 1.0)
 
 def _tiles(
     tiles: int, loop: str, vectors: int, lane: str, unit: ProductShape, target: Machine
