@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 import click
@@ -16,6 +16,7 @@ from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UsageError
 from convsmith.diag.files import MOST_TEXT, read_text
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.diag.settings import MOST_THREADS, settings
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
@@ -141,7 +142,7 @@ def choice_options(command: F) -> F:
     return click.option("--threads", type=threads, metavar="N", help="Threads; by default all CPUs.")(command)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Listed:
     """The problems given to a command, and the defaults that their lines rely on.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from convsmith.diag.record import record
 
 __all__ = ["Column", "FittedTable", "fitted"]
 
@@ -27,7 +28,7 @@ class Column(NamedTuple):
     left: bool = False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FittedTable:
     """The columns that fit, and the titles of dropped columns; `limit` is the width of a line, or None."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from convsmith.codegen.artifact import AXES
 from convsmith.diag.errors import InternalError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
@@ -19,7 +19,7 @@ __all__ = ["Geometry", "geometry", "is_pipelined", "slots_of", "tensor_maps"]
 _EFFECTS = (Store, AtomicAdd, AsyncCopy)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Geometry:
     """Groups of the grid and threads of a group along each axis, innermost first, and bytes of shared memory.
 

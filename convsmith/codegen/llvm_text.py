@@ -7,7 +7,6 @@ that its body writes.  The emitter makes no decisions: the IR determines order, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from convsmith.codegen.aligned_places import AlignedPlaces
@@ -17,6 +16,7 @@ from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.past_caches import streamed_results
 from convsmith.codegen.values import Slot, ValueEmitter
 from convsmith.diag.errors import InternalError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect
 from convsmith.ir.instruction import ByteLookup, FragmentFile, HeadLoad, Instruction, Operand
@@ -52,7 +52,7 @@ def accesses(body: Stmt) -> Iterator[Load | Store]:
     yield from (x for x in walk(body) if isinstance(x, (Load, Store)))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Facts:
     """The facts about a target that code generation needs.
 

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from convsmith.codegen import llvm_bind
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
+from convsmith.diag.record import record
 from convsmith.machine.base import Machine
 
 __all__ = [
@@ -37,7 +37,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 _SPILLED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class KernelUse:
     """The resources of a kernel: registers per thread, bytes of statically declared shared memory, bytes of stack per
     thread, and bytes that a thread spills to and fills from memory.
@@ -54,7 +54,7 @@ class KernelUse:
         return f"{self.registers} registers, {spills}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AssembledKernels:
     """A cubin, the use of its kernels by name, the assembler that made it, and its advisory warnings."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from convsmith.codegen import llvm_bind
@@ -17,6 +17,7 @@ from convsmith.compiler.cubin import assemble_module
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Alloc, Kernel
@@ -42,7 +43,7 @@ _LINE = 64
 """Bytes of a cache line, to which private buffers are aligned."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Lowered:
     """The kernels of a plan after all rewrites, and their LLVM text.
 

@@ -18,7 +18,7 @@ else:
     from operator import attrgetter
 
     def record(cls: type | None = None, /, *, frozen: bool, eq: bool = True, kw_only: bool = False) -> Any:
-        """Return the class as `dataclasses.dataclass` does; a record is always frozen."""
+        """Return the class as `dataclasses.dataclass` does; a record is always frozen, and takes all of its fields."""
         if cls is None:
             return lambda decorated: record(decorated, frozen=frozen, eq=eq, kw_only=kw_only)
         assert frozen
@@ -40,6 +40,7 @@ else:
 
     def _constructor(cls: type) -> Any:
         """Return the function that stores the values of the fields of a new instance."""
+        assert all(f.init for f in fields(cls)), f"{cls.__qualname__} has a field with init=False"
         names = frozenset(f.name for f in fields(cls))
         order = [f.name for f in fields(cls) if not f.kw_only]
         defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}

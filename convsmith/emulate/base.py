@@ -11,10 +11,10 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
 
 from convsmith.codegen.artifact import ABI_VERSION, Argument, Artifact, Entry
 from convsmith.diag.errors import UsageError
+from convsmith.diag.record import record
 from convsmith.machine.base import Machine
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.device_library import nbytes_of
@@ -24,7 +24,7 @@ from convsmith.runtime.loading import LoadedCode
 __all__ = ["EmulatedCode", "EmulatedFunction", "Emulator", "Memory", "Piece", "RunEntry"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Piece:
     """The memory of an argument: its bytes in this process.
 
@@ -38,7 +38,7 @@ class Piece:
     is_blank: bool
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Memory:
     """The arguments that a call gives an entry, by the names of arguments: memory, and values of sizes.
 

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from llvmlite import binding as llvm
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.diag.record import record
 from convsmith.diag.settings import settings
 from convsmith.emulate.image import PAGE, START, START_SIZE, Image
 from convsmith.emulate.processor import ProcessorEmulator
@@ -83,7 +83,7 @@ def _fault(at: int, accessed: int, vector: int, error: int) -> Fault:
     return Fault(kind, at)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Bochs(ProcessorEmulator):
     """The emulator for x86-64 processors."""
 

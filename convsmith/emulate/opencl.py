@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
+from convsmith.diag.record import record
 from convsmith.emulate.base import Emulator
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
@@ -28,7 +28,7 @@ __all__ = ["OPENCL", "OpenClStandIn"]
 _BROADCAST = "_Z19sub_group_broadcastij"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OpenClStandIn(Emulator):
     """Runs code for another OpenCL device on the device that this machine has."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from convsmith.codegen.artifact import RUNTIME_SYMBOLS, Argument, Artifact, Entry
 from convsmith.codegen.binder import AddressMemory, Binder, element_type
 from convsmith.diag.errors import ToolchainError
+from convsmith.diag.record import record
 from convsmith.emulate.base import EmulatedCode, Emulator, Memory, Piece
 from convsmith.emulate.image import Image
 from convsmith.emulate.processors import Fault, processor_for
@@ -37,7 +37,7 @@ _NOWHERE = 0
 """Address of the functions that start threads, which is never called: the parts of an entry run one after the other."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ProcessorEmulator(Emulator):
     """An emulator that runs an `Image` on a processor.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 
 __all__ = ["Fault", "processor_for"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Fault:
     """An exception that ended a run: a description, and the instruction's address if it is known."""
 

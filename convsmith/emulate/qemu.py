@@ -13,13 +13,13 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.diag.record import record
 from convsmith.emulate.executable import FileHeader, executable
 from convsmith.emulate.image import PAGE, START, Image, numbers_at
 from convsmith.emulate.processor import ProcessorEmulator
@@ -64,7 +64,7 @@ _FAULTS: dict[int, str] = {
 """Signals that end a process, in words."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Platform:
     """One architecture: qemu's program for it, its processors, and the parts of a process.
 
@@ -97,7 +97,7 @@ _PLATFORMS = {
 """Architectures by the first word of their triples."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Qemu(ProcessorEmulator):
     """qemu's emulator of the processors of the architecture `of`."""
 

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 from convsmith.exporter.constants import built_in_contents
 from convsmith.exporter.entry_points import entry_points_text
 from convsmith.exporter.interface import Interface, interface_of
@@ -27,7 +28,7 @@ _OF_COMPILER = "__"
 """Prefix of functions that a compiler's runtime library for a machine provides."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BuiltKernel:
     """A kernel as object code and as assembly, with its interface.
 

@@ -13,9 +13,9 @@ and `pool` are absent if one thread runs the whole kernel.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.diag.record import record
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
 from convsmith.runtime.border import tensors_of
 from convsmith.runtime.operand_packing import PackedParts
@@ -26,7 +26,7 @@ WORKSPACE = "workspace"
 """The name of the parameter for the kernel's own memory."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Parameter:
     """A pointer that a function takes: to a tensor, to a packed operand (``of`` a tensor), or to the workspace.
 
@@ -52,7 +52,7 @@ class Parameter:
         return self.tensor.dtype if self.tensor is not None else ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EntryUse:
     """An entry that a function runs; ``places`` are the offsets of arguments in the workspace, by name."""
 
@@ -60,7 +60,7 @@ class EntryUse:
     places: dict[str, int]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PackingFunction:
     """A function that packs an operand: its symbol, its parameters, the entries that it runs, and its workspace."""
 
@@ -71,7 +71,7 @@ class PackingFunction:
     workspace: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Interface:
     """The functions of an exported kernel; ``built_in`` are names of tensors whose values the code contains.
 

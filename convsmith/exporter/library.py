@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, shown
 from convsmith.diag.printable import printable
+from convsmith.diag.record import record
 from convsmith.exporter.archive import archive
 from convsmith.exporter.build import BuiltKernel, build_kernel
 from convsmith.exporter.example import example_text
@@ -37,7 +37,7 @@ FORMATS = ("object", "source", "static-library")
 Weights = Mapping[str, Array | str | os.PathLike[str]]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ExportedLibrary:
     """The files of an exported library and its kernels with their interfaces; programs link the files `code`."""
 

@@ -12,7 +12,7 @@ from the cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 
 from convsmith.codegen.artifact import Artifact
@@ -20,6 +20,7 @@ from convsmith.compiler.dynamic import at_call, given_tensor, requirements
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import shown
+from convsmith.diag.record import record
 from convsmith.frontend.call_sizes import Pads, deciding, pad_pairs, problem_of_call
 from convsmith.frontend.host_kernels import Load, host_kernel
 from convsmith.frontend.nothing import empty_kernel, has_empty_tensor
@@ -84,7 +85,7 @@ def _device_config(problem: Problem, target: Machine) -> Config:
     return device_config(problem.canonical(), target, packs=False)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AnySizes:
     """A `problem` with the `dims` whose sizes are those of each call, and the `sizes` that calls must have.
 

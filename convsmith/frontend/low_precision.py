@@ -7,7 +7,7 @@ the kernel computes the transposed product.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_word, integer, shown
+from convsmith.diag.record import record
 from convsmith.diag.settings import settings
 from convsmith.frontend.arguments import as_numbers
 from convsmith.frontend.kernel import CompiledKernel
@@ -118,7 +119,7 @@ def _planned(
     return product.plan(_by_columns(order, out, shape), threads)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Plan:
     """A product's kernel and its arrays except lhs and rhs; `transposed` if the kernel computes the transposed product.
     """
@@ -192,7 +193,7 @@ def _value(x: Any) -> Hashable:
     return type(x), x
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Product:
     """A product with offsets (1, 1), or (M, 1) for lhs and (1, N) for rhs, and the steps that follow its sums.
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
+from convsmith.diag.record import record
 from convsmith.frontend.micro_order import check_order, packed_order, taps_first
 from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Table, Window, table
@@ -45,7 +45,7 @@ _LARGEST = 1 << 62
 """Upper limit of sizes in bytes, so that sums of two fit in 64 bits."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Weights:
     """Packed biases, weights and scales for kernels of one name, in reading order.
 
@@ -61,7 +61,7 @@ class Weights:
     order: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class PointerTable:
     """A pointer table as addresses into `source`; absent entries point to `zero`."""
 

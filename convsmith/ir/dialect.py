@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from convsmith.diag.record import record
 
 __all__ = ["Dialect", "DialectCall", "PipelineCalls"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DialectCall:
     """LLVM text of an operation: the expressions ``lines``, followed by the ``effect``, an instruction without a
     result.
@@ -21,7 +21,7 @@ class DialectCall:
     effect: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PipelineCalls:
     """LLVM's spelling of pipelines of copies through tensor maps.
 
@@ -49,7 +49,7 @@ class PipelineCalls:
     map: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Dialect:
     """LLVM's spelling of a kernel whose threads a device runs.
 

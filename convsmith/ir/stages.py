@@ -17,8 +17,8 @@ unrolled    loops marked for unrolling are gone, so every register access has co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from convsmith.diag.record import record
 from convsmith.ir.stmt import (
     THREAD_LOOPS,
     Alloc,
@@ -49,7 +49,7 @@ _PLAIN: frozenset[type[Stmt]] = _FIRST | {PointerLoad, AtomicAdd, TensorCopy}
 _LOOPS = frozenset({"serial", "unrolled", "parallel", "pipelined", "grid", *THREAD_LOOPS})
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Stage:
     """The nodes that a kernel of the stage may contain.
 

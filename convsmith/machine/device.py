@@ -6,16 +6,16 @@ the threads of a warp (a sub-group in OpenCL) run together, one in each lane. Gr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from convsmith.diag.record import record
 from convsmith.ir.dialect import Dialect
 from convsmith.machine.device_costs import CopyEngine, DeviceCosts
 
 __all__ = ["ComputeUnits", "Device", "SharedMemory", "ThreadLevel"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SharedMemory:
     """The memory that the threads of a group share."""
 
@@ -30,7 +30,7 @@ class SharedMemory:
         return f"shared memory of {self.bytes >> 10} KiB in {self.banks} banks"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ComputeUnits:
     """The processors of a device that run groups: the reference facts are those of the smallest supported device."""
 
@@ -61,7 +61,7 @@ class ComputeUnits:
         return self.turns(groups) * self.count / groups
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ThreadLevel:
     """A level at which a device numbers its threads: ``name`` is the kind of the loops that it runs.
 
@@ -76,7 +76,7 @@ class ThreadLevel:
 _COSTS = DeviceCosts()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Device:
     """Facts of a machine that launches kernels on a device.
 

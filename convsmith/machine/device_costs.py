@@ -7,12 +7,12 @@ and the copy engine's products: the defaults are estimates from data sheets, cho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from convsmith.diag.record import record
 
 __all__ = ["CopyEngine", "DeviceCosts"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DeviceCosts:
     """Costs of the threads of a group, in multiply-adds of one thread, and of its warps, in multiply-adds of one warp.
     """
@@ -52,7 +52,7 @@ class DeviceCosts:
     """Time to copy each element of a tile once, relative to the time of its products."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CopyEngine:
     """Limits and costs of an engine that copies tiles of a tensor to shared memory, from where groups of warps multiply
     them.

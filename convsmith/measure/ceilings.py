@@ -11,7 +11,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from convsmith.compiler.cache import disk_cache
 from convsmith.diag.expect import is_day, is_positive, json_list
 from convsmith.diag.forking import RenewedLock
+from convsmith.diag.record import record
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.registry import host_targets
 from convsmith.measure.peak import Types, peak_sample, read_level_bytes, read_sample, release_read_buffers
@@ -52,7 +52,7 @@ class Figure(NamedTuple):
     is_steady: bool
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Ceiling:
     """A limit of the machine: operations of an instruction set (`table` is "fma_gflops", `name` the level), or bytes
     read from a cache level ("read_gbs"). `sample` measures it once on a given number of threads, in 1e9 per second.

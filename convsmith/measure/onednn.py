@@ -11,12 +11,13 @@ import ctypes
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.diag.record import record
 from convsmith.measure.onednn_library import (
     DST,
     SRC,
@@ -102,7 +103,7 @@ def _fastest(candidates: Sequence[Peer]) -> Peer:
     return min(candidates, key=lambda peer: min(sample() for sample in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Primitive:
     handle: Handle
     description: Handle
@@ -210,7 +211,7 @@ def _quantities(library: OnednnLibrary, conv: Conv, arrays: Mapping[str, Array])
     return found
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _StagesOfPrimitive:
     """A primitive of a chain: the convolution of a stage, and the next stage's convolution if that is a post-op."""
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
+from convsmith.diag.record import record
 from convsmith.measure.peer import Array
 from convsmith.runtime.arrays import aligned_copy, aligned_empty, numpy_dtype
 
@@ -39,7 +39,7 @@ class _Argument(ctypes.Structure):
     _fields_ = [("name", ctypes.c_int), ("memory", Handle)]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OnednnMemory:
     handle: Handle
     array: Array

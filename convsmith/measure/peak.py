@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry, host_launch, s
 from convsmith.codegen.fragments import constant
 from convsmith.codegen.launch import entry_text
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.host import caches
@@ -107,7 +107,7 @@ def release_read_buffers() -> None:
     _read_loop.cache_clear()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Size:
     """Bytes that each thread reads: all of `nbytes`, or its share where the level is shared."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
 from convsmith.layout.reorder import to_layout
 from convsmith.problem.chain import Chain
@@ -25,7 +26,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Peer:
     """``call`` computes the problem and may be repeated; ``result`` returns the computed logical array."""
 

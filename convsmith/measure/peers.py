@@ -6,11 +6,11 @@ Every library has a file of its own, and uses as many threads as the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import metadata, util
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.record import record
 from convsmith.measure.ncnn import ncnn
 from convsmith.measure.onednn import onednn
 from convsmith.measure.onednn_library import PACKAGE
@@ -29,7 +29,7 @@ TRANSFORMED = 1e-5
 """Largest error of results of Winograd's transforms on integers, relative to the greatest result."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Library:
     """A library: its peer function, its package, the modules it needs, and whether it computes deconvolutions, and
     chains.

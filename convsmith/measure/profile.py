@@ -6,10 +6,11 @@ Names of nodes come from the model. They may hold any character, so every line a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from convsmith.diag.printable import printable
+from convsmith.diag.record import record
 from convsmith.measure.doubts import DOUBTFUL, Figures, contradicts, doubts, half_range, is_unsteady
 from convsmith.measure.timing import Spread
 from convsmith.problem.problem import Problem
@@ -23,7 +24,7 @@ WORST = 3
 _MILLISECONDS, _MICROSECONDS = 1e3, 1e6
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ProfiledNode:
     """Nodes of a model with one problem: the time of our kernel, and of the `host` framework's kernel.
 
@@ -70,7 +71,7 @@ class ProfiledNode:
         return max(self.host.median - self.seconds.median, 0.0) * len(self.names)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LeftNode:
     """A node that stays with the host framework, and why."""
 
@@ -79,7 +80,7 @@ class LeftNode:
     reason: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ModelProfile:
     """The profile of the model ``model``, which `host` ran with ``threads`` threads in ``seconds``.
 

@@ -6,8 +6,7 @@ Architectures", CACM 52 (2009). The ceilings are the machine's kept figures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from convsmith.diag.record import record
 from convsmith.machine.base import Machine
 from convsmith.machine.host import cache_sizes
 from convsmith.measure.ceilings import Figure, peak_ceiling, read_ceiling
@@ -17,7 +16,7 @@ from convsmith.problem.problem import Problem
 __all__ = ["Roofline", "bytes_of_arrays", "rate_unit", "roofline"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Roofline:
     """The ceilings of ``flops`` operations that move ``nbytes``.
 

@@ -10,9 +10,10 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, runtime_checkable
 
+from convsmith.diag.record import record
 from convsmith.runtime.threads import available_cpus
 
 __all__ = [
@@ -49,7 +50,7 @@ LEAST_SHARE = 0.9
 """Ratio of CPU time to wall-clock time of a sample, per thread, below which the sample does not count."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Spread:
     """Median and quartiles of a series."""
 
@@ -62,7 +63,7 @@ class Spread:
         return Spread(self.median * factor, self.low * factor, self.high * factor)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PeerTime:
     """A library's seconds per call, and its time divided by the kernel's time (above 1: the kernel is faster)."""
 
@@ -70,7 +71,7 @@ class PeerTime:
     speedup: Spread
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Measurement:
     """A kernel's seconds per call, 1e9 operations per second, and fraction of the peak measured in the same rounds."""
 

@@ -9,12 +9,12 @@ transform whose matrices have thirds, on any data.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from convsmith.codegen.artifact import Artifact
+from convsmith.diag.record import record
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.machine.base import Machine
 from convsmith.measure.bounds import Interval, intervals, within
@@ -52,7 +52,7 @@ class VerifiableKernel(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Verdict:
     """`wrong` of `total` elements are wrong; `detail` describes the first of them, or the largest error."""
 

@@ -6,13 +6,14 @@ The array functions of `convsmith.onnx` run these problems; a profile of a model
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.record import record
 from convsmith.frontend.arguments import data_type
 from convsmith.frontend.numpy_api import compile
 from convsmith.frontend.transposed import deconvolution_weights
@@ -44,7 +45,7 @@ _FLOATS = ("f32", "f64", "f16", "bf16")
 _BYTES = ("u8", "s8")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class KernelCall:
     """A problem with its input arrays by name; `finish` returns the operator's output, given the kernel's."""
 
@@ -178,7 +179,7 @@ _ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "stride
 _DEFAULTS: dict[str, Any] = {"auto_pad": "NOTSET", "group": 1}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OperatorCall:
     """The function that makes the call of an operator, the number of its inputs, the number of required inputs, and the
     positions of source and weights among them. A product has no window.

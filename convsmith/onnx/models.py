@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from convsmith.diag.choices import choices
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import cached_property, import_lock
 from convsmith.diag.printable import printable
+from convsmith.diag.record import record
 from convsmith.onnx.calls import NODE_CALLS, KernelCall, node_call
 from convsmith.onnx.checks import Connections, array_of, check_node, check_shape, check_texts, element_type
 from convsmith.problem.problem import Problem
@@ -49,7 +50,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of inputs, by their names."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ModelNode:
     """A node with an operator of `NODE_CALLS`, or the nodes around a quantised convolution, which are one operator.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.record import record
 from convsmith.frontend.numpy_api import compile
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.measure.calls import bound_call
@@ -29,7 +30,7 @@ _STEPS = 1
 """Greatest difference of results in bytes that rounding explains."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class HostNode:
     """A node of a model: its kernel call, the result that the host computed, and the host's kernel.
 

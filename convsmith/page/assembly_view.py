@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from convsmith.diag.record import record
 
 __all__ = ["AssemblyLine", "Routine", "hot_loop", "routines"]
 
@@ -14,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z]\w*:")
 _TARGET = re.compile(r"(\.?L[\w.$]+)\s*(?:[;#/].*)?$")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AssemblyLine:
     """An instruction or a label; `source` is the number of its line of IR, or 0."""
 
@@ -29,7 +30,7 @@ class AssemblyLine:
         return found.group(1) if found else ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Routine:
     """The lines of one function of a kernel."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.driver import Lowered, lower
 from convsmith.compiler.instruments import Recorder
+from convsmith.diag.record import record
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.text import listing
 from convsmith.machine.base import Machine
@@ -65,7 +65,7 @@ class RegisterGroup(NamedTuple):
     use: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Timing:
     """The measured time of a call, in microseconds, its rate, and the picture of the roofline."""
 

@@ -9,11 +9,12 @@ elements that exist; masks stay.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, dense
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum
 from convsmith.ir.rewrite import Rewriter
@@ -26,7 +27,7 @@ from convsmith.passes.footprint import box, dense_blocks
 from convsmith.passes.relocate import Place, Relocate
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BoxCopy:
     """A copy of the box of elements that are read, in the buffer's order of dims, but that ``innermost`` is contiguous.
 

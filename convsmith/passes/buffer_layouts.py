@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Protocol
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import floordiv, mod
 from convsmith.layout.block import LayoutBlock
@@ -26,7 +27,7 @@ class BufferLayout(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BlockDims:
     """One dim for each block: ``digits`` are pairs of a dim and a size, and the first digit of a dim is outermost.
 
@@ -80,7 +81,7 @@ def _weight(digits: tuple[tuple[int, int], ...], n: int) -> int:
     return prod(size for dim, size in digits[n + 1 :] if dim == digits[n][0])
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LongRows:
     """Rows (runs of contiguous elements) with room for ``elements`` more each.
 
@@ -119,7 +120,7 @@ def _padded(blocks: tuple[LayoutBlock, ...], elements: int) -> tuple[LayoutBlock
     return tuple(made[b.dim] for b in blocks)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RotatedRows:
     """Rows, each of which is rotated by one part of ``elements`` more than the row before it.
 

@@ -18,11 +18,12 @@ nest is its coordinate; any other dim is computed whole.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from convsmith.arith.ranges import Range, Unbounded
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, mod
 from convsmith.ir.rewrite import Rewriter, substitute
@@ -50,7 +51,7 @@ def _refuse(why: str) -> ConfigError:
     return ConfigError("compute-at", f"compute_at: {why}")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Producer:
     """The nest that writes `buffer`; `cuts` has for each dim the loop that is its coordinate, or None.
 
@@ -114,7 +115,7 @@ def _into(old: Buffer, new: Buffer, origin: Place, circular: int | None = None) 
     return Relocate(old, new, place)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Interval:
     """The `size` coordinates from `first` on of a dim, which an iteration reads; `loop` of the producer moves them."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.rewrite import substitute
@@ -15,7 +14,7 @@ from convsmith.passes.relocate import Relocate
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_loops, require_new_buffer, with_body, wrap
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Nest:
     """A store, optionally under a condition, and the loops around it."""
 

@@ -5,9 +5,10 @@ The copy is small, contiguous and private to a thread, whatever the distances be
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import as_index
 from convsmith.ir.stmt import Alloc, Block, Stmt, block
@@ -17,7 +18,7 @@ from convsmith.passes.copies import StagedReads
 from convsmith.passes.derive_packing import Packing
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OrderedCopy:
     """A copy with one dim for each loop that indexes the operand.
 

@@ -8,10 +8,10 @@ set all partial sums, add all of them up, or move all of them to private memory 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import Rewriter, substitute
@@ -25,7 +25,7 @@ from convsmith.passes.order import is_only_sum
 from convsmith.passes.scope import with_body
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Use:
     """A statement that uses partial sums, the loops around it, and the variables of the conditions around it."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from convsmith.arith.dependence import Access, Distances
 from convsmith.arith.ranges import Range, try_interval
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of
 from convsmith.ir.rewrite import substitute
@@ -86,7 +87,7 @@ class _RoundUp(ScopedRewriter):
         return False
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Rounded:
     """An access after the rewrite; ``ends`` are the old ends of the loops around it, ``longer`` the loops that were
     extended.

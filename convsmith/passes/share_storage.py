@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.rewrite import Substitute
 from convsmith.ir.stmt import Alloc, AtomicAdd, Block, Call, For, If, Kernel, Let, PointerLoad, Stmt, Store
@@ -91,7 +92,7 @@ class StoredBuffer:
         return is_waiting or (is_repeated and (second.is_drained or first.is_filled))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StoragePlan:
     """The private ``buffers`` of a kernel of ``statements``, by first use, and the ``groups`` that share memory.
 

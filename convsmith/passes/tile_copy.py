@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import substitute
@@ -12,7 +11,7 @@ from convsmith.ir.stmt import Alloc, For, Stmt, Store, block
 from convsmith.passes.copies import LoadsOfCopy, StagedReads, read_or_fill
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TileCopy:
     """A copy with a dim for each of ``loops`` over a tile that moves the operand, outermost first.
 

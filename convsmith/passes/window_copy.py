@@ -8,13 +8,13 @@ are zero too, so that the mask moves from every access into the copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
 from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import substitute
@@ -48,7 +48,7 @@ class Windows(NamedTuple):
         return f"{dims} in {parts} of {self.room}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WindowCopy:
     """A copy that holds the terms of each pixel, filled up to their room.
 

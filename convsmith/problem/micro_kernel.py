@@ -10,9 +10,9 @@ channels and keeps this number only as part of the name.  Quantised kernels name
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 
 TYPES = ("f32", "f16", "bf16", "qs8", "qu8")
 REQUANTISATIONS = {"fp32": "s32_scale", "rndnu": "s32_scale_up"}
@@ -24,7 +24,7 @@ _NAME = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MicroKernel:
     """A micro-kernel's name, parsed. ``taps`` holds the taps of the single pass, or of the first, middle and last pass.
     """

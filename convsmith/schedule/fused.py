@@ -8,9 +8,9 @@ at a loop of another statement ends a kernel.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.machine.base import Machine
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.manager import Step
@@ -34,7 +34,7 @@ CIRCULAR_REALISATIONS = ("mask", "peel")
 """Legal realisations of a statement that reads rows from a circular buffer."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ComputedAt:
     """The loop at which rows of a stage are computed: ``loop`` of stage ``of`` (from 0), by its name in the kernel.
 

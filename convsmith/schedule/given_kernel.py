@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.ir.index import is_true
 from convsmith.ir.stages import UNROLLED, violations
 from convsmith.ir.stmt import Block, For, Invoke, Kernel, Let, Stmt
@@ -31,7 +31,7 @@ from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GivenKernel:
     """The main kernel that a user's schedule makes for ``machine`` by the rewrites ``pipeline``, ``lowered`` by all of
     them. It computes ``statements``, and reads the source of some through the ``tables`` of a form.

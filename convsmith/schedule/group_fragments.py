@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.index import Var, is_false
 from convsmith.ir.instruction import LANES, Instruction
 from convsmith.ir.stmt import Store
@@ -89,7 +89,7 @@ def why_no_fragments(st: Statement, config: Config, machine: Machine) -> Iterato
     yield f"the config names none; legal are {', '.join(row.name for row in rows)}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class WarpTile:
     """The fragments of a warp: ``fragments`` rows and columns of fragments of sums, with ``steps`` products of ``row``
     per fragment and step of the reduction.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
@@ -20,7 +19,7 @@ from convsmith.statement.phases import phased
 from convsmith.statement.statement import Statement
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class KernelPlan:
     """The plan of one statement: its loops, the nest, registers and buffers under ``config``, and its pipeline.
 

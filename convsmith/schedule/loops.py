@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.stmt import Stmt
 from convsmith.ir.walk import loops_of
 from convsmith.passes.manager import Step
@@ -71,7 +71,7 @@ class SymbolicSizes(NamedTuple):
     steps: tuple[Step, ...]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Loops:
     """The loops of a statement after fusing, by role, outermost first.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from math import prod
 
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.fusing import fuse_dims
@@ -26,7 +27,7 @@ OUTSIDE = ("class", "grid", "thread", "cache")
 """Levels of loops around the tile of a group of threads, or of the registers of one thread."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Nest:
     """The loops ``made`` by tiling, outermost first within each level and role, and the ``unit`` of their products.
 

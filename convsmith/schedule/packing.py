@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
+from convsmith.diag.record import record
 from convsmith.ir.index import Ge0, Var, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store
@@ -207,7 +207,7 @@ def _pair(moved: _Moved, lanes: int) -> tuple[str, ...]:
     return (outer, inner) if lanes // 2 < moved.extents[outer] * moved.extents[inner] <= lanes else ()
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Moved:
     """A packing nest: the iterations of its loops, outermost first, and the elements by which each moves the read
     position.
@@ -279,7 +279,7 @@ class _Moved:
             taken = taken | {next_[0]}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Tiles:
     """Loops of tiles: the loops that form the columns, the loop of rows, and the loop of a group.
 

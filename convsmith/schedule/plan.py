@@ -7,12 +7,13 @@ the machine: a device runs one nest per kernel, one kernel for each stage of a c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from operator import sub
 
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.diag.forking import import_lock
+from convsmith.diag.record import record
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
@@ -50,7 +51,7 @@ COPIES = ("pad_copy", "window_copy", "indirection", "hardware")
 """Realisations that multiply weights by zeros in place of absent elements."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Plan:
     """The plans of all statements of the program of a problem or a micro-kernel, in the order in which they run.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 from convsmith.ir.intern import Table, interning, nodes
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
@@ -23,7 +23,7 @@ engine's zeros.
 """
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class KeptPlan:
     """A ``plan`` with the intern ``table`` of its IR nodes, which outlives the compilation that created it."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.index import Eq0, Ge0, Mod, Var, is_true, parts_of
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
@@ -19,7 +20,7 @@ FILLED = 0.75
 """Minimum fraction of the terms of an instruction on fragments that channels fill, if a copy pads the remainder."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ProductShape:
     """The shape of a product instruction: ``lanes`` sums at once, each of ``terms`` products.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain, takewhile
 from math import prod
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.index import Var, is_false, is_true, parts_of
 from convsmith.ir.walk import variables_of
 from convsmith.passes.bind import bind
@@ -46,7 +47,7 @@ FEW_CHANNELS = 8
 """Pixels with at most this many channels are copied row by row, because a pixel fills only part of a vector."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Reads:
     """The copies from which a nest reads its operands.
 

@@ -12,9 +12,9 @@ is the pipeline of the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from convsmith.diag.record import record
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stages import NAIVE
 from convsmith.ir.stmt import Kernel
@@ -48,7 +48,7 @@ WRITTEN = ".w"
 """Suffix of the names of loops that write drained accumulators."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Copy:
     """A copy of an operand that a primitive made: the ``name`` of its buffer, and the ``loops`` that fill it.
 

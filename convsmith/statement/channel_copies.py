@@ -7,9 +7,9 @@ copied on the way in or out; both copies transpose tiles of pixels by channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, minimum
 from convsmith.ir.stmt import For, Stmt
@@ -23,7 +23,7 @@ def has_vectors_of_channels(view: View, lanes: int) -> bool:
     return any(b.dim == 1 and b.stride == 1 and b.size >= min(lanes, channels) for b in view.layout.blocks)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ChannelCopy:
     """The copy of a group of channels of a block's pixels; the dims of ``buffer`` are the axes, then the channels.
 

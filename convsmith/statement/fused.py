@@ -8,9 +8,10 @@ whole problem.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var
 from convsmith.ir.rewrite import Substitute
@@ -52,7 +53,7 @@ def suffix(n: int) -> str:
     return str(n + 1) if n else ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FusedStatements:
     """The statements of consecutive ``stages``, from stage ``start`` (from 0) on, as nests of one kernel.
 

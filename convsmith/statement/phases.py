@@ -9,17 +9,18 @@ vector lanes that few channels leave empty.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.index import Eq0, FloorDiv, Var, conj, floordiv, mod, parts_of
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.walk import variables_of
 from convsmith.statement.statement import Dim, Statement
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Phase:
     """The phases of a pixel loop: the tap loop that they select from, the stride, and the shift due to pads.
 

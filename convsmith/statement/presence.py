@@ -8,10 +8,10 @@ one residue class of a stride, or all taps; the number of removed taps, or the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from convsmith.arith.ranges import Range, interval
 from convsmith.arith.simplify import simplify
+from convsmith.diag.record import record
 from convsmith.ir.index import (
     Cond,
     Eq0,
@@ -32,7 +32,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.statement.statement import Statement
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Cut:
     """One condition of the mask: ``index`` is its case at an element of the result, in ``0 .. cases``.
 

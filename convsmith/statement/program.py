@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from convsmith.diag.record import record
 from convsmith.ir.stmt import Kernel
 from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.problem.problem import Problem
@@ -17,7 +16,7 @@ from convsmith.statement.statement import Statement, When
 from convsmith.statement.winograd import Winograd
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Program:
     """The statements of ``problem``: ``main`` computes the products; the other statements prepare its operands or
     finish its result.

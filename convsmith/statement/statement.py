@@ -9,11 +9,12 @@ true.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, lcm
 from typing import Literal, NamedTuple
 
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, parts_of
 from convsmith.ir.rewrite import substitute
@@ -29,7 +30,7 @@ FLIPPED = {"u8": "s8", "s8": "u8"}
 """Types of bytes after their top bit is inverted."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Dim:
     """A dim of the nest: ``kind`` is its role in ``C[m, n] += A[m, k] * B[k, n]`` (``batch`` is in all three).
 
@@ -52,7 +53,7 @@ class Requantised(NamedTuple):
     rest: str
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class View:
     """``tensor[coords]`` where all of ``masks`` hold; ``dtype`` is the tensor's.
 
@@ -110,7 +111,7 @@ Finish = Literal["epilogue", "sum", "centred"]
 source's zero point is subtracted once for each term."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Statement:
     """``c = finish(sum over k of the product of factors)`` over the dims of the nest, in the order of the naive nest.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from convsmith.arith.linear_map import LinearCode
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, minimum
 from convsmith.ir.stmt import Alloc, For, Stmt, Store, block
@@ -18,7 +18,7 @@ Write = Callable[[Index, Sequence[Index], Value], Stmt]
 """Returns the statement that stores the element of a channel at a place of a tile."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class TileTransform:
     """The nest that multiplies each axis of a tile by a constant matrix.
 

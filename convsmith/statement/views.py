@@ -9,10 +9,11 @@ are hence three statements, which differ in the roles of the tensors.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from convsmith.arith.simplify import simplify
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 from convsmith.ir.index import Cond, Index, Var, as_index, conj, eq, false, floordiv, mod, true
 from convsmith.ir.intern import nodes
 from convsmith.layout.indirection import Axis
@@ -114,7 +115,7 @@ def _result(p: Conv) -> str:
     return "image" if p.deconv != (p.dir == "BWD_D") else "grid"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Side:
     """A tensor of activations: its channels within a group, and its coordinate along each axis."""
 

@@ -19,7 +19,7 @@ of channels at a time through a copy in which the channels are contiguous (`stat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import frexp, prod
 
 from convsmith.arith.linear_map import growth, linear_code
@@ -35,6 +35,7 @@ from convsmith.arith.winograd import (
 )
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Index, Var, as_index, conj, is_true, maximum, minimum, true
 from convsmith.ir.rewrite import Rewriter, Substitute, substitute
@@ -68,7 +69,7 @@ ERROR = 4.0
 """Maximum expected error, relative to the direct statement, of a transform that `--accuracy=relaxed` admits."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class FilteredAxis:
     """An axis under F(m, r) with ``stride``.
 
@@ -158,7 +159,7 @@ class FilteredAxis:
         return Var(f"b{self.letter}") * (self.block * self.m)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Winograd:
     """The program of ``direct``, a statement of ``problem``, under F(m, r) along ``axes``.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, fx
 
+from convsmith.diag.record import record
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
 from convsmith.layout.tags import ANY
@@ -33,7 +34,7 @@ GAIN = 0.98
 """Maximum ratio of the time of a chain to the time of its layers for which the chain replaces the layers."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class ChainOfLayers:
     """Consecutive layers, each of which reads the result of its predecessor; the last may add the source of the first.
     """
@@ -98,7 +99,7 @@ class ChainOfLayers:
         return chain
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ChainTimes:
     """A chain's `name`, its seconds, and the seconds of its layers one by one."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from convsmith.diag.record import record
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
@@ -31,7 +31,7 @@ _GATE_MASK = 0b11
 """The axes along which a gate varies: samples and channels."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class _ChannelLayer:
     """A layer without weights of a network, on sources with channels in the second dim, and last in memory."""
 
@@ -44,7 +44,7 @@ class _ChannelLayer:
     operand = "post_op_0"
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class MeanLayer(_ChannelLayer):
     """The mean over all pixels of each channel; `keeps` states whether the result keeps the spatial dims."""
 
@@ -72,7 +72,7 @@ class MeanLayer(_ChannelLayer):
         return lambda x, _: x.mean(tuple(range(2, x.dim())), keepdim=self.keeps)
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class GateLayer(_ChannelLayer):
     """The product of a source and a second tensor that has one element for each channel of a sample."""
 

@@ -7,9 +7,9 @@ memory. Each call passes the addresses of inputs and results.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from convsmith.diag.record import record
 from convsmith.runtime.arrays import ALIGNMENT, address_of, aligned_empty
 from convsmith.runtime.border import Given
 from convsmith.runtime.host_block import HostBlock
@@ -27,7 +27,7 @@ class Placeable(Protocol):
     def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame: ...
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SequenceStep:
     """A kernel with its `constants`, and the number of the value that each further argument reads or writes.
 

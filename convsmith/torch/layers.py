@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from convsmith.diag.record import record
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.transposed import transposed_problem, whole_size
 from convsmith.problem.activations import activation_post_ops
@@ -56,7 +57,7 @@ Ints: TypeAlias = tuple[int, ...]
 Pairs: TypeAlias = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class ConvLayer:
     """A convolution: `weight` in torch's shape, with norms folded in, and the `steps` after its sums.
 

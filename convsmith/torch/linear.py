@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn import functional
 
+from convsmith.diag.record import record
 from convsmith.problem.conv import Conv
 from convsmith.torch.layers import ConvLayer
 
 __all__ = ["LinearLayer"]
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class LinearLayer(ConvLayer):
     """A linear layer of a source whose last dim has the channels, with weights (OC, IC, 1).
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from convsmith.diag.record import record
 from convsmith.torch.chains import ChainTimes
 
 __all__ = ["LayerRow", "OptimizeReport", "OtherSizes"]
@@ -21,7 +22,7 @@ _PROBLEM, _RUNNER = 9, 20
 """Maximum widths to which the columns of problems and of runners are cut."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LayerRow:
     """Layers with one problem: their `names`, the operations folded into them, their times in seconds (0 if not
     measured), who runs them, and why. Their `kind` is "convolution" or "linear".
@@ -37,7 +38,7 @@ class LayerRow:
     kind: str = "convolution"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OtherSizes:
     """Sources of the shapes `shapes`, which differ from the example's, for a run of `layers` convolutions.
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from convsmith.diag.errors import UsageError
+from convsmith.diag.record import record
 from convsmith.torch.chains import ChainOfLayers
 from convsmith.torch.channel_layers import GateLayer, MeanLayer
 from convsmith.torch.layers import ConvLayer
@@ -21,7 +22,7 @@ from convsmith.torch.linear import LinearLayer
 __all__ = ["PlacedLayer", "Recipe", "SegmentPlan", "recipe_of"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PlacedLayer:
     """A layer of a segment: the numbers of the values that it reads (`residual` if it reads a second one) and makes.
 
@@ -43,7 +44,7 @@ class PlacedLayer:
         return {**residual, self.result: result, self.source: source}
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SegmentPlan:
     """The layers at `places`, from the values `inputs` to the values `outputs`, for sources of shapes `forms`.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -22,6 +21,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils import _pytree as pytree
 
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.record import record
 from convsmith.torch.autocast import cast_type
 from convsmith.torch.purity import undone
 from convsmith.torch.trees import Tree, flattened
@@ -42,7 +42,7 @@ WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 """Hooks that only compute the weights of their module from its parameters."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ModuleCall:
     """The arguments of a call of a module, and the type to which autocast casts the factors of products in it, if any.
 
@@ -55,7 +55,7 @@ class ModuleCall:
     cast: torch.dtype | None = None
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Signature:
     """The calls that a graph computes: the structure of their arguments, the types of its leaves, and for each leaf a
     constant or `FREE`; the type to which autocast casts, if any.
@@ -197,7 +197,7 @@ class _Root(nn.Module):
         return results[0] if tree.is_leaf else tuple(results)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Traced:
     """The graph of a module for the calls of a signature, and the structure of its result.
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from convsmith.diag.record import record
+
 __all__ = ["Tree", "difference", "flattened", "tensors_of"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Tree:
     """The structure of a value: torch's tree and, for each leaf that is an object of a dataclass, its class and the
     tree of its attributes, otherwise None.

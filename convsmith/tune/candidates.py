@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.buffer import make_buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.types import dtype
@@ -48,7 +49,7 @@ COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Choice:
     """A config with the expected cycles and the number of emitted multiply-adds.
 

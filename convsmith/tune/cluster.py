@@ -12,13 +12,14 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from queue import SimpleQueue
 from typing import Any
 
 from convsmith.compiler.cache import CacheWarning, disk_cache
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
+from convsmith.diag.record import record
 from convsmith.diag.settings import settings
 from convsmith.diag.warning import warn
 from convsmith.machine.registry import host_target, target
@@ -40,7 +41,7 @@ CONNECT_SECONDS = 10.0
 """Seconds to wait for the scheduler."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ClusterOutcome:
     """The result of a job: the ``problem``, the key of the ``machine``, and the reason why it ``failed``; empty on
     success.
@@ -51,7 +52,7 @@ class ClusterOutcome:
     failed: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Job:
     """The search of one problem on one kind of machine."""
 

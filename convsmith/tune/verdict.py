@@ -7,9 +7,10 @@ kernel's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.record import record
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
@@ -44,7 +45,7 @@ _PRODUCTS = ("multiply-adds", "products")
 """Terms of the multiplications, which every kernel has; a better kernel may save the other terms."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class KernelVerdict:
     """The ``bound`` of a kernel, its ``share`` of the modelled time, and the ``action`` that saves most.
 
@@ -60,7 +61,7 @@ class KernelVerdict:
         return f"bound by {self.bound} ({self.share}): {self.action}"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class _Alternative:
     """A problem and a target whose default config may be faster. The ``option`` that selects it, if there is one,
     and ``text`` say what to do; the gain follows them.

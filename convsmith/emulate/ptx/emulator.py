@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from convsmith.codegen.artifact import Artifact, Entry, MapArgument
+from convsmith.diag.record import record
 from convsmith.emulate.base import EmulatedCode, Emulator, Memory
 from convsmith.emulate.ptx.launch import Blank, run
 from convsmith.emulate.ptx.parser import PtxError
@@ -20,7 +20,7 @@ from convsmith.runtime.loading import LoadedCode
 __all__ = ["PTX", "PtxInterpreter", "tensor_map"]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PtxInterpreter(Emulator):
     """The interpreter of PTX; `seed` decides the schedules of warps and groups."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
 
+from convsmith.diag.record import record
 from convsmith.emulate.ptx.memory import LOCAL, PARAM, SHARED
 from convsmith.emulate.ptx.parser import Address, Argument, Group, Immediate, PtxError, PtxKernel, Register, Symbol
 from convsmith.emulate.ptx.warp import LANES, UNSIGNED, Warp
@@ -16,7 +16,7 @@ Read = Callable[[Warp], np.ndarray]
 Write = Callable[[Warp, np.ndarray, np.ndarray], None]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PtxType:
     """A type: numpy's element type, and the elements in a register (2 of ``f16x2``)."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from convsmith.diag.errors import ToolchainError
+from convsmith.diag.record import record
 
 
 class PtxError(ToolchainError):
@@ -53,7 +54,7 @@ Atom = Register | Immediate | Symbol
 Argument = Register | Immediate | Symbol | Address | Group
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PtxInstruction:
     """One instruction: the words of its opcode, its operands, and the predicate that guards it.
 

@@ -6,10 +6,10 @@ A tensor map is opaque to a kernel; the interpreter passes a `PtxTensorMap` as t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from convsmith.diag.record import record
 from convsmith.emulate.ptx.mbarriers import barrier_at
 from convsmith.emulate.ptx.memory import SHARED_START, Region
 from convsmith.emulate.ptx.operands import TYPES, Operands
@@ -17,7 +17,7 @@ from convsmith.emulate.ptx.parser import Address, Group, PtxError, PtxInstructio
 from convsmith.emulate.ptx.warp import Execute, Warp
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PtxTensorMap:
     """The tensor in argument number `argument`: dims and strides (bytes) innermost first, and the box of a copy.
 

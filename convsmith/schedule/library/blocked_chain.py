@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
 from convsmith.ir.walk import loops_of
 from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.library.finish import finish
 from convsmith.schedule.loops import Loop
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BlockLoops:
     """The loops of a convolution: over blocks of its result and within a block, over blocks of terms and within a
     block.
