@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from convsmith.arith.dependence import INFINITE, Access, LoopBounds
@@ -53,14 +54,17 @@ class Site:
         return f"{text} = ..." if self.access.is_write else f"... {text}"
 
 
-def sites_of(s: Stmt, ranges: Ranges, allocated: bool = False) -> list[Site]:
+def sites_of(
+    s: Stmt, ranges: Ranges, allocated: bool = False, only: AbstractSet[Buffer] | None = None
+) -> list[Site]:  # fmt: skip
     """Return the accesses of the buffers that ``s`` writes, in order of the text.
 
     ``ranges`` are the ranges of the variables around ``s``. Buffers that ``s`` itself allocates are included if
-    ``allocated``.
+    ``allocated``; of all buffers, ``only`` some are, if they are given.
     """
     written, own = _written_and_allocated(s)
-    collector = _Collector(written if allocated else written - own, ranges)
+    found = written if allocated else written - own
+    collector = _Collector(found if only is None else found & only, ranges)
     if collector.written:
         collector.stmt(s, ())
     return collector.sites

@@ -8,7 +8,7 @@ from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Index, floordiv, make_sum, mod
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import FLAT
-from convsmith.ir.stmt import Alloc, AtomicAdd, Kernel, PointerLoad, Stmt, Store
+from convsmith.ir.stmt import Alloc, AtomicAdd, For, Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load, Value
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.contracts import LOOPS, stages
@@ -41,6 +41,13 @@ class _Flatten(Rewriter):
     def __init__(self) -> None:
         super().__init__()
         self.flat: dict[Buffer, Buffer] = {}
+        self.done: dict[For, Stmt] = {}
+        """Loops that are flat; copies of a loop may have the same body."""
+
+    def visit_For(self, s: For) -> Stmt:
+        if s not in self.done:
+            self.done[s] = self._For(s)
+        return self.done[s]
 
     def buffer(self, b: Buffer) -> Buffer:
         if b.in_registers or b.flat:

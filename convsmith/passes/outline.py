@@ -112,6 +112,8 @@ class _Outline(Rewriter):
         self.alike: dict[Hashable, list[Function]] = {}
         """Functions with the same parameters, whose statements have the same classes and bounds."""
         self.texts: dict[Function, str] = {}
+        self.calls: dict[Stmt, Stmt] = {}
+        """The call of each statement; copies of a loop may have the same body."""
 
     def text(self, f: Function) -> str:
         """Return the text of the body, which is equal for equal functions of the same parameters."""
@@ -131,7 +133,9 @@ class _Outline(Rewriter):
 
     def visit_For(self, s: For) -> Stmt:
         if s.var.name in self.loops:
-            return self.call(s)
+            if s not in self.calls:
+                self.calls[s] = self.call(s)
+            return self.calls[s]
         return s if s.kind == "scalable" else self._For(s)
 
     def visit_Alloc(self, a: Alloc) -> Stmt:

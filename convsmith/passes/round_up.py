@@ -19,7 +19,7 @@ from convsmith.ir.index import Cond, Index, Var, as_index, conj, parts_of
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, For, Kernel, PointerLoad, Stmt, Store
 from convsmith.ir.value import Load
-from convsmith.ir.walk import statements_of, variables_of, walk
+from convsmith.ir.walk import loops_of, statements_of, variables_of, walk
 from convsmith.passes.accesses import Site, sites_of
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import ScopedRewriter, extent, loop_range, require_loops, require_no_effects, with_body
@@ -105,7 +105,8 @@ def _written_and_read(old: Stmt, new: Stmt) -> set[Buffer]:
     """Return the buffers with an element that an iteration of ``old`` reads and an iteration added in ``new`` writes.
     """
     rounded = []
-    for before, after in zip(sites_of(old, {}, True), sites_of(new, {}, True)):
+    written = _written_in_longer(old, new)
+    for before, after in zip(sites_of(old, {}, True, written), sites_of(new, {}, True, written)):
         pairs = list(zip(before.access.loops, after.access.loops))
         longer = [x.var for x, y in pairs if x.hi is not y.hi]
         rounded.append(_Rounded(after, {x.var: x.hi for x, _ in pairs}, longer))
@@ -114,6 +115,12 @@ def _written_and_read(old: Stmt, new: Stmt) -> set[Buffer]:
         w.site.access.buffer for w in rounded if w.site.access.is_write
         if any(w.site.storage is r.site.storage and _may_meet(w, r) for r in reads)
     }  # fmt: skip
+
+
+def _written_in_longer(old: Stmt, new: Stmt) -> set[Buffer]:
+    """Return the buffers that loops of ``new`` write which are longer than in ``old``, the same statement before."""
+    pairs = zip(loops_of(old), loops_of(new))
+    return {s.buffer for x, y in pairs if x.hi is not y.hi for s in statements_of(y) if isinstance(s, Store)}
 
 
 def _may_meet(w: _Rounded, r: _Rounded) -> bool:

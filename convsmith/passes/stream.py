@@ -40,7 +40,9 @@ def stream(kernel: Kernel, streamed: tuple[tuple[str, int], ...]) -> Kernel:
     present |= {s.buffer.name for s in statements_of(kernel.body) if isinstance(s, Alloc)}
     if absent := sorted({name for name, _ in streamed} - present):
         raise ConfigError("stream", f"stream: {kernel.name} has no buffer {absent[0]}; it has {sorted(present)}")
-    bodies = (kernel.body, *(f.body for f in kernel.functions))
-    loaded = {v.buffer.name for body in bodies for v in walk(body) if isinstance(v, Load)}
-    marked = {name: ahead if name in loaded else 0 for name, ahead in streamed}
+    far = {name for name, ahead in streamed if ahead}
+    for body in (kernel.body, *(f.body for f in kernel.functions)):
+        if far:
+            far -= {v.buffer.name for v in walk(body) if type(v) is Load}
+    marked = {name: 0 if name in far else ahead for name, ahead in streamed}
     return replace(kernel, streamed={**kernel.streamed, **marked})

@@ -25,10 +25,10 @@ class KernelPlan:
 
     ``ordering`` is the schedule that puts the loops of the statement into the order of the nest. Host threads share the
     loops ``outside``. ``sums`` is the array that keeps partial sums, if the interface of the kernel has one.
-    ``pipeline`` makes a kernel of this statement alone. ``zeroing`` are the rewrites of the kernel that sets the result
-    to zero, if groups of threads add parts to it. ``registers`` is None if an assembler allocates them. ``brought``
-    is the tile of a group whose operands a copy engine brings, if one does. ``notes`` state the bounds of the plan's
-    rate.
+    ``pipeline`` makes a kernel of this statement alone; it is empty if other nests share the kernel. ``zeroing`` are
+    the rewrites of the kernel that sets the result to zero, if groups of threads add parts to it. ``registers`` is None
+    if an assembler allocates them. ``brought`` is the tile of a group whose operands a copy engine brings, if one does.
+    ``notes`` state the bounds of the plan's rate.
     """
 
     statement: Statement

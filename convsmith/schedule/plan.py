@@ -102,6 +102,14 @@ class Plan:
         fused = self.program.kernels[:-1]
         return found | {kernel.renamed(kernel.last).name: self._merged_pipelines(kernel) for kernel in fused}
 
+    @property
+    def joint(self) -> frozenset[str]:
+        """The names of the statements that one kernel computes with other nests; they have no rewrites of their own."""
+        if self.program.transform is not None:
+            return frozenset((self.main.statement.name,))
+        shared = (kernel for kernel in self.program.kernels if len(kernel.numbers) > 1 or kernel.winograd is not None)
+        return frozenset(kernel.renamed(n).name for kernel in shared for n in kernel.numbers)
+
     def _merged_pipelines(self, kernel: FusedStatements) -> tuple[Step, ...]:
         """Return the rewrites of a ``kernel`` of several statements."""
         plans = self.plans_of(kernel)
@@ -132,7 +140,7 @@ class Plan:
 
     def finishing(self) -> list[tuple[Kernel, tuple[Step, ...]]]:
         """Return the naive nests of the kernels that run after the main one, with their rewrites."""
-        found = zeroing_kernels(self.program.naive(), self.machine)
+        found = [] if self.machine.device is None else zeroing_kernels(self.program.naive(), self.machine)
         for k in (k for k in self.kernels if k.statement.when == "after"):
             whole = naive(self.problem, k.statement)
             found += [(main_nest(whole, self.machine), k.pipeline), *zeroing_kernels(whole, self.machine)]
@@ -237,7 +245,8 @@ def plan(
         plans = tuple(kernel_plan(st, config_of_sums(st, machine, 1), machine) for st in around)
         return Plan(problem, config, machine, made, plans, given=given)
     found = _decided(problem, config, machine, requirements)
-    return replace(found, kernels=tuple(with_rewrites(k) for k in found.kernels))
+    joint = found.joint
+    return replace(found, kernels=tuple(k if k.statement.name in joint else with_rewrites(k) for k in found.kernels))
 
 
 def decided(problem: Problem, config: Config, machine: Machine) -> Plan | ConfigError:

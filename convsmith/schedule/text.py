@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_fragments import why_no_fragments
 from convsmith.schedule.hardware_choice import why_not_hardware
@@ -42,7 +43,9 @@ def decisions(plan: Plan) -> Iterator[Line]:
     that a device has are not used.
     """
     for kernel in plan.kernels:
-        yield from (*statement_lines(kernel), *kernel_lines(kernel), *_pipeline(kernel))
+        yield from (*statement_lines(kernel), *kernel_lines(kernel), *_pipeline(kernel.pipeline))
+    if plan.joint:
+        yield from _pipeline(plan.pipeline)
     if plan.machine.device is None or plan.program.kernels or not isinstance(plan.config, Config):
         return
     if plan.config.realise != "hardware":
@@ -106,5 +109,6 @@ def kernel_lines(kernel: KernelPlan) -> Iterator[Line]:
     yield from kernel.notes
 
 
-def _pipeline(kernel: KernelPlan) -> Iterator[Line]:
-    yield "pipeline", ", ".join(step.name for step in kernel.pipeline)
+def _pipeline(steps: Sequence[Step]) -> Iterator[Line]:
+    if steps:
+        yield "pipeline", ", ".join(step.name for step in steps)

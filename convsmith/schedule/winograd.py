@@ -8,7 +8,6 @@ from convsmith.ir.intern import nodes
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition, tile_shape
-from convsmith.passes.bind import bind
 from convsmith.passes.flatten import flatten
 from convsmith.passes.manager import Step
 from convsmith.passes.narrow_index import narrow_index
@@ -74,7 +73,7 @@ def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool
             acc = dtype(direct.acc)
             width, line = machine.width(acc), machine.l1.line // acc.bytes
             whole = known[key] = winograd(
-                problem, direct, dict(config.tiles_at("winograd")), width, machine.registers, line
+                problem, direct, dict(config.tiles_at("winograd")), width, line
             )
         made = known[*key, config.tiles_at("block")] = whole.in_blocks(dict(config.tiles_at("block")))
     return made
@@ -149,8 +148,7 @@ def transposition(copy: ChannelCopy, machine: Machine) -> Instruction | None:
 def weights_steps(made: Winograd) -> tuple[Step, ...]:
     """Return the rewrites of the kernel that transforms weights."""
     vectors = (Step(vectorise, name, made.width, False) for name in made.lanes("g"))
-    unrolled = (Step(bind, made.places("g"), "unrolled"),) if made.keeps_weights else ()
     return (
-        *unrolled, Step(partition, ("g.o",), PIECES), Step(flatten), Step(simplify), *vectors,
+        Step(partition, ("g.o",), PIECES), Step(flatten), Step(simplify), *vectors,
         Step(unroll), Step(simplify, False), Step(narrow_index), Step(strength_reduce),
     )  # fmt: skip

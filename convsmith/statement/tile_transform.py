@@ -22,8 +22,8 @@ Write = Callable[[Index, Sequence[Index], Value], Stmt]
 class TileTransform:
     """The nest that multiplies each axis of a tile by a constant matrix.
 
-    The product along one axis is straight-line code inside loops over the other axes; an array of the given ``scope``
-    holds the result between two axes. Names of loops and arrays begin with ``name``. The ``channels`` are processed in
+    The product along one axis is straight-line code inside loops over the other axes; an array in the cache holds the
+    result between two axes. Names of loops and arrays begin with ``name``. The ``channels`` are processed in
     groups of ``width``, one per lane.
     """
 
@@ -32,7 +32,6 @@ class TileTransform:
     width: int
     codes: Sequence[LinearCode]
     channels: int
-    scope: str = "cache"
 
     @property
     def group(self) -> Var:
@@ -64,7 +63,7 @@ class TileTransform:
                 read = _reader(between[-1], self.first)
             shape[n] = len(code.results)
             if not last:
-                between.append(make_buffer(f"{self.name}{n}", self.dtype, (*shape, self.width), self.scope))
+                between.append(make_buffer(f"{self.name}{n}", self.dtype, (*shape, self.width), "cache"))
             put = write if last else _writer(between[-1], self.first)
             parts.append(self._pass(n, code, shape, read, put))
         body = block(*parts)

@@ -23,21 +23,10 @@ from dataclasses import replace
 from math import frexp, prod
 
 from convsmith.arith.linear_map import growth, linear_code
-from convsmith.arith.winograd import (
-    POINTS,
-    Filtering,
-    error_ratio,
-    filtering,
-    first_input,
-    points_of,
-    transposed_error_ratio,
-    transposed_filtering,
-)
-from convsmith.diag.errors import ConfigError
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Index, Var, as_index, conj, is_true, maximum, minimum, true
+from convsmith.ir.index import Index, Var, as_index, conj, is_true, minimum, true
 from convsmith.ir.rewrite import Rewriter, Substitute, substitute
 from convsmith.ir.stmt import Alloc, If, Kernel, Stmt, Store, block
 from convsmith.ir.types import DType, dtype
@@ -46,8 +35,8 @@ from convsmith.layout.layout import Layout
 from convsmith.problem.problem import Problem
 from convsmith.statement.channel_copies import ChannelCopy, has_vectors_of_channels
 from convsmith.statement.epilogue import Buffers, Epilogue
+from convsmith.statement.filtered_axis import FilteredAxis, check_names, filtered_axes
 from convsmith.statement.naive import naive, zero_lanes
-from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement, View
 from convsmith.statement.tile_transform import TileTransform, loop_nest
 
@@ -55,12 +44,6 @@ SOURCE, WEIGHTS, PRODUCTS = "src_w", "wei_w", "prod"
 """The transformed source, the transformed weights, and their products."""
 FREQUENCY = "f"
 """The loop over frequencies."""
-FACTORS = ("f32", "bf16", "f16")
-"""Types of factors that are transformed in f32."""
-REACH = 32
-"""Maximum number of pixels that a tile covers along an axis, at the finer side, which bounds the size of the matrices.
-Straight-line code grows with their size, and the search for shared sums takes cubic time.
-"""
 SOURCES = 2.0**64
 """Largest magnitude of sources for which no sum overflows, whatever the weights within their limit are. It is the
 square root of f32's range; weights may use the other half, divided by the growth in the transforms.
@@ -70,101 +53,11 @@ ERROR = 4.0
 
 
 @record(frozen=True)
-class FilteredAxis:
-    """An axis under F(m, r) with ``stride``.
-
-    Input ``k`` of tile ``t`` is the source's pixel ``t * step + k * dilation + start``.
-
-    ``pixel`` and ``tap`` are dims of the direct statement; taps are ``flipped`` where the source's pixel falls with the
-    tap. The source has ``inputs`` pixels, the result ``outputs``; a block has ``block`` tiles. With a ``pad``, the
-    correlation is transposed: a pixel of the source meets every pixel of the result that ``stride`` divides.
-    """
-
-    letter: str
-    pixel: str
-    tap: str
-    m: int
-    r: int
-    stride: int
-    start: int
-    step: int
-    dilation: int
-    flipped: bool
-    inputs: int
-    outputs: int
-    block: int
-    pad: int | None = None
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of the source that a tile reads."""
-        return len(self.matrices.input[0])
-
-    @property
-    def frequencies(self) -> int:
-        """Frequencies of a tile."""
-        return len(self.matrices.input)
-
-    @property
-    def tiles(self) -> int:
-        """Tiles of the result."""
-        return -(-self.outputs // self.m)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of tiles."""
-        return -(-self.tiles // self.block)
-
-    @property
-    def matrices(self) -> Filtering:
-        """The matrices of F(m, r); taps in the order of the source's pixels."""
-        if self.pad is not None:
-            return transposed_filtering(self.m, self.r, self.stride, self.pad)
-        made = filtering(self.m, self.r, self.stride)
-        return made._replace(weights=tuple(row[::-1] for row in made.weights)) if self.flipped else made
-
-    @property
-    def error(self) -> float:
-        """The expected error along the axis relative to the direct statement's, as a root mean square."""
-        if self.pad is not None:
-            return transposed_error_ratio(self.m, self.r, self.stride, self.pad)
-        return error_ratio(self.m, self.r, self.stride)
-
-    @property
-    def first(self) -> Index:
-        """The first input of the current tile."""
-        return Var(f"b{self.letter}") * self.block + Var(f"t{self.letter}")
-
-    @property
-    def read(self) -> int:
-        """Pixels of the source that a block reads, from the first to the last."""
-        return min((self.block - 1) * self.step + (self.pixels - 1) * self.dilation + 1, self.inputs)
-
-    @property
-    def first_read(self) -> Index:
-        """The first pixel that a block reads, moved inwards so that all `read` pixels exist."""
-        given = Var(f"b{self.letter}") * self.block * self.step + self.start
-        if self.read == self.inputs:
-            return as_index(0)
-        return maximum(as_index(0), minimum(given, as_index(self.inputs - self.read)))
-
-    @property
-    def written(self) -> int:
-        """Pixels of the result that the tiles of a block cover."""
-        return min(self.block * self.m, self.outputs)
-
-    @property
-    def first_written(self) -> Index:
-        """The first pixel of the result that a block covers."""
-        return Var(f"b{self.letter}") * (self.block * self.m)
-
-
-@record(frozen=True)
 class Winograd:
     """The program of ``direct``, a statement of ``problem``, under F(m, r) along ``axes``.
 
     ``images`` is an axis under F(1, 1), the identity, because a block has tiles of several images. Transforms work on
-    ``width`` channels, one of ``registers`` vectors, at a time. A cache line has ``line`` elements.
+    ``width`` channels at a time. A cache line has ``line`` elements.
     """
 
     problem: Problem
@@ -172,7 +65,6 @@ class Winograd:
     axes: tuple[FilteredAxis, ...]
     images: FilteredAxis
     width: int
-    registers: int
     line: int
 
     @property
@@ -184,7 +76,7 @@ class Winograd:
         """Return the program with the given ``sizes`` of a block: tiles along a pixel loop (by default all) and images
         (by default one). ConfigError if another loop is named.
         """
-        _check_names("block", sizes, [x.pixel for x in self.tiled])
+        check_names("block", sizes, [x.pixel for x in self.tiled])
         images, *axes = (
             replace(x, block=min(sizes.get(x.pixel, 1 if x is self.images else x.tiles), x.tiles)) for x in self.tiled
         )  # fmt: skip
@@ -310,18 +202,6 @@ class Winograd:
         """Return the names of the loops over channels, in a transform, that become vectors."""
         return tuple(f"{end}{n}.l" for n in range(len(self.axes)))
 
-    def places(self, end: str) -> tuple[str, ...]:
-        """Return the names of the loops of a transform over the places of a tile."""
-        count = len(self.axes)
-        return tuple(f"{end}{n}.{d}" for n in range(count) for d in range(count) if d != n)
-
-    @property
-    def keeps_weights(self) -> bool:
-        """Whether registers can hold the weights of a vector of channels between the transforms of any two axes."""
-        between = range(1, len(self.axes))
-        sizes = (prod(x.frequencies for x in self.axes[:n]) * prod(x.r for x in self.axes[n:]) for n in between)
-        return max(sizes, default=0) <= self.registers
-
     def _source_nest(self, source: Buffer, result: Buffer) -> Stmt:
         view = self.direct.a
         (k,) = (d for d in self.direct.of("k") if not d.axis)
@@ -431,8 +311,7 @@ class Winograd:
             return Store(result, (self._frequency(at), *(v for v, _ in outer), channel), value)
 
         codes = [linear_code(x.matrices.weights) for x in self.axes]
-        scope = "register" if self.keeps_weights else "cache"
-        transform = TileTransform("g", result.dtype, self.width, codes, n.size, scope)
+        transform = TileTransform("g", result.dtype, self.width, codes, n.size)
         body = transform.nest(transform.body(read, write))
         return Kernel(WEIGHTS, (given, result), loop_nest(outer, body))
 
@@ -457,72 +336,13 @@ class _Finished(Rewriter):
         return self.value if v.buffer is self.acc else self._Load(v)
 
 
-def winograd(
-    problem: Problem, direct: Statement, sizes: Mapping[str, int], width: int, registers: int, line: int
-) -> Winograd:  # fmt: skip
+def winograd(problem: Problem, direct: Statement, sizes: Mapping[str, int], width: int, line: int) -> Winograd:
     """Return the program of ``direct`` with F(m, r) along the pixel loops of ``sizes``, which give m.
 
-    A block has all tiles of an image. ``registers`` vectors of ``width`` channels are available. A cache line has
-    ``line`` elements. ConfigError if there is no such program.
+    A block has all tiles of an image. Vectors have ``width`` channels, cache lines ``line`` elements. ConfigError if
+    there is no such program.
     """
-    text = ",".join(f"{n}:{m}" for n, m in sizes.items())
-
-    def refuse(why: str) -> ConfigError:
-        return ConfigError("winograd", f"--winograd={text}: {why}")
-
-    pixels = {d.axis: d for d in direct.of("m") if d.axis}
-    taps = {d.axis: d for d in direct.of("k") if d.axis}
-    kinds = (direct.a.dtype, direct.b.dtype, direct.acc)
-    if not {*kinds[:2]} <= {*FACTORS} or direct.acc != "f32":
-        raise refuse(f"transforms are in f32; products of {':'.join(kinds)} have none")
-    if not direct.constant or not pixels or pixels.keys() != taps.keys() or direct.sizes:
-        raise refuse(f"legal are convolutions forward and by data, of constant sizes, not {problem}")
+    axes = filtered_axes(problem, direct, sizes)
     images = next(d for d in direct.of("m") if d.sort == "images")
-    _check_names("winograd", sizes, [d.name for d in pixels.values()])
-    classes = phases(direct)
-    axes: list[FilteredAxis] = []
-    for letter, coord in zip(pixels, direct.a.coords[2:]):
-        pixel, tap = pixels[letter], taps[letter]
-        inputs = direct.a.layout.shape[2 + len(axes)]
-        steps = dict(coord.terms)
-        step, dilation, pad = steps.pop(Var(pixel.name), 0), steps.pop(Var(tap.name), 0), None
-        if (phase := classes.get(pixel.name)) is not None:
-            steps, step, dilation, pad = {}, phase.stride, 1, phase.moved
-        if tap.size == 1:
-            dilation = 1
-        m = sizes.get(pixel.name, 1 if pad is None else step)
-        if steps or step < 1 or (m > 1 and abs(dilation) != 1):
-            raise refuse(
-                f"axis {letter} has a dilation, or a stride by data with one tap; legal with a tile of several pixels "
-                "are dense taps"
-            )
-        if pad is not None and m % step:
-            raise refuse(f"{pixel.name}:{m} is no multiple of {step}, the stride by data along axis {letter}")
-        of_class = m if pad is None else m // step
-        if of_class > 1 and (points := points_of(of_class, tap.size, step)) > len(POINTS):
-            raise refuse(f"F({m}, {tap.size}) needs {points} points; there are {len(POINTS)}")
-        if (reach := max(m, (of_class - 1) * step + tap.size)) > REACH:
-            raise refuse(
-                f"a tile of F({m}, {tap.size}) with stride {step} covers {reach} pixels along axis {letter}; legal are "
-                f"at most {REACH}"
-            )
-        if pad is None:
-            start = coord.const + min(0, dilation) * (tap.size - 1)
-            size = step * m
-        else:
-            start, size = first_input(tap.size, step, pad), m // step
-        axes.append(
-            FilteredAxis(
-                letter, pixel.name, tap.name, m, tap.size, step, start, size, abs(dilation), dilation < 0, inputs,
-                pixel.size, -(-pixel.size // m), pad,
-            )
-        )  # fmt: skip
     of_images = FilteredAxis(images.name, images.name, "", 1, 1, 1, 0, 1, 1, False, images.size, images.size, 1)
-    return Winograd(problem, direct, tuple(axes), of_images, width, registers, line)
-
-
-def _check_names(option: str, given: Mapping[str, int], legal: Sequence[str]) -> None:
-    """Raise ConfigError if an ``option`` gives a loop that is not ``legal``, or a number below 1."""
-    for name, size in given.items():
-        if name not in legal or size < 1:
-            raise ConfigError("winograd", f"--{option}={name}:{size}: legal are {', '.join(legal)}, and at least 1")
+    return Winograd(problem, direct, axes, of_images, width, line)

@@ -1,0 +1,184 @@
+"""The axes of a convolution along which tiles of pixels are filtered, from its direct statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convsmith.arith.winograd import (
+    POINTS,
+    Filtering,
+    error_ratio,
+    filtering,
+    first_input,
+    points_of,
+    transposed_error_ratio,
+    transposed_filtering,
+)
+from convsmith.diag.errors import ConfigError
+from convsmith.diag.record import record
+from convsmith.ir.index import Index, Var, as_index, maximum, minimum
+from convsmith.problem.problem import Problem
+from convsmith.statement.phases import phases
+from convsmith.statement.statement import Statement
+
+FACTORS = ("f32", "bf16", "f16")
+"""Types of factors that are transformed in f32."""
+REACH = 32
+"""Maximum number of pixels that a tile covers along an axis, at the finer side, which bounds the size of the matrices.
+Straight-line code grows with their size, and the search for shared sums takes cubic time.
+"""
+
+
+@record(frozen=True)
+class FilteredAxis:
+    """An axis under F(m, r) with ``stride``.
+
+    Input ``k`` of tile ``t`` is the source's pixel ``t * step + k * dilation + start``.
+
+    ``pixel`` and ``tap`` are dims of the direct statement; taps are ``flipped`` where the source's pixel falls with the
+    tap. The source has ``inputs`` pixels, the result ``outputs``; a block has ``block`` tiles. With a ``pad``, the
+    correlation is transposed: a pixel of the source meets every pixel of the result that ``stride`` divides.
+    """
+
+    letter: str
+    pixel: str
+    tap: str
+    m: int
+    r: int
+    stride: int
+    start: int
+    step: int
+    dilation: int
+    flipped: bool
+    inputs: int
+    outputs: int
+    block: int
+    pad: int | None = None
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the source that a tile reads."""
+        return len(self.matrices.input[0])
+
+    @property
+    def frequencies(self) -> int:
+        """Frequencies of a tile."""
+        return len(self.matrices.input)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of the result."""
+        return -(-self.outputs // self.m)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of tiles."""
+        return -(-self.tiles // self.block)
+
+    @property
+    def matrices(self) -> Filtering:
+        """The matrices of F(m, r); taps in the order of the source's pixels."""
+        if self.pad is not None:
+            return transposed_filtering(self.m, self.r, self.stride, self.pad)
+        made = filtering(self.m, self.r, self.stride)
+        return made._replace(weights=tuple(row[::-1] for row in made.weights)) if self.flipped else made
+
+    @property
+    def error(self) -> float:
+        """The expected error along the axis relative to the direct statement's, as a root mean square."""
+        if self.pad is not None:
+            return transposed_error_ratio(self.m, self.r, self.stride, self.pad)
+        return error_ratio(self.m, self.r, self.stride)
+
+    @property
+    def first(self) -> Index:
+        """The first input of the current tile."""
+        return Var(f"b{self.letter}") * self.block + Var(f"t{self.letter}")
+
+    @property
+    def read(self) -> int:
+        """Pixels of the source that a block reads, from the first to the last."""
+        return min((self.block - 1) * self.step + (self.pixels - 1) * self.dilation + 1, self.inputs)
+
+    @property
+    def first_read(self) -> Index:
+        """The first pixel that a block reads, moved inwards so that all `read` pixels exist."""
+        given = Var(f"b{self.letter}") * self.block * self.step + self.start
+        if self.read == self.inputs:
+            return as_index(0)
+        return maximum(as_index(0), minimum(given, as_index(self.inputs - self.read)))
+
+    @property
+    def written(self) -> int:
+        """Pixels of the result that the tiles of a block cover."""
+        return min(self.block * self.m, self.outputs)
+
+    @property
+    def first_written(self) -> Index:
+        """The first pixel of the result that a block covers."""
+        return Var(f"b{self.letter}") * (self.block * self.m)
+
+
+def filtered_axes(problem: Problem, direct: Statement, sizes: Mapping[str, int]) -> tuple[FilteredAxis, ...]:
+    """Return the axes of ``direct``, a statement of ``problem``, with F(m, r) along the pixel loops of ``sizes``, which
+    give m; a block has all tiles. ConfigError if a loop has no such tiles.
+    """
+    text = ",".join(f"{n}:{m}" for n, m in sizes.items())
+
+    def refuse(why: str) -> ConfigError:
+        return ConfigError("winograd", f"--winograd={text}: {why}")
+
+    pixels = {d.axis: d for d in direct.of("m") if d.axis}
+    taps = {d.axis: d for d in direct.of("k") if d.axis}
+    kinds = (direct.a.dtype, direct.b.dtype, direct.acc)
+    if not {*kinds[:2]} <= {*FACTORS} or direct.acc != "f32":
+        raise refuse(f"transforms are in f32; products of {':'.join(kinds)} have none")
+    if not direct.constant or not pixels or pixels.keys() != taps.keys() or direct.sizes:
+        raise refuse(f"legal are convolutions forward and by data, of constant sizes, not {problem}")
+    check_names("winograd", sizes, [d.name for d in pixels.values()])
+    classes = phases(direct)
+    axes: list[FilteredAxis] = []
+    for letter, coord in zip(pixels, direct.a.coords[2:]):
+        pixel, tap = pixels[letter], taps[letter]
+        inputs = direct.a.layout.shape[2 + len(axes)]
+        steps = dict(coord.terms)
+        step, dilation, pad = steps.pop(Var(pixel.name), 0), steps.pop(Var(tap.name), 0), None
+        if (phase := classes.get(pixel.name)) is not None:
+            steps, step, dilation, pad = {}, phase.stride, 1, phase.moved
+        if tap.size == 1:
+            dilation = 1
+        m = sizes.get(pixel.name, 1 if pad is None else step)
+        if steps or step < 1 or (m > 1 and abs(dilation) != 1):
+            raise refuse(
+                f"axis {letter} has a dilation, or a stride by data with one tap; legal with a tile of several pixels "
+                "are dense taps"
+            )
+        if pad is not None and m % step:
+            raise refuse(f"{pixel.name}:{m} is no multiple of {step}, the stride by data along axis {letter}")
+        of_class = m if pad is None else m // step
+        if of_class > 1 and (points := points_of(of_class, tap.size, step)) > len(POINTS):
+            raise refuse(f"F({m}, {tap.size}) needs {points} points; there are {len(POINTS)}")
+        if (reach := max(m, (of_class - 1) * step + tap.size)) > REACH:
+            raise refuse(
+                f"a tile of F({m}, {tap.size}) with stride {step} covers {reach} pixels along axis {letter}; legal are "
+                f"at most {REACH}"
+            )
+        if pad is None:
+            start = coord.const + min(0, dilation) * (tap.size - 1)
+            size = step * m
+        else:
+            start, size = first_input(tap.size, step, pad), m // step
+        axes.append(
+            FilteredAxis(
+                letter, pixel.name, tap.name, m, tap.size, step, start, size, abs(dilation), dilation < 0, inputs,
+                pixel.size, -(-pixel.size // m), pad,
+            )
+        )  # fmt: skip
+    return tuple(axes)
+
+
+def check_names(option: str, given: Mapping[str, int], legal: Sequence[str]) -> None:
+    """Raise ConfigError if an ``option`` gives a loop that is not ``legal``, or a number below 1."""
+    for name, size in given.items():
+        if name not in legal or size < 1:
+            raise ConfigError("winograd", f"--{option}={name}:{size}: legal are {', '.join(legal)}, and at least 1")
