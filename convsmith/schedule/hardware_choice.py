@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -15,17 +16,13 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
+from convsmith.schedule.device_tiles import BY_ENGINE
 from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_mn_major
 from convsmith.schedule.loops import fused_chain, fused_dims
 from convsmith.schedule.tensor_views import view_flaw
 from convsmith.statement.parts import split_reduction, splits
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
-
-WARPS = (4, 2, 1)
-"""Numbers of warp groups that multiply, 64 rows each."""
-FRAGMENTS = (1, 2, 3, 4)
-"""Numbers of adjacent instructions of a warp group."""
 
 
 class EngineTile(NamedTuple):
@@ -80,7 +77,7 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
     count_of_terms = prod(d.size for d in st.of("k"))
     for row in (x for x in permitted if (is_mn_major(x, 1), is_mn_major(x, 2)) == turned):
         height, width = row.result.shape
-        for warps, count in ((w, f) for w in WARPS for f in (FRAGMENTS if turned[1] else (1,))):
+        for warps, count in product(BY_ENGINE.across, BY_ENGINE.own if turned[1] else (1,)):
             tile = height * warps, width * count
             if tile[1] > engine.columns:
                 continue

@@ -16,6 +16,7 @@ from convsmith.machine.device import Device
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.device_tiles import BY_THREADS
 from convsmith.schedule.group_limits import aligned_bytes, along_lanes, shared_bytes
 from convsmith.schedule.hardware import engine_of, hardware_flaw
 from convsmith.schedule.hardware_choice import EngineTile, engine_tiles, legal_tile
@@ -34,10 +35,6 @@ from convsmith.tune.features import cycles
 
 FEW = 8
 """Iterations of a loop below which adjacent threads run along another loop."""
-PARTS = (1, 2, 4, 8)
-"""Tiles of a thread along a loop."""
-ACROSS = (1, 2, 4, 8, 16, 32, 64)
-"""Threads of a group along a loop."""
 STEPS = (8, 16, 32)
 """Iterations of the innermost reduction loop between two barriers."""
 SEEDS = 16
@@ -252,10 +249,10 @@ def _tiles(
     loops = [lane, *others]
     room = {n: 1 << (sizes[n] - 1).bit_length() for n in loops}
     whole = prod(room.values())
-    for parts in product(*([p for p in PARTS if p <= room[n]] for n in loops)):
+    for parts in product(*([p for p in BY_THREADS.own if p <= room[n]] for n in loops)):
         if prod(parts) > device.costs.sums:
             continue
-        for across in product(*([t for t in ACROSS if t * p <= room[n]] for n, p in zip(loops, parts))):
+        for across in product(*([t for t in BY_THREADS.across if t * p <= room[n]] for n, p in zip(loops, parts))):
             least = min(device.costs.filled, whole // prod(parts))
             if least <= prod(across) <= device.threads:
                 yield dict(zip(loops, parts)), {n: p * t for n, p, t in zip(loops, parts, across)}

@@ -1,90 +1,130 @@
 """The dimensions of the space of configs on a device: functions from a config to the changes of one decision.
 
-Loops are the loops of the statement after fusing. A step may lead to an illegal config, which a space rejects when it
-plans it. Configs under which a copy engine brings the operands have their own dimensions
-(`tune/hardware_dimensions.py`).
+Loops are the loops of the statement after fusing. A step may lead to an illegal config, which a space refuses. Configs
+under which a copy engine brings the operands have the same dimensions, with other units: their tiles are whole
+instructions of groups of warps, and their loops of rows and of terms are fused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from math import gcd
 from typing import NamedTuple
 
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.device_tiles import space_of_tiles
 from convsmith.schedule.group_limits import ATOMIC
-from convsmith.schedule.loops import Loops, fused_name, loops_after_fusing
+from convsmith.schedule.hardware import HardwareNest, hardware_nest, hardware_row, hardware_rows, is_mn_major
+from convsmith.schedule.kernel import scheduled
+from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
+from convsmith.schedule.packed_operands import packed_statement
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
 from convsmith.tune.fusions import Sizes, neighbours_of
 
-__all__ = ["DEVICE_DIMENSIONS", "DevicePoint"]
+__all__ = ["DEVICE_DIMENSIONS", "THREADS_ALONE", "DevicePoint", "device_point"]
 
-COPIES = (("wait", 1), ("wait", 2), ("async", 2), ("async", 3), ("async", 4))
-"""Kinds of copies to shared memory, each with a number of slots."""
 PARTS = (2, 4, 8, 16)
 """Numbers of parts of a reduction that groups share."""
 
 
 class DevicePoint(NamedTuple):
-    """A config with its statement and device, and its loops after fusing."""
+    """A legal config with its statement and device, and its loops after fusing; with the ``nest`` of groups that
+    multiply what a copy engine brings, if one does.
+    """
 
     config: Config
     statement: Statement
     loops: Loops
     machine: Machine
     problem: Problem
+    nest: HardwareNest | None = None
+
+    @property
+    def access(self) -> int:
+        """The maximum bytes that a thread moves at once, the unit by which rows of a copy may be longer."""
+        assert self.machine.device is not None
+        return self.machine.device.access
+
+    def units(self) -> dict[str, int]:
+        """Return the units of a group's tile, by loop of the result: the tile of a thread, or an instruction."""
+        if self.nest is not None:
+            return dict(zip((self.nest.rows, self.nest.columns), self.nest.row.result.shape))
+        return {n: self.config.size(n) for n in self.loops.of("batch", "n", "m")}
+
+    def grouped(self, loop: str, size: int) -> Changes:
+        """Return the change to a tile of a group of ``size`` along ``loop``."""
+        group = _with_size(self.config.tiles_at("group"), loop, size)
+        if self.nest is None or loop != self.nest.columns:
+            return dict(group=group)
+        return dict(group=group, register=_with_size(self.config.tiles_at("register"), loop, size))
 
 
-def _access(at: DevicePoint) -> int:
-    """Return the maximum bytes that a thread moves at once, the unit by which rows of a copy may be longer."""
-    assert at.machine.device is not None
-    return at.machine.device.access
+def device_point(problem: Problem, st: Statement, config: Config, machine: Machine) -> DevicePoint:
+    """Return the facts of ``config``, which is legal, for the statement ``st`` of ``problem``."""
+    if config.realise != "hardware":
+        return DevicePoint(config, st, loops_after_fusing(st, config), machine, problem)
+    read = packed_statement(scheduled(problem, config.changed(split=()), machine), config, machine)
+    loops = loops_after_fusing(read, config)
+    nest = hardware_nest(read, loops, config, hardware_row(read, config, machine), machine)
+    assert isinstance(nest, HardwareNest)
+    return DevicePoint(config, st, loops, machine, problem, nest)
 
 
 def _registers(at: DevicePoint) -> Iterator[Changes]:
-    """Yield twice and half the tile of a thread or a warp along a loop; the tile of a group keeps its threads."""
+    """Yield twice and half the tile of a thread or a warp along a loop; the tile of a group keeps its threads. Where a
+    copy engine brings the factors, yield the instructions for them, with the group's tile rounded to whole ones.
+    """
     c = at.config
+    if at.nest is not None:
+        turned = [is_mn_major(at.nest.row, n) for n in (1, 2)]
+        rows = (x for x in hardware_rows(at.nest.st, at.machine) if [is_mn_major(x, n) for n in (1, 2)] == turned)
+        yield from (_on_row(at, at.nest, row) for row in rows)
+        return
     for n in at.loops.of("batch", "n", "m"):
         own, whole = c.size(n), c.group_size(n)
         if own * 2 <= whole:  # fewer threads
             yield dict(register=_with_size(c.tiles_at("register"), n, own * 2))
-        yield dict(
-            register=_with_size(c.tiles_at("register"), n, own * 2), group=_with_size(c.tiles_at("group"), n, whole * 2)
-        )
-        if not own % 2:
-            yield dict(register=_with_size(c.tiles_at("register"), n, own // 2))
-            if not whole % 2:
-                yield dict(
-                    register=_with_size(c.tiles_at("register"), n, own // 2),
-                    group=_with_size(c.tiles_at("group"), n, whole // 2),
-                )
+        for size in space_of_tiles(c).near(own):
+            register = _with_size(c.tiles_at("register"), n, size)
+            if size < own:
+                yield dict(register=register)
+            if not whole * size % own:
+                yield dict(register=register, group=_with_size(c.tiles_at("group"), n, whole * size // own))
+
+
+def _on_row(at: DevicePoint, nest: HardwareNest, row: Instruction) -> Changes:
+    """Return the change to ``row`` with a tile of a group of approximately the same rows, columns and terms."""
+    (tall, wide), c = row.result.shape, at.config
+    units = ((nest.rows, tall), (nest.columns, wide), (nest.terms, row.terms))
+    group = {n: max(c.group_size(n) // unit, 1) * unit for n, unit in units}
+    register = ((nest.rows, tall), (nest.columns, group[nest.columns]))
+    return dict(instruction=row.name, register=register, group=tuple(group.items()))
 
 
 def _groups(at: DevicePoint) -> Iterator[Changes]:
-    """Yield twice and half the tile of a group along a loop of the result."""
-    c = at.config
-    for n in at.loops.of("batch", "n", "m"):
-        whole = c.group_size(n)
-        yield dict(group=_with_size(c.tiles_at("group"), n, whole * 2))
-        if not whole % (2 * c.size(n)):
-            yield dict(group=_with_size(c.tiles_at("group"), n, whole // 2))
+    """Yield other tiles of a group along a loop of the result."""
+    for n, unit in at.units().items():
+        count, rest = divmod(at.config.group_size(n), unit)
+        yield from (at.grouped(n, size * unit) for size in space_of_tiles(at.config).near(count) if not rest)
 
 
 def _steps(at: DevicePoint) -> Iterator[Changes]:
     """Yield twice and half a step of the reduction, and steps with and without all taps."""
-    c = at.config
+    if at.nest is not None:
+        n, unit = at.nest.terms, at.nest.row.terms
+        yield from (at.grouped(n, x * unit) for x in space_of_tiles(at.config).near(at.config.group_size(n) // unit))
+        return
     for n in at.loops.of("k"):
-        whole, most = c.group_size(n), at.loops.extents[n]
-        yield dict(group=_with_size(c.tiles_at("group"), n, min(whole * 2, most)))
-        yield dict(group=_with_size(c.tiles_at("group"), n, most if whole == 1 else 1))
-        if not whole % 2:
-            yield dict(group=_with_size(c.tiles_at("group"), n, whole // 2))
+        whole, most = at.config.group_size(n), at.loops.extents[n]
+        yield from (at.grouped(n, min(size, most)) for size in space_of_tiles(at.config).near(whole))
+        yield at.grouped(n, most if whole == 1 else 1)
 
 
 def _shared(at: DevicePoint) -> Iterator[Changes]:
@@ -98,9 +138,9 @@ def _shared(at: DevicePoint) -> Iterator[Changes]:
 
 def _copies(at: DevicePoint) -> Iterator[Changes]:
     """Yield the ways to copy, and the numbers of slots."""
-    for how, slots in COPIES:
+    for how, slots in space_of_tiles(at.config).copies:
         yield dict(copies=how, buffers=slots)
-    for barriers in ("whole", "split"):
+    for barriers in ("whole", "split") if at.nest is None else ():
         yield dict(barriers=barriers)
 
 
@@ -108,7 +148,7 @@ def _rows(at: DevicePoint) -> Iterator[Changes]:
     """Yield unchanged, longer and swizzled rows of a copy, against bank conflicts."""
     c = at.config
     for view in (v for v in at.statement.factors if v.name in c.staged("shared")):
-        vector = _access(at) // dtype(view.dtype).bytes
+        vector = at.access // dtype(view.dtype).bytes
         for longer, turned in ((0, 0), (1, 0), (vector, 0), (0, vector)):
             pad, swizzle = (
                 _with_size(x, view.name, n, 1) for x, n in ((c.layouts("pad"), longer), (c.layouts("swizzle"), turned))
@@ -121,7 +161,7 @@ def _vectors(at: DevicePoint) -> Iterator[Changes]:
     c = at.config
     if c.instruction:
         return
-    widths = [n for n in (2, 4, 8) if n * max(dtype(v.dtype).bytes for v in at.statement.factors) <= _access(at)]
+    widths = [n for n in (2, 4, 8) if n * max(dtype(v.dtype).bytes for v in at.statement.factors) <= at.access]
     for name in (c.lane, *c.reduce[-1:]):
         for width in (0, *widths):
             yield dict(vectors=_with_size(c.tiles_at("vectors"), name, width))
@@ -136,12 +176,15 @@ def _epilogues(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _orders(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the orders of groups, and of the steps of the reduction."""
+    """Yield the orders of groups, and of the steps of the reduction; those of a copy engine are around the terms of one
+    tap.
+    """
     outer = [n for n in at.loops.of("batch", "n", "m") if at.loops.extents[n] > 1]
     for order in permutations(outer):
         yield dict(order=order)
-    for reduce in permutations(at.loops.of("k")):
-        yield dict(reduce=reduce)
+    last = (at.nest.terms,) if at.nest is not None else ()
+    for reduce in permutations(n for n in at.loops.of("k") if n not in last):
+        yield dict(reduce=(*reduce, *last))
 
 
 def _parts(at: DevicePoint) -> Iterator[Changes]:
@@ -158,8 +201,13 @@ def _parts(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _fusions(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the config with one more pair of adjacent loops fused, and with one pair of fused loops split."""
+    """Yield the config with one more pair of adjacent loops fused, and with one pair of fused loops split. Rows and
+    terms that a copy engine brings are along a single dim, or along all dims of their kind.
+    """
     c = at.config
+    if at.nest is not None:
+        yield from _fused_whole(at, at.nest)
+        return
     for pair in neighbours_of(at.loops, c.lane):
         outer, inner = pair
         name = fused_name(outer, inner)
@@ -188,6 +236,44 @@ def _fusions(at: DevicePoint) -> Iterator[Changes]:
             order=_split_order(c.order, pair),
             reduce=_split_order(c.reduce, pair),
         )
+
+
+def _fused_whole(at: DevicePoint, nest: HardwareNest) -> Iterator[Changes]:
+    """Yield loops of rows, and of terms, along a single dim, and along all dims of their kind fused."""
+    for name in (nest.rows, nest.terms):
+        dims, kind = at.loops.dims[name], at.loops.kinds[name]
+        if len(dims) > 1:
+            for own in dims:
+                yield _with_loops(at, (name,), {n: (n,) for n in dims}, name, own)
+            continue
+        around = [n for n in at.loops.of(kind) if n != at.config.lane]
+        if len(around) > 1:
+            every = [d for n in around for d in at.loops.dims[n]]
+            whole, _ = fused_chain(every)
+            yield _with_loops(at, around, {whole: every}, name, whole)
+
+
+def _with_loops(
+    at: DevicePoint, replaced: Sequence[str], loops: Mapping[str, Sequence[str]], name: str, tiled: str
+) -> Changes:  # fmt: skip
+    """Return the change to ``loops``, each with its dims, in place of the ``replaced`` loops. The loop ``tiled`` gets
+    the tile of ``name``, and is the innermost of them.
+    """
+    c = at.config
+    kept = [at.loops.dims[n] for n in at.loops.extents if n not in replaced]
+    fuse = tuple(pair for dims in (*kept, *loops.values()) for pair in fused_chain(dims)[1])
+    register, group = (
+        tuple((tiled if n == name else n, s) for n, s in sizes)
+        for sizes in (c.tiles_at("register"), c.tiles_at("group"))
+    )
+    order, reduce = (_in_place(names, replaced, [*(n for n in loops if n != tiled), tiled], name)
+                     for names in (c.order, c.reduce))  # fmt: skip
+    return dict(fuse=fuse, register=register, group=group, order=order, reduce=reduce)
+
+
+def _in_place(names: Sequence[str], replaced: Sequence[str], loops: Sequence[str], name: str) -> tuple[str, ...]:
+    """Return an order of loops with ``loops`` in place of ``name``, without the other ``replaced`` loops."""
+    return tuple(x for n in names if n == name or n not in replaced for x in (loops if n == name else (n,)))
 
 
 def _fused_tile(tile: Sizes, pair: tuple[str, str]) -> Sizes:
@@ -226,3 +312,5 @@ DEVICE_DIMENSIONS: dict[str, Callable[[DevicePoint], Iterator[Changes]]] = {
     "vectors": _vectors, "epilogue": _epilogues, "order": _orders, "parts": _parts, "fuse": _fusions,
 }  # fmt: skip
 """The dimensions of the space by name. Lanes and instructions come with the model's candidates."""
+THREADS_ALONE = ("rows", "shared", "vectors", "epilogue")
+"""Dimensions of configs whose threads load the operands; a copy engine leaves nothing to decide along them."""

@@ -14,6 +14,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.machine.device_costs import DeviceCosts
 from convsmith.schedule.config import Config
+from convsmith.schedule.device_tiles import BY_WARPS
 from convsmith.schedule.group_fragments import lane_rows
 from convsmith.schedule.group_limits import aligned_bytes, shared_bytes
 from convsmith.schedule.loops import loops_after_fusing
@@ -23,10 +24,6 @@ from convsmith.statement.statement import Statement
 from convsmith.tune.device_features import kernel_features, warp_features
 from convsmith.tune.features import cycles
 
-FRAGMENTS = (1, 2, 4)
-"""Legal numbers of rows and columns of fragments of a warp; columns are half as long and up to twice as many."""
-WARPS = (1, 2, 4)
-"""Warps of a group along the rows or the columns."""
 MOST_WARPS = 8
 """Maximum number of warps of a group."""
 FIRST = 8
@@ -70,7 +67,8 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
     row = max(rows, key=lambda row: (_terms(st, row, most).used, row.terms))
     terms = _terms(st, row, most)
     tiles: list[tuple[float, Sequence[int], Config]] = []
-    for counts in product(FRAGMENTS, (*FRAGMENTS, 8), WARPS, WARPS):
+    *rows_of_warp, _ = columns_of_warp = BY_WARPS.own  # columns are half as long
+    for counts in product(rows_of_warp, columns_of_warp, BY_WARPS.across, BY_WARPS.across):
         if not _has_registers(row, counts, machine.registers, device.costs) or prod(counts[2:]) > MOST_WARPS:
             continue
         config = _config(st, plain, row, counts, terms, device)
@@ -106,10 +104,10 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[De
     """Yield the config with its copies in several slots, as far as shared memory has room, and its cycles."""
     device = machine.device
     assert device is not None
-    copies = (("async", 3), ("async", 2)) if device.dialect.copies else (("wait", 2),)
+    known = (how for how in BY_WARPS.copies if how[0] == "wait" or device.dialect.copies)
     loops = loops_after_fusing(st, config)
     nest = nest_of(Schedule(), st, loops, config, machine)
-    for how, slots in (*copies, ("wait", 1)):
+    for how, slots in known:
         whole = config.changed(copies=how, buffers=slots)
         needed = shared_bytes(st, loops, whole, nest)
         is_full = sum(aligned_bytes(needed).values()) > device.shared.bytes

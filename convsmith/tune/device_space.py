@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.plan import flaw
 from convsmith.statement.naive import naive
 from convsmith.statement.views import statement
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.device import device_candidates, expected_cycles
-from convsmith.tune.device_dimensions import DEVICE_DIMENSIONS, DevicePoint
-from convsmith.tune.hardware_dimensions import HARDWARE_DIMENSIONS, hardware_point
+from convsmith.tune.device_dimensions import DEVICE_DIMENSIONS, THREADS_ALONE, DevicePoint, device_point
 from convsmith.tune.space import Space
 from convsmith.tune.stages_space import StagesSpace
 
@@ -32,28 +30,20 @@ class DeviceSpace(ConfigSpace):
             naive(problem, self._statement)  # UnsupportedError where a post-op does not exist in the type of the sums
         self._expected = device_candidates(problem, target)
         self.seeds = list(self._expected)
+        self._points: dict[Config, DevicePoint | None] = {}
 
     @property
     def dimensions(self) -> tuple[str, ...]:
         return tuple(DEVICE_DIMENSIONS)
 
     def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
-        try:
-            return self._changes(config, dimension)
-        except ConfigError:  # loops or an instruction that are illegal
+        if self._statement is None or (config.realise == "hardware" and dimension in THREADS_ALONE):
             return ()
-
-    def _changes(self, config: Config, dimension: str) -> Iterable[Changes]:
-        if self._statement is None:
-            return ()
-        is_by_engine = config.realise == "hardware"
-        if is_by_engine and dimension in HARDWARE_DIMENSIONS:
-            return HARDWARE_DIMENSIONS[dimension](hardware_point(self.problem, config, self.target))
-        if is_by_engine and dimension != "parts":
-            return ()
-        loops = loops_after_fusing(self._statement, config)
-        point = DevicePoint(config, self._statement, loops, self.target, self.problem)
-        return DEVICE_DIMENSIONS[dimension](point)
+        if config not in self._points:
+            legal = flaw(self.problem, config, self.target) is None
+            self._points[config] = device_point(self.problem, self._statement, config, self.target) if legal else None
+        at = self._points[config]
+        return () if at is None else DEVICE_DIMENSIONS[dimension](at)
 
     def cycles(self, config: Config) -> float:
         if config not in self._expected:

@@ -73,6 +73,22 @@ def test_small_instructions_wait_for_reads_of_their_factors() -> None:
     assert set(time(wide, machine)) == {"products", "copies"} and set(time(narrow, machine)) == {"loads", "late copies"}
 
 
+def test_more_slots_copy_no_more_bytes() -> None:
+    problem, machine = parse_problem(LAYER).canonical(), target("sm_80")
+    with interning():
+        two, three = (
+            next(c for c in device_candidates(problem, machine) if c.instruction).changed(copies="async", buffers=n)
+            for n in (2, 3)
+        )
+        assert expected_cycles(problem, two, machine) == expected_cycles(problem, three, machine) > 0
+
+
+def test_instructions_on_fragments_cost_what_their_rate_says() -> None:
+    """Of f16 they do 16 multiply-adds on sm_80 in the time of one of a thread, of bytes 32."""
+    prices = target("sm_80").prices
+    assert prices["mma_m16n8k16_bf16"] == 1 / 16 and prices["mma_m16n8k32_s8"] == 1 / 32
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_one_function_times_the_kernels_of_devices(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each cycle costs a thousand, all candidates do: no other code has cycles of its own."""

@@ -26,9 +26,7 @@ UNIT = re.compile(
 NO_FACTS = {
     "candidates.COMPILED": "code that LLVM compiles in a time, whatever the target",
     "database.LARGEST_VALUE": "text in a file",
-    "device.ACROSS": "choices of a generator",
     "device_fragments.MOST_WARPS": "bound of a generator",
-    "device_fragments.WARPS": "choices of a generator",
     "nests.MOST_BORDERED": "length of generated code",
     "register_tiles.MOST_PRODUCTS": "length of generated code",
 }
