@@ -26,13 +26,10 @@ class GroupTile(NamedTuple):
     inner: tuple[Loop, Loop, Loop]
 
 
-def warp_groups(
-    s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0
-) -> None:  # fmt: skip
+def warp_groups(s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0) -> None:
     """Have groups of warps multiply the operands of each step, which ``bring`` has a copy engine fetch in the innermost
-    loop over steps. One more warp starts the copies, up to as many steps ahead as there are ``slots``.
-
-    If groups are ``residing``, so many are on the device at a time, and each computes several tiles in turn.
+    loop over steps. One more warp starts the copies, up to as many steps ahead as there are ``slots``. ``residing``
+    groups are on the device at a time, each of which computes several tiles, unless that is 0.
     """
     row, column, _ = tile.inner
     sums = (tile.warps, tile.fragments, row, column)
