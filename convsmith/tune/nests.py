@@ -1,9 +1,8 @@
-"""The candidate tiles, orders and lanes.
+"""The nests of a problem among which the model chooses: lanes, fused loops, register tiles, orders, packed operands.
 
-The model first chooses the loop along the vector lanes.  Output channels are best if there are enough of them;
-otherwise input channels (partial sums, added at the end), groups, or groups fused with their channels.  It then chooses
-the register tile: vectors times pixels that fit the registers, with short tails, and pixels in different sets of the
-first-level cache.
+The loop along the vector lanes is one over output channels if there are enough of them; otherwise over input channels
+(partial sums, added at the end), groups, groups fused with their channels, or pixels. How long a nest takes is a
+question for the model (`tune/model.py`).
 """
 
 from __future__ import annotations

@@ -63,13 +63,5 @@ def weights_fit(
     loops: Loops, tile: Mapping[str, int], vectors: int, registers: int, steps: Mapping[Index, int]
 ) -> bool:
     """Return whether the weights of every tap fit in registers beside a window's sums and one row of its loads."""
-    taps = {loops.axes[n]: n for n in tile if loops.kinds[n] == "k"}
-    pixels = [n for n in tile if loops.kinds[n] == "m"]
-    if any(loops.extents[n] > tile.get(n, 1) or n in loops.residues for n in loops.of("k")):
-        return False
-    if not pixels or loops.axes[pixels[-1]] not in taps:
-        return False
-    column, along = pixels[-1], taps[loops.axes[pixels[-1]]]
-    row = distinct_elements(tile[column], tile[along], taps_apart(loops, steps, column, along))
-    sums, weights = prod(tile[n] for n in pixels), prod(tile[n] for n in taps.values())
-    return (sums + weights) * vectors + row <= registers
+    is_whole = all(loops.extents[n] <= tile.get(n, 1) and n not in loops.residues for n in loops.of("k"))
+    return is_whole and 0 < live_vectors(loops, tile, vectors, steps, is_held=True) <= registers
