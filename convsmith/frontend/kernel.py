@@ -7,7 +7,7 @@ kernel loaded from the cache costs no more than its code.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -35,7 +35,6 @@ from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.kept import KeptWeights
 from convsmith.runtime.loading import library_of
 from convsmith.runtime.packed import Packed
-from convsmith.runtime.prepared_call import Frame, PreparedCall
 from convsmith.runtime.resident import ResidentCall
 from convsmith.schedule.config import Config
 from convsmith.schedule.given import GivenSchedule
@@ -164,8 +163,9 @@ class CompiledKernel(Inspected):
             )
         return self._host.with_pads(pads)
 
-    def _of_fixed_sizes(self) -> HostKernel:
-        """Return what computes calls on addresses. UsageError if their sizes are not known."""
+    @property
+    def host(self) -> HostKernel:
+        """What computes calls, also on addresses. UsageError if the sizes are those of each call."""
         if not isinstance(self._host, HostKernel):
             raise UsageError(f"{self.problem}: a call on addresses has fixed sizes; legal is no dynamic=", code="sizes")
         return self._host
@@ -233,21 +233,6 @@ class CompiledKernel(Inspected):
         `run`.
         """
         return self._host.pack_each(operands)
-
-    def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame:
-        """Return blocks for calls on memory whose addresses the caller writes; see `HostKernel.placed`."""
-        return self._of_fixed_sizes().placed(constants, names, scratch)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Bytes of memory that a placed call needs, besides its arrays."""
-        return self._of_fixed_sizes().scratch_bytes
-
-    def addressed(self, names: Sequence[str], packed: Collection[str] = ()) -> PreparedCall | None:
-        """Return the kernel as a function on addresses of arrays, as `HostKernel.addressed` does; None if a tensor is
-        empty.
-        """
-        return None if self.artifact is None else self._of_fixed_sizes().addressed(names, packed)
 
     @property
     def signature(self) -> str:

@@ -226,8 +226,7 @@ class HostKernel:
             if not isinstance(operand, Packed) or name != self._border.operand or self._server(operand) is not self:
                 return None
         packed = tuple(name for name, x in inputs.items() if isinstance(x, Packed))
-        addresses = [x.addresses[0] if isinstance(x, Packed) else address_of(x) for x in arrays.values()]
-        return self.addressed(tuple(arrays), packed).bind(addresses, arrays)
+        return self.addressed(tuple(arrays), packed).bind(_addresses(arrays.values()), arrays)
 
     def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame:
         """Return blocks for calls on memory at addresses of the arrays `names`, which the caller writes; the arrays and
@@ -235,29 +234,25 @@ class HostKernel:
 
         The call also uses `scratch_bytes` of memory from the address `scratch`, a multiple of `ALIGNMENT`.
         """
-        packed = constants.get(self._border.operand)
+        packed, packing = constants.get(self._border.operand), self._packing
         server = self._server(packed) if isinstance(packed, Packed) else self
         if server is not self:
             return server.placed(constants, names, scratch)
         specs, inputs = self._border.specs, dict[str, Array | Packed]()
         for name, array in constants.items():
-            inputs[name] = array if isinstance(array, Packed) else specs[name].check(array, name)
+            inputs[name] = array if isinstance(array, Packed) else specs[name].prepare(specs[name].check(array, name))
         if isinstance(packed, Packed) and packed.bias is not None:
             inputs["bia"] = packed.bias
         self._check_packed(inputs)
-        given: list[Mapping[str, int]] = []
-        known: list[Array | Packed] = []
-        for name, array in inputs.items():
-            ready = array if isinstance(array, Packed) else specs[name].prepare(array)
-            if isinstance(ready, Packed) or name not in self._packing.entries:
-                given.append(self._packing.parts_of(name).offsets if isinstance(ready, Packed) else {name: 0})
-                known.append(ready)
-            else:
-                given += [{name: 0}, self._packing.parts[name].offsets]
-                known += [ready, self._packing.pack(name, {n: x for n, x in inputs.items() if isinstance(x, _ndarray)})]
-        call = PreparedCall(self._steps, [*given, *({name: 0} for name in names)], self._shared)
-        addresses = [x.addresses[0] if isinstance(x, Packed) else address_of(x) for x in known]
-        return call.frame(scratch, addresses, known)
+        plain = {name: x for name, x in inputs.items() if isinstance(x, _ndarray)}
+        to_pack = [name for name in plain if name in packing.entries]
+        known = [*inputs.values(), *(packing.pack(name, plain) for name in to_pack)]
+        given: list[Mapping[str, int]] = [
+            *({name: 0} if name in plain else packing.parts_of(name).offsets for name in inputs),
+            *(packing.parts[name].offsets for name in to_pack), *({name: 0} for name in names),
+        ]  # fmt: skip
+        call = PreparedCall(self._steps, given, self._shared)
+        return call.frame(scratch, _addresses(known), known)
 
     @property
     def scratch_bytes(self) -> int:
@@ -368,25 +363,17 @@ class HostKernel:
 
     def _compute(self, inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays; arrays that do not fit are copied."""
-        specs, packed = self._border.specs, list[str]()
-        addresses, keep = list[int](), list[Array | Packed]()
+        specs = self._border.specs
+        packed = tuple([name for name, x in inputs.items() if isinstance(x, Packed)])
+        keep = [x if isinstance(x, Packed) else specs[name].prepare(x) for name, x in inputs.items()]
         copies: list[tuple[Array, Array]] = []
-        for name, x in inputs.items():
-            if isinstance(x, Packed):
-                packed.append(name)
-                addresses.append(x.addresses[0])
-            else:
-                x = specs[name].prepare(x)
-                addresses.append(address_of(x))
-            keep.append(x)
         for name, array in results.items():
             spec, made = specs[name], array
             if not spec.fits(array):
                 made = spec.prepare(array) if spec.argument.role == "inout" else spec.empty()
                 copies.append((array, made))
-            addresses.append(address_of(made))
             keep.append(made)
-        self._call_on((*inputs, *results), tuple(packed)).run(addresses, keep)
+        self._call_on((*inputs, *results), packed).run(_addresses(keep), keep)
         for array, made in copies:
             np.copyto(array, made)
 
@@ -446,3 +433,8 @@ class HostKernel:
                     )
                 self._fallback = self._make_fallback()
             return self._fallback
+
+
+def _addresses(arrays: Iterable[Array | Packed]) -> list[int]:
+    """Return the addresses that a call on these arrays and packed operands passes."""
+    return [x.addresses[0] if isinstance(x, Packed) else address_of(x) for x in arrays]

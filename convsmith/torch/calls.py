@@ -62,7 +62,8 @@ class TensorKernel:
             (self.shapes[name], self.strides[name], _TORCH_TYPES[arguments[name].dtype]) for name in self.outputs
         ]
         names = (*self.inputs, *self.outputs)
-        self._plain = kernel.addressed(names)
+        has_code = kernel.artifact is not None
+        self._plain = kernel.host.addressed(names) if has_code else None
         limits = kernel.artifact.limits if kernel.artifact is not None else {}
         self._limits = [(self.inputs.index(name), limit) for name, limit in limits.items() if name in self.inputs]
         self.signature = kernel.signature
@@ -71,7 +72,7 @@ class TensorKernel:
         self.packs = kernel.artifact is not None and "wei" in kernel.artifact.packs
         """Whether a call with plain weights packs them."""
         takes_packed = bool(self.signature) and self._weights >= 0
-        self._packed = kernel.addressed(names, ("wei",)) if takes_packed else None
+        self._packed = kernel.host.addressed(names, ("wei",)) if has_code and takes_packed else None
         self._packed_limit = limits.get("wei", inf)
 
     def pack(self, weights: Tensor, bias: Tensor | None = None) -> Packed:

@@ -181,14 +181,14 @@ def _times_of(made: Chained, parts: Sequence[Folded], threads: int) -> ChainTime
         x = in_order(torch.randn(form.shape).to(form.dtype), True)
         y = in_order(torch.empty(shape, dtype=form.dtype), True)
         last = len(parts)
-        one = [SequenceStep(kernel, made.layer.packed_for(problem, kernel), {"src": 0, "dst": last}, last, 0)]
+        one = [SequenceStep(kernel.host, made.layer.packed_for(problem, kernel), {"src": 0, "dst": last}, last, 0)]
         several, at = [], form.shape
         for n, (part, k) in enumerate(zip(parts, kernels)):
             values = {"src": n, "dst": n + 1, **({part.layer.operand: 0} if part.layer.adds else {})}
             constants = part.layer.packed_for(part.layer.problem(at, False), k)
             at = part.layer.result_shape(at)
             nbytes = torch.Size(at).numel() * form.dtype.itemsize
-            several.append(SequenceStep(k, constants, values, n + 1, nbytes))
+            several.append(SequenceStep(k.host, constants, values, n + 1, nbytes))
         addresses = (x.data_ptr(), y.data_ptr())
         chain, layers = (KernelSequence(steps, (0, last)) for steps in (one, several))
         return least_seconds(lambda: chain(addresses), lambda: layers(addresses), most=most)

@@ -105,7 +105,7 @@ def _measured(
     values = {"src": 0, "dst": 1}
     if layer.adds and not any(isinstance(step, SumPostOp) for step in problem.post_ops):
         values[layer.operand] = 2
-    step = SequenceStep(kernel, layer.packed_for(problem, kernel), values, 1, y.nbytes)
+    step = SequenceStep(kernel.host, layer.packed_for(problem, kernel), values, 1, y.nbytes)
     sequence, by_torch = KernelSequence([step], tuple(values.values())), layer.by_torch()
     addresses = tuple(value.data_ptr() for value in (x, y, added)[: len(values)])
     norm = torch.ones(shapes[1][1], dtype=dtype) if layer.has_norm and all(layer.orders) else None

@@ -7,24 +7,15 @@ memory. Each call passes the addresses of inputs and results.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from convsmith.diag.record import record
 from convsmith.runtime.arrays import ALIGNMENT, address_of, aligned_empty
 from convsmith.runtime.border import Given
 from convsmith.runtime.host_block import HostBlock
-from convsmith.runtime.prepared_call import Frame, Word, writers
+from convsmith.runtime.host_kernel import HostKernel
+from convsmith.runtime.prepared_call import Word, writers
 
-__all__ = ["KernelSequence", "Placeable", "SequenceStep", "offsets_of"]
-
-
-class Placeable(Protocol):
-    """A kernel that can be called on memory whose addresses are set, as `HostKernel` is."""
-
-    @property
-    def scratch_bytes(self) -> int: ...
-
-    def placed(self, constants: Mapping[str, Given], names: Sequence[str], scratch: int) -> Frame: ...
+__all__ = ["KernelSequence", "SequenceStep", "offsets_of"]
 
 
 @record(frozen=True)
@@ -35,7 +26,7 @@ class SequenceStep:
     unless this is None.
     """
 
-    kernel: Placeable
+    kernel: HostKernel
     constants: Mapping[str, Given]
     values: Mapping[str, int]
     result: int

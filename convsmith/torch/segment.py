@@ -139,7 +139,7 @@ class Segment(nn.Module):
             values[layer.operand] = place.residual
         nbytes = torch.Size(shapes[place.result]).numel() * self._dtype.itemsize
         replaced = (place.residual if layer.adds else place.source) if place.in_place else None
-        return SequenceStep(kernel, constants, values, place.result, nbytes, replaced)
+        return SequenceStep(kernel.host, constants, values, place.result, nbytes, replaced)
 
     def forward(self, *tensors: Tensor) -> Any:
         """Return the tensors of the outputs, a tuple if there are several.

@@ -196,7 +196,7 @@ def test_a_stage_of_a_chain(stage: int, threads: int) -> None:
     arrays[name] = spoiled(arrays[name], "one")
     assert same_overflow(result(kernel, arrays), result(strict, arrays))
     spoilt = kernel.pack_each(**{name: arrays[name]})
-    for call in (lambda: kernel.run(**{**arrays, **spoilt}), lambda: kernel.placed({**packed, **spoilt}, (), 0)):
+    for call in (lambda: kernel.run(**{**arrays, **spoilt}), lambda: kernel.host.placed({**packed, **spoilt}, (), 0)):
         with pytest.raises(UsageError, match=rf"{name}: holds elements beyond \d\S*; legal is a plain array"):
             call()
 
