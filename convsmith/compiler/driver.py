@@ -146,9 +146,10 @@ def in_order(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 def preparing(plan: Plan, kernel: Kernel) -> Iterator[tuple[Kernel, Sequence[Step]]]:
     """Yield the naive kernels that prepare arguments of ``kernel``, the rewritten main one, with their pipelines."""
     pipelines = plan.preparing if kernel.before else {}
+    constant = plan.constant if kernel.packs else ()
     for k in in_order((*kernel.packs, *kernel.before)):
         if k in kernel.packs:
-            yield k, packing_steps(k, plan.machine, plan.threads(k.name))
+            yield k, packing_steps(k, plan.machine, plan.threads(k.name), k.params[0].name in constant)
         else:
             yield k, pipelines[k.name]
 

@@ -11,7 +11,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise, product
 from math import prod
 from typing import Any
@@ -92,20 +92,21 @@ def _outcomes(test: Test, values: Mapping[Var, Any], constants: bool) -> list[An
     return [holds(test, values)]
 
 
-def signatures(
+def _cuts(
     var: Var, r: Range, tests: Tests, inner: dict[Var, Range], constants: bool = False
-) -> list[tuple[object, ...]] | None:  # fmt: skip
-    """Return one signature per iteration (a single one without tests); None if the box of variables has too many
-    points. Among equal arguments of a minimum or maximum, constants are selected if ``constants``.
+) -> list[int] | None:  # fmt: skip
+    """Return the first iteration of each piece of the loop over ``var``, and its end: the iterations of a piece have
+    equal outcomes of ``tests``. None if the box of variables has too many points. Among equal arguments of a minimum or
+    maximum, constants are selected if ``constants``.
     """
     count = r[1] - r[0] + 1
     known = inner.keys() | {var}
     decided = {test: names for test, names in tests.items() if var in names and names <= known}
-    if not decided:
-        return [()]
+    if not decided or count == 1:
+        return [r[0], r[1] + 1]
     if count > MAX_POINTS:
         return None
-    out: list[tuple[object, ...]] = [()] * count
+    changes = np.zeros(count - 1, bool)
     for test, names in decided.items():
         others = sorted(names - {var}, key=str)
         shape = [count] + [inner[v][1] - inner[v][0] + 1 for v in others]
@@ -113,23 +114,21 @@ def signatures(
             return None
         if prod(shape) <= FEW_POINTS:
             box = [range(inner[v][0], inner[v][1] + 1) for v in others]
+            found = []
             for n in range(count):
                 points = (dict(zip((var, *others), (r[0] + n, *point))) for point in product(*box))
-                out[n] += tuple(outcome for point in points for outcome in _outcomes(test, point, constants))
+                found.append([outcome for point in points for outcome in _outcomes(test, point, constants)])
+            changes |= [a != b for a, b in pairwise(found)]
             continue
         values: dict[Var, np.ndarray] = {}
         for axis, (v, (lo, _)) in enumerate([(var, r), *((v, inner[v]) for v in others)]):
             grid = np.arange(shape[axis], dtype=np.int64) + lo
             values[v] = grid.reshape([-1 if a == axis else 1 for a in range(len(shape))])
         for result in _outcomes(test, values, constants):
-            full = np.ascontiguousarray(np.broadcast_to(result, shape)).reshape(count, -1)
-            out = [(*a, b.tobytes()) for a, b in zip(out, full)]
-    return out
-
-
-def _cuts(lo: int, hi: int, signs: Sequence[tuple[object, ...]]) -> list[int]:
-    """Return the first iteration of each piece of a loop whose iterations have these signatures, and its end."""
-    return [lo] + [lo + i for i in range(1, len(signs)) if signs[i] != signs[i - 1]] + [hi]
+            if np.ndim(result) and len(result) == count:
+                rows = result.reshape(count, -1)
+                changes |= (rows[1:] != rows[:-1]).any(1)
+    return [r[0], *(np.flatnonzero(changes) + r[0] + 1).tolist(), r[1] + 1]
 
 
 class _Partition(ScopedRewriter):
@@ -163,12 +162,11 @@ class _Partition(ScopedRewriter):
         if any(b[1] < b[0] for b in boxes.values()):
             return self._For(loop)
         tests = _tests(loop.body, self.tests, self.exact)
-        signs = signatures(loop.var, (lo, hi - 1), tests, boxes)
-        if signs is None:
+        cuts = _cuts(loop.var, (lo, hi - 1), tests, boxes)
+        if cuts is None:
             return self._For(loop)
-        cuts = _cuts(lo, hi, signs)
         if len(cuts) > 2 and hi - lo <= MAX_TILES and any(isinstance(test, (Min, Max)) for test in tests):
-            cuts = min(cuts, _cuts(lo, hi, signatures(loop.var, (lo, hi - 1), tests, boxes, True) or ()), key=len)
+            cuts = min(cuts, _cuts(loop.var, (lo, hi - 1), tests, boxes, True) or cuts, key=len)
         if len(cuts) - 1 > self.budget:
             return self._For(loop)
         pieces: list[Stmt] = []

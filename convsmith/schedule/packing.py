@@ -52,7 +52,9 @@ BORDERS = 16
 constant.
 """
 FEW = 1 << 13
-"""Maximum number of elements for which packing takes less time than compiling a transposition."""
+"""Maximum number of elements for which packing takes less time than compiling a transposition, or vectors of scattered
+elements.
+"""
 TURNS = 8
 """Maximum number of iterations whose stores are gathered place by place."""
 LEAST = 256
@@ -64,9 +66,9 @@ LONG = 4
 """
 
 
-def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]:
+def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: bool = False) -> list[Step]:
     """Return the rewrites of the copy and of the sums computed from it; ``threads`` share a long copy. On a device, a
-    thread of a grid writes each element.
+    thread of a grid writes each element. A short copy of a constant operand gathers no vectors.
     """
     over = {Var(x.name): x for x in loops_in(pack.body)}
     s = Schedule(names(over.values()))
@@ -87,7 +89,10 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1) -> list[Step]
         _lower_sums(s, pack, target, sums)
         _lower_transposed(s, transposed, target)
     else:
-        vectors = _order_copy(s, pack, [x for part in copies for x in loops_in(part)], moved, target, sharing)
+        loops = [x for part in copies for x in loops_in(part)]
+        vectors = _order_copy(s, pack, loops, moved, target, sharing)
+        if moved is not None and is_constant and _is_scattered(moved, vectors):
+            vectors = _CopyVectors((), vectors.lanes)
         s.run(flatten)
         _lower_sums(s, pack, target, sums)
         _lower_copy(s, vectors)
@@ -183,6 +188,12 @@ def _order_copy(
         by_name = {x.name: x for x in whole}
         return _CopyVectors(tuple(by_name[n] for n in pair), lanes)
     return _CopyVectors(tuple(whole[-1:]) if loops and loops[-1].extent <= lanes else (), lanes)
+
+
+def _is_scattered(moved: _Moved, vectors: _CopyVectors) -> bool:
+    """Return whether the lanes of vectors of a short copy are apart in the original."""
+    is_apart = len(vectors.loops) == 1 and moved.steps[vectors.loops[0].name] > 1
+    return is_apart and prod(moved.extents.values()) < FEW
 
 
 def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:

@@ -134,6 +134,12 @@ class Plan:
         starts = (_start(k) for k in self.kernels if k.zeroing)
         return frozenset((*(st.name for st in self.program.of("before")), *starts))
 
+    @property
+    def constant(self) -> frozenset[str]:
+        """The names of the operands that are packed once, because they have the same contents in all calls."""
+        views = (view for k in self.kernels for view in k.statement.whole.factors)
+        return frozenset(view.name for view in views if view.constant)
+
     def naive(self) -> Kernel:
         """Return the naive nest of the main kernel, with the nests of the kernels before it."""
         return main_nest(self.program.naive(), self.machine)
