@@ -50,12 +50,12 @@ def encoded(value: object) -> object:
 
 
 def _items(item: Decoder) -> Decoder:
-    return lambda value: tuple(map(item, value)) if _plain(list, value) else ()
+    return lambda value: tuple(map(item, value if type(value) is list else _plain(list, value)))
 
 
 def _plain_items(kind: type) -> Decoder:
     def decode(value: Any) -> tuple[Any, ...]:
-        for item in _plain(list, value):
+        for item in value if type(value) is list else _plain(list, value):
             if type(item) is not kind:
                 _plain(kind, item)
         return tuple(value)
@@ -73,7 +73,9 @@ def _record(kind: Any) -> Decoder:
     check: Callable[[Any], None] | None = getattr(kind, "__post_init__", None)
 
     def decode(value: Any) -> Any:
-        if not required <= _plain(dict, value).keys() <= names:
+        if type(value) is not dict:
+            _plain(dict, value)
+        if not required <= value.keys() <= names:
             raise ValueError(f"{kind.__name__} with the fields {', '.join(value)}")
         content = {**defaults, **value}
         for name, item in value.items():

@@ -104,7 +104,7 @@ def _compile_or_load(
                 artifact, status = _compile(plain, config, target, requirements), "compiled"
         if cache is not None:
             cache.put(key, artifact.to_bytes())
-    for event in ("create", "cache"):
+    for event in ("create", "cache") if settings.verbose else ():
         if trace.enabled(event) and (event == "create" or cache is not None):
             trace.emit(
                 event, status=status if event == "create" else ("hit" if stored is not None else "miss"),

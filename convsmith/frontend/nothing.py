@@ -29,7 +29,7 @@ __all__ = ["empty_kernel", "has_empty_tensor"]
 def has_empty_tensor(problem: Problem) -> bool:
     """Return whether an array of `problem`, or of a stage of it, has no elements."""
     stages = problem.stages if isinstance(problem, Chain) else (problem,)
-    return any(0 in shape for stage in stages for shape in (stage.src_shape, stage.wei_shape, stage.dst_shape))
+    return any([0 in shape for stage in stages for shape in (stage.src_shape, stage.wei_shape, stage.dst_shape)])
 
 
 def empty_kernel(problem: Problem, artifact: Artifact | None = None, library: LoadedCode | None = None) -> HostKernel:

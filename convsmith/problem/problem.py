@@ -240,7 +240,7 @@ class Problem(ABC):
         """Type of the bias or of its gradient."""
         return self.bia_dt or ("f64" if "f64" in self.dt else "f32")
 
-    @property
+    @cached_property
     def factors(self) -> tuple[str, str]:
         """Types of the two arrays that are multiplied."""
         src, wei, dst = map(factor_type, self.dt)

@@ -75,21 +75,21 @@ class Border:
         self.operand = operand
         self.packable = frozenset(packable)
         self.specs = {tensor.name: ArraySpec(tensor) for tensor in tensors}
-        self.inputs = tuple(tensor.name for tensor in tensors if tensor.role != "out")
-        self.outputs = tuple(tensor.name for tensor in tensors if tensor.role != "in")
+        self.inputs = tuple([tensor.name for tensor in tensors if tensor.role != "out"])
+        self.outputs = tuple([tensor.name for tensor in tensors if tensor.role != "in"])
         self.defaults = {t.name: self.specs[t.name].filled(t.default) for t in tensors if t.default is not None}
         held = {tensor.holds: tensor.role for tensor in tensors}
         self.has_bias = held.get("bia") == "in"
         self.packs_weights = bool(operand) and self.specs[operand].argument.holds == "wei"
         self.takes_bias = self.packs_weights and self.has_bias
-        one = sum(tensor.holds == "wei" for tensor in tensors) == 1
+        one = [tensor.holds for tensor in tensors].count("wei") == 1
         self.forward = one and held.get("src") == held.get("wei") == "in" and held.get("dst") in ("out", "inout")
         self.adds_to_result = self.forward and held.get("dst") == "inout"
-        self.empty = all(self.specs[name].empty_tensor for name in self.outputs)
-        self.without_default = tuple(
+        self.empty = all([self.specs[name].empty_tensor for name in self.outputs])
+        self.without_default = tuple([
             name for name in self.inputs
             if name not in self.defaults and self.specs[name].argument.holds not in ("src", "wei", "bia", "dst")
-        )
+        ])
 
     def take(
         self, arrays: Mapping[str, Given], names: Names = BY_NAME
