@@ -6,7 +6,7 @@ all elements that one iteration reads and writes; otherwise each iteration moves
 
 from __future__ import annotations
 
-from math import gcd, prod
+from math import gcd
 from typing import NamedTuple
 
 from convsmith.ir.index import FloorDiv, Index, Var
@@ -32,8 +32,13 @@ class _Axis(NamedTuple):
 
         Contiguous elements come in whole cache lines.
         """
-        span = min(1 + sum(step * (extents.get(n, 1) - 1) for n, step in self.steps), self.size)
-        return span if self.stride == 1 else min(span, prod(extents.get(n, 1) for n, _ in self.steps))
+        span, count = 1.0, 1
+        for n, step in self.steps:
+            extent = extents.get(n, 1)
+            span += step * (extent - 1)
+            count *= extent
+        span = min(span, self.size)
+        return span if self.stride == 1 else min(span, count)
 
 
 class TouchedArray:
