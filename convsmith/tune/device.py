@@ -30,7 +30,7 @@ from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.tune.device_features import engine_features, kernel_features, thread_features
-from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, inner_dims
+from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, inner_dims, items
 from convsmith.tune.features import cycles
 
 FEW = 8
@@ -206,14 +206,14 @@ def _choices(st: Statement, machine: Machine) -> Iterator[DeviceChoice]:
     free = {d.name: d.size for d in st.dims if d.kind != "k"}
     inner, every = inner_dims(st), list(_tiles(sizes, lane, others, device))
     even = [x for x in every if not any(sizes[n] % x[1].get(n, 1) for n in inner)]
+    plain = Config(
+        machine.name, lane, pack=(), realise="mask", reduce=st.reduce, offsets="sums" if st.sums else "each"
+    )
+    loops = loops_after_fusing(st, plain)
     for register, group in _fastest(even or every, free, machine):
         for steps, shared in _ways(st, sizes):
-            config = Config(
-                machine.name, lane, register=_sizes(register), pack=(), group=_sizes({**group, **steps}), shared=shared,
-                realise="mask", reduce=st.reduce, offsets="sums" if st.sums else "each",
-            )  # fmt: skip
-            config = _realised(st, _in_vectors(st, sizes, config, device))
-            loops = loops_after_fusing(st, config)
+            tiled = plain.changed(register=items(register), group=items({**group, **steps}), shared=shared)
+            config = _loaded(st, sizes, tiled, device)
             nest = nest_of(Schedule(), st, loops, config, machine)
             needed = shared_bytes(st, loops, config, nest)
             if nest.size <= device.threads and sum(aligned_bytes(needed).values()) <= device.shared.bytes:
@@ -264,16 +264,18 @@ def _fastest(tiles: list[_Tiles], sizes: Mapping[str, int], machine: Machine) ->
     """
     device, known = machine.device, dict[tuple[float, ...], float]()
     assert device is not None
+    units, vector = device.units.count, device.access // 4
     others = prod(size for n, size in sizes.items() if not tiles or n not in tiles[0][1])
 
     def expected(tile: _Tiles) -> float:
-        own, group = (x.values() for x in tile)
-        groups = prod([-(-sizes[n] // g) for n, g in tile[1].items()]) * others
-        sums = prod(group)
-        key = device.units.turns(groups), sums, sum(own) * sums / prod(own), sum(group)
+        own, group = tile[0].values(), tile[1].values()
+        groups, sums = others, prod(group)
+        for n, size in tile[1].items():
+            groups *= -(-sizes[n] // size)
+        key = -(-groups // units), sums, sum(own) * sums / prod(own), sum(group)
         if key not in known:
             times, _, loads, copied = key
-            features = thread_features(times, sums, 0, "shared", (0, loads / (device.access // 4)), copied, False)
+            features = thread_features(times, sums, 0, "shared", (0, loads / vector), copied, False)
             known[key] = cycles(features, machine)
         return known[key]
 
@@ -291,37 +293,28 @@ def _ways(st: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, i
             yield {**around, last: step}, names
 
 
-def _in_vectors(st: Statement, sizes: Mapping[str, int], config: Config, device: Device) -> Config:
+def _loaded(st: Statement, sizes: Mapping[str, int], config: Config, device: Device) -> Config:
     """Return the config with vectors along the lane loop, and along the innermost terms if they are contiguous, in
-    memory or in its copy, in a factor that all lanes read.
+    memory or in its copy, in a factor that all lanes read; with the consequences of the operands that it shares: how
+    padding is read, and longer rows.
     """
+    shared = config.staged("shared")
     width = device.access // max(dtype(v.dtype).bytes for v in st.factors)
-    vectors = []
+    vectors: dict[str, int] = {}
     across = gcd(config.size(config.lane), sizes[config.lane], width)
     if across > 1 and config.lane not in st.residues:
-        vectors.append((config.lane, across))
+        vectors[config.lane] = across
     last = config.reduce[-1] if config.reduce else ""
     same = [v for v in st.factors if all(Var(config.lane) not in variables_of(x) for x in v.coords)]
     along = gcd(config.group_size(last), sizes.get(last, 1), width, device.costs.terms)
-    legal = [v for v in same if v.name in config.staged("shared") or view_steps(v).get(Var(last)) == 1]
+    legal = [v for v in same if v.name in shared or view_steps(v).get(Var(last)) == 1]
     steps = {dict(x.terms).get(Var(last)) for v in legal for x in v.coords}
     if along > 1 and last not in st.residues and 1 in steps:
-        vectors.append((last, along))
-    return config.changed(vectors=tuple(vectors))
-
-
-def _realised(st: Statement, config: Config) -> Config:
-    """Return the config with the consequences of the operands that it shares: how padding is read, and longer rows."""
-    copied = st.a.name in config.staged("shared") and not st.shifted
-    longer = dict(config.tiles_at("vectors")).get(config.lane, 1)
+        vectors[last] = along
     pad = []
-    for view in (v for v in st.factors if v.name in config.staged("shared")):
+    for view in (v for v in st.factors if v.name in shared):
         lanes, nearest = along_lanes(view, config), min(view.layout.blocks, key=lambda b: b.stride).dim
         if lanes is not None and lanes != nearest:
-            pad.append((view.name, longer))
-    return config.changed(pad=tuple(pad), realise="pad_copy" if copied else "mask")
-
-
-def _sizes(tile: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return a tile in the form of a config's field."""
-    return tuple((n, size) for n, size in tile.items() if size > 1)
+            pad.append((view.name, vectors.get(config.lane, 1)))
+    realise = "pad_copy" if st.a.name in shared and not st.shifted else "mask"
+    return config.changed(vectors=tuple(vectors.items()), pad=tuple(pad), realise=realise)

@@ -147,8 +147,8 @@ def _config(
     reduce = (*(n for n in st.reduce if n not in terms.sizes), *(n for n in st.reduce if n in terms.sizes))
     return plain.changed(
         instruction=row.name,
-        register=_items(register),
-        group=_items({**group, **terms.sizes}),
+        register=items(register),
+        group=items({**group, **terms.sizes}),
         pad=pad,
         reduce=reduce,
     )
@@ -202,5 +202,6 @@ def _powers(most: int) -> list[int]:
     return [1 << n for n in range(most.bit_length())]
 
 
-def _items(tile: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+def items(tile: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return a tile in the form of a config's field."""
     return tuple((n, size) for n, size in tile.items() if size > 1)
