@@ -25,7 +25,7 @@ CASES = {
     "groups of 8 channels, many pixels": (
         f"{GROUPS} --dt=bf16 g2mb32ic16ih56oc16oh56kh3ph1", "8 iterations of oc stand beside",
     ),
-    "groups of bytes": (f"{GROUPS} --dt=s8:s8:s32 g2mb1ic32ih4oc32oh4kh1", "16 iterations of oc stand beside"),
+    "groups of bytes": (f"{GROUPS} --dt=s8:s8:s32 g2mb1ic32ih4oc32oh4kh1", "src has neighbours beyond the 16 iter"),
     "depthwise": (f"{GROUPS} --dt=f16 g8mb1ic8ih4oc8oh4kh3ph1", "1 iterations of oc stand beside"),
     "a strided gradient of one tap": (f"--dir=BWD_D {LAST} --dt=bf16 mb1ic16ih4oc16oh2kh1sh2", TAPS.format("ih, iw")),
     "a strided gradient of dilated taps": (
