@@ -1,24 +1,40 @@
-"""Fuse two nested loops into one."""
+"""Fuse two nested loops into one loop over the iterations of both."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, as_index
+from convsmith.ir.index import Ge0, Index, Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
-from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, require_loops, with_body
+from convsmith.ir.walk import AnyNode, children, loops_of, variables_of
+from convsmith.passes.contracts import FLATTENED, LOOPS, stages
+from convsmith.passes.scope import LoopRewriter, has_loop, require_loops, with_body
+
+Divided = Literal["anywhere", "conditions", "nowhere"]
+"""Expressions that may contain a quotient or a remainder of the fused loop."""
 
 
 class _Fuse(LoopRewriter):
-    def __init__(self, outer: str, inner: str, name: str) -> None:
+    def __init__(self, outer: str, inner: str, name: str, divided: Divided) -> None:
         super().__init__()
-        self.outer, self.inner, self.name = outer, inner, name
+        self.outer, self.inner, self.fused, self.divided = outer, inner, Var(name), divided
 
     def visit_For(self, loop: For) -> Stmt:
-        inner = loop.body
+        if not has_loop(loop, (self.outer,)):
+            return loop
         if loop.var.name != self.outer:
             return self._For(loop)
+        body = self.contiguous(loop) if self.divided != "anywhere" else self.any_two(loop)
+        if body is None or not isinstance(loop.body, For):
+            return self._For(loop)
+        n = int(loop.body.hi)
+        return For(self.fused, loop.lo * n, loop.hi * n, body, loop.kind)
+
+    def any_two(self, loop: For) -> Stmt:
+        """Return the body with the quotient and the remainder of the fused loop; ConfigError if it cannot be fused."""
+        inner = loop.body
         if not isinstance(inner, For) or inner.var.name != self.inner:
             raise ConfigError("not-nested", f"fuse: loop {self.inner} is not directly inside loop {self.outer}")
         if not (loop.lo is inner.lo is as_index(0) and inner.hi.is_const):
@@ -28,14 +44,49 @@ class _Fuse(LoopRewriter):
         if loop.kind != inner.kind:
             kinds = f"{loop.kind} and {inner.kind}"
             raise ConfigError("loop-kind", f"fuse: loops {self.outer} and {self.inner} are {kinds}; legal is one kind")
-        n = int(inner.hi)
-        fused = Var(self.name)
-        body = substitute(inner.body, {loop.var: fused // n, inner.var: fused % n} if n else {})
-        return For(fused, loop.lo, loop.hi * n, body, loop.kind)
+        n, fused = int(inner.hi), self.fused
+        return substitute(inner.body, {loop.var: fused // n, inner.var: fused % n} if n else {})  # type: ignore[no-any-return]
+
+    def contiguous(self, loop: For) -> Stmt | None:
+        """Return the body if its accesses are contiguous in both loops, so that the outer one vanishes from them; None
+        if they are not.
+        """
+        inner = loop.body
+        if not isinstance(inner, For) or inner.var.name != self.inner:
+            return None
+        if not (inner.lo is as_index(0) and inner.hi.is_const and inner.hi.const > 0):
+            return None
+        if (loop.kind == "parallel") != (inner.kind == "parallel"):
+            return None
+        n, fused, outer = inner.hi.const, self.fused, Var(f"{loop.var}'")  # the fused loop may have its name
+        body: Stmt = substitute(inner.body, {loop.var: outer, inner.var: fused - outer * n})
+        if _is_within_terms(fused, body):
+            return None
+        if outer not in variables_of(body):
+            return body
+        if self.divided == "nowhere" or not _is_only_in_conditions(outer, fused, body):
+            return None
+        return substitute(body, {outer: fused // n})  # type: ignore[no-any-return]
 
 
-@stages(*LOOPS)
-def fuse(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
+def _is_within_terms(var: Var, n: AnyNode) -> bool:
+    """Return whether ``var`` occurs in a division or an extremum of an index in ``n``, which is not contiguous."""
+    if isinstance(n, Index):
+        return any(type(atom) is not Var and var in variables_of(atom) for atom, _ in n.terms)
+    return any(_is_within_terms(var, x) for x in children(n) if var in variables_of(x))
+
+
+def _is_only_in_conditions(var: Var, fused: Var, n: AnyNode) -> bool:
+    """Return whether ``var`` occurs in ``n`` only in conditions that do not depend on ``fused``."""
+    if var not in variables_of(n):
+        return True
+    if isinstance(n, Ge0):
+        return fused not in variables_of(n)
+    return not isinstance(n, Index) and all(_is_only_in_conditions(var, fused, x) for x in children(n))
+
+
+@stages(*LOOPS, *FLATTENED)
+def fuse(kernel: Kernel, outer: str, inner: str, name: str, divided: Divided = "anywhere") -> Kernel:
     """Replace the loop ``outer`` and the loop ``inner`` directly in it by one loop ``name``.
 
     Before::
@@ -50,7 +101,33 @@ def fuse(kernel: Kernel, outer: str, inner: str, name: str) -> Kernel:
         kernel k(a: f32[2, 3], dst: f32[2, 3])
           for i_j in 0 .. 6:
             dst[i_j // 3, i_j % 3] = a[i_j // 3, i_j % 3]
+
+    If the new loop may be ``divided`` nowhere, or only in conditions, then only loops are fused whose iterations follow
+    each other in all accesses:
+
+    Before::
+
+        kernel k(src: f32[24], wei: f32[24], dst: f32[1])
+          alloc acc: f32[] @register:
+            acc[] = 0.0
+            for kw in 1 .. 3:
+              for ic in 0 .. 8:
+                acc[] = acc[] + src[ic + kw * 8 - 8] * wei[ic + kw * 8]
+            dst[0] = acc[]
+
+    After ``fuse("kw", "ic", "ic", "nowhere")``::
+
+        kernel k(src: f32[24], wei: f32[24], dst: f32[1])
+          alloc acc: f32[] @register:
+            acc[] = 0.0
+            for ic in 8 .. 24:
+              acc[] = acc[] + src[ic - 8] * wei[ic]
+            dst[0] = acc[]
     """
-    require_loops(kernel, (outer, inner), "fuse")
-    new = with_body(kernel, _Fuse(outer, inner, name).stmt(kernel.body))
-    return new
+    if divided == "anywhere":
+        require_loops(kernel, (outer, inner), "fuse")
+    elif divided not in ("conditions", "nowhere"):
+        raise ConfigError("divided", f"fuse: {divided!r}; legal are anywhere, conditions and nowhere")
+    elif not any(x.var.name == outer and isinstance(x.body, For) for x in loops_of(kernel.body)):
+        return kernel
+    return with_body(kernel, _Fuse(outer, inner, name, divided).stmt(kernel.body))

@@ -8,10 +8,10 @@ A sum, ``x[i] = x[i] + e``, has the same value in any order of its terms: exactl
 floats. The rewrites that establish the config's order of a reduction change the order of sums: reorder,
 block_reduction, and vectorise if it adds lanes up. All other rewrites keep it.
 
-The following passes keep the order of all accesses, and need no test: tile, fuse and coalesce (the new loops
-run through the same iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of
-an iteration follow each other as the iterations do), restrict, solve and skip_zero (only iterations without effect are
-removed), hoist_pointers and name_indices (only loads of pointers and computations of indices move).
+The following passes keep the order of all accesses, and need no test: tile and fuse (the new loops run through the same
+iterations in the same order), cut, partition, pieces, guard_tails and unroll (pieces and copies of an iteration follow
+each other as the iterations do), restrict, solve and skip_zero (only iterations without effect are removed),
+hoist_pointers and name_indices (only loads of pointers and computations of indices move).
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from convsmith.ir.instruction import Instruction
 from convsmith.layout.layout import Layout
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.buffer_layouts import BlockDims
-from convsmith.passes.coalesce import coalesce
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
+from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.partition import partition
@@ -158,7 +158,7 @@ class KernelSchedule(LiveSchedule):
     def coalesce(self, outer: Loop, inner: Loop) -> None:
         """Merge two loops that together step through contiguous memory into the loop ``inner``."""
         with self._step("coalesce", outer, inner):
-            self.run(coalesce, outer, inner, inner)
+            self.run(fuse, outer, inner, inner, "nowhere")
 
     def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
         """Run ``loop`` once per residue class, and return the enclosing loop over classes."""

@@ -13,11 +13,11 @@ from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition, tile_shape
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.block_messages import block_messages
-from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
+from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.load_matrices import load_matrices
@@ -190,7 +190,7 @@ def join_steps(s: Schedule, k: KernelPlan) -> None:
         return
     stepping = [x for x in nest.reduce if x.level != "register" and x is not nest.depth]
     for x in reversed(stepping[:-1]):
-        s.run(coalesce, x, stepping[-1], stepping[-1])
+        s.run(fuse, x, stepping[-1], stepping[-1], "nowhere")
 
 
 def finish_result(s: Schedule, k: KernelPlan) -> None:
@@ -345,12 +345,12 @@ def vectorise_copy(s: Schedule, k: KernelPlan, source: Copy) -> None:
         if empty_terms(st, config) and source.lane is not None:
             filled = (source.lane,)
         for x in reversed(outer):
-            s.run(coalesce, x, last, last)
+            s.run(fuse, x, last, last, "nowhere")
     else:
         last, *channels = source.loops
         lanes = k.machine.lanes(dtype(copied_type(st, k.nest)).bits)
         for x in channels:
-            s.run(coalesce, last, x, last)
+            s.run(fuse, last, x, last, "nowhere")
     for loop in (last, *filled):
         vectors, lane = s.tile(loop, lanes, "ol", ("copy", "copy"))
         s.run(partition, (vectors,))

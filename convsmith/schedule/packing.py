@@ -23,10 +23,10 @@ from convsmith.ir.walk import loops_of, statements_of, variables_of, walk
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import is_joined, tile_shape
 from convsmith.passes.bind import bind
-from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.fission import fission
 from convsmith.passes.flatten import flatten, offset
+from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_stores import gather_stores
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.manager import Step
@@ -200,7 +200,7 @@ def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:
     """Vectorise a copy."""
     s.run(simplify)
     if len(vectors.loops) > 1:
-        s.run(coalesce, *vectors.loops, vectors.loops[-1], True)
+        s.run(fuse, *vectors.loops, vectors.loops[-1], "conditions")
     if vectors.loops:
         s.run(vectorise, vectors.loops[-1], vectors.lanes, False)
 

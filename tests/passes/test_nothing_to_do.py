@@ -12,11 +12,11 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.ir.types import F32, PTR
 from convsmith.machine.generic.level import PORTABLE_FMA
 from convsmith.passes.bind import bind
-from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.derive_packing import derive_packing
 from convsmith.passes.fill_terms import fill_terms
 from convsmith.passes.flatten import flatten
+from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.indirect import indirect
@@ -60,8 +60,9 @@ ON_FLAT = [
     Step(vectorise, "j", 4, False), Step(unvectorise, ("f32",)),
 ]  # fmt: skip
 ON_NEST = [
-    Step(bind, ONE, "serial"), Step(coalesce, "i", "j", "i_j"), Step(collapse), Step(derive_packing, ("c",), "c_p"),
-    Step(guard_tails, ONE), Step(partition, ONE), Step(reorder, ("i", "j")), Step(round_up, ONE), Step(restrict, ONE),
+    Step(bind, ONE, "serial"), Step(fuse, "i", "j", "i_j", "nowhere"), Step(collapse),
+    Step(derive_packing, ("c",), "c_p"), Step(guard_tails, ONE), Step(partition, ONE), Step(reorder, ("i", "j")),
+    Step(round_up, ONE), Step(restrict, ONE),
     Step(indirect, "c", make_buffer("t", PTR, (4,)), make_buffer("z", F32, (1,)), (), as_index(0)),
     Step(pieces, "i", "j", "j", (4, 4, 2)),
     Step(fill_terms, "j", 2), Step(simplify), Step(reorder, ("j",), "innermost"), Step(skip_zero),

@@ -27,7 +27,6 @@ from convsmith.ir.verify import verify
 from convsmith.ir.walk import loops_of
 from convsmith.passes.bind import bind
 from convsmith.passes.block_reduction import block_reduction
-from convsmith.passes.coalesce import coalesce
 from convsmith.passes.collapse import collapse
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.cut import cut
@@ -288,7 +287,7 @@ def rewrites(r: random.Random, kernel: Kernel, new: str) -> dict[str, Rewrite]:
         "tile": lambda k: tile(k, one, size, f"{new}o", f"{new}i"),
         "tile-ends": lambda k: tile(k, one, ends[1], f"{new}o", f"{new}i", ends[::2]),
         "fuse": lambda k: fuse(k, one, following, f"{new}f"),
-        "coalesce": lambda k: coalesce(flatten(k), one, following, f"{new}c"),
+        "coalesce": lambda k: fuse(flatten(k), one, following, f"{new}c", "nowhere"),
         "residue": lambda k: residue(k, one, size, f"{new}r"),
         "cut": lambda k: cut(k, one, (size,)),
         "fission": lambda k: fission(k, names[:-1]),

@@ -6,8 +6,8 @@ import pytest
 
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
-from convsmith.passes.coalesce import coalesce
 from convsmith.passes.derive_packing import derive_packing
+from convsmith.passes.fuse import fuse
 
 MASKED = """kernel k(a: f32[6], b: f32[6], c: f32[3])
   for t in 0 .. 3:
@@ -42,6 +42,6 @@ PAIRS = """kernel k(a: f32[12], b: f32[12])
 def test_conditions_of_the_outer_loop_are_divided() -> None:
     with interning():
         kernel = parse_kernel(PAIRS)
-        assert str(coalesce(kernel, "i", "j", "j")) == str(kernel)
-        text = str(coalesce(kernel, "i", "j", "j", True))
+        assert str(fuse(kernel, "i", "j", "j", "nowhere")) == str(kernel)
+        text = str(fuse(kernel, "i", "j", "j", "conditions"))
     assert "for j in 0 .. 12" in text and "b[j] = (a[j] if" in text and "j // 2" in text
