@@ -1,6 +1,6 @@
 """Split a reduction outside of its register tiles: memory keeps the partial sums between the parts.
 
-The memory is private to the kernel, or a parameter of the kernel.
+The memory is private to the kernel, or a parameter of the kernel, or the result, to which each part adds atomically.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index
-from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store, block
-from convsmith.ir.value import Load
+from convsmith.ir.stmt import Alloc, AtomicAdd, Block, For, If, Kernel, Stmt, Store, block
+from convsmith.ir.value import Load, const
 from convsmith.ir.walk import bound_in, variables_of
 from convsmith.passes.accesses import Path, sites_of, written_in
 from convsmith.passes.contracts import LOOPS, stages
@@ -30,15 +30,23 @@ from convsmith.passes.scope import (
     wrap,
 )
 
+START = "_start"
+"""Suffix of the name of the kernel that sets a result to zero."""
+ZERO = "zero"
+"""Prefix of the names of its loops."""
+
 
 class _BlockReduction(LoopRewriter):
     def __init__(
-        self, kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None, place: Sequence[Index]
-    ) -> None:
+        self, kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None, place: Sequence[Index],
+        is_atomic: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.kernel = kernel
         self.outer, self.moved = outer, list(moved)
-        self.memory, self.place = memory, tuple(place)
+        self.memory, self.place, self.is_atomic = memory, tuple(place), is_atomic
+        self.results: dict[Buffer, None] = {}
+        """The buffers to which parts of sums are added atomically."""
 
     def visit_For(self, loop: For) -> Stmt:
         return self.kept(loop) if loop.var.name == self.moved[0] else self._For(loop)
@@ -71,6 +79,9 @@ class _BlockReduction(LoopRewriter):
                 )
         what = f"block_reduction({self.outer})"
         require_order_in_passes(what, loop, len(chain), len(terms), self.ranges)
+        if self.is_atomic:
+            after = [self.added(s, acc) for s in finish]
+            return block(*(_around(x, chain, allocs, start[0], x.body, *after) for x in terms))
         memory = self.memory or self.private(chain, acc)
         fetch, keep = _moves(start[0], acc, memory, self.place, tuple(x.var for x in chain))
         self.require_places(what, wrap(chain, keep))
@@ -86,10 +97,7 @@ class _BlockReduction(LoopRewriter):
             if ends and several:
                 last = loop.hi - 1
                 after = [If(var < last, keep), *(If(var >= last, s) for s in finish)]
-            inner = block(*before, loop.body, *after)
-            for a in reversed(allocs):
-                inner = Alloc(a.buffer, inner)
-            return For(var, loop.lo, loop.hi, wrap(chain, inner), loop.kind)
+            return _around(loop, chain, allocs, *before, loop.body, *after)
 
         nest = block(*(part(n, x) for n, x in enumerate(terms)))
         return nest if self.memory is not None else Alloc(memory, nest)
@@ -118,6 +126,17 @@ class _BlockReduction(LoopRewriter):
                 "loop-name", f"block_reduction: a loop before, in or after the sum is called {self.outer} too"
             )
 
+    def added(self, s: Stmt, acc: Buffer) -> Stmt:
+        """Return the atomic addition of the sum that ``s`` stores."""
+        if isinstance(s, If):
+            return If(s.cond, self.added(s.body, acc))
+        if not isinstance(s, Store) or not isinstance(s.value, Load) or s.value.buffer is not acc:
+            raise ConfigError(
+                "split", f"block_reduction: `{s}` needs the whole sum; legal are results that are the sums themselves"
+            )
+        self.results[s.buffer] = None
+        return AtomicAdd(s.buffer, s.index, s.value, s.lanes)
+
     def private(self, chain: Sequence[For], acc: Buffer) -> Buffer:
         """Return private memory of the kernel for the sums of all iterations of the ``chain``."""
         ranges = dict(self.ranges)
@@ -145,6 +164,22 @@ class _BlockReduction(LoopRewriter):
         require_order(what, sites_of(kept, self.ranges), in_any_order, self.ranges)
 
 
+def _around(loop: For, chain: Sequence[For], allocs: Sequence[Alloc], *parts: Stmt) -> Stmt:
+    """Return ``loop`` around the loops of ``chain``, which allocate registers for ``parts``."""
+    inner = block(*parts)
+    for a in reversed(allocs):
+        inner = Alloc(a.buffer, inner)
+    return For(loop.var, loop.lo, loop.hi, wrap(chain, inner), loop.kind)
+
+
+def _zeroed(name: str, buffer: Buffer) -> Kernel:
+    """Return the kernel that sets all elements of ``buffer`` to zero."""
+    index = tuple(Var(f"{ZERO}{d}") for d in range(len(buffer.shape)))
+    body: Stmt = Store(buffer, index, const(buffer.dtype, 0))
+    loops = [For(v, as_index(0), as_index(size), body) for v, size in zip(index, buffer.shape)]
+    return Kernel(f"{name}{START}", (buffer,), wrap(loops, body))
+
+
 def _at_most(var: Var, bound: Index) -> Cond:
     return var < bound + 1
 
@@ -169,15 +204,17 @@ def _moves(
 
 @stages(*LOOPS)
 def block_reduction(
-    kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None = None, place: Sequence[Index] = ()
-) -> Kernel:
+    kernel: Kernel, outer: str, moved: Sequence[str], memory: Buffer | None = None, place: Sequence[Index] = (),
+    is_atomic: bool = False,
+) -> Kernel:  # fmt: skip
     """Move the reduction loop ``outer`` around the loops ``moved``, which are outside of the whole sum.
 
     The first part initialises the sums, the other parts load partial sums from memory, and the last part finishes them.
     If several loops ``outer`` follow each other, the first and the last run at least once, the loops in between any
     number of times. A copy of the loops ``moved`` without a loop ``outer``, as for a residue class without taps, is
     unchanged. ``memory``, if given, becomes a parameter of the kernel, and keeps each sum at its ``place``, an index
-    over the loops ``moved`` and the loops of the accumulator; by default these loops are its dims.
+    over the loops ``moved`` and the loops of the accumulator; by default these loops are its dims. If ``is_atomic``,
+    no memory holds partial sums: each part adds its sums to the result, which a kernel that runs before sets to zero.
 
     Before::
 
@@ -207,6 +244,31 @@ def block_reduction(
                     acc_k[i] = acc[]
                   if k.b - 2 >= 0:
                     dst[i] = acc[]
+
+    Before::
+
+        kernel k(a: f32[4, 6], dst: f32[4])
+          for i in 0 .. 4:
+            alloc acc: f32[] @register:
+              acc[] = 0.0
+              for p in 0 .. 2:
+                for k in 0 .. 3:
+                  acc[] = acc[] + a[i, k + p * 3]
+              dst[i] = acc[]
+
+    After ``block_reduction("p", ("i",), is_atomic=True)``::
+
+        kernel k(a: f32[4, 6], dst: f32[4])
+          for p in 0 .. 2:
+            for i in 0 .. 4:
+              alloc acc: f32[] @register:
+                acc[] = 0.0
+                for k in 0 .. 3:
+                  acc[] = acc[] + a[i, k + p * 3]
+                atomic dst[i] += acc[]
+        before k_start(dst: f32[4])
+          for zero0 in 0 .. 4:
+            dst[zero0] = 0.0
     """
     require_no_effects(kernel, "block_reduction")
     require_loops(kernel, (outer, *moved), "block_reduction")
@@ -214,8 +276,11 @@ def block_reduction(
         raise ConfigError(
             "not-nested", f"block_reduction: no loop is named that {outer} goes around; legal is at least one"
         )
-    new = with_body(kernel, _BlockReduction(kernel, outer, moved, memory, place).stmt(kernel.body))
+    rewriter = _BlockReduction(kernel, outer, moved, memory, place, is_atomic)
+    new = with_body(kernel, rewriter.stmt(kernel.body))
     if memory is not None:
         require_new_buffer(kernel, memory.name, "block_reduction")
         new = replace(new, params=(*kernel.params, memory))
+    if rewriter.results:
+        new = replace(new, before=(*kernel.before, *(_zeroed(kernel.name, b) for b in rewriter.results)))
     return new

@@ -77,7 +77,7 @@ def bind_groups(s: Schedule, nest: Nest) -> None:
     """
     for x in nest.parts:
         s.run(reorder, (x, *nest.steps, *nest.terms))
-        s.add_atomically(x, nest.threads[0])
+        s.add_atomically(x, (*nest.threads, *nest.accumulators))
     if nest.threads:
         s.run(bind, nest.grid, "grid")
         s.run(bind, nest.threads, "group" if nest.warp is None else "warp")

@@ -17,7 +17,7 @@ from convsmith.diag.record import record
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
-from convsmith.passes.add_atomically import START
+from convsmith.passes.block_reduction import START
 from convsmith.passes.derive_packing import packing_name
 from convsmith.passes.manager import Step, run_steps
 from convsmith.problem.fusion import Stages, stages_of

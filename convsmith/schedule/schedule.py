@@ -18,8 +18,8 @@ from convsmith.diag.record import record
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stages import NAIVE
 from convsmith.ir.stmt import Kernel
-from convsmith.passes.add_atomically import ZERO, add_atomically
 from convsmith.passes.bind import bind
+from convsmith.passes.block_reduction import ZERO, block_reduction
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.contracts import stage_after
 from convsmith.passes.derive_packing import derive_packing
@@ -244,11 +244,11 @@ class Schedule:
 
     # -- Groups of threads --------------------------------------------------------------------------------------------
 
-    def add_atomically(self, parts: Loop, around: Loop) -> None:
-        """Run the iterations of ``parts``, each of which computes a part of each sum, in parallel outside of the loop
-        ``around``. They add to the result, which the kernel of `zeroing_loops` first sets to zero.
+    def add_atomically(self, parts: Loop, loops: Sequence[Loop]) -> None:
+        """Run the iterations of ``parts``, each of which computes a part of each sum, in parallel outside of the nest
+        ``loops``. They add to the result, which the kernel of `zeroing_loops` first sets to zero.
         """
-        self.run(add_atomically, parts, around)
+        self.run(block_reduction, parts, tuple(loops), None, (), True)
 
     def tensor_copies(self, copies: Sequence[tuple[Copy, MappedCopy]]) -> None:
         """Replace the nests that fill copies by a copy engine, each through its tensor map."""

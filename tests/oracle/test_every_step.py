@@ -161,7 +161,7 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     used = passes_of(
         schedule.order, schedule.read, schedule.lower, schedule.packing, schedule.pipeline, schedule.schedule
     )
-    on_devices = {"add_atomically", "distribute_copy", "extend", "gather_allocs", "load_once"}
+    on_devices = {"distribute_copy", "extend", "gather_allocs", "load_once"}
     used -= on_devices | {"spread_lanes", "tensor_copies"}  # tests/schedule/test_device_plans.py
     used -= {"pieces"}  # of loops whose extents are given at the call
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
