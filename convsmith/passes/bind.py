@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import LOOP_KINDS, THREAD_LOOPS, Alloc, Block, For, Kernel, Stmt
 from convsmith.ir.walk import loops_of, statements_of, walk
-from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.accesses import sites_of
 from convsmith.passes.collapse import are_pieces
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.order import NewPath, Unordered, require_independent_pieces, require_order
+from convsmith.passes.order import in_any_order, require_independent_pieces, require_order
 from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body
 
 _AT_ONCE = {"parallel": ("parallel",), "grid": ("grid",), **dict.fromkeys(THREAD_LOOPS, THREAD_LOOPS)}
@@ -68,10 +67,8 @@ class _Bind(LoopRewriter):
             x.var in parallel for s in statements_of(loop) if isinstance(s, Alloc) for x in loops_of(s)
         )
 
-        def unordered(path: Path) -> NewPath:
-            return tuple(Unordered(x) if isinstance(x, LoopBounds) and x.var in parallel else x for x in path)
-
-        require_order(self.what, sites_of(loop, self.ranges, allocated), unordered, self.ranges)
+        sites = sites_of(loop, self.ranges, allocated)
+        require_order(self.what, sites, lambda path: in_any_order(path, parallel), self.ranges)
 
     def is_parallel(self, loop: For) -> bool:
         return loop.kind in self.at_once or loop.var.name in self.names

@@ -9,19 +9,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, as_index
 from convsmith.ir.stmt import Alloc, AtomicAdd, Block, For, If, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, const
 from convsmith.ir.walk import bound_in, variables_of
-from convsmith.passes.accesses import Path, sites_of, written_in
+from convsmith.passes.accesses import sites_of, written_in
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.order import NewPath, Unordered, require_order, require_order_in_passes, require_sum
+from convsmith.passes.order import in_any_order, require_order, require_order_in_passes, require_sum
 from convsmith.passes.scope import (
     LoopRewriter,
-    extent,
+    allocate,
+    allocated,
+    extents,
+    loops_around,
     perfect_nest,
     require_loops,
     require_new_buffer,
@@ -54,10 +56,7 @@ class _BlockReduction(LoopRewriter):
     def kept(self, loop: For) -> Stmt:
         chain, body = perfect_nest(loop)
         names = [x.var.name for x in chain]
-        allocs: list[Alloc] = []
-        while isinstance(body, Alloc):
-            allocs.append(body)
-            body = body.body
+        allocs, body = allocated(body)
         parts = body.stmts if isinstance(body, Block) else ()
         terms = [x for x in takewhile(self.is_of_terms, parts[1:]) if isinstance(x, For)]
         start, finish = parts[:1], parts[1 + len(terms) :]
@@ -68,14 +67,14 @@ class _BlockReduction(LoopRewriter):
             raise ConfigError(
                 "not-nested", f"block_reduction: {', '.join(names)} must be {wanted}, around a sum over {self.outer}"
             )
-        acc = allocs[-1].buffer
+        acc = allocs[-1]
         self.check(chain, start[0], terms, finish)
         for x in terms:
             require_sum("block_reduction", acc, start[0], x)
         for a in allocs[:-1]:
-            if any(a.buffer in written_in(s) for s in (start[0], *terms)):
+            if any(a in written_in(s) for s in (start[0], *terms)):
                 raise ConfigError(
-                    "dependence", f"block_reduction: {a.buffer} does not last from one part of a sum to the next"
+                    "dependence", f"block_reduction: {a} does not last from one part of a sum to the next"
                 )
         what = f"block_reduction({self.outer})"
         require_order_in_passes(what, loop, len(chain), len(terms), self.ranges)
@@ -139,12 +138,7 @@ class _BlockReduction(LoopRewriter):
 
     def private(self, chain: Sequence[For], acc: Buffer) -> Buffer:
         """Return private memory of the kernel for the sums of all iterations of the ``chain``."""
-        ranges = dict(self.ranges)
-        shape = []
-        for x in chain:
-            n = extent(x, ranges)
-            shape.append(n)
-            ranges[x.var] = (0, n - 1)
+        shape = extents(chain, self.ranges)
         require_new_buffer(self.kernel, f"{acc.name}_k", "block_reduction")
         return make_buffer(f"{acc.name}_k", acc.dtype, (*shape, *acc.shape), "cache")
 
@@ -157,27 +151,19 @@ class _BlockReduction(LoopRewriter):
                 "loop-kind",
                 f"block_reduction: {self.memory} holds the sums of one thread; legal are serial loops around it",
             )
-
-        def in_any_order(path: Path) -> NewPath:
-            return tuple(Unordered(x) if isinstance(x, LoopBounds) else x for x in path)
-
         require_order(what, sites_of(kept, self.ranges), in_any_order, self.ranges)
 
 
-def _around(loop: For, chain: Sequence[For], allocs: Sequence[Alloc], *parts: Stmt) -> Stmt:
+def _around(loop: For, chain: Sequence[For], allocs: Sequence[Buffer], *parts: Stmt) -> Stmt:
     """Return ``loop`` around the loops of ``chain``, which allocate registers for ``parts``."""
-    inner = block(*parts)
-    for a in reversed(allocs):
-        inner = Alloc(a.buffer, inner)
-    return For(loop.var, loop.lo, loop.hi, wrap(chain, inner), loop.kind)
+    return For(loop.var, loop.lo, loop.hi, wrap(chain, allocate(allocs, block(*parts))), loop.kind)
 
 
 def _zeroed(name: str, buffer: Buffer) -> Kernel:
     """Return the kernel that sets all elements of ``buffer`` to zero."""
     index = tuple(Var(f"{ZERO}{d}") for d in range(len(buffer.shape)))
     body: Stmt = Store(buffer, index, const(buffer.dtype, 0))
-    loops = [For(v, as_index(0), as_index(size), body) for v, size in zip(index, buffer.shape)]
-    return Kernel(f"{name}{START}", (buffer,), wrap(loops, body))
+    return Kernel(f"{name}{START}", (buffer,), loops_around(zip(index, buffer.shape), body))
 
 
 def _at_most(var: Var, bound: Index) -> Cond:

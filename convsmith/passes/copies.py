@@ -17,6 +17,7 @@ from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.value import Cast, Load, Select, Value, const
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.relocate import Place, Relocate
+from convsmith.passes.scope import bounds_of
 
 
 class StagedReads(NamedTuple):
@@ -71,7 +72,7 @@ class LoadsOfCopy(Relocate):
         others: set[Cond] = set()
         for x in walk(v.yes):
             if isinstance(x, Load):
-                bounds = (simplify(c, self.ranges) for i, n in zip(x.index, x.buffer.shape) for c in (i >= 0, i < n))
+                bounds = (simplify(c, self.ranges) for c in bounds_of(x.buffer, x.index))
                 (inside if x.buffer is self.old else others).update(c for c in bounds if not is_true(c))
         parts = [(p, simplify(p, self.ranges)) for p in parts_of(v.cond)]
         kept = [(p, simple) for p, simple in parts if simple in others or not is_implied(simple, inside, self.ranges)]

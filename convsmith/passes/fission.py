@@ -14,7 +14,7 @@ from convsmith.passes.order import meet_outside, require_order
 from convsmith.passes.relocate import Relocate
 from convsmith.passes.scope import (
     LoopRewriter,
-    extent,
+    extents,
     perfect_nest,
     require_loops,
     require_no_effects,
@@ -45,12 +45,7 @@ class _Fission(LoopRewriter):
             )
         if any(x.lo is not as_index(0) for x in chain):
             raise ConfigError("bounds", f"fission: loops {', '.join(self.names)} must start at 0")
-        ranges = dict(self.ranges)
-        shape = []
-        for x in chain:
-            n = extent(x, ranges)
-            shape.append(max(n, self.widths.get(x.var.name, 0)))
-            ranges[x.var] = (0, n - 1)
+        shape = [max(n, self.widths.get(x.var.name, 0)) for x, n in zip(chain, extents(chain, self.ranges))]
         old = body.buffer
         new = make_buffer(old.name, old.dtype, (*shape, *old.shape), self.scope or old.scope)
         front = tuple(x.var for x in chain)

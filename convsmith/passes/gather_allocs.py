@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, block
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, require_loops, with_body
+from convsmith.passes.scope import LoopRewriter, allocate, require_loops, with_body
 
 
 class _GatherAllocs(LoopRewriter):
@@ -18,10 +18,7 @@ class _GatherAllocs(LoopRewriter):
             return self._For(loop)
         found: list[Buffer] = []
         parts = _gathered(loop.body, found)
-        body: Stmt = block(*parts)
-        for b in reversed(found):
-            body = Alloc(b, body)
-        return For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
+        return For(loop.var, loop.lo, loop.hi, allocate(found, block(*parts)), loop.kind, loop.carried)
 
 
 def _gathered(s: Stmt, found: list[Buffer]) -> list[Stmt]:

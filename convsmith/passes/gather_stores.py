@@ -16,7 +16,7 @@ from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import walk
 from convsmith.passes.contracts import FLATTENED, stages
-from convsmith.passes.scope import require_loops, require_no_effects, with_body
+from convsmith.passes.scope import allocate, allocated, require_loops, require_no_effects, with_body
 
 
 class _Gather(Rewriter):
@@ -29,10 +29,7 @@ class _Gather(Rewriter):
             return self._For(loop)
         if not 1 < loop.hi.const - loop.lo.const <= self.most:
             return loop
-        inner, arrays = loop.body, []
-        while isinstance(inner, Alloc):
-            arrays.append(inner.buffer)
-            inner = inner.body
+        arrays, inner = allocated(loop.body)
         made = list(inner.stmts) if isinstance(inner, Block) else [inner]
         writes: list[Store] = []
         while made and isinstance(made[-1], Store) and made[-1].buffer not in arrays:
@@ -70,10 +67,7 @@ def _gathered(loop: For, arrays: list[Buffer], made: list[Stmt], writes: list[St
     places = [stores[n] for n in range(len(writes)) for stores in after]
     if not all(_differ(a, b) for n, a in enumerate(places) for b in places[:n]):
         return loop
-    out = block(*before, *places)
-    for b in reversed(owned):
-        out = Alloc(b, out)
-    return out
+    return allocate(owned, block(*before, *places))
 
 
 class _Turn(Rewriter):

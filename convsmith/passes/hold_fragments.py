@@ -12,14 +12,14 @@ from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Cond, Index, Var, conj, parts_of
 from convsmith.ir.instruction import Instruction, Operand
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
 from convsmith.ir.walk import variables_of, walk
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.lets import Name
 from convsmith.passes.order import is_only_sum
-from convsmith.passes.scope import LoopRewriter, perfect_nest, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, allocate, perfect_nest, with_body, wrap
 
 
 def _refuse(why: str) -> ConfigError:
@@ -63,10 +63,7 @@ class _HoldFragments(LoopRewriter):
         parts = self._conditions_of(cond, held, chain)
         product = Name({f.value: h.read for f, h in zip(factors, held)}).expr(term)
         body: Stmt = wrap(chain, Store(s.buffer, s.index, Binary("add", s.value.a, product)))
-        body = block(*(h.fill(p) for h, p in zip(held, parts)), body)
-        for h in reversed(held):
-            body = Alloc(h.buffer, body)
-        return body
+        return allocate((h.buffer for h in held), block(*(h.fill(p) for h, p in zip(held, parts)), body))
 
     def _in_order(self, x: _Factor, y: _Factor, spec: dict[Var, For]) -> tuple[_Factor, _Factor]:
         """Return the two factors in the order of the operands of the row."""

@@ -17,6 +17,7 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.lets import Name
 from convsmith.passes.scope import (
     ScopedRewriter,
+    bounds_of,
     loop_range,
     perfect_nest,
     require_new_buffer,
@@ -60,8 +61,7 @@ class _LoadOnce(ScopedRewriter):
         ranges = dict(self.ranges)
         for x in chain:
             ranges[x.var] = loop_range(x, ranges)
-        bounds = (c for i, n in zip(load.index, load.buffer.shape) for c in (i >= 0, i < n))
-        return all(is_true(simplify(c, ranges)) for c in bounds)
+        return all(is_true(simplify(c, ranges)) for c in bounds_of(load.buffer, load.index))
 
 
 @stages(*LOOPS)

@@ -21,7 +21,7 @@ from convsmith.ir.threads import nest_of
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import children, loops_of, statements_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
-from convsmith.passes.scope import ScopedRewriter, with_body
+from convsmith.passes.scope import ScopedRewriter, allocate, with_body, wrap
 from convsmith.passes.thread_conflicts import EarlierAccess
 from convsmith.passes.thread_order import Accesses, Serial, ThreadWalk, all_accesses, bounds_of_threads, later_access
 
@@ -275,11 +275,7 @@ class _MapToThreads(ScopedRewriter):
         parts: dict[Stmt, Stmt] = {x: _for_frame(nest_of(x), frame) for x in nests}
         before = _Barriers(bounds_of_threads(frame), dict(self.ranges), parts).choose(s)
         body = _OwnRegisters(frame).stmt(_Replaced(parts, before).stmt(s))
-        for x in reversed(frame):
-            body = For(x.var, x.lo, x.hi, body, x.kind)
-        for b in reversed(lifted.shared):
-            body = Alloc(b, body)
-        return body
+        return allocate(lifted.shared, wrap(frame, body))
 
     def _frame(self, nests: Sequence[For], taken: set[Var]) -> list[For]:
         """Return loops like those of the largest nest, from 0 on, under names that are not ``taken``.

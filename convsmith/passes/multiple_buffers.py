@@ -16,7 +16,7 @@ from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Relocate, with_slots
-from convsmith.passes.scope import ScopedRewriter, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, allocate, require_loops, with_body
 
 
 def _refuse(why: str) -> ConfigError:
@@ -87,15 +87,8 @@ class _Slots(ScopedRewriter):
         for b in named:
             self.slots[b] = with_slots(b, self.count)
 
-        def own(s: Stmt) -> Stmt:
-            for b in reversed([x for x in inside if x not in named]):
-                s = Alloc(b, s)
-            return s
-
-        out = self._pipelined(loop, block(*copies), own(block(*rest)))
-        for b in reversed([x for x in inside if x in named]):
-            out = Alloc(self.slots[b], out)
-        return out
+        uses = allocate((x for x in inside if x not in named), block(*rest))
+        return allocate((self.slots[x] for x in inside if x in named), self._pipelined(loop, block(*copies), uses))
 
     def _require_copies(
         self, loop: For, named: Sequence[Buffer], copies: Sequence[Stmt], private: Sequence[Buffer]

@@ -16,7 +16,7 @@ hoist_pointers and name_indices (only loads of pointers and computations of indi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.stmt import Alloc, Block, Call, For, Invoke, PointerLoad, Stmt, Store
-from convsmith.ir.value import Binary, Load
+from convsmith.ir.value import Binary, Const, Load, Select
 from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import Path, Site, reads_any, sites_of, written_in
 from convsmith.passes.scope import perfect_nest
@@ -115,6 +115,22 @@ def _uses(s: Stmt, buffers: set[Buffer]) -> bool:
     return isinstance(s, (PointerLoad, Call, Invoke))
 
 
+def masked_term(s: Store) -> Select | None:
+    """Return the term that ``s`` adds to its own element if it is masked, and zero where the mask does not hold."""
+    v = s.value
+    if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load) and isinstance(v.b, Select)):
+        return None
+    is_own = v.a.buffer is s.buffer and v.a.index == s.index
+    return v.b if is_own and isinstance(v.b.no, Const) and v.b.no.value == 0 else None
+
+
+def in_any_order(path: Path, loops: Container[Var] | None = None) -> NewPath:
+    """Return ``path`` with its loops, or those of ``loops``, unordered."""
+    return tuple(
+        Unordered(x) if isinstance(x, LoopBounds) and (loops is None or x.var in loops) else x for x in path
+    )  # fmt: skip
+
+
 def require_order_in_passes(what: str, loop: For, count: int, pieces: int, ranges: Ranges) -> None:
     """Raise ConfigError if a reduction cannot be moved around the ``count`` outermost loops of ``loop``.
 
@@ -132,11 +148,11 @@ def require_order_in_passes(what: str, loop: For, count: int, pieces: int, range
     def reduction_first(path: Path) -> NewPath:
         return (path[count], path[count + 1], *path[:count], *path[count + 2 :])
 
-    def in_any_order(path: Path) -> NewPath:
-        return (*(Unordered(x) for x in path[:count] if isinstance(x, LoopBounds)), *path[count:])
-
     require_order(what, [x for x in sites if part(x) == 1], reduction_first, ranges, sums=True)
-    require_order(what, sites, in_any_order, ranges, among=lambda a, b: part(a) != part(b))
+    require_order(
+        what, sites, lambda path: (*in_any_order(path[:count]), *path[count:]), ranges,
+        among=lambda a, b: part(a) != part(b),
+    )  # fmt: skip
 
 
 def require_sum(what: str, acc: Buffer, start: Stmt, terms: For) -> None:

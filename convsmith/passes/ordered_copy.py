@@ -16,6 +16,7 @@ from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 from convsmith.passes.copies import StagedReads
 from convsmith.passes.derive_packing import Packing
+from convsmith.passes.scope import allocate, allocated
 
 
 @record(frozen=True)
@@ -52,16 +53,10 @@ def _filled(new: Buffer, writes: Stmt, s: Stmt) -> Stmt:
     """Return ``s``, which reads ``new``, after the nest that ``writes`` it. If only the last of several statements
     reads it, the nest comes right before that statement, so that the memory is free until then.
     """
-    allocated, inner = [], s
-    while isinstance(inner, Alloc):
-        allocated.append(inner.buffer)
-        inner = inner.body
+    outer, inner = allocated(s)
     if not isinstance(inner, Block) or any(_reads(x, new) for x in inner.stmts[:-1]):
         return Alloc(new, block(writes, s))
-    made = block(*inner.stmts[:-1], _filled(new, writes, inner.stmts[-1]))
-    for buffer in reversed(allocated):
-        made = Alloc(buffer, made)
-    return made
+    return allocate(outer, block(*inner.stmts[:-1], _filled(new, writes, inner.stmts[-1])))
 
 
 def _reads(s: Stmt, buffer: Buffer) -> bool:

@@ -20,7 +20,7 @@ from convsmith.ir.stmt import Alloc, Call, For, Function, Kernel, PointerLoad, S
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import bound_in, statements_of, variables_of
 from convsmith.passes.contracts import FLATTENED, stages
-from convsmith.passes.scope import require_no_effects
+from convsmith.passes.scope import allocate, require_no_effects
 
 
 class _Abstract(Rewriter):
@@ -154,10 +154,7 @@ class _Outline(Rewriter):
         f = self.equal(f)
         self.sources.setdefault(f.name, []).append(s)
         starts = tuple((key[0], start) for key, (_, start) in abstract.pointers.items())
-        call: Stmt = Call(f.name, starts, tuple(abstract.indices))
-        for buffer in reversed(abstract.memory):
-            call = Alloc(buffer, call)
-        return call
+        return allocate(abstract.memory, Call(f.name, starts, tuple(abstract.indices)))
 
 
 @stages(*FLATTENED, ensures=TENSORISED)

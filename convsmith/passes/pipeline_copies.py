@@ -8,7 +8,7 @@ from convsmith.ir.index import Var, mod
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Relocate, with_slots
-from convsmith.passes.scope import LoopRewriter, require_loops, require_no_effects, with_body
+from convsmith.passes.scope import LoopRewriter, allocate, require_loops, require_no_effects, with_body
 
 
 class _PipelineCopies(LoopRewriter):
@@ -35,10 +35,7 @@ class _PipelineCopies(LoopRewriter):
         slot = mod(step, self.slots)
         for old, new in copies.items():
             body = Relocate(old, new, lambda index: (slot, *index)).stmt(body)
-        out: Stmt = For(loop.var, loop.lo, loop.hi, body, "pipelined")
-        for b in reversed(copies.values()):
-            out = Alloc(b, out)
-        return out
+        return allocate(copies.values(), For(loop.var, loop.lo, loop.hi, body, "pipelined"))
 
 
 @stages(*LOOPS)

@@ -13,7 +13,7 @@ from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.derive_packing import guards_of
 from convsmith.passes.lets import Name
-from convsmith.passes.scope import LoopRewriter, extent, perfect_nest, with_body, wrap
+from convsmith.passes.scope import LoopRewriter, allocate, extent, perfect_nest, with_body, wrap
 
 EARLY = "_e"
 """Suffix of the names of registers that hold operands of the epilogue."""
@@ -57,10 +57,8 @@ class _EarlyLoads(LoopRewriter):
             nests.append(wrap(used, Store(held, registers[x].index, value)))
         if not early:
             return self._Alloc(s)
-        found: Stmt = block(*nests, *parts[:-1], Name(registers).stmt(last))
-        for y in reversed(registers.values()):
-            found = Alloc(y.buffer, found)
-        return Alloc(s.buffer, found)
+        body = block(*nests, *parts[:-1], Name(registers).stmt(last))
+        return allocate((s.buffer, *(y.buffer for y in registers.values())), body)
 
     def _require_first(self, x: Load, store: Store) -> None:
         """Require that ``store``, which reads the element ``x`` itself, is the only statement that writes its array."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var
@@ -21,9 +20,9 @@ from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, For, If, Invoke, Kernel, Stmt, Store
 from convsmith.ir.value import Bits, Lanes, Load, Repeat, Select, Sum, Sums, Value, lanes_of
 from convsmith.ir.walk import children, statements_of, variables_of, walk
-from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
-from convsmith.passes.order import NewPath, Unordered, require_order
+from convsmith.passes.order import in_any_order, require_order
 from convsmith.passes.scope import LoopRewriter, with_body
 
 
@@ -125,13 +124,13 @@ class _Scale(LoopRewriter):
         own = {s.buffer for s in statements_of(loop.body) if isinstance(s, Alloc)}
         units = _Units(loop.var, own, self.scalable)
 
-        def at_once(path: Path) -> NewPath:
-            return tuple(Unordered(x) if isinstance(x, LoopBounds) and x.var is loop.var else x for x in path)
-
         try:
             for s in statements_of(loop.body):
                 units.stmt(s)
-            require_order(f"scale: loop {loop.var}", sites_of(loop, self.ranges), at_once, self.ranges)
+            sites = sites_of(loop, self.ranges)
+            require_order(
+                f"scale: loop {loop.var}", sites, lambda path: in_any_order(path, {loop.var}), self.ranges
+            )  # fmt: skip
         except (_Obstacle, ConfigError):
             return False
         return True

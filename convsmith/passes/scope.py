@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from convsmith.arith.ranges import Range, Unbounded, interval
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Min, Var
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.index import Cond, Index, Min, Var, as_index
 from convsmith.ir.intern import nodes
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import EFFECTS, Alloc, Block, For, If, Kernel, Let, PointerLoad, Stmt
@@ -127,6 +128,25 @@ def extent(loop: For, ranges: dict[Var, Range]) -> int:
         return max(0, min(ends) - loop.lo.const)
 
 
+def extents(loops: Iterable[For], ranges: Mapping[Var, Range]) -> list[int]:
+    """Return upper bounds on the iterations of nested ``loops`` from 0, outermost first; ``ranges`` are those around
+    them.
+    """
+    known = dict(ranges)
+    out = []
+    for x in loops:
+        out.append(extent(x, known))
+        known[x.var] = (0, out[-1] - 1)
+    return out
+
+
+def bounds_of(buffer: Buffer, index: Sequence[Index]) -> Iterator[Cond]:
+    """Yield the conditions under which ``index`` is within ``buffer``."""
+    for i, size in zip(index, buffer.shape):
+        yield i >= 0
+        yield i < size
+
+
 class ScopedRewriter(Rewriter):
     """A rewriter that tracks the ranges of the variables in scope (``self.ranges``)."""
 
@@ -229,6 +249,27 @@ def wrap(loops: Iterable[For], body: Stmt) -> Stmt:
     for loop in reversed(list(loops)):
         body = For(loop.var, loop.lo, loop.hi, body, loop.kind, loop.carried)
     return body
+
+
+def loops_around(loops: Iterable[tuple[Var, int]], body: Stmt) -> Stmt:
+    """Return ``body`` within loops from 0 of these variables and extents, which are listed outermost first."""
+    return wrap([For(v, as_index(0), as_index(size), body) for v, size in loops], body)
+
+
+def allocate(buffers: Iterable[Buffer], body: Stmt) -> Stmt:
+    """Return ``body`` within allocations of ``buffers``, which are listed outermost first."""
+    for buffer in reversed(list(buffers)):
+        body = Alloc(buffer, body)
+    return body
+
+
+def allocated(s: Stmt) -> tuple[list[Buffer], Stmt]:
+    """Return the buffers that ``s`` allocates before all else, outermost first, and the statement that uses them."""
+    buffers = []
+    while isinstance(s, Alloc):
+        buffers.append(s.buffer)
+        s = s.body
+    return buffers, s
 
 
 def each_body(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:

@@ -17,7 +17,7 @@ from convsmith.ir.value import Const
 from convsmith.ir.walk import statements_of
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.scope import ScopedRewriter, loop_range, with_body
+from convsmith.passes.scope import ScopedRewriter, bounds_of, loop_range, with_body
 from convsmith.passes.simplify import simplify_stmt
 
 
@@ -52,8 +52,7 @@ class _SinkGuards(ScopedRewriter):
         for x in statements_of(nest):
             if isinstance(x, For):
                 ranges[x.var] = loop_range(x, ranges)
-        bounds = (c for i, n in zip(store.index, store.buffer.shape) for c in (i >= 0, i < n))
-        required = {simplify(c, ranges) for c in bounds}
+        required = {simplify(c, ranges) for c in bounds_of(store.buffer, store.index)}
         parts = [p for p in parts_of(cond) if simplify(p, ranges) in required]
         held = {simplify(p, ranges) for p in parts}
         return conj(parts) if all(is_true(c) or c in held for c in required) else cond

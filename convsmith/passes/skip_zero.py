@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stmt import If, Kernel, Stmt, Store
-from convsmith.ir.value import Binary, Const, Load, Select
+from convsmith.ir.value import Binary
 from convsmith.passes.contracts import LOOPS, stages
+from convsmith.passes.order import masked_term
 from convsmith.passes.scope import with_body
 
 
 class _SkipZero(Rewriter):
     def visit_Store(self, s: Store) -> Stmt:
-        v = s.value
-        if isinstance(v, Binary) and v.op == "add" and isinstance(v.b, Select):
-            here, term = v.a, v.b
-            same = isinstance(here, Load) and here.buffer is s.buffer and here.index == s.index
-            if same and isinstance(term.no, Const) and term.no.value == 0:
-                return If(term.cond, Store(s.buffer, s.index, Binary("add", here, term.yes), s.lanes))
-        return s
+        term = masked_term(s)
+        if term is None:
+            return s
+        assert isinstance(s.value, Binary)
+        return If(term.cond, Store(s.buffer, s.index, Binary("add", s.value.a, term.yes), s.lanes))
 
 
 @stages(*LOOPS)

@@ -7,19 +7,11 @@ from math import gcd
 from convsmith.ir.index import Cond, Eq0, Index, Mod, Var, conj, eq, floordiv, make_sum, mod, parts_of
 from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
-from convsmith.ir.value import Binary, Const, Load, Select
+from convsmith.ir.value import Binary, Select
 from convsmith.ir.walk import variables_of
 from convsmith.passes.contracts import LOOPS, stages
+from convsmith.passes.order import masked_term
 from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
-
-
-def _absent(s: Store) -> Select | None:
-    """Return the Select that a store adds to its own element, if its other arm is zero; otherwise None."""
-    v = s.value
-    if not (isinstance(v, Binary) and v.op == "add" and isinstance(v.a, Load) and isinstance(v.b, Select)):
-        return None
-    same = v.a.buffer is s.buffer and v.a.index == s.index
-    return v.b if same and isinstance(v.b.no, Const) and v.b.no.value == 0 else None
 
 
 def _solution(cond: Cond, var: Var, end: int, inner: set[Var]) -> tuple[Index, Cond] | None:
@@ -52,7 +44,7 @@ class _Solve(Rewriter):
         if loop.var.name != self.name:
             return self._For(loop)
         (_, *chain), s = perfect_nest(loop)
-        term = _absent(s) if isinstance(s, Store) else None
+        term = masked_term(s) if isinstance(s, Store) else None
         if term is None or not (loop.lo.is_const and loop.lo.const == 0 and loop.hi.is_const):
             return loop
         inner = {x.var for x in chain}

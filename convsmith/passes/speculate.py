@@ -14,7 +14,7 @@ from convsmith.ir.walk import bound_in, variables_of, walk
 from convsmith.passes.accesses import reads_any
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import is_only_sum
-from convsmith.passes.scope import ScopedRewriter, with_body
+from convsmith.passes.scope import ScopedRewriter, bounds_of, with_body
 
 
 class _Speculate(ScopedRewriter):
@@ -70,8 +70,7 @@ def _reads(s: Stmt, buffer: Buffer, conds: tuple[Cond, ...]) -> Iterator[tuple[t
 def _are_inside(v: Value, ranges: Mapping[Var, Range]) -> bool:
     """Return whether all loads of ``v`` are within their buffers, regardless of conditions."""
     loads = (x for x in walk(v) if isinstance(x, Load))
-    bounds = (c for x in loads for i, n in zip(x.index, x.buffer.shape) for c in (i >= 0, i < n))
-    return all(is_true(simplify(c, ranges)) for c in bounds)
+    return all(is_true(simplify(c, ranges)) for x in loads for c in bounds_of(x.buffer, x.index))
 
 
 @stages(*LOOPS)

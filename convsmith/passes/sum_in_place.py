@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from convsmith.arith.dependence import LoopBounds
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
@@ -16,9 +15,9 @@ from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, walk
-from convsmith.passes.accesses import Path, sites_of
+from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import LOOPS, stages
-from convsmith.passes.order import NewPath, Unordered, require_order
+from convsmith.passes.order import in_any_order, require_order
 from convsmith.passes.relocate import Place, Relocate
 from convsmith.passes.scope import LoopRewriter, perfect_nest, require_no_effects, with_body
 
@@ -69,10 +68,6 @@ class _SumInPlace(LoopRewriter):
 
     def require_one_place(self, result: Stmt) -> None:
         """Raise ConfigError if two sums are stored to one element."""
-
-        def in_any_order(path: Path) -> NewPath:
-            return tuple(Unordered(x) if isinstance(x, LoopBounds) else x for x in path)
-
         require_order(f"sum_in_place({self.acc})", sites_of(result, self.ranges), in_any_order, self.ranges)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
 from convsmith.ir.buffer import make_buffer
-from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.index import Index, Var
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import Alloc, For, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, Stmt, Store, block
 from convsmith.passes.copies import LoadsOfCopy, StagedReads, read_or_fill
+from convsmith.passes.scope import loops_around
 
 
 @record(frozen=True)
@@ -41,8 +42,7 @@ class TileCopy:
         ranges = {**reads.around, **inner}
         source: tuple[Index, ...] = tuple(substitute(i, own) for i in read.index)
         full = {**ranges, **{own[v]: inner[v] for v in dims}}
-        copy: Stmt = Store(new, tuple(own.values()), read_or_fill(old, source, full, 0))
-        for v, n in reversed([*zip(own.values(), shape)]):
-            copy = For(v, as_index(0), as_index(n), copy)
+        copy = Store(new, tuple(own.values()), read_or_fill(old, source, full, 0))
+        copies = loops_around(zip(own.values(), shape), copy)
         body = LoadsOfCopy(old, new, lambda _: dims, ranges).stmt(loop.body)
-        return reads.with_body(Alloc(new, block(copy, body)))
+        return reads.with_body(Alloc(new, block(copies, body)))

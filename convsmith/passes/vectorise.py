@@ -25,7 +25,7 @@ from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import conflicts, require_order
 from convsmith.passes.register_use import Part, RegisterUse, may_meet, part_of
-from convsmith.passes.scope import ScopedRewriter, each_body, has_loop, require_loops
+from convsmith.passes.scope import ScopedRewriter, allocated, each_body, has_loop, require_loops
 
 
 class NotVector(Exception):
@@ -227,9 +227,7 @@ class _Vectorise(ScopedRewriter):
     def visit_Alloc(self, s: Alloc) -> Stmt:
         if s.buffer.scope != "register":
             return self._Alloc(s)
-        body = s.body
-        while isinstance(body, Alloc):
-            body = body.body
+        body = allocated(s)[1]
         outer = self.scopes
         self.scopes = outer | {s.buffer: body}
         made = self._Alloc(s)

@@ -24,6 +24,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.passes.copies import LoadsOfCopy, StagedReads, read_or_fill
 from convsmith.passes.footprint import box
 from convsmith.passes.relocate import Place
+from convsmith.passes.scope import loops_around
 
 IN_ROWS = 2
 """Number of innermost loops over the terms of a pixel, over a row's taps and channels, that may form one run of memory.
@@ -113,11 +114,11 @@ class WindowCopy:
         new = make_buffer(name, old.dtype, shape, scope)
         outer = tuple(row for row, _ in rows)
         body = Store(new, (*outer, pixel, term), read_or_fill(old, tuple(index), full, 0))
-        copy = _nest([*rows, *pixels[:-1], *taps[:-IN_ROWS], pixels[-1], *taps[-IN_ROWS:]], body)
+        copy = loops_around([*rows, *pixels[:-1], *taps[:-IN_ROWS], pixels[-1], *taps[-IN_ROWS:]], body)
         fill = []
         if (count := prod(size for _, size in taps)) < self.terms.room:
             zero = Store(new, (*outer, pixel, rest + count), const(old.dtype, 0))
-            fill.append(_nest([*rows, *pixels, (rest, self.terms.room - count)], zero))
+            fill.append(loops_around([*rows, *pixels, (rest, self.terms.room - count)], zero))
         return new, (*starts, _split_iteration(self.pixels.parts), _split_iteration(self.terms.parts)), fill, copy
 
 
@@ -127,13 +128,6 @@ def _fused_iteration(loops: Sequence[tuple[Var, int]]) -> Index:
     for x, size in loops:
         at = at * size + x
     return at
-
-
-def _nest(loops: Sequence[tuple[Var, int]], body: Stmt) -> Stmt:
-    """Return ``body`` within ``loops``, each with its extent, outermost first."""
-    for loop, size in reversed(loops):
-        body = For(loop, as_index(0), as_index(size), body)
-    return body
 
 
 def _split_iteration(parts: Parts) -> Index:
