@@ -17,9 +17,9 @@ from convsmith.machine.base import Machine
 from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.footprint import dense_blocks
 from convsmith.schedule.config import Config
-from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS
 from convsmith.schedule.loops import Loop, Loops, fused_dims
 from convsmith.schedule.nest import Nest, tile_of
+from convsmith.schedule.registers import check_words
 from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
@@ -32,10 +32,7 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
     """Raise ConfigError where ``config`` names loops or operands that ``st`` does not have, or requests a feature
     that devices do not support.
     """
-    tiled = [x.loop for x in config.tiles if x.level in ("register", "group")]
-    for name in (config.lane, *tiled, *config.order, *config.reduce):
-        if name not in loops.extents:
-            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+    check_words(loops, config, machine)
     if loops.kinds[config.lane] == "k":
         raise ConfigError(
             "lane", f"--lane={config.lane}: a reduction loop; legal on {machine.name} are "
@@ -52,11 +49,6 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
                 "vectors", f"--vectors={name}:{size}: legal is a divisor of at least 2 of a thread's tile along a "
                 f"loop, of a step along a reduction loop, found {tile}, and no --instruction=",
             )  # fmt: skip
-    for word in (row.name for row in CONFIG_ROWS.values() if row.machines == "vectors"):
-        if config.value(word) != DEFAULTS[word]:
-            raise ConfigError(
-                word, f"--{word}= says nothing on {machine.name}, which runs groups of threads; legal is none"
-            )
     if config.realise not in REALISED:
         raise ConfigError("realise", f"--realise={config.realise}: legal on {machine.name} are {', '.join(REALISED)}")
     if config.realise == "pad_copy" and st.a.name not in config.staged("shared") and not is_true(st.a.mask):

@@ -44,6 +44,26 @@ def filled_lanes(st: Statement, dims: tuple[str, ...], unit: ProductShape) -> in
     return unit.lanes - unit.lanes % channels if channels < unit.lanes else unit.lanes
 
 
+TILED = ("register", "group", "cache", "k_step", "first_last_tile")
+"""Levels of tiles of the loops of a statement."""
+
+
+def check_words(loops: Loops, config: Config, machine: Machine) -> None:
+    """Raise ConfigError where ``config`` has a word that only other machines understand, or names a loop that is not
+    among ``loops``.
+    """
+    others, why = "groups", "has no groups of threads"
+    if machine.device is not None:
+        others, why = "vectors", "runs groups of threads"
+    for word in (row.name for row in CONFIG_ROWS.values() if row.machines == others):
+        if config.value(word) != DEFAULTS[word]:
+            raise ConfigError(word, f"--{word}=: {machine.name} {why}; legal is no --{word}=")
+    tiled = [x.loop for x in config.tiles if x.level in TILED]
+    for name in (config.lane, *tiled, *config.order, *config.reduce):
+        if name not in loops.extents:
+            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+
+
 def check_config(
     st: Statement, loops: Loops, config: Config, target: Machine, unit: ProductShape, may_spill: bool = False
 ) -> Registers:
@@ -51,13 +71,7 @@ def check_config(
 
     A register tile that ``may_spill`` may need any number of registers.
     """
-    for word in (row.name for row in CONFIG_ROWS.values() if row.machines == "groups"):
-        if config.value(word) != DEFAULTS[word]:
-            raise ConfigError(word, f"--{word}=: {target.name} has no groups of threads; legal is no --{word}=")
-    tiled = [x.loop for x in config.tiles if x.level in ("register", "cache", "k_step", "first_last_tile")]
-    for name in (config.lane, *tiled, *config.order, *config.reduce):
-        if name not in loops.extents:
-            raise ConfigError("unknown-loop", f"config names loop {name!r}; there are {', '.join(loops.extents)}")
+    check_words(loops, config, target)
     lanes = filled_lanes(st, loops.dims[config.lane], unit)
     held = f"{lanes} lanes of a vector" + (" that whole groups fill" if lanes < unit.lanes else "")
     if config.size(config.lane) % lanes and dict(config.tiles_at("register")).get(config.lane):

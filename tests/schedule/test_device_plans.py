@@ -171,7 +171,7 @@ def test_a_stride_divides_the_work() -> None:
         ("--lane=ow --shared=dst", "shared", "--shared=dst: legal are src, wei"),
         ("--lane=ow --realise=pad_copy", "stage", "pads a copy in shared memory; needs --shared=src"),
         ("--lane=ow --realise=peel", "realise", "--realise=peel: legal on opencl are mask, pad_copy"),
-        ("--lane=ow --spill_sums=yes", "spill_sums", "--spill_sums= says nothing on opencl"),
+        ("--lane=ow --spill_sums=yes", "spill_sums", "--spill_sums=: opencl runs groups of threads; legal is no"),
         ("--lane=ow --join=atomic", "join", "--join=atomic needs --split="),
         ("--lane=ow --split=ic:3 --join=atomic", "split", "a reduction loop and a divisor of it: kh (3), kw (3), ic"),
         ("--lane=ow --buffers=2", "buffers", "--buffers=2 --copies=wait: nothing without --shared="),
