@@ -107,6 +107,14 @@ def manifest_of(artifact: Artifact) -> Any:
     return json.loads(data[16 : 16 + int.from_bytes(data[12:16], "little")])
 
 
+def test_a_header_leaves_out_what_has_its_default() -> None:
+    (name, entry), *_ = manifest_of(make())["entries"]
+    first = make().entries[name].arguments[0]
+    defaults = {f.name: f.default for f in dataclasses.fields(first) if f.default is not dataclasses.MISSING}
+    changed = {field for field, value in defaults.items() if getattr(first, field) != value}
+    assert entry["arguments"][0].keys() == {f.name for f in dataclasses.fields(first)} - defaults.keys() | changed
+
+
 WRONG = (None, 1, -1, 1.5, True, "", "text", [], {}, [1], ["a"], [["a", {}]], {"a": 1}, 1 << 70)
 
 
