@@ -12,15 +12,17 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import gcd, lcm
-from typing import NamedTuple
 
 from convsmith.arith.winograd import Filtering, Matrix
+from convsmith.diag.forking import cached_property
+from convsmith.diag.record import record
 
 Terms = tuple[tuple[Fraction, int], ...]
 """A sum of products: (factor, number of the value)."""
 
 
-class LinearCode(NamedTuple):
+@record(frozen=True)
+class LinearCode:
     """Straight-line code: the values are the ``inputs`` of the map, followed by one value per step; each of ``steps``
     is a sum of products of earlier values. ``results`` are the numbers of the results' values.
     """
@@ -29,7 +31,7 @@ class LinearCode(NamedTuple):
     steps: tuple[Terms, ...]
     results: tuple[int, ...]
 
-    @property
+    @cached_property
     def operations(self) -> int:
         """The number of additions and multiply-adds; a first term with another factor than 1 is a multiplication."""
         return sum(len(terms) - any(c == 1 for c, _ in terms) for terms in self.steps)

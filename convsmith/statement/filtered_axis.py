@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
+from convsmith.arith.linear_map import LinearCode, growth, linear_code
 from convsmith.arith.winograd import (
     POINTS,
     Filtering,
@@ -27,6 +30,31 @@ REACH = 32
 """Maximum number of pixels that a tile covers along an axis, at the finer side, which bounds the size of the matrices.
 Straight-line code grows with their size, and the search for shared sums takes cubic time.
 """
+
+
+class FilteringCodes(NamedTuple):
+    """Straight-line code of the matrices of F(m, r), and the ``growth`` of magnitudes in them."""
+
+    output: LinearCode
+    weights: LinearCode
+    input: LinearCode
+    growth: float
+
+
+@lru_cache
+def _matrices(m: int, r: int, stride: int, pad: int | None, flipped: bool) -> Filtering:
+    if pad is not None:
+        return transposed_filtering(m, r, stride, pad)
+    made = filtering(m, r, stride)
+    return made._replace(weights=tuple(row[::-1] for row in made.weights)) if flipped else made
+
+
+@lru_cache
+def _codes(m: int, r: int, stride: int, pad: int | None, flipped: bool) -> FilteringCodes:
+    """Return the codes of an axis, by numbers: to hash a matrix of fractions takes longer than to rank a config."""
+    matrices = _matrices(m, r, stride, pad, flipped)
+    output, weights, source = map(linear_code, matrices)
+    return FilteringCodes(output, weights, source, growth(matrices))
 
 
 @record(frozen=True)
@@ -78,10 +106,12 @@ class FilteredAxis:
     @property
     def matrices(self) -> Filtering:
         """The matrices of F(m, r); taps in the order of the source's pixels."""
-        if self.pad is not None:
-            return transposed_filtering(self.m, self.r, self.stride, self.pad)
-        made = filtering(self.m, self.r, self.stride)
-        return made._replace(weights=tuple(row[::-1] for row in made.weights)) if self.flipped else made
+        return _matrices(self.m, self.r, self.stride, self.pad, self.flipped)
+
+    @property
+    def codes(self) -> FilteringCodes:
+        """Straight-line code of the matrices."""
+        return _codes(self.m, self.r, self.stride, self.pad, self.flipped)
 
     @property
     def error(self) -> float:

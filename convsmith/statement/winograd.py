@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import frexp, prod
 
-from convsmith.arith.linear_map import growth, linear_code
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer, make_buffer
@@ -153,7 +152,7 @@ class Winograd:
         Half of f32's range is left for rounding.
         """
         (k,) = (d for d in self.direct.of("k") if not d.axis)
-        most = 2.0**127 / (SOURCES * k.size * prod(growth(x.matrices) for x in self.axes))
+        most = 2.0**127 / (SOURCES * k.size * prod(x.codes.growth for x in self.axes))
         return 2.0 ** (frexp(most)[1] - 1)
 
     @property
@@ -291,8 +290,8 @@ class Winograd:
         return loop_nest(((v, as_index(x.block)) for v, x in zip(tiles, self.tiled)), body)
 
     def _transform(self, end: str, channels: int, type_: DType) -> TileTransform:
-        matrices = (x.matrices.input if end == "s" else x.matrices.output for x in self.axes)
-        return TileTransform(end, type_, self.width, [linear_code(matrix) for matrix in matrices], channels)
+        codes = [x.codes.input if end == "s" else x.codes.output for x in self.axes]
+        return TileTransform(end, type_, self.width, codes, channels)
 
     def _weights_kernel(self) -> Kernel:
         view, (n,) = self.direct.b, self.direct.of("n")
@@ -310,7 +309,7 @@ class Winograd:
         def write(channel: Index, at: Sequence[Index], value: Value) -> Stmt:
             return Store(result, (self._frequency(at), *(v for v, _ in outer), channel), value)
 
-        codes = [linear_code(x.matrices.weights) for x in self.axes]
+        codes = [x.codes.weights for x in self.axes]
         transform = TileTransform("g", result.dtype, self.width, codes, n.size)
         body = transform.nest(transform.body(read, write))
         return Kernel(WEIGHTS, (given, result), loop_nest(outer, body))

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any
 
-from convsmith.arith.linear_map import linear_code
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
@@ -197,7 +196,7 @@ def _transforms(made: Winograd, absent: float) -> Section:
     """Return the section of the transforms of source and result; ``absent`` is the ratio of tiles to those inside."""
     loads, products = 0, 0
     for matrix, view in (("input", made.product.a), ("output", made.product.c)):
-        codes = [linear_code(getattr(x.matrices, matrix)) for x in made.axes]
+        codes = [getattr(x.codes, matrix) for x in made.axes]
         shape = [code.inputs for code in codes]
         vectors = -(-view.layout.shape[-1] // made.width)
         for n, code in enumerate(codes):
