@@ -103,6 +103,7 @@ class FunctionEmitter(ValueEmitter):
         self.is_split = True
         """Whether parallel loops run the tasks of ``task_range`` alone."""
         self.task_range: tuple[str, str] | None = None
+        self.written_in: dict[Stmt, dict[Slot, None]] = {}
 
     def alignment(self, v: Load) -> int:
         """Return the bytes to which the lanes of an access are certainly aligned."""
@@ -290,16 +291,25 @@ class FunctionEmitter(ValueEmitter):
         args = [self.place(b, (i,)) for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]
         self.lines.append(f"  call void @{self.symbol}_{s.function}({', '.join(args)})")
 
-    def written_slots(self, body: Stmt) -> list[Slot]:
-        """Return the accumulators that a statement writes, in order."""
-        out: dict[Slot, None] = {}
-        for s in statements_of(body):
-            if isinstance(s, Store) and self.is_held(s.buffer):
-                out |= dict.fromkeys(self.slots_at(s.buffer, s.index))
-            elif isinstance(s, Invoke) and self.is_held(s.dst.buffer):
-                out |= dict.fromkeys(self.slots_at(s.dst.buffer, s.dst.index))
-        local = {s.buffer for s in statements_of(body) if isinstance(s, Alloc)}
-        return [k for k in out if k[0] not in local]
+    def written_slots(self, s: Stmt) -> dict[Slot, None]:
+        """Return the accumulators that a statement writes and does not allocate, in order; loops and conditions around
+        the statement ask again.
+        """
+        found = self.written_in.get(s)
+        if found is None:
+            found = self.written_in[s] = {}
+            if type(s) is Block:
+                for x in s.stmts:
+                    found |= self.written_slots(x)
+            elif type(s) is Alloc:
+                found |= {k: None for k in self.written_slots(s.body) if k[0] is not s.buffer}
+            elif isinstance(s, (For, If, Let, PointerLoad)):
+                found |= self.written_slots(s.body)
+            elif type(s) is Store and self.is_held(s.buffer):
+                found |= dict.fromkeys(self.slots_at(s.buffer, s.index))
+            elif type(s) is Invoke and self.is_held(s.dst.buffer):
+                found |= dict.fromkeys(self.slots_at(s.dst.buffer, s.dst.index))
+        return found
 
     def _If(self, s: If) -> None:
         slots = self.written_slots(s.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 from convsmith.arith.dependence import INFINITE
 from convsmith.arith.ranges import Range, Ranges, try_interval
@@ -30,6 +31,14 @@ def part_of(index: tuple[Index, ...], ranges: Ranges, first: int = 0, last: int 
 def may_meet(*parts: Part) -> bool:
     """Return whether the parts of one array may all have an element in common."""
     return all(max(lo for lo, _ in dim) <= min(hi for _, hi in dim) for dim in zip(*parts))
+
+
+def in_rows_of(part: Part, parts: Iterable[Part]) -> list[Part]:
+    """Return those of ``parts`` of the same array that may have elements in the outermost rows of ``part``."""
+    if not part:
+        return [*parts]
+    first, last = part[0]
+    return [x for x in parts if x[0][0] <= last and first <= x[0][1]]
 
 
 Uses = defaultdict[Buffer, set[Part]]

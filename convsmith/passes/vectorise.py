@@ -19,12 +19,12 @@ from convsmith.ir.rewrite import Rewriter, substitute
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Binary, Cast, Const, Lanes, Load, Repeat, Select, Sum, Value, lanes_of, strided
-from convsmith.ir.walk import children, loops_of, statements_of, variables_of, walk
+from convsmith.ir.walk import children, loads_of, loops_of, statements_of, variables_of, walk
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.flatten import offset
 from convsmith.passes.order import conflicts, require_order
-from convsmith.passes.register_use import Part, RegisterUse, may_meet, part_of
+from convsmith.passes.register_use import Part, RegisterUse, in_rows_of, may_meet, part_of
 from convsmith.passes.scope import ScopedRewriter, allocated, each_body, has_loop, require_loops
 
 
@@ -142,9 +142,19 @@ class _Broadcasts(Rewriter):
     """
 
     def visit_Load(self, v: Load) -> Value:
-        if v.lanes is None or v.lanes.is_whole or any(v.lanes.offsets):
+        if v.lanes is None or not _is_masked(v.lanes):
             return self._Load(v)
         return Load(v.buffer, v.index, Lanes(v.lanes.offsets, v.lanes.count))
+
+
+def _is_masked(lanes: Lanes) -> bool:
+    """Return whether an access broadcasts one element to some lanes."""
+    return not lanes.is_whole and not any(lanes.offsets)
+
+
+def _has_masked(v: Value) -> bool:
+    """Return whether a value has a load that broadcasts one element to some lanes."""
+    return any(x.lanes is not None and _is_masked(x.lanes) for x in loads_of(v))
 
 
 def _within(v: Load, index: tuple[Index, ...], lanes: Lanes | None, count: int) -> Value:
@@ -263,8 +273,10 @@ class _Vectorise(ScopedRewriter):
         """
         beyond = self.beyond(index, lanes)
         use = self.use_of(buffer) if beyond else None
-        read = [(x, y) for x in use.reads[buffer] for y in beyond if may_meet(x, y)] if use is not None else []
-        return use is not None and any(may_meet(x, y, z) for x, y in read for z in use.writes[buffer])
+        if use is None:
+            return False
+        read = [(x, y) for y in beyond for x in in_rows_of(y, use.reads[buffer]) if may_meet(x, y)]
+        return any(may_meet(x, y, z) for x, y in read for z in in_rows_of(y, use.writes[buffer]))
 
     def is_filled_beyond(self, buffer: Buffer, index: tuple[Index, ...], lanes: LaneMap) -> bool:
         """Return whether some statement may write values other than zero beyond the active lanes."""
@@ -377,7 +389,7 @@ class _Vectorise(ScopedRewriter):
             if whole and self.is_needed_beyond(s.buffer, index, lanes):
                 if not (_is_sum(s) and isinstance(value, Binary) and self.is_zero_beyond(value.b, lanes)):
                     raise NotVector(f"lanes of {s.buffer.name} that the loop does not write are read")
-            elif s.buffer.scope == "register" and lanes.active == self.most_lanes(s.buffer):
+            elif s.buffer.scope == "register" and _has_masked(value) and lanes.active == self.most_lanes(s.buffer):
                 value = _Broadcasts().expr(value)
             return Store(s.buffer, index, value, where)
         if not _is_sum(s):
