@@ -101,7 +101,7 @@ def test_the_rewrites_of_each_kernel_are_worked_out_once(line: str) -> None:
     assert calls["pipeline"] == 1 and calls["preparing"] <= 1
 
 
-@pytest.mark.parametrize("line, most", [(POINTWISE, 58_000), (TRANSPOSED, 45_000), (TRANSFORMED, 170_000)])
+@pytest.mark.parametrize("line, most", [(POINTWISE, 58_000), (TRANSPOSED, 45_000), (TRANSFORMED, 175_000)])
 @pytest.mark.usefixtures("no_cache")
 def test_a_compilation_calls_few_functions(line: str, most: int) -> None:
     """Functions of Python alone count: their number is the same on every machine, unlike the time that they take."""
