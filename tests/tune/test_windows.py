@@ -168,6 +168,16 @@ def test_taps_along_pixels_of_a_stride_are_unrolled_where_they_share_vectors(lin
     assert config.lane == "ow" and config.size("kw") == 3
 
 
+@pytest.mark.parametrize(("pixels", "ratio"), [(14, 1 / 3), (16, 2 / 3), (28, 2 / 3)])
+def test_neighbouring_taps_read_the_vectors_of_pixels_of_a_stride(pixels: int, ratio: float) -> None:
+    """Two vectors of 16 lanes hold 14 pixels of any of three taps, but 16 pixels of two taps only."""
+    problem = parse_problem(f"--stag=abx --dtag=abx g32mb1ic32ih{2 * pixels}oc32oh{pixels}kh3sh2ph1")
+    st = statement(problem, AVX512)
+    model, loops = Model(problem, st, AVX512, ProductShape.plain(st, AVX512)), loops_after_fusing(st, Config("", "ow"))
+    assert model.gathers_of_taps(loops, {"oh": 2, "ow": 16, "kw": 3}, "ow") == pytest.approx(ratio)
+    assert model.gathers_of_taps(loops, {"oh": 2, "ow": 16}, "ow") == 1
+
+
 def test_taps_of_several_channels_share_no_vectors() -> None:
     config = default_config(parse_problem("--stag=abx --dtag=abx g32mb1ic128ih28oc128oh14kh3sh2ph1"), AVX512)
     assert config.lane == "ow" and config.size("kw") == 1
