@@ -33,7 +33,8 @@ class MicroArchitecture:
     ``architecture`` is the first word of the LLVM triple of the levels that the costs apply to; empty matches all.
     ``vendor`` and ``families`` are the system's names; empty matches all. ``needs`` are features that distinguish the
     CPUs from older ones of a family. ``costs`` are the costs, by name, that differ from a level's reference costs;
-    ``by_bits`` are further costs for the levels whose vectors have these bits.
+    ``by_bits`` are further costs for the levels whose vectors have these bits; ``rates`` are the bytes per cycle that a
+    core loads from each of its caches, for such levels.
     """
 
     name: str
@@ -43,6 +44,7 @@ class MicroArchitecture:
     needs: tuple[str, ...] = ()
     costs: tuple[tuple[str, Any], ...] = ()
     by_bits: tuple[tuple[int, tuple[tuple[str, Any], ...]], ...] = ()
+    rates: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def has(self, cpu: Cpu, features: frozenset[str]) -> bool:
         """Return whether a CPU with these features belongs to the micro-architecture."""
@@ -55,10 +57,11 @@ class MicroArchitecture:
 
     def of(self, level: Machine) -> Machine:
         """Return the level with the costs of the micro-architecture, if it has the level's architecture."""
-        changes = self.costs_of(level.vector_bits)
-        if not changes or self.architecture not in ("", level.triple.partition("-")[0]):
+        changes, rates = self.costs_of(level.vector_bits), dict(self.rates).get(level.vector_bits, ())
+        if not (changes or rates) or self.architecture not in ("", level.triple.partition("-")[0]):
             return level
-        return replace(level, costs=replace(level.costs, **changes))
+        caches = (replace(memory, rate=rate) for memory, rate in zip(level.memories, rates))
+        return replace(level, costs=replace(level.costs, **changes), memories=(*caches, *level.memories[len(rates) :]))
 
 
 _INTEL_SERVER = (
@@ -76,7 +79,7 @@ _ZEN5_BY_BITS = (
 
 MICRO_ARCHITECTURES = (
     MicroArchitecture("znver4", "x86_64", "AuthenticAMD", ("25",), ("avx512f",), _ZEN),
-    MicroArchitecture("znver5", "x86_64", "AuthenticAMD", ("26",), ("avx512f",), _ZEN, _ZEN5_BY_BITS),
+    MicroArchitecture("znver5", "x86_64", "AuthenticAMD", ("26",), ("avx512f",), _ZEN, _ZEN5_BY_BITS, ((512, (128, 64)),)),
     MicroArchitecture("intel-server", "x86_64", "GenuineIntel", ("6",), ("avx512f",), _INTEL_SERVER),
     MicroArchitecture("generic"),
 )
