@@ -153,6 +153,8 @@ class Costs:
     """
     run: float = 1.0
     """Lines that arrive in the time which the first line of a run of neighbours takes besides."""
+    evicted_run: float = 2.0
+    """Lines that arrive in the time of a run whose lines other ones have evicted, because they fall into few sets."""
     spill: float = 4.0
     """Multiply-adds in the time of storing a vector that registers do not hold and loading it again."""
     prefetched: int = 0

@@ -33,8 +33,7 @@ class MicroArchitecture:
     ``architecture`` is the first word of the LLVM triple of the levels that the costs apply to; empty matches all.
     ``vendor`` and ``families`` are the system's names; empty matches all. ``needs`` are features that distinguish the
     CPUs from older ones of a family. ``costs`` are the costs, by name, that differ from a level's reference costs;
-    ``by_bits`` are further costs for the levels whose vectors have these bits; ``rates`` are the bytes per cycle that a
-    core loads from each of its caches, for such levels.
+    ``by_bits`` are further costs for the levels whose vectors have these bits.
     """
 
     name: str
@@ -44,7 +43,6 @@ class MicroArchitecture:
     needs: tuple[str, ...] = ()
     costs: tuple[tuple[str, Any], ...] = ()
     by_bits: tuple[tuple[int, tuple[tuple[str, Any], ...]], ...] = ()
-    rates: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def has(self, cpu: Cpu, features: frozenset[str]) -> bool:
         """Return whether a CPU with these features belongs to the micro-architecture."""
@@ -57,11 +55,10 @@ class MicroArchitecture:
 
     def of(self, level: Machine) -> Machine:
         """Return the level with the costs of the micro-architecture, if it has the level's architecture."""
-        changes, rates = self.costs_of(level.vector_bits), dict(self.rates).get(level.vector_bits, ())
-        if not (changes or rates) or self.architecture not in ("", level.triple.partition("-")[0]):
+        changes = self.costs_of(level.vector_bits)
+        if not changes or self.architecture not in ("", level.triple.partition("-")[0]):
             return level
-        caches = (replace(memory, rate=rate) for memory, rate in zip(level.memories, rates))
-        return replace(level, costs=replace(level.costs, **changes), memories=(*caches, *level.memories[len(rates) :]))
+        return replace(level, costs=replace(level.costs, **changes))
 
 
 _INTEL_SERVER = (
@@ -73,13 +70,15 @@ _INTEL_SERVER = (
 )  # fmt: skip
 
 _ZEN = (("prefetched_transforms", 1 << 20),)
-_ZEN5_BY_BITS = (
-    (512, (("multiply_add", 0.5), ("exposed", 20.0), ("transform", 0.7), ("turn", 4.0))),
+_ZEN5 = (
+    *_ZEN, ("straight_call", 5.0), ("turn", 1.0), ("spill", 1.0), ("exposed_near", 0.5), ("exposed_far", 0.2),
+    ("run", 1.5),
 )  # fmt: skip
+_ZEN5_BY_BITS = ((512, (("multiply_add", 0.5), ("exposed", 20.0), ("transform", 0.7))),)
 
 MICRO_ARCHITECTURES = (
     MicroArchitecture("znver4", "x86_64", "AuthenticAMD", ("25",), ("avx512f",), _ZEN),
-    MicroArchitecture("znver5", "x86_64", "AuthenticAMD", ("26",), ("avx512f",), _ZEN, _ZEN5_BY_BITS, ((512, (128, 64)),)),
+    MicroArchitecture("znver5", "x86_64", "AuthenticAMD", ("26",), ("avx512f",), _ZEN5, _ZEN5_BY_BITS),
     MicroArchitecture("intel-server", "x86_64", "GenuineIntel", ("6",), ("avx512f",), _INTEL_SERVER),
     MicroArchitecture("generic"),
 )
@@ -91,9 +90,11 @@ from beyond the second-level cache are slower there; the rates of transforms tha
 Sapphire Rapids to 120 configs of 23 problems (13 % of error).
 
 The costs of Zen 4 and Zen 5 were fitted to searches of the layers of ResNet-50 and MobileNetV2
-(`benchmarks/measurements/`), on Zen 5 also to 20 depthwise layers of other sizes: loads of a transform's weights
-prefetch lines there. Zen 5 starts two multiply-adds of 512 bits in a cycle; of 79 kernels at `avx2` and `avx512` that
-this and the costs of windows changed there, the mean took 0.95 of the time.
+(`benchmarks/measurements/`), on Zen 5 also to 61 depthwise layers of all sizes, 10 to 80 configs each: loads of a
+transform's weights prefetch lines there. Zen 5 starts two multiply-adds of 512 bits in a cycle, calls of straight code
+and vectors that registers do not hold cost it little, and windows wait longer for lines of the second-level cache. The
+costs are those of both widths together, which lose 7 % at 512 bits and 4 % at 256 where they are fitted to one half of
+these layers and judged on the other.
 """
 
 

@@ -57,6 +57,7 @@ def prices_of(machine: Machine) -> dict[str, float]:
         "streamed_byte": (costs.streamed - 1) / rate,
         "exposed_near_byte": costs.exposed_near / rate,
         "exposed_near_run": costs.exposed_near * costs.run / rate,
+        "exposed_evicted_run": costs.exposed_near * costs.evicted_run / rate,
         "exposed_far_byte": costs.exposed_far / rate,
         "refill_byte": 1 / costs.refill,
         "page_turn_near": costs.page_near * costs.page_turn,

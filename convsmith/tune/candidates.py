@@ -187,7 +187,7 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
         if target.vectors.scalable:
             units = target.costs.scalable_units
             tiles = [x for x in tiles if _has_units(loops, lane, x.get(lane, filled), filled, units)] or tiles
-        least = inf
+        configs: list[Config] = []
         for tile in tiles:
             *outer, last = [n for n in model.st.reduce if n not in joined] + [join] * bool(join)
             tiled = [n for n in outer if n in tile] or nests.taps_of_lines(lane, outer)
@@ -196,22 +196,23 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
             config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
-            held = holding(model, loops, config)
-            wide = lane == model.batch and tile[lane] > model.lanes and model.st.constant
-            others = (
-                nearby(model, loops, config), with_converted(model, loops, config),
-                with_near_channels(model, loops, config, least),
-            )  # fmt: skip
-            for c in (config if not wide or model.evicts(loops, tile) else None, held, *others):
-                if c is not None and registers(loops, c, target, model.unit, filled).fit and _serves(model, c):
-                    c = c if c.staged_at("pack_at") else nests.complete(loops, c)
-                    if (stream := streamed(model, loops, c)) != c.staged("stream"):
-                        c = c.changed(stream=stream)
-                    cycles = model.cycles(loops, c, most=least)
-                    least = min(least, cycles * MIN_TRAFFIC_GAIN)
-                    choice = Choice(cycles, model.emitted(loops, c), c)
-                    # A copy of an operand is made at a loop, whose place another order would change.
-                    yield _ModelledChoice(choice, None if c.staged_at("pack_at") else (model, loops))
+            others = holding(model, loops, config), nearby(model, loops, config), with_converted(model, loops, config)
+            configs += [config, *(c for c in others if c is not None)]
+        legal = [c for c in configs if registers(loops, c, target, model.unit, filled).fit and _serves(model, c)]
+        if lane == model.batch:  # the best bounds first, so that few others wait for lines
+            legal.sort(key=lambda c: model.cycles_of_windows(loops, c))
+        least = inf
+        for config in legal:
+            blocks = with_near_channels(model, loops, config) if model.least(loops, config) <= least else ()
+            for c in (config, *blocks):
+                c = c if c.staged_at("pack_at") else nests.complete(loops, c)
+                if (stream := streamed(model, loops, c)) != c.staged("stream"):
+                    c = c.changed(stream=stream)
+                cycles = model.cycles(loops, c, most=least)
+                least = min(least, cycles * TIE_RATIO)
+                # A copy of an operand is made at a loop, whose place another order would change.
+                made_by = None if c.staged_at("pack_at") else (model, loops)
+                yield _ModelledChoice(Choice(cycles, model.emitted(loops, c), c), made_by)
 
 
 def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> bool:

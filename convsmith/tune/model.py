@@ -79,8 +79,15 @@ class Model(SharedFacts):
         """
         if near or config.lane != self.batch:
             return cycles(self.kernel(loops, config, near), self.target)
-        within = self.cycles_of_windows(loops, config)
-        return within + (self.exposed_lines(loops, config) if within <= most else 0.0)
+        least = self.least(loops, config)
+        return least if least > most else self.cycles_of_windows(loops, config) + self.exposed_lines(loops, config)
+
+    def least(self, loops: Loops, config: Config) -> float:
+        """Return the cycles of windows if they wait for each line once; 0 for another kind of tiles."""
+        if config.lane != self.batch:
+            return 0.0
+        once = self.traffic.once(config) * self.target.prices["exposed_near_byte"]
+        return self.cycles_of_windows(loops, config) + once
 
     def cycles_by_cause(self, loops: Loops, config: Config) -> Terms:
         """Return the cycles of the whole problem on one thread, by cause."""
@@ -318,16 +325,22 @@ class Model(SharedFacts):
         """Return the section of waiting for lines from beyond the first-level cache.
 
         Each element is multiplied by few weights, which hides a part of the time in which lines arrive. Each run of
-        neighbours begins with a line that nothing has fetched ahead, and counts one line more: those of a block of
-        channels, or of a tile where the next one does not read its neighbours.
+        neighbours begins with a line that nothing has fetched ahead, and counts more: a run of a block of channels, or
+        of a tile where the next one does not read its neighbours. Runs that are a multiple of a way apart evict each
+        other and move again; the lines behind the first of such a run are fetched ahead.
         """
-        near, far = self.traffic.moved(loops, config).means
-        jumps = bool(config.staged("resident")) or not self.st.constant
+        moved = self.traffic.moved(loops, config)
+        inner = next((n for n in reversed(config.order) if loops.extents.get(n, 1) > config.size(n)), config.lane)
+        jumps = inner != config.lane or not self.st.constant
         blocks = dict(config.tiles_at("cache"))
         run = config.size(config.lane) if jumps else blocks.get(config.lane, loops.extents[config.lane])
-        first = near * self.target.l1.line / (run * self.bytes)
-        events = ("exposed_near_byte", near), ("exposed_near_run", first)
-        beyond = (("exposed_far_byte", far),) if self.footprint() > self.target.l2.bytes else ()
+        part = self.target.l1.line / (run * self.bytes)  # of a run is its first line
+        again = moved.near_in_conflict - moved.near
+        events = (
+            ("exposed_near_byte", moved.near), ("exposed_near_run", moved.near * part),
+            ("exposed_evicted_run", again * part),
+        )  # fmt: skip
+        beyond = (("exposed_far_byte", moved.means[1]),) if self.footprint() > self.target.l2.bytes else ()
         return Section(1, (("lines", (*events, *beyond)),))
 
     def emitted(self, loops: Loops, config: Config) -> int:

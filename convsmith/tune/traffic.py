@@ -134,6 +134,7 @@ class Traffic:
         self.st, self.target = st, target
         self.sizes = {d.name: d.size for d in st.dims}
         self.operands: dict[tuple[tuple[str, ...], int], list[TouchedArray]] = {}
+        self._once: dict[tuple[str, ...], float] = {}
         self.tile: tuple[Config, _NestPart] | None = None
         """The bytes that a config's register tile moves, its sums included, in any order of the loops around it."""
 
@@ -149,7 +150,14 @@ class Traffic:
 
     def is_far(self, config: Config) -> bool:
         """Return whether the second-level cache is too small for all that the nest reads and writes."""
-        return sum(x.touched(self.sizes)[0][0] for x in self.of(config)) > self.target.l2.bytes
+        return self.once(config) > self.target.l2.bytes
+
+    def once(self, config: Config) -> float:
+        """Return the bytes that move to the first-level cache if it holds each element from its first use on."""
+        key = config.staged("pack")
+        if key not in self._once:
+            self._once[key] = sum(x.touched(self.sizes)[0][0] for x in self.of(config))
+        return self._once[key]
 
     def cycles(self, loops: Loops, config: Config) -> float:
         """Return the cycles in which the caches deliver all lines that the nest loads into the first-level cache."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
@@ -12,8 +13,10 @@ from convsmith.schedule.lower import has_full_vectors
 from convsmith.tune.blocks import BLOCKS_A_THREAD
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
-from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.windows import weights_fit
+
+FEW_TILES = (1, 2, 3)
+"""Tiles of a block of channels."""
 
 
 def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
@@ -67,17 +70,14 @@ def holding(model: Model, loops: Loops, config: Config) -> Config | None:
     return config.changed(order=(*images, *channels, *names), resident=(model.st.b.name,))
 
 
-def with_near_channels(model: Model, loops: Loops, config: Config, most: float) -> Config | None:
-    """Return ``config`` with blocks of channels outside of the loops over pixels, if that is clearly faster, and if
-    it takes at most ``most`` cycles where no line is waited for.
-
-    The rows under a tile of windows are then still in the first-level cache where the next tiles read them.
+def with_near_channels(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
+    """Yield ``config`` with blocks of channels outside of the loops over pixels: of a few tiles, and of as many
+    channels as leave the rows under a tile of windows in the first-level cache until the next tiles read them.
     """
     if config.lane != model.batch or not model.st.constant or model.src.get(Var(model.batch)) != 1 or model.phases:
-        return None
-    cycles = model.cycles_of_windows(loops, config)
-    if cycles > most or model.exposed_lines(loops, config) <= cycles * (MIN_TRAFFIC_GAIN - 1):
-        return None
+        return
+    if config.staged("resident"):
+        return
     row = model.dims[[n for n in loops.of("m") if loops.axes[n]][-1]][-1]
     line = model.target.l1.line // model.bytes
     sizes = {**{n: 1 for n in model.sizes}, **dict(config.tiles_at("register")), config.lane: line}
@@ -86,11 +86,9 @@ def with_near_channels(model: Model, loops: Loops, config: Config, most: float) 
     unit, count = lcm(config.size(config.lane), line), loops.extents[config.lane]
     parts = -(-count * channel // model.target.l1.kept)
     size = int(-(-count // (parts * unit)) * unit)
-    if size >= count:
-        return None
-    other = config.changed(cache=((config.lane, size),))
-    lines, fewer = model.exposed_lines(loops, config), model.exposed_lines(loops, other)
-    return other if (cycles + fewer) * MIN_TRAFFIC_GAIN < cycles + lines else None
+    for tiles in sorted({size // unit, *FEW_TILES}):
+        if tiles * unit < count:
+            yield config.changed(cache=((config.lane, tiles * unit),))
 
 
 def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:

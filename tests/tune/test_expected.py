@@ -28,15 +28,14 @@ LAST = "--stag=axb --dtag=axb"
     f"--dir=BWD_D {LAST} mb1ic16ih14oc24oh7kh3sh2ph1", "--matmul 64x48:48x40",
 ])  # fmt: skip
 def test_the_terms_add_up_to_the_cycles(line: str, target: str) -> None:
-    """The lines for which windows wait are not counted where a config has more cycles than another one without them."""
+    """Lines for which windows wait are counted once where a config then has more cycles than another one."""
     problem, level = parse_problem(line).canonical(), TARGETS[target]
     found = candidates(problem, level, 1)
     for choice in (*found[:5], *found[5::7]):
         with interning():
             terms = expected_terms(problem, choice.config, level)
         total, lines = sum(terms.values()), terms.get("lines", 0.0)
-        is_bound = lines > 0 and choice.cycles == pytest.approx(total - lines, rel=1e-9)
-        is_bound &= choice.cycles > found[0].cycles
+        is_bound = total - lines < choice.cycles < total and choice.cycles > found[0].cycles
         assert is_bound or choice.cycles == pytest.approx(total, rel=1e-9)
         assert min(terms.values()) > 0
 
