@@ -90,7 +90,7 @@ from beyond the second-level cache are slower there; the rates of transforms tha
 Sapphire Rapids to 120 configs of 23 problems (13 % of error).
 
 The costs of Zen 4 and Zen 5 were fitted to searches of the layers of ResNet-50 and MobileNetV2
-(`benchmarks/measurements/`), on Zen 5 also to 61 depthwise layers of all sizes, 10 to 80 configs each: loads of a
+(`benchmarks/measurements/`), on Zen 5 also to 61 depthwise layers of other sizes, 30 to 220 configs each: loads of a
 transform's weights prefetch lines there. Zen 5 starts two multiply-adds of 512 bits in a cycle, calls of straight code
 and vectors that registers do not hold cost it little, and windows wait longer for lines of the second-level cache. The
 costs are those of both widths together, which lose 7 % at 512 bits and 4 % at 256 where they are fitted to one half of

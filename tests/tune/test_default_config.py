@@ -39,7 +39,7 @@ def test_a_long_epilogue_has_a_loop_of_its_own_in_every_layout(
     ("layout", "channels", "size", "inner", "held", "pairs"),
     [
         ("axb", "g192mb1ic192oc192", 28, "ow", True, True),  # near: weights stay, two lines of a pixel come at a time
-        ("axb", "g192mb1ic192oc192", 112, "oc", False, False),  # far: the image is read in the order of memory
+        ("axb", "g192mb1ic192oc192", 112, "oc", False, None),  # far: the image is read in the order of memory
         ("axb", "g192mb8ic192oc192", 28, "ow", True, True),  # one of several images is near
         ("axb", "g16mb1ic16oc16", 8, "ow", None, False),  # one vector holds all channels
         ("aBcd16b", "g192mb1ic192oc192", 28, "ow", None, None),  # a block of channels is an image of its own
