@@ -19,6 +19,7 @@ from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 from convsmith.tune.model import Model
 from convsmith.tune.register_tiles import fitting, gradients_of_taps, rows_of_vectors, windows
+from convsmith.tune.traffic import MovedBytes, Traffic
 from convsmith.tune.windows import first_reads, live_vectors, weights_fit
 
 AVX2 = next(t for t in LEVELS if t.name == "avx2")
@@ -228,3 +229,40 @@ def test_pixels_of_a_window_evict_each_other_if_a_set_of_the_cache_has_too_few_w
     sets = Counter((y * row + x * channels * 4) // 64 % 64 for y in range(rows) for x in range(columns))
     fits = columns * rows * 64 <= AVX512.l1.bytes
     assert model.evicts(loops, {"ow": pixels, "g": 16}) == (not fits or max(sets.values()) > AVX512.l1.ways)
+
+
+@pytest.mark.parametrize(("channels", "are_evicted"), [(1024, True), (960, False)])
+def test_runs_of_pixels_that_fall_into_few_sets_move_again(channels: int, are_evicted: bool) -> None:
+    """Pixels of 1024 channels are 4 KiB apart. A block of six lines moves again in runs of six, a vector in single
+    lines.
+    """
+    problem = parse_problem(f"--stag=axb --dtag=axb g{channels}mb1ic{channels}ih7oc{channels}oh7kh3ph1")
+    st = statement(problem, AVX512)
+    model = Model(problem, st, AVX512, ProductShape.plain(st, AVX512))
+    tile = (("oh", 2), ("ow", 2), ("g", 16), ("kh", 3), ("kw", 3))
+    base = Config("avx512", "g", register=tile, order=("mb", "oh", "ow", "g", "oc"), reduce=("ic", "kh", "kw"))
+    runs = []
+    for config in (base.changed(order=("mb", "g", "oc", "oh", "ow")), base.changed(cache=(("g", 96),))):
+        (events,) = dict(model.lines_of_windows(loops_after_fusing(st, config), config).causes).values()
+        runs.append(dict(events)["exposed_evicted_run"])
+    assert all(x > 0 for x in runs) is are_evicted and (not are_evicted or runs[0] > 3 * runs[1])
+
+
+@pytest.mark.parametrize("level", [AVX2, AVX512], ids=["avx2", "avx512"])
+def test_lines_are_counted_where_a_bound_permits_the_fastest_config(
+    level: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = parse_problem("--stag=axb --dtag=axb g384mb1ic384ih14oc384oh14kh3ph1")
+    traced: list[Config] = []
+    original = Traffic.moved
+
+    def moved(self: Traffic, loops: Loops, config: Config) -> MovedBytes:
+        traced.append(config)
+        return original(self, loops, config)
+
+    monkeypatch.setattr(Traffic, "moved", moved)
+    chosen = default_config(problem, level)
+    few = len(traced)
+    monkeypatch.setattr(Model, "least", lambda self, loops, config: 0.0)
+    traced.clear()
+    assert default_config(problem, level) == chosen and few < len(traced) / 2
