@@ -101,7 +101,7 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     taps that share rows.
     """
     part = 1.0
-    if facts.unit.dot and not facts.st.constant:
+    if facts.unit.dot:
         indexes = {v.name for x in view.coords for v in variables_of(x)}
         elements = prod(n for name, n in facts.sizes.items() if name in indexes)
         place = _packing_of_terms(facts, view, config.tiles_at("k_step")[0][0])
