@@ -19,6 +19,8 @@ BLOCK = 128
 """Bits within which a shuffle moves bytes freely."""
 
 _WHOLE = (("f32", 1), ("s32", 1), ("f64", 1))
+_NARROW = ("bf16", "f16", "u8", "s8")
+"""Types of results that are narrower than their sums, whose tiles are as high as a vector of sums has lanes."""
 _GROUPED = (("bf16", 2), ("u8", 4), ("s8", 4), ("u8", 2), ("s8", 2))
 """Types, with the number of adjacent elements that move as a unit: the terms of a dot-product instruction."""
 
@@ -55,6 +57,7 @@ class Transpositions(Sequence[Instruction]):
 def _rows(of: Transpositions) -> tuple[Instruction, ...]:
     lanes, needs, (within, across) = of.bits // 32, of.needs, of.mnemonics
     rows = [_square(name, of.bits // dtype(name).bits, 1, needs, within) for name, _ in _WHOLE]
+    rows += [_square(name, lanes, 1, needs, within) for name in _NARROW]
     if across:
         rows += [_square(name, lanes, group, needs, within) for name, group in _GROUPED]
         rows += [_tall(name, lanes * group, needs, within) for name, group in _GROUPED]

@@ -27,8 +27,10 @@ def copied(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     bordered = facts.bordered(config.lane)
     if facts.converts and not bordered:
         return _converted(facts, config)
-    each = facts.lanes if bordered else facts.sizes[facts.k]
-    return (("copy", prod(facts.st.a.layout.shape) / each),)
+    elements = prod(facts.st.a.layout.shape)
+    if not bordered and facts.src.get(Var(facts.k)) != 1:
+        return (("pack", elements),)  # channels that lie apart are transposed
+    return (("copy", elements / (facts.lanes if bordered else facts.sizes[facts.k])),)
 
 
 def _converted(facts: SharedFacts, config: Config) -> Events:
