@@ -246,8 +246,8 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
     distance = np.abs(result.reshape(expected.shape) - expected)
     error = max(PEERS[name].error, TRANSFORMED if kernel.config.has_transform else 0.0)
     if error and not is_integer(kernel.problem.dst_type):
-        eps: float = finfo(numpy_dtype(kernel.problem.dst_type)).eps  # type: ignore[no-untyped-call]
-        error += float(eps)  # sums that differ may be rounded apart
+        type_ = numpy_dtype(kernel.problem.dst_type)
+        error += float(finfo(type_).eps)  # type: ignore[no-untyped-call]  # sums that differ may be rounded apart
     differing = int((distance > error * np.abs(expected).max(initial=0)).sum())
     if differing:
         raise UnsupportedError(
