@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import click
 import numpy as np
-from ml_dtypes import finfo
 
 from convsmith.cli.bench_html import bench_html
 from convsmith.cli.bench_json import as_json, earlier_rows, means_of, problem_key, row_data, versions_of
@@ -38,6 +37,7 @@ from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.host import cpu
 from convsmith.machine.registry import target as known_target
+from convsmith.measure.bounds import precision
 from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.levels import hold
 from convsmith.measure.peak import peak_sample, peak_types
@@ -52,7 +52,6 @@ from convsmith.problem.suites import SUITES
 from convsmith.problem.suites.spaces import EVERY, SPACES
 from convsmith.problem.suites.spaces import space as known_space
 from convsmith.problem.types import is_integer
-from convsmith.runtime.arrays import numpy_dtype
 from convsmith.runtime.loading import device_name
 
 __all__ = ["bench", "bench_kernel"]
@@ -246,8 +245,7 @@ def _check_peer(name: str, kernel: CompiledKernel) -> None:
     distance = np.abs(result.reshape(expected.shape) - expected)
     error = max(PEERS[name].error, TRANSFORMED if kernel.config.has_transform else 0.0)
     if error and not is_integer(kernel.problem.dst_type):
-        type_ = numpy_dtype(kernel.problem.dst_type)
-        error += float(finfo(type_).eps)  # type: ignore[no-untyped-call]  # sums that differ may be rounded apart
+        error += precision(kernel.problem.dst_type)  # sums that differ may be rounded apart
     differing = int((distance > error * np.abs(expected).max(initial=0)).sum())
     if differing:
         raise UnsupportedError(
