@@ -37,7 +37,6 @@ from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.host import cpu
 from convsmith.machine.registry import target as known_target
-from convsmith.measure.bounds import precision
 from convsmith.measure.calls import aligned_inputs, bound_call
 from convsmith.measure.levels import hold
 from convsmith.measure.peak import peak_sample, peak_types
@@ -51,7 +50,7 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.suites import SUITES
 from convsmith.problem.suites.spaces import EVERY, SPACES
 from convsmith.problem.suites.spaces import space as known_space
-from convsmith.problem.types import is_integer
+from convsmith.problem.types import is_integer, precision
 from convsmith.runtime.loading import device_name
 
 __all__ = ["bench", "bench_kernel"]

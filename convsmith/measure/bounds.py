@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from convsmith.problem.chain import Chain
@@ -33,7 +32,7 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.reference import ReferenceStep, reference, steps_type, sums_and_steps
 from convsmith.problem.types import TYPES, convert
 
-__all__ = ["Interval", "intervals", "precision", "within"]
+__all__ = ["Interval", "intervals", "within"]
 
 Array = np.ndarray[Any, Any]
 
@@ -50,11 +49,6 @@ class Interval(NamedTuple):
     truth: Array
     error: Array
     terms: int
-
-
-def precision(dtype: str) -> float:
-    """Return the distance from 1 to the next number of a floating-point type."""
-    return float(ml_dtypes.finfo(TYPES[dtype].numpy).eps)  # type: ignore[no-untyped-call]
 
 
 def intervals(

@@ -16,7 +16,7 @@ from convsmith.diag.expect import conforms, shown
 
 __all__ = [
     "TYPES", "ArrayType", "array_type", "check_types", "checked_bias_type", "convert", "factor_type",
-    "is_integer", "print_f32", "print_types",
+    "is_integer", "precision", "print_f32", "print_types",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -89,6 +89,11 @@ def is_integer(name: str) -> bool:
 def factor_type(name: str) -> str:
     """Return the type in which kernels multiply numbers of the type `name`."""
     return TYPES[name].factor or name
+
+
+def precision(name: str) -> float:
+    """Return the distance from 1 to the next number of the floating-point type ``name``."""
+    return float(ml_dtypes.finfo(TYPES[name].numpy).eps)  # type: ignore[no-untyped-call]
 
 
 def convert(x: Array, name: str) -> Array:
