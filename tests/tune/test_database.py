@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,14 +94,14 @@ def _fill(path: Path) -> None:
 
 def _set_version(path: Path) -> None:
     _fill(path)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA user_version = 7")
 
 
 def _damage(path: Path) -> None:
     """Overwrite all pages but the first."""
     _fill(path)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = path.read_bytes()
     path.write_bytes(content[:4096] + b"\x5a" * (len(content) - 4096))
@@ -109,7 +110,7 @@ def _damage(path: Path) -> None:
 def _spoil_names(path: Path) -> None:
     """Give a table a name that is no text, and a statement that SQLite does not read."""
     _fill(path)
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = path.read_bytes()
     assert b"tablemeasurements" in content
@@ -118,7 +119,7 @@ def _spoil_names(path: Path) -> None:
 
 
 def _make_foreign(path: Path) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE measurements (x)")
 
 
@@ -157,14 +158,14 @@ def test_configs_of_an_earlier_version_have_present_words(create: bool, tmp_path
     path = tmp_path / "m.db"
     with Database(path) as database:
         database.put([replace(ROW, config=FORMER), replace(ROW, config="--target=avx2 --lane=oc")])
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA user_version = 1")
     assert in_present_words(FORMER) == PRESENT == str(Config.parse(PRESENT))
     for _ in range(2):  # a file that is converted stays as it is
         with Database(path, create=create) as database:
             assert {row.config for row in database.rows()} == {PRESENT, "--target=avx2 --lane=oc"}
             assert [row.config for row in database.rows(config=PRESENT)] == [PRESENT]
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (2 if create else 1,)
 
 
