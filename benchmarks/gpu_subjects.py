@@ -83,8 +83,7 @@ class CudaSubjects:
         from convsmith.runtime.cuda import CudaMemory
 
         tensors = self._of(problem)
-        call = kernel.addressed(tuple(tensors))
-        assert call is not None
+        call = kernel.host.addressed(tuple(tensors))
         memory: DeviceMemory = CudaMemory()
 
         def run() -> None:
