@@ -113,7 +113,7 @@ def test_every_argument_is_taken(line: str, threads: int) -> None:
     assert verify_kernel(kernel).ok
     space = StagesSpace(problem.canonical(), target(), threads)
     for config in space.seeds:
-        space.check(config)
+        assert not space.refusal(config)
 
 
 @pytest.mark.parametrize(("line", "stage", "end"), [(LISTED[0], 2, 3), (LISTED[3], 2, 3), (LISTED[4], 2, 2)])
