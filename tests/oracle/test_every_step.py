@@ -8,6 +8,7 @@ from functools import partial
 from types import FunctionType, ModuleType
 
 import pytest
+from devices import PASSES_OF_DEVICES
 from guarded import Array, memories
 from kinds_of_kernels import KINDS
 from oracles import Oracle, small_target
@@ -161,8 +162,7 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     used = passes_of(
         schedule.order, schedule.read, schedule.lower, schedule.packing, schedule.pipeline, schedule.schedule
     )
-    on_devices = {"distribute_copy", "extend", "gather_allocs", "load_once"}
-    used -= on_devices | {"spread_lanes", "tensor_copies"}  # tests/schedule/test_device_plans.py
+    used -= PASSES_OF_DEVICES  # tests/schedule/test_device_plans.py
     used -= {"pieces"}  # of loops whose extents are given at the call
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)
     used -= {"unvectorise"}  # on machines without vectors of some types (test_unvectorise.py)

@@ -8,7 +8,7 @@ from itertools import takewhile
 from math import prod
 
 import pytest
-from devices import KINDS, DeviceOracle, random_group_config
+from devices import KINDS, PASSES_OF_DEVICES, DeviceOracle, random_group_config
 from problems import random_problem
 
 from convsmith.arith.evaluate import evaluate
@@ -254,3 +254,17 @@ def test_sums_in_fragments_are_not_joined_atomically(level: str) -> None:
     assert any(word in config.instruction for word in ("mma", "dpas"))
     with pytest.raises(ConfigError, match=r"--join=atomic: .* keeps its sums in fragments"):
         plan_for(problem, config, machine)
+
+
+def test_kernels_of_devices_run_all_passes_of_devices() -> None:
+    """Those that kernels of CPUs run too are checked with them (tests/oracle/test_every_step.py)."""
+    half, words = "--dt=f16 --stag=axb --dtag=axb mb1ic64ih14oc64kh3ph1", "mb1ic20ih14oc40kh3ph1"
+    run: set[str] = set()
+    for level, line in (("sm_80", half), ("sm_90a", half), ("xe_hpc", half), ("opencl", words)):
+        with interning():
+            problem, device = parse_problem(line), target(level)
+            config = device_config(problem, device)
+            if level == "xe_hpc":
+                config = config.changed(barriers="split")
+            run |= {step.name for step in plan_for(problem, config, device).pipeline}
+    assert PASSES_OF_DEVICES <= run
