@@ -40,7 +40,7 @@ def test_threads_fuse_stages_whose_meeting_costs_more() -> None:
 def test_the_reason_names_what_threads_save() -> None:
     small = chosen(SMALL, 2)
     assert all(joint.why.startswith("2 threads meet once less and exchange fewer lines: 0.") for joint in small)
-    wide = "--stag=axb mb1ic96ih14oc576kh1 -> g576mb1ic576ih14oc576kh3ph1 -> --dtag=axb mb1ic576ih14oc96kh1"
+    wide = "--stag=axb mb1ic96ih10oc576kh1 -> g576mb1ic576ih10oc576kh3ph1 -> --dtag=axb mb1ic576ih10oc96kh1"
     for joint in chosen(wide, 2):
         assert not joint.fused
         assert "it fits L2 of 1024 KiB; 2 threads would take 1." in joint.why
