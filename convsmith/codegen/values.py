@@ -12,7 +12,7 @@ from convsmith.codegen.head_load import load_head
 from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_part, store_parts, unpacked
 from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.products import LEAST, high_product
-from convsmith.codegen.shuffles import ShuffleEmitter
+from convsmith.codegen.sums_of_lanes import SumEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
@@ -59,7 +59,7 @@ LINE = 64
 """Bytes of a cache line."""
 
 
-class ValueEmitter(ShuffleEmitter):
+class ValueEmitter(SumEmitter):
     """Emits values; ``vector_of`` gives the lanes of register buffers that are kept as vectors.
 
     No element of ``flushed`` buffers is denormal.
@@ -400,9 +400,10 @@ class ValueEmitter(ShuffleEmitter):
             return self._repeat(v, t)
         if isinstance(v, Sum):
             n = lanes_of(v.a)
-            return self._sum(t, self.value(v.a, n), n, v.group)
+            return self.sum_of_lanes(t, self.value(v.a, n), n, v.group)
         if isinstance(v, Sums):
-            return self._sums(v)
+            n = lanes_of(v.args[0])
+            return self.sums_of_vectors(t, n, [self.value(a, n) for a in v.args])
         assert isinstance(v, Select)
         return self._select(v, ty, lanes)
 
@@ -448,52 +449,6 @@ class ValueEmitter(ShuffleEmitter):
         if isinstance(v.b, Const):
             return best
         return self.choose(self.compare("fcmp uno", t, lanes, b, b), t, lanes, b, best)
-
-    def plus(self, t: DType, lanes: int, a: str, b: str) -> str:
-        return self.operation("fadd" if t.kind == "float" else "add", t, lanes, a, b)
-
-    def fold(self, t: DType, x: str, lanes: int, to: int, groups: int = 1) -> str:
-        """Add the upper half of each group of lanes to the lower half until a group has ``to`` lanes."""
-        own = lanes // groups
-        while own > to:
-            half = own // 2
-            low = [g * own + i for g in range(groups) for i in range(half)]
-            parts = [self.shuffle(t, own * groups, x, "poison", [i + up for i in low]) for up in (0, half)]
-            x, own = self.plus(t, half * groups, *parts), half
-        return x
-
-    def _sum(self, t: DType, x: str, lanes: int, group: int) -> str:
-        groups = lanes // group
-        if groups == 1 and t.kind != "float" and lanes > 1:
-            # LLVM recognises byte products in shuffles that add up their lanes, and then drops the sums of some of
-            # them.
-            name = f"@llvm.vector.reduce.add.{self.suffix(t, lanes)}"
-            self.declared[f"declare {t.llvm} {name}({self.type(t, lanes)})"] = None
-            return self.put(f"call {t.llvm} {name}({self.type(t, lanes)} {x})")
-        x = self.fold(t, x, lanes, 1, groups)
-        return x if groups > 1 else self.put(f"extractelement {self.type(t, 1)} {x}, i64 0")
-
-    def _sums(self, v: Sums) -> str:
-        """Compute several horizontal sums by folding and interleaving pairs of vectors: 2 shuffles and 1 addition per
-        sum.
-
-        Each round folds two vectors into the even and odd lanes of one; pairing ``i`` with ``i + half`` moves every sum
-        to the lane of its number.
-        """
-        t, n = dtype_of(v), lanes_of(v.args[0])
-        width = min(n, 1 << (len(v.args) - 1).bit_length())
-        parts = [self.fold(t, self.value(a, n), n, width) for a in v.args]
-        if width < 2:
-            return parts[0]
-        parts += ["zeroinitializer"] * (width - len(parts))
-        low = [i // 2 + width * (i % 2) for i in range(width)]
-        while len(parts) > 1:
-            half = len(parts) // 2
-            parts = [
-                self.plus(t, width, *(self.shuffle(t, width, a, b, [i + up for i in low]) for up in (0, width // 2)))
-                for a, b in zip(parts[:half], parts[half:])
-            ]
-        return parts[0] if width == len(v.args) else self.shuffle(t, width, parts[0], "poison", range(len(v.args)))
 
     def _select(self, v: Select, ty: str, lanes: int) -> str:
         """Emit a branch, because reading the operand that is not selected may be illegal."""
