@@ -144,3 +144,21 @@ def test_calls_from_torch_are_measured(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch_calls, "LAYERS", [(4, 8, 5, 3, 1)])
     (call,), (step,) = torch_calls.calls(1, 3), torch_calls.training(1, 3, batch=2)
     assert call[0] == "4 -> 8, 5x5, 3x3" and float(call[2]) > 0 and float(step[-1]) > 0
+
+
+def test_making_draws_problems_in_spaces_with_their_levels_threads_and_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    making, report = importlib.import_module("making"), importlib.import_module("report")
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    by_space = {name: next(iter(making.drawn(name, 1, 5).values())) for name in ("f32-2", "int8-avx2", "dynamic")}
+    assert by_space["f32-2"].threads == 2 and by_space["int8-avx2"].level.name.startswith("avx2")
+    assert by_space["dynamic"].sizes.free and not by_space["f32-2"].sizes
+    monkeypatch.setattr(making, "seconds", lambda *_: (0.0,) * 4)  # the warm-up
+    making.main(["--space", "small", "--space", "dynamic", "--sample", "2", "--seed", "5"])
+    page, data = capsys.readouterr().out, json.loads(next(tmp_path.glob("making-spaces-*.json")).read_text())
+    assert "| small | 2 |" in page and "| dynamic | 2 |" in page
+    for name, found in data["spaces"].items():
+        assert list(found["problems"]) == list(making.drawn(name, 2, 5))
+        assert found["within"]["50 %"] >= 1 and all(len(parts) == 4 for parts in found["problems"].values())
