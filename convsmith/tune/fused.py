@@ -79,7 +79,8 @@ def with_unfused_pixels(config: Config) -> Config:
 
     moved = {name: dims(name)[-1] for name in (config.lane, *dict(config.tiles_at("register")), *config.order)}
     order = tuple(dim for name in config.order for dim in dims(name))
+    near = tuple((operand, moved.get(loop, loop)) for operand, loop in config.staged_at("pack_at"))
     return config.changed(lane=moved[config.lane], fuse=kept, order=order,
         register=tuple((moved[n], size) for n, size in config.tiles_at("register")),
-        cache=tuple((n, size) for n, size in config.tiles_at("cache") if n in config.reduce),
+        cache=tuple((n, size) for n, size in config.tiles_at("cache") if n in config.reduce), pack_at=near,
     )  # fmt: skip
