@@ -49,6 +49,8 @@ __all__ = ["ThreadEmitter"]
 class ThreadEmitter(FunctionEmitter):
     """Emits the statements of one thread; `definitions` declare the arrays that a group shares."""
 
+    store_of_lane = "store"  # the driver's compiler would bypass caches for a volatile one
+
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
         written, flushed = written_buffers(kernel.body), flushed_buffers(kernel, facts.rows)
         super().__init__(kernel, facts, symbol, written, flushed, None)

@@ -65,6 +65,13 @@ class ValueEmitter(SumEmitter):
     No element of ``flushed`` buffers is denormal.
     """
 
+    store_of_lane = "store volatile"
+    """The instruction that stores one of several lanes that are not adjacent.
+
+    LLVM compares each plain store with all others, to merge or to reorder them, which takes most of the time to compile
+    many such lanes and gains nothing. It does not compare volatile ones.
+    """
+
     def __init__(
         self, bits: int, written: set[Buffer], half: Half, flushed: frozenset[Buffer], head: HeadLoad | None = None,
         lookup: ByteLookup | None = None,
@@ -351,7 +358,7 @@ class ValueEmitter(SumEmitter):
         for lane in range(whole, lanes.active):
             one = self.put(f"extractelement {ty} {x}, i64 {lane}")
             where = self.place(buffer, (index[0] + lanes.offsets[lane],))
-            self.lines.append(f"  store {t.llvm} {one}, {where}, align {t.bytes}")
+            self.lines.append(f"  {self.store_of_lane} {t.llvm} {one}, {where}, align {t.bytes}")
 
     # -- arithmetic
     def value(self, v: Value, lanes: int) -> str:
