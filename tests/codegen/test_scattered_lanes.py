@@ -62,6 +62,7 @@ def test_the_order_costs_no_instruction(kind: str, level: str) -> None:
 def test_devices_store_through_their_caches() -> None:
     machine = target("opencl")
     problem = parse_problem(SCATTERED["channels first"][0]).canonical()
+    config = Config.parse("--target=opencl --lane=ow --group=ow:4 --realise=mask")
     with interning():
-        module = lower(plan_for(problem, Config.parse("--target=opencl --lane=ow --group=ow:4 --realise=mask"), machine)).text
+        module = lower(plan_for(problem, config, machine)).text
     assert "store " in module and "volatile" not in module
