@@ -224,7 +224,7 @@ class _Moved:
     position.
 
     In a ``plain`` nest, elements are copied unchanged. Along ``masked`` loops some elements are absent; along
-    ``ending`` loops only the last ones are.
+    ``ending`` loops only the last ones are. ``tests`` are the sets of loops that conditions of existence depend on.
     """
 
     extents: dict[str, int]
@@ -234,6 +234,7 @@ class _Moved:
     plain: bool
     masked: frozenset[str]
     ending: frozenset[str]
+    tests: tuple[frozenset[str], ...] = ()
 
     def with_loop(self, outer: str, columns: Sequence[str], width: int) -> _Moved:
         """Return the nest with a loop over tiles of ``width`` of the columns."""
@@ -266,15 +267,21 @@ class _Moved:
         steps = {x.var.name: terms.get(x.var, 0) for x in nest}
         plain = isinstance(s.value.yes if isinstance(s.value, Select) else s.value, Load)
         conds = parts_of(s.value.cond) if isinstance(s.value, Select) else ()
-        masked = Counter(v.name for c in conds for v in variables_of(c))
+        tests = tuple(frozenset(v.name for v in variables_of(c)) for c in conds)
+        masked = Counter(name for test in tests for name in test)
         falling = {v.name for c in conds if isinstance(c, Ge0) for v, n in c.arg.terms if isinstance(v, Var) and n < 0}
         ending = frozenset(n for n in falling if masked[n] == 1)
         read, extents = reads[0].buffer.dtype.name, {x.var.name: int(x.hi) for x in nest}
-        return _Moved(extents, steps, read, s.buffer.dtype.name, plain, frozenset(masked), ending)
+        return _Moved(extents, steps, read, s.buffer.dtype.name, plain, frozenset(masked), ending, tests)
 
     def whole(self, *names: str) -> bool:
         """Return whether all elements along the loops are present, or all except the last ones along a single loop."""
         return not set(names) & (self.masked if len(names) > 1 else self.masked - self.ending)
+
+    def absent_apart(self, tiles: _Tiles) -> bool:
+        """Return whether the absent elements of ``tiles`` are whole rows or whole columns."""
+        rows, columns = {tiles.rows, tiles.each}, {*tiles.columns}
+        return not any(test & rows and test & columns for test in self.tests)
 
     def columns(self, first: int, most: int, taken: set[str]) -> list[str]:
         """Return the loops that together step through contiguous reads, the innermost last."""
@@ -397,7 +404,8 @@ def _lines(moved: _Moved, step: int, target: Machine) -> int:
 def _transposition(moved: _Moved, target: Machine) -> tuple[_Tiles, Instruction] | None:
     """Return the tiles of a copy that an instruction of ``target`` transposes, with that row; None if there is none."""
     for tested, row in product((False, True), target.transpositions):
-        if (tiles := _tiles(moved, row, tested)) is not None:
+        tiles = _tiles(moved, row, tested)
+        if tiles is not None and moved.absent_apart(tiles):
             return tiles, row
     return None
 

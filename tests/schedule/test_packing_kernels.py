@@ -46,7 +46,12 @@ PIECES = [
     "--dt=bf16 --stag=ba 61x50:50x80",
 ]
 """Tiles of few rows, several of which are read at once, with rests on both sides."""
-LINES = [f"--matmul {line}" for line in PRODUCTS + PIECES] + LAYERS
+STRIDED = [
+    f"--deconv --dt={dt} --stag=abx --dtag=abx g40mb2ic40ih7oc40oh14kh5sh2ph2"
+    for dt in ("f32", "bf16", "u8:s8:s32", "f64")
+]
+"""Taps of a stride, along which a condition on both loops of a tile says that elements are absent."""
+LINES = [f"--matmul {line}" for line in PRODUCTS + PIECES] + LAYERS + STRIDED
 LEVELS = [t.name for t in host_targets() if t.name in ("avx512_bf16", "avx512_amx", "avx2", "generic")]
 
 
