@@ -83,12 +83,17 @@ def winograd_configs(
 
 
 def _tilings(st: Statement, pixels: list[Dim], counts: Iterable[int]) -> Iterator[tuple[Sizes, Iterator[Sizes]]]:
-    """Yield tiles of ``counts`` of ``pixels`` along each axis, or of a residue class of it, with blocks of them."""
+    """Yield tiles of ``counts`` of ``pixels`` along each axis, or of a residue class of it, with blocks of them.
+
+    A tile has one pixel, or one of each class, along the other axes, and a block may end within them too.
+    """
     images = next(d for d in st.of("m") if d.sort == "images")
     strides = {name: phase.stride for name, phase in phases(st).items()}
+    whole = {d.name: strides.get(d.name, 1) for d in st.of("m") if d.axis}
     for m in counts:
-        sizes = {d.name: m * strides.get(d.name, 1) for d in pixels}
-        yield tuple(sizes.items()), _blocks(images, {d.name: -(-d.size // sizes[d.name]) for d in pixels})
+        sizes = {d.name: m * whole[d.name] for d in pixels}
+        tiles = {d.name: -(-d.size // sizes.get(d.name, whole[d.name])) for d in st.of("m") if d.axis}
+        yield tuple(sizes.items()), _blocks(images, tiles)
 
 
 def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[Sizes]:

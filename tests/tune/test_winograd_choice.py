@@ -159,3 +159,21 @@ def test_memory_decides_on_tiles_and_blocks(line: str, tile: int, blocks: bool) 
     server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
     config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), server.of(level))
     assert dict(config.tiles_at("winograd")) == {"oh": tile, "ow": tile} and bool(config.tiles_at("block")) == blocks
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mb1ic160ih17iw17oc160oh17ow17kh7kw1ph3pw0",
+        "mb1ic160ih17iw17oc160oh17ow17kh1kw7ph0pw3",
+        "mb1ic160id17ih17iw17oc160od17oh17ow17kd7kh1kw1pd3ph0pw0",
+        "mb1ic64id16ih8iw8oc64od16oh8ow8kd1kh3kw3pd0ph1pw1",
+    ],
+)
+@pytest.mark.parametrize("threads", [2, 4])
+def test_threads_share_an_image_along_axes_that_are_not_transformed(line: str, threads: int) -> None:
+    problem = parse_problem(f"--stag=axb --dtag=axb {line}")
+    with cs.settings.scope(micro_architecture="generic"):
+        machine = target("avx512")
+        config = default_config(problem, machine, threads)
+        assert config.tiles_at("winograd") and winograd_of(problem, config, machine, dynamic=False).tasks >= threads
