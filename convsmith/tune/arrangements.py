@@ -127,10 +127,9 @@ def _ordered(traffic: Traffic, loops: Loops, config: Config, images: str) -> Con
     for order in dict.fromkeys(orders(loops, config, images)):
         if order == config.order:
             continue
-        other = config.changed(order=order)
-        cycles = traffic.cycles(loops, other)
+        cycles = traffic.cycles(loops, config, order)
         if cycles < least:
-            least, chosen = cycles, other
+            least, chosen = cycles, config.changed(order=order)
     return chosen
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations, product
 from math import inf, prod
+from typing import TypeVar
 
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
@@ -24,6 +25,8 @@ from convsmith.schedule.loops import Loops
 from convsmith.statement.statement import Statement
 from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
 from convsmith.tune.traffic import Traffic
+
+T = TypeVar("T")
 
 OUT_OF_ORDER = 1.5
 """Maximum ratio of memory cycles at which a gradient of the weights is written in the order of memory."""
@@ -72,17 +75,20 @@ def with_blocks_of_pixels(
     tiles = prod(-(-n // config.size(name)) for name, n in loops.extents.items() if loops.kinds[name] != "k")
     turns = tiles * traffic.target.costs.call
 
-    def cycles(each: Config) -> float:
-        return traffic.cycles(loops, each) + turns * prod(
+    def cycles(of: tuple[Config, tuple[str, ...]]) -> float:
+        each, order = of
+        return traffic.cycles(loops, each, order) + turns * prod(
             -(-loops.extents[n] // size) for n, size in each.tiles_at("cache")
         )
 
     blocks = _blocks_of_pixels(traffic, loops, config) if traffic.is_far(config) else ()
     tiled = [config.changed(cache=(block,)) for block in blocks]
-    chosen = _less(config, tiled, cycles, MIN_TRAFFIC_GAIN)
-    others = dict.fromkeys(order for order in orders(loops, config, "") if order != config.order)
-    reordered = [c.changed(order=order) for c in (config, *tiled) for order in others]
-    chosen = _less(chosen, reordered, cycles, OUT_OF_ORDER)
+    block, order = best = _less((config, config.order), [(c, config.order) for c in tiled], cycles, MIN_TRAFFIC_GAIN)
+    if (traffic.least(config) + turns) * OUT_OF_ORDER < cycles(best):
+        others = dict.fromkeys(order for order in orders(loops, config, "") if order != config.order)
+        reordered = [(c, order) for c in (config, *tiled) for order in others]
+        block, order = _less(best, reordered, cycles, OUT_OF_ORDER)
+    chosen = block if order == block.order else block.changed(order=order)
     return chosen if config.threads == 1 or not chosen.tiles_at("cache") else _for_threads(loops, chosen, delivered)
 
 
@@ -106,13 +112,15 @@ def with_near_pixels(
     expected, chosen = arranged(loops, config)
     if expected <= near(loops, config) * MUCH:
         return chosen
+    most = expected / MUCH  # beyond it, near operands alone exclude a config, however memories deliver them
     apart = [name for name in factors if name not in config.staged("pack")]
     packs = [
         (*config.staged("pack"), *names) for count in range(len(apart) + 1) for names in combinations(apart, count)
     ]
-    others = [arranged(loops, each.changed(pack=pack)) for loops, each in nests for pack in packs]
-    least, other = min(others, key=lambda each: each[0])
-    return other if least * MUCH < expected else chosen
+    others = ((loops, each.changed(pack=pack)) for loops, each in nests for pack in packs)
+    worth = [arranged(loops, each) for loops, each in others if each != config and near(loops, each) < most]
+    least, other = min(worth, key=lambda each: each[0], default=(inf, chosen))
+    return other if least < most else chosen
 
 
 def _for_threads(loops: Loops, config: Config, delivered: Callable[[Config], float]) -> Config:
@@ -143,11 +151,11 @@ def _largest_share(loops: Loops, config: Config) -> float:
     return -(-tasks // config.threads) * prod(min(1.0, size / loops.extents[n]) for n, size in shared.items())
 
 
-def _less(config: Config, others: list[Config], cycles: Callable[[Config], float], by: float) -> Config:
-    """Return the config of ``others`` with the fewest cycles, or ``config`` unless it needs ``by`` times as many."""
+def _less(first: T, others: list[T], cycles: Callable[[T], float], by: float) -> T:
+    """Return the one of ``others`` with the fewest cycles, or ``first`` unless it needs ``by`` times as many."""
     expected = [cycles(c) for c in others]
     least = min(expected, default=inf)
-    return others[expected.index(least)] if least * by < cycles(config) else config
+    return others[expected.index(least)] if least * by < cycles(first) else first
 
 
 def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:

@@ -135,7 +135,7 @@ class Traffic:
         self.sizes = {d.name: d.size for d in st.dims}
         self.operands: dict[tuple[tuple[str, ...], int], list[TouchedArray]] = {}
         self._once: dict[tuple[str, ...], float] = {}
-        self.tile: tuple[Config, _NestPart] | None = None
+        self._tiles: dict[tuple[object, ...], _NestPart] = {}
         """The bytes that a config's register tile moves, its sums included, in any order of the loops around it."""
 
     def of(self, config: Config, kept: int = 1) -> list[TouchedArray]:
@@ -159,29 +159,42 @@ class Traffic:
             self._once[key] = sum(x.touched(self.sizes)[0][0] for x in self.of(config))
         return self._once[key]
 
-    def cycles(self, loops: Loops, config: Config) -> float:
-        """Return the cycles in which the caches deliver all lines that the nest loads into the first-level cache."""
-        moved = self.moved(loops, config)
+    def cycles(self, loops: Loops, config: Config, order: tuple[str, ...] | None = None) -> float:
+        """Return the cycles in which the caches deliver all lines that the nest, whose loops may be in another
+        ``order``, loads into the first-level cache.
+        """
+        return self._delivered(self.moved(loops, config, order))
+
+    def least(self, config: Config) -> float:
+        """Return a lower bound of `cycles` for any order and any cache tiles: each element moves once."""
+        once = _NestPart.once(self.sizes, self.of(config))
+        return self._delivered(MovedBytes(*(sum(x) for x in once.moved)))
+
+    def _delivered(self, moved: MovedBytes) -> float:
+        """Return the cycles in which memories deliver what is ``moved``."""
         near, far = moved.means
         events = ("l2_byte", near), ("streamed_byte", far), ("page_walk", moved.pages)
         return cycles((Section(1, (("traffic", events),)),), self.target)
 
-    def moved(self, loops: Loops, config: Config) -> MovedBytes:
-        """Return the bytes that move between memories."""
+    def moved(self, loops: Loops, config: Config, order: tuple[str, ...] | None = None) -> MovedBytes:
+        """Return the bytes that move between memories, if the loops around the register tile are in ``order``, by
+        default in that of ``config``.
+        """
         lanes = self.target.width(dtype(self.st.acc))
         parts = any(loops.kinds[n] == "k" for n, _ in config.tiles_at("cache")) and loops.kinds[config.lane] == "k"
         operands = self.of(config, lanes if parts else 1)
         costs = self.target.costs
         held = (*(self.target.l1.bytes, self.target.l2.bytes) * 2, costs.pages_near // costs.page)
-        loops_around, tile_loops = _levels(loops, config, lanes)
-        key = config.changed(order=())
-        if self.tile is None or self.tile[0] != key:
+        loops_around, tile_loops = _levels(loops, config, lanes, config.order if order is None else order)
+        tiles = (config.tiles_at(level) for level in ("register", "k_step", "cache"))
+        key = (config.lane, config.fuse, config.reduce, config.staged("pack"), *tiles)
+        if key not in self._tiles:
             extents: dict[str, int] = {}
             for n in loops.extents:
                 extents |= self.spread(loops, n, min(_tile(config, n, lanes), loops.extents[n]))
             inner = _NestPart.once(extents, operands)
-            self.tile = key, self.around(loops, tile_loops, inner, operands, held)
-        whole = self.around(loops, loops_around, self.tile[1], operands, held)
+            self._tiles[key] = self.around(loops, tile_loops, inner, operands, held)
+        whole = self.around(loops, loops_around, self._tiles[key], operands, held)
         return MovedBytes(*(sum(x) for x in whole.moved))
 
     def around(
@@ -251,15 +264,17 @@ def _tile(config: Config, loop: str, lanes: int) -> int:
     return max(config.size(loop), dict(config.tiles_at("k_step")).get(loop, 1), lanes if loop == config.lane else 1)
 
 
-def _levels(loops: Loops, config: Config, lanes: int) -> tuple[list[_Level], list[_Level]]:
-    """Return the loops around a register tile and around its sums, outermost first."""
+def _levels(
+    loops: Loops, config: Config, lanes: int, order: tuple[str, ...]
+) -> tuple[list[_Level], list[_Level]]:  # fmt: skip
+    """Return the loops around a register tile, which are in ``order``, and around its sums, outermost first."""
     left = dict(loops.extents)
     around = []
     for n, size in config.tiles_at("cache"):
         if size < left[n]:
             around.append(_Level(n, -(-left[n] // size), left[n], False))
             left[n] = size
-    names = [n for n in dict.fromkeys((*config.order, *left)) if n in left and loops.kinds[n] != "k"]
+    names = [n for n in dict.fromkeys((*order, *left)) if n in left and loops.kinds[n] != "k"]
     around += [_Level(n, -(-left[n] // _tile(config, n, lanes)), left[n], False) for n in names]
     reduce = dict.fromkeys((*config.reduce, *loops.of("k")))
     return around, [_Level(n, -(-left[n] // _tile(config, n, lanes)), left[n], True) for n in reduce]

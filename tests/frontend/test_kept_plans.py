@@ -22,6 +22,7 @@ from convsmith.tune.compile import choose
 POINTWISE = "--stag=axb --dtag=axb mb1ic64ih28oc128oh28kh1ph0"
 TRANSPOSED = "--stag=axb --dtag=axb mb1ic256ih14oc1024oh14kh1ph0"
 TRANSFORMED = "--stag=axb --dtag=axb mb1ic64ih28oc64oh28kh3ph1"
+BLOCKED = "--dir=BWD_W --stag=axb --wtag=axb --dtag=axb mb4ic64ih64oc16oh64kh1ph0"
 CHAIN = "--stag=axb --dtag=axb mb1ic16ih14oc32kh1ph0 -> g32mb1ic32ih14oc32kh3ph1"
 
 
@@ -101,7 +102,9 @@ def test_the_rewrites_of_each_kernel_are_worked_out_once(line: str) -> None:
     assert calls["pipeline"] == 1 and calls["preparing"] <= 1
 
 
-@pytest.mark.parametrize("line, most", [(POINTWISE, 58_000), (TRANSPOSED, 45_000), (TRANSFORMED, 175_000)])
+@pytest.mark.parametrize("line, most", [
+    (POINTWISE, 58_000), (TRANSPOSED, 45_000), (TRANSFORMED, 175_000), (BLOCKED, 125_000),
+])  # fmt: skip
 @pytest.mark.usefixtures("no_cache")
 def test_a_compilation_calls_few_functions(line: str, most: int) -> None:
     """Functions of Python alone count: their number is the same on every machine, unlike the time that they take."""

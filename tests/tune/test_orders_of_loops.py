@@ -8,6 +8,7 @@ import pytest
 
 import convsmith as cs
 from convsmith.ir.intern import interning
+from convsmith.machine.base import Machine
 from convsmith.machine.memory import core_caches
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 from convsmith.machine.registry import host_targets
@@ -17,7 +18,8 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.statement.views import statement
-from convsmith.tune.candidates import default_config
+from convsmith.tune.candidates import candidates, default_config
+from convsmith.tune.orders import orders
 from convsmith.tune.traffic import Traffic
 
 AVX512 = next(t for t in LEVELS if t.name == "avx512")
@@ -127,3 +129,30 @@ def test_depth_within_rows_computes_the_same() -> None:
     )
     verdict = verify_kernel(cs.compile(line, config=config))
     assert verdict.ok and verdict.detail == "exact"
+
+
+@pytest.mark.parametrize("level", [t for t in LEVELS if t.name in ("avx512", "avx2")], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dir=BWD_W --stag=axb --wtag=axb --dtag=axb mb32ic128ih27oc32oh27kh1ph0",
+        "--dir=BWD_W --stag=abx --dtag=abx mb8ic64ih28oc96oh14kh3sh2ph1",
+        "--dir=BWD_W --stag=aBx16b --dtag=aBx16b mb4ic64ih64oc16oh64kh1ph0",
+        "--dir=BWD_W --stag=axb --wtag=axb --dtag=axb g64mb16ic64ih28oc64oh28kh3ph1",
+    ],
+)
+def test_no_order_and_no_blocks_move_less_than_each_element_once(line: str, level: Machine) -> None:
+    """The bound excludes orders and blocks, so that it must never exceed their cycles."""
+    problem = parse_problem(line)
+    with interning():
+        st = statement(problem, level)
+        traffic = Traffic(st, level)
+        for choice in candidates(problem, level, 1, 1):
+            config = choice.config.changed(cache=())
+            loops = loops_after_fusing(st, config)
+            blocks = [((n, size),) for n in loops.of("k") for size in {loops.extents[n] // 2, 1} if size]
+            for cache in ((), *blocks):
+                for order in orders(loops, config, ""):
+                    each = config.changed(cache=cache)
+                    assert traffic.cycles(loops, each, order) >= traffic.least(each) * (1 - 1e-9)
+                    assert traffic.cycles(loops, each, order) == traffic.cycles(loops, each.changed(order=order))
