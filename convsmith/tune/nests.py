@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from convsmith.arith.evaluate import evaluate
-from convsmith.ir.index import Mod, Var, is_true
+from convsmith.ir.index import FloorDiv, Mod, Var, is_true
 from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
@@ -114,7 +114,8 @@ class Nests:
         depthwise = bool(g) and prod(channels) == 1
         yield (g if depthwise else self.n), ()
         whole = not self.unit.dot or not self.sizes[self.k] % self.unit.terms
-        if g and not depthwise and whole and 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes:
+        few = 2 * columns <= self.lanes and self.src.get(Var(g), 0) <= self.lanes
+        if g and not depthwise and whole and few and not self.groups_cross_blocks():
             yield self.model.fuse(g, self.n), ((g, self.n),)
         if self.unit.dot:
             return
@@ -151,6 +152,19 @@ class Nests:
         if not self.classes or not columns % self.lanes or columns >= 4 * self.lanes:
             return ()
         return tuple(p for p in phases(self.st).values() if p.count > 1)
+
+    def groups_cross_blocks(self) -> bool:
+        """Return whether elements of a vector of whole groups may have no constant distances, because a vector, or the
+        channels that a group reduces over, may begin within a block of channels and end in the next one.
+        """
+        groups, lanes = self.lanes // self.sizes[self.n], {Var(self.batch), Var(self.n)}
+        views = (*self.st.factors, self.st.c)
+        for block in (a for view in views for a in view_steps(view) if isinstance(a, Mod | FloorDiv)):
+            step = dict(block.num.terms).get(Var(self.batch), 0)
+            runs = [groups * step, *([step] if variables_of(block) - lanes else [])]
+            if step and any(run % block.den and block.den % run for run in runs):
+                return True
+        return False
 
     def in_blocks(self, channel: Var) -> bool:
         """Return whether vectors of a ``channel`` of the source are within its blocks in memory."""
