@@ -193,6 +193,8 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
             tiled = [n for n in outer if n in tile] or nests.taps_of_lines(lane, outer)
             reduce = (*(n for n in outer if n not in tiled), last, *tiled)
             realise = nests.realisation(lane, bool(join), loops, tile)
+            if realise == "pad_copy" and model.st.shifted:
+                continue
             config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())

@@ -76,7 +76,10 @@ class SharedFacts:
         packed = step > 1 and self.reads_once() and not self.bordered(pixel)
         if step != 1 and not packed and not (step == STRIDE and self.window(step) <= self.target.l1.kept):
             return False
-        return not self.bordered(pixel) or not (self.st.shifted or self.st.a.requantised is not None or self.st.sizes)
+        if not self.bordered(pixel):
+            return True
+        is_masked = 0 < self.target.masked_bytes <= self.bytes  # a copy cannot hold the zero point in absent elements
+        return not (self.st.a.requantised is not None or self.st.sizes) and (is_masked or not self.st.shifted)
 
     def row_step(self, pixel: str) -> int:
         """Return the elements of the source between adjacent pixels; with a stride that must divide them, of one
