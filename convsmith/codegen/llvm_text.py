@@ -61,7 +61,8 @@ class Facts:
     bytes, a device's dialect, and the function that orders non-temporal stores. ``debug`` is the debug information of
     the module. If vectors in aligned memory have their own instructions, the arrays ``own`` of kernels and private
     buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the kernel that is emitted. Functions that
-    run a part of an entry also have the ``part_attributes``, outlined functions the ``called_attributes``.
+    run a part of an entry also have the ``part_attributes``, outlined functions the ``called_attributes``. With
+    ``has_masked_stores``, lanes a small step apart are stored as masked vectors.
     """
 
     triple: str
@@ -80,6 +81,7 @@ class Facts:
     places: AlignedPlaces | None = None
     part_attributes: tuple[str, ...] = ()
     called_attributes: tuple[str, ...] = ()
+    has_masked_stores: bool = False
 
     @property
     def word(self) -> str:
@@ -97,6 +99,7 @@ class FunctionEmitter(ValueEmitter):
         bits = min(kernel.index_bits or facts.address_bits, facts.address_bits)
         super().__init__(bits, written, facts.half, flushed, facts.head_load, facts.byte_lookup)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
+        self.has_masked_stores = facts.has_masked_stores
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False

@@ -9,6 +9,7 @@ from convsmith.codegen.casts import literal
 from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.gathers import Spans, extent_of, gathered_from
 from convsmith.codegen.head_load import load_head
+from convsmith.codegen.masked_stores import is_spread, store_spread
 from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_part, store_parts, unpacked
 from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.products import LEAST, high_product
@@ -78,6 +79,7 @@ class ValueEmitter(SumEmitter):
     ) -> None:  # fmt: skip
         super().__init__(bits, half, lookup)
         self.written, self.flushed, self.head = written, flushed, head
+        self.has_masked_stores = False
         self.streamed: Mapping[str, int] = {}
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
@@ -349,6 +351,9 @@ class ValueEmitter(SumEmitter):
                 name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)})"] = None
                 self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self.mask(lanes)})")
+            return
+        if self.has_masked_stores and is_spread(t, lanes):
+            store_spread(self, buffer, index[0], lanes, x)
             return
         width = row_width(t, lanes)
         whole = lanes.active // width * width if width else 0

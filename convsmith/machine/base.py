@@ -63,7 +63,8 @@ class Machine:
     ``messages`` load or store contiguous elements for all lanes of a warp at once. ``head_load`` loads the first lanes
     of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves shuffles that repeat lanes where
     LLVM's code for them is wrong. The machine has masked loads of elements of at least ``masked_bytes``, and no masked
-    loads if that is 0. A machine that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
+    loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector is as fast as a plain one. A machine
+    that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
     LLVM's function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores.
     Memory that a kernel allocates is aligned to ``alignment`` bytes, because aligned vectors have their own
@@ -93,6 +94,7 @@ class Machine:
     head_load: HeadLoad | None = None
     byte_lookup: ByteLookup | None = None
     masked_bytes: int = 0
+    has_masked_stores: bool = False
     has_word_products: bool = False
     scratchpad: MemoryLevel | None = None
     device: Device | None = None

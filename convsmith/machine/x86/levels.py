@@ -46,7 +46,8 @@ def _avx512(name: str, *more: str) -> Machine:
         attributes=(("prefer-vector-width", "512"),), instructions=_rows(needs, 512),
         transpositions=Transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
-        permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_word_products=True, fence=_FENCE,
+        permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_masked_stores=True,
+        has_word_products=True, fence=_FENCE,
     )  # fmt: skip
 
 
