@@ -6,25 +6,29 @@ from typing import Any
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
-from convsmith.ir.types import DType
+from convsmith.ir.types import S8, S16, DType
 from convsmith.ir.value import Lanes
 
 MOST_STEPS = 4
 """Maximum elements between lanes: as many vectors are stored, each of which a shuffle spreads."""
-LEAST_BITS = 32
-"""Minimum bits of an element: LLVM splits masked stores of vectors of smaller floating-point types."""
+_SMALL = {8: S8, 16: S16}
 
 
 def is_spread(t: DType, lanes: Lanes) -> bool:
     """Return whether masked stores of vectors take fewer instructions than stores of each of the lanes."""
     step = lanes.stride or 0
-    return t.bits >= LEAST_BITS and 1 < step <= MOST_STEPS and lanes.active - lanes.first > 2 * step
+    return 1 < step <= MOST_STEPS and lanes.active - lanes.first > 2 * step
 
 
 def store_spread(emit: Any, buffer: Buffer, index: Index, lanes: Lanes, x: str) -> None:
-    """Store the lanes of ``x``, whose step is `lanes.stride`, by a masked store for each vector that they reach."""
-    t, n, step = buffer.dtype, lanes.count, lanes.stride or 1
+    """Store the lanes of ``x``, whose step is `lanes.stride`, by a masked store for each vector that they reach.
+
+    Small elements are integers, because LLVM splits masked stores of small floating-point types.
+    """
+    t, n, step = _SMALL.get(buffer.dtype.bits, buffer.dtype), lanes.count, lanes.stride or 1
     ty, name = emit.type(t, n), f"@llvm.masked.store.{emit.suffix(t, n)}.p0"
+    if t is not buffer.dtype:
+        x = emit.put(f"bitcast {emit.type(buffer.dtype, n)} {x} to {ty}")
     emit.declared[f"declare void {name}({ty}, ptr, {emit.type_i1(n)})"] = None
     for start in range(0, n * step, n):
         places = [divmod(start + k, step) for k in range(n)]
