@@ -169,14 +169,14 @@ class Conv(Problem):
         spatial = {kind + axis: getattr(self, kind)[n] for kind in "ioksdp" for n, axis in enumerate(self.axes)}
         return {"g": self.g, "mb": self.mb, "ic": self.ic, "oc": self.oc, **spatial}
 
-    @property
+    @cached_property
     def flops_dense(self) -> int:
         """Two operations per element of the coarse side, tap and pair of channels, including taps that read padding."""
         taps = math.prod(self.k) * math.prod(self.coarse)
         fused = 0 if self.depthwise is None else self.fused.flops_dense
         return 2 * self.mb * self.oc * (self.ic // self.g) * taps + fused
 
-    @property
+    @cached_property
     def flops_real(self) -> int:
         """Two operations per multiplication with an element that exists, taps on padding excluded."""
         taps = math.prod(self.real_taps(axis) for axis in range(self.rank))

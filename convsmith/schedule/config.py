@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from convsmith.diag.choices import choices, suggestion
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.expect import hint_text, shown
+from convsmith.diag.forking import cached_property
 from convsmith.schedule.config_rows import CONFIG_ROWS, DEFAULTS, ConfigRow, Names, Pairs, Sizes, place_of
 from convsmith.schedule.former_words import FORMER_WORDS
 
@@ -78,8 +79,6 @@ class Config:
     own names; its text stands behind `` / ``. ConfigError where a value contradicts another one.
     """
 
-    tiles: tuple[Tile, ...]
-    stagings: tuple[Staging, ...]
     consumer: Config | None
     target: str
     lane: str
@@ -133,6 +132,16 @@ class Config:
             loops[f"{a}_{b}"] = f"{loops.get(a, a)}_{loops.get(b, b)}"
         renamed = {row.name: row.renamed(self.value(row.name), loops, arrays) for row in _NAMING}
         return _made({**self._values, **renamed}, self.consumer)
+
+    @cached_property
+    def tiles(self) -> tuple[Tile, ...]:
+        """The tiles of all levels."""
+        return _tiles(self._values)
+
+    @cached_property
+    def stagings(self) -> tuple[Staging, ...]:
+        """The stagings in all scopes."""
+        return _stagings(self._values)
 
     def tiles_at(self, level: Level) -> Sizes:
         """Return loop and size of each tile at a level."""
@@ -216,15 +225,12 @@ class Config:
         return _made, (self._values, self.consumer)
 
     def _set(self, values: Mapping[str, Any], consumer: Config | None) -> None:
-        """Store the values that are not defaults, as lists and words. ConfigError if they contradict each other."""
+        """Store the values that are not defaults, and the words. ConfigError if they contradict each other."""
         own = {n: values[n] for n in sorted(values, key=_POSITION.__getitem__) if values[n] != DEFAULTS[n]}
         facts = vars(self)
         facts.update(_WORDS)
         facts.update((n, value) for n, value in own.items() if n in _WORDS)
-        facts.update(
-            tiles=_tiles(own), stagings=_stagings(own), consumer=consumer, _values=own,
-            _hash=hash((*own.items(), consumer)),
-        )  # fmt: skip
+        facts.update(consumer=consumer, _values=own, _hash=hash((*own.items(), consumer)))
         for name, value in own.items():
             if (check := CONFIG_ROWS[name].check) is not None:
                 check(self, value)

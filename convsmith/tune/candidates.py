@@ -45,6 +45,8 @@ LANE_TIE_RATIO = 1.05
 """Ratio of expected cycles below which the time of memories decides between two lanes of a gradient of the weights."""
 ARRANGED = 3
 """Maximum number of candidates whose traffic between memories is minimised."""
+HOPELESS = 1.25
+"""Ratio of the cycles of multiply-adds alone to the best expected cycles above which a kind of nests is not tried."""
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
 
@@ -69,7 +71,10 @@ class _ModelledChoice(NamedTuple):
 
 
 def candidates(p: Problem, target: Machine, threads: int, count: int = ARRANGED) -> list[Choice]:
-    """Return the configs that make a kernel, best expected first; the first ``count`` have all their decisions."""
+    """Return the configs that make a kernel, best expected first; the first ``count`` have all their decisions.
+
+    If only one is asked for, kinds of nests whose multiply-adds alone take longer than the best config are left out.
+    """
     with one_table():
         each = statement(p, target)
         only = () if of_fewer_bits(each) else (each,)
@@ -81,7 +86,10 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = ARRANGED)
         kinds += [*gradient_nests(p, ways[0], target), *packed_source_nests(p, st, target)]
         if along := kinds[0].candidate_phases():
             kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target), along)))
-        found = [c for nests in kinds for c in _of_nests(nests, threads, long)]
+        found: list[_ModelledChoice] = []
+        for nests in kinds:
+            if count > 1 or nests.model.multiplying() <= HOPELESS * min((c.choice.cycles for c in found), default=inf):
+                found += _of_nests(nests, threads, long)
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")

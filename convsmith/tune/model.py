@@ -89,6 +89,14 @@ class Model(SharedFacts):
         once = self.traffic.once(config) * self.target.prices["exposed_near_byte"]
         return self.cycles_of_windows(loops, config) + once
 
+    def multiplying(self) -> float:
+        """Return a lower bound of the cycles of any config: its multiply-adds, in full vectors; 0 for fragments."""
+        if self.unit.rows > 1:
+            return 0.0
+        terms = self.lanes * self.unit.terms * self.of_single_taps
+        products = prod(d.size for d in self.st.dims if d.kind != "k") * self.terms / terms
+        return products * self.target.prices[self.product]
+
     def cycles_by_cause(self, loops: Loops, config: Config) -> Terms:
         """Return the cycles of the whole problem on one thread, by cause."""
         return time(self.features(loops, config), self.target)

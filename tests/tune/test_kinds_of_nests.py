@@ -1,0 +1,66 @@
+"""Kinds of nests whose multiply-adds alone take too long are not tried, and that changes no default config."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from math import inf
+
+import pytest
+from problems import random_problem
+
+from convsmith.machine.x86.levels import LEVELS
+from convsmith.problem import parse_problem
+from convsmith.tune import candidates as module
+from convsmith.tune.candidates import candidates, default_config
+from convsmith.tune.nests import Nests
+
+LEVEL = {t.name: t for t in LEVELS}
+LAYER = "--stag=axb --dtag=axb mb1ic256ih56oc128oh56kh1ph0"
+
+
+class Tried:
+    """The number of kinds of nests that are tried; each choice takes at least as long as its multiply-adds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kinds = 0
+        made = module._of_nests
+
+        def noting(nests: Nests, threads: int, long: bool) -> Iterator[module._ModelledChoice]:
+            self.kinds += 1
+            for found in made(nests, threads, long):
+                assert found.choice.cycles >= nests.model.multiplying() * (1 - 1e-9), found.choice.config
+                yield found
+
+        monkeypatch.setattr(module, "_of_nests", noting)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_config_takes_less_time_than_its_multiply_adds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    p, tried = random_problem(rng, macs=3_000_000).canonical(), Tried(monkeypatch)
+    for name in ("avx2", "avx512_amx"):
+        candidates(p, LEVEL[name], 1)
+    assert tried.kinds >= 2
+
+
+@pytest.mark.parametrize("direction", ["FWD_B", "BWD_D", "BWD_W"])
+@pytest.mark.parametrize("types", ["bf16", "u8:s8:s32", "f16", "f32"])
+@pytest.mark.parametrize("level", ["avx512_amx", "avx512_bf16", "avx2"])
+def test_the_default_config_is_the_best_of_all_kinds(
+    level: str, types: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if types == "u8:s8:s32" and direction != "FWD_B":
+        types = "f64"
+    p = parse_problem(f"--dir={direction} --dt={types} {LAYER}").canonical()
+    config = default_config(p, LEVEL[level])
+    monkeypatch.setattr(module, "HOPELESS", inf)
+    assert default_config(p, LEVEL[level]) == config
+
+
+def test_vectors_are_not_tried_where_fragments_multiply_several_times_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, tried = parse_problem(f"--dt=bf16 {LAYER}").canonical(), Tried(monkeypatch)
+    default_config(p, LEVEL["avx512_amx"])
+    few, tried.kinds = tried.kinds, 0
+    candidates(p, LEVEL["avx512_amx"], 1)
+    assert few < tried.kinds
