@@ -38,17 +38,11 @@ from convsmith.passes.sum_in_place import sum_in_place
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config_rows import CONFIG_ROWS
 from convsmith.schedule.engine_copies import bring_tiles, engine_copy, require_types
-from convsmith.schedule.live import LiveSchedule, require_count
+from convsmith.schedule.live import LiveSchedule
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.lower import multiply_fragments
 from convsmith.schedule.pointers import indirect_step
-from convsmith.schedule.schedule import Copy
-
-TAILS = ("guard", "round", "peel")
-"""The treatments of the last tile of a loop that is not a multiple of the tile: it is shorter (``guard``), has full
-length but stores no element beyond the end (``round``), or has a separate nest (``peel``)."""
-PIECES = 8
-"""Maximum number of pieces of a loop that is split."""
+from convsmith.schedule.schedule import PIECES, Copy
 
 
 class KernelSchedule(LiveSchedule):
@@ -60,74 +54,17 @@ class KernelSchedule(LiveSchedule):
 
     # -- Loops --------------------------------------------------------------------------------------------------------
 
-    def tile(
-        self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register"),
-        ends: tuple[int, int] | None = None, *, tail: str = "guard",
-    ) -> tuple[Loop, Loop]:  # fmt: skip
-        """Split ``loop`` by ``size``, and return the loop over tiles and the loop over the iterations of a tile.
-
-        ``tail`` determines the last tile if it has fewer iterations: with ``guard`` it is shorter, with ``round`` it
-        has all iterations but stores no element beyond the end, and with ``peel`` it becomes a separate nest; the
-        returned loops then denote the loops of both nests. With ``ends``, the first and the last tile have these sizes,
-        and all other tiles are whole.
-        """
-        if tail not in TAILS:
-            raise UsageError(f"tile: tail={shown(tail)} is not legal; legal are {choices(tail, TAILS)}", code="tail")
-        with self._step("tile", loop):
-            require_count("tile", loop, size)
-            whole = super().extend(loop, size) if tail == "round" else loop
-            made = super().tile(whole, size, parts, levels, ends)
-            if tail == "peel":
-                self.run(partition, (made[0],), PIECES)
-        self._became((loop,), made)
-        return made
-
-    def extend(self, loop: Loop, size: int) -> Loop:
-        """Extend ``loop`` to a multiple of ``size`` iterations; added iterations store no elements."""
-        with self._step("extend", loop):
-            require_count("extend", loop, size)
-            made = super().extend(loop, size)
-        self._became((loop,), (made,))
-        return made
-
     def fuse(self, loops: Sequence[Loop], name: str = "") -> Loop:
         """Fuse the adjacent ``loops``, outermost first, and return the fused loop."""
-        with self._step("fuse", *loops):
-            if len(loops) < 2:
-                given = ", ".join(map(str, loops)) or "none"
-                raise ConfigError("not-nested", f"fuse: {given}; legal are several loops, each directly in the other")
-            made = super().fuse(loops, name)
-        self._became(loops, (made,))
-        return made
-
-    def reorder(self, *loops: Loop) -> None:
-        """Put the perfectly nested ``loops`` into this order; other loops keep their places."""
-        with self._step("reorder", *loops):
-            super().reorder(*loops)
+        if len(loops) < 2:
+            given = ", ".join(map(str, loops)) or "none"
+            raise ConfigError("not-nested", f"fuse: {given}; legal are several loops, each directly in the other")
+        return super().fuse(loops, name)
 
     def sink(self, *loops: Loop) -> None:
         """Move ``loops`` to the innermost places of their nests, in this order."""
         with self._step("sink", *loops):
             self.run(reorder, loops, INNERMOST)
-
-    def fission(
-        self, *loops: Loop, room: Sequence[tuple[Loop, int]] = (), scope: str = "", result: bool = False
-    ) -> None:
-        """Give each statement of the nest of ``loops`` its own loops: initialisation, accumulation and store become
-        separate nests.
-
-        An accumulator becomes an array of accumulators in ``scope`` (default: its present scope), with ``room`` for
-        more elements along a loop. With ``result``, only the statement that stores the result is separated.
-        """
-        with self._step("fission", *loops, *(x for x, _ in room)):
-            self._require_scope("fission", scope or "register")
-            super().fission(*loops, room=room, scope=scope, result=result)
-
-    def bind(self, kind: str, *loops: Loop) -> None:
-        """Give ``loops`` a kind: ``unrolled``, or ``parallel``, ``grid`` and other kinds whose iterations run at once.
-        """
-        with self._step("bind", *loops):
-            super().bind(kind, *loops)
 
     def unroll(self, *loops: Loop) -> None:
         """Mark ``loops`` to be unrolled at the end of the schedule."""
@@ -160,22 +97,13 @@ class KernelSchedule(LiveSchedule):
         with self._step("coalesce", outer, inner):
             self.run(fuse, outer, inner, inner, "nowhere")
 
-    def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
-        """Run ``loop`` once per residue class, and return the enclosing loop over classes."""
-        with self._step("residue", loop):
-            require_count("residue", loop, modulus)
-            classes = super().residue(loop, modulus, name)
-        self._live[classes.name] = classes
-        return classes
-
     def compute_at(self, array: str, loop: Loop, rolling: bool = True) -> None:
         """Compute in each iteration of ``loop`` the elements that it reads of ``array``, which an earlier nest of the
         kernel writes.
 
         With ``rolling``, elements that the next iteration also reads are kept for it; otherwise they are recomputed.
         """
-        self.array(array)
-        with self._step("compute_at", loop):
+        with self._step("compute_at", loop, array=array):
             self.run(compute_at, array, loop, rolling)
 
     # -- Sums ---------------------------------------------------------------------------------------------------------
@@ -187,24 +115,13 @@ class KernelSchedule(LiveSchedule):
 
     def rfactor(self, loop: Loop, lanes: int = 1) -> None:
         """Give each iteration of the reduction ``loop`` its own sum; the sums are added up before their use."""
-        with self._step("rfactor", loop):
-            require_count("rfactor", loop, lanes)
+        with self._step("rfactor", loop, count=lanes):
             self.run(rfactor, loop, lanes)
 
     def sum_in_place(self, sums: str) -> None:
         """Accumulate in the array to which the accumulators ``sums`` are copied, instead of the accumulators."""
-        self.array(sums)
-        with self._step("sum_in_place"):
+        with self._step("sum_in_place", array=sums):
             self.run(sum_in_place, sums)
-
-    def drain(self, loops: Sequence[Loop]) -> dict[Loop, Loop]:
-        """Store accumulators to memory, and return, for each of the ``loops`` over them, the loop that writes the
-        result.
-        """
-        with self._step("drain", *loops):
-            made = super().drain(loops)
-        self._live |= {x.name: x for x in made.values()}
-        return made
 
     # -- Copies -------------------------------------------------------------------------------------------------------
 
@@ -237,8 +154,7 @@ class KernelSchedule(LiveSchedule):
         type to which the nest converts them.
         """
         dims = len(self.array(array).shape)
-        with self._step("stage", loop):
-            self._require_scope("stage", scope)
+        with self._step("stage", loop, scope=scope):
             if innermost not in (None, *range(dims)):
                 raise ConfigError(
                     "dim", f"stage: dim {shown(innermost)} of {array}, which has {dims}; legal are 0 to {dims - 1}"
@@ -249,7 +165,7 @@ class KernelSchedule(LiveSchedule):
             made = super().stage(array, loop, rank or dims, box, scope)
             if self.kernel is before:
                 raise ConfigError("reads", f"stage: no iteration of loop {loop} reads an element of {array}")
-        return self._filled(made)
+        return made
 
     def multiple_buffers(
         self, loop: Loop, copies: Sequence[Copy], count: int, ahead: int = 1, unrolled: bool = False
@@ -278,25 +194,6 @@ class KernelSchedule(LiveSchedule):
         with self._step("set_layout"):
             self.run(set_layout, array, BlockDims(tuple((b.dim, b.size) for b in blocks)))
 
-    def pack_near(
-        self, operand: str, loop: Loop, widths: Sequence[tuple[Loop, int]] = (), adjacent: Sequence[Loop] = ()
-    ) -> Copy:
-        """Pack the elements that each iteration of ``loop`` reads of ``operand``, in reading order.
-
-        There is room along loops for more elements than they have, their ``widths``, which are zero; the elements of
-        ``adjacent`` loops are contiguous.
-        """
-        self.array(operand)
-        with self._step("pack_near", loop, *(x for x, _ in widths), *adjacent):
-            return super().pack_near(operand, loop, widths, adjacent)
-
-    def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
-        """Load elements that several products of the nest of ``loops`` share only once."""
-        self.array(array)
-        with self._step("load_once", *loops, *(() if vector is None else (vector,))):
-            made = super().load_once(array, loops, vector)
-        return self._filled(made)
-
     def bring(self, loop: Loop, operands: Mapping[str, Sequence[Loop]]) -> list[Copy]:
         """Have a copy engine bring what each iteration of ``loop`` reads of ``operands`` to shared memory, with
         zeros for absent elements. A copy has a dim for each of the loops over a tile of the operand, outermost first.
@@ -317,14 +214,6 @@ class KernelSchedule(LiveSchedule):
                     raise ConfigError(found.code, f"bring: {found.message}, so that no tensor map brings it")
                 made.append(found)
             return bring_tiles(self, loop, made)
-
-    def pipeline(self, loop: Loop, slots: int, around: Loop | None = None) -> None:
-        """Let the copies that a copy engine makes in ``loop`` run ahead of the products, to as many ``slots``; across
-        the iterations of the loop ``around``, if there is one.
-        """
-        with self._step("pipeline", loop, *(() if around is None else (around,))):
-            require_count("pipeline", loop, slots)
-            super().pipeline(loop, slots, around)
 
     def indirect(self, form: str = "sections") -> None:
         """Read the source through a table of pointers in the ``form``, a word of `--table`: one pointer for each pixel
@@ -354,11 +243,6 @@ class KernelSchedule(LiveSchedule):
         with self._step("guard", *loops):
             self.run(guard_tails, loops)
 
-    def simplify(self, unit_loops: bool = True) -> None:
-        """Simplify indices, bounds and masks; loops that run once go away unless ``unit_loops`` are kept."""
-        with self._step("simplify"):
-            super().simplify(unit_loops)
-
     def flatten(self) -> None:
         """Give every array a single dim, with offsets as indices; vectors and instructions require it."""
         with self._step("flatten"):
@@ -370,8 +254,7 @@ class KernelSchedule(LiveSchedule):
 
         If not ``strict``, loops that cannot become vectors are unchanged.
         """
-        with self._step("vectorise", loop):
-            require_count("vectorise", loop, lanes or loop.extent)
+        with self._step("vectorise", loop, count=lanes or None):
             self.run(vectorise, loop, lanes or loop.extent, strict)
 
     def replace(self, rows: Sequence[Instruction] | None = None, within: Sequence[Loop] = ()) -> None:
@@ -397,6 +280,5 @@ class KernelSchedule(LiveSchedule):
 
     def stream(self, array: str, ahead: int = 0) -> None:
         """Let elements of ``array`` bypass the first cache; a load prefetches the line ``ahead`` bytes after it."""
-        self.array(array)
-        with self._step("stream"):
+        with self._step("stream", array=array):
             self.run(stream, ((array, ahead),))

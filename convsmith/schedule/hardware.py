@@ -151,8 +151,8 @@ class HardwareNest:
             (self.terms, self.row.terms, "si", "group"),
         )  # fmt: skip
         for n, size, parts, level in sizes:
-            whole = s.extend(over[n], self.config.group_size(n))
-            over[n], tile = s.tile(whole, self.config.group_size(n), "gb", (whole.level, level))
+            levels = (over[n].level, level)
+            over[n], tile = s.tile(over[n], self.config.group_size(n), "gb", levels, tail="round")
             inside.append(s.tile(tile, size, parts, (level, "instruction")))
         (warps, row), (fragments, column), (steps, term) = inside
         stepping = (*(over[n] for n in self.outer_terms), over[self.terms])

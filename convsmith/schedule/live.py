@@ -21,7 +21,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.problem.problem import Problem
 from convsmith.schedule.loops import Loop
-from convsmith.schedule.schedule import Copy, Schedule
+from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 
 
@@ -57,12 +57,22 @@ class LiveSchedule(Schedule):
                 raise InternalError(f"{step}: {type(error).__name__}: {error}") from error
 
     @contextmanager
-    def _step(self, what: str, *loops: Loop) -> Iterator[None]:
+    def _step(
+        self, what: str, *loops: Loop, count: int | None = None, array: str = "", scope: str = ""
+    ) -> Iterator[None]:
         """Run the ``with`` block, in which the primitive ``what`` rewrites ``loops``; undo the primitive if the block
-        raises.
+        raises. ConfigError or UsageError if an operand is illegal.
         """
+        if array:
+            self.array(array)
         for loop in loops:
             self._check(what, loop)
+        if count is not None and (type(count) is not int or count < 1):
+            raise ConfigError(
+                "tile-size", f"{what}: loop {loops[0]} (of {loops[0].extent}) by {shown(count)}; legal is 1 or more"
+            )
+        if scope:
+            self._require_scope(what, scope)
         before = len(self.steps), self.reached, self.kernel, set(self._taken)
         try:
             yield
@@ -144,16 +154,3 @@ class LiveSchedule(Schedule):
         """Return ``loop`` and the loops around it."""
         found = [x for x in loops_of(self.kernel.body) if any(y.var.name == loop.name for y in loops_of(x))]
         return [self._live[x.var.name] for x in found]
-
-    def _filled(self, copy: Copy) -> Copy:
-        """Record the loops that fill ``copy``, if there are any."""
-        names = {x.var.name for x in loops_of(self.kernel.body)}
-        made = (*copy.loops, *(() if copy.lane is None else (copy.lane,)))
-        self._live |= {x.name: x for x in made if x.name in names}
-        return copy
-
-
-def require_count(what: str, loop: Loop, count: object) -> None:
-    """Raise ConfigError unless a primitive receives a positive number of iterations of ``loop``."""
-    if type(count) is not int or count < 1:
-        raise ConfigError("tile-size", f"{what}: loop {loop} (of {loop.extent}) by {shown(count)}; legal is 1 or more")

@@ -12,8 +12,12 @@ is the pipeline of the kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from convsmith.diag.choices import choices
+from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
 from convsmith.diag.record import record
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.stages import NAIVE
@@ -32,6 +36,7 @@ from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.ordered_copy import OrderedCopy
+from convsmith.passes.partition import partition
 from convsmith.passes.pipeline_copies import pipeline_copies
 from convsmith.passes.reorder import reorder
 from convsmith.passes.residue import residue
@@ -46,6 +51,12 @@ from convsmith.schedule.loops import Loop, fused_name
 
 WRITTEN = ".w"
 """Suffix of the names of loops that write drained accumulators."""
+TAILS = ("guard", "round", "peel")
+"""The treatments of the last tile of a loop that is not a multiple of the tile: it is shorter (``guard``), has full
+length but stores no element beyond the end (``round``), or has a separate nest (``peel``)."""
+PIECES = 8
+"""Maximum number of pieces of a loop that is split."""
+_UNCHECKED = nullcontext()
 
 
 @record(frozen=True)
@@ -94,35 +105,60 @@ class Schedule:
         self._taken.add(found)
         return found
 
+    # -- Hooks of schedules that rewrite their kernel immediately -----------------------------------------------------
+
+    def _step(
+        self, what: str, *loops: Loop, count: int | None = None, array: str = "", scope: str = ""
+    ) -> AbstractContextManager[None]:
+        """Return the context in which the primitive ``what`` rewrites ``loops``, by ``count`` iterations of the first
+        one, and ``array``, or memory of ``scope``. A schedule without a kernel takes all of them to be legal.
+        """
+        return _UNCHECKED
+
+    def _became(self, old: Sequence[Loop], new: Sequence[Loop]) -> None:
+        """Record that primitives have replaced the loops ``old`` by the loops ``new``."""
+
     # -- Loops --------------------------------------------------------------------------------------------------------
 
     def tile(
         self, loop: Loop, size: int, parts: Sequence[str] = "oi", levels: tuple[str, str] = ("thread", "register"),
-        ends: tuple[int, int] | None = None,
+        ends: tuple[int, int] | None = None, *, tail: str = "guard",
     ) -> tuple[Loop, Loop]:  # fmt: skip
         """Split ``loop`` by ``size``, and return the loop over tiles and the loop over the iterations of a tile.
 
         ``parts`` are letters in the names of both loops, for readers of the IR; a loop without a letter keeps the name
-        of ``loop``. ``levels`` are the levels of their tiles. The last tile may be shorter; with ``ends``, the first
-        and the last tile have these sizes.
+        of ``loop``. ``levels`` are the levels of their tiles. ``tail`` determines the last tile if it has fewer
+        iterations: with ``guard`` it is shorter, with ``round`` it has all iterations but stores no element beyond the
+        end, and with ``peel`` it becomes a separate nest; the returned loops then denote the loops of both nests. With
+        ``ends``, the first and the last tile have these sizes, and all other tiles are whole.
         """
-        self._taken.discard(loop.name)
-        outer, inner = (self._name(f"{loop.of}.{letter}" if letter else loop.name) for letter in parts)
-        self.run(tile, loop, size, outer, inner, *([ends] if ends else ()))
-        _, of, dims, role, _, extent, each, is_tiled = loop
-        return (
-            Loop(outer, of, dims, role, levels[0], -(-extent // size), each * size, True),
-            Loop(inner, of, dims, role, levels[1], size, each, is_tiled),
-        )
+        if tail not in TAILS:
+            raise UsageError(f"tile: tail={shown(tail)} is not legal; legal are {choices(tail, TAILS)}", code="tail")
+        with self._step("tile", loop, count=size):
+            whole = self._extended(loop, size) if tail == "round" else loop
+            self._taken.discard(loop.name)
+            outer, inner = (self._name(f"{loop.of}.{letter}" if letter else loop.name) for letter in parts)
+            self.run(tile, loop, size, outer, inner, *([ends] if ends else ()))
+            _, of, dims, role, _, extent, each, is_tiled = whole
+            made = (
+                Loop(outer, of, dims, role, levels[0], -(-extent // size), each * size, True),
+                Loop(inner, of, dims, role, levels[1], size, each, is_tiled),
+            )
+            if tail == "peel":
+                self.run(partition, made[:1], PIECES)
+        self._became((loop,), made)
+        return made
 
     def reorder(self, *loops: Loop) -> None:
         """Put the perfectly nested ``loops`` into this order; other loops keep their places."""
-        self.run(reorder, loops)
+        with self._step("reorder", *loops):
+            self.run(reorder, loops)
 
     def bind(self, kind: str, *loops: Loop) -> None:
         """Give ``loops`` a kind: ``unrolled``, or ``parallel``, ``grid`` and other kinds whose iterations run at once.
         """
-        self.run(bind, loops, kind)
+        with self._step("bind", *loops):
+            self.run(bind, loops, kind)
 
     def fission(
         self, *loops: Loop, room: Sequence[tuple[Loop, int]] = (), scope: str = "", result: bool = False
@@ -133,48 +169,65 @@ class Schedule:
         An accumulator becomes an array of accumulators in ``scope`` (default: its present scope), with ``room`` for
         more elements along a loop. With ``result``, only the statement that stores the result is separated.
         """
-        self.run(fission, loops, tuple(room), scope, result)
+        with self._step("fission", *loops, *(x for x, _ in room), scope=scope or "register"):
+            self.run(fission, loops, tuple(room), scope, result)
 
     def simplify(self, unit_loops: bool = True) -> None:
         """Simplify indices, bounds and masks; loops that run once go away unless ``unit_loops`` are kept."""
-        self.run(simplify, *(() if unit_loops else (False,)))
+        with self._step("simplify"):
+            self.run(simplify, *(() if unit_loops else (False,)))
 
     def extend(self, loop: Loop, size: int) -> Loop:
-        """Extend ``loop`` to a multiple of ``size`` iterations; added iterations have no effect."""
+        """Extend ``loop`` to a multiple of ``size`` iterations; added iterations store no elements."""
+        with self._step("extend", loop, count=size):
+            made = self._extended(loop, size)
+        self._became((loop,), (made,))
+        return made
+
+    def _extended(self, loop: Loop, size: int) -> Loop:
+        """Extend ``loop`` and return it with its new extent."""
         self.run(extend, loop, size)
         return loop._replace(extent=-(-loop.extent // size) * size)
 
     def fuse(self, loops: Sequence[Loop], name: str = "") -> Loop:
-        """Fuse the adjacent ``loops`` and return the fused loop; its default ``name`` is derived from theirs.
+        """Fuse the adjacent ``loops``, outermost first, and return the fused loop; its default ``name`` is derived from
+        theirs.
 
         Tiles of the loop are called by that name, even if ``loops`` is a single loop.
         """
-        whole, *others = loops
-        if name and not others:
-            return whole._replace(of=name)
-        for n, loop in enumerate(others, 1):
-            wanted = fused_name(whole.name, loop.name) if not name else name if n == len(others) else f"{name}.{n}"
-            self._taken -= {whole.name, loop.name}
-            fused = self._name(wanted)
-            self.run(fuse, whole, loop, fused)
-            whole = Loop(
-                fused, fused, (*whole.dims, *loop.dims), loop.role if loop.role == "n" else whole.role, whole.level,
-                whole.extent * loop.extent,
-            )  # fmt: skip
+        with self._step("fuse", *loops):
+            whole, *others = loops
+            if name and not others:
+                return whole._replace(of=name)
+            for n, loop in enumerate(others, 1):
+                wanted = fused_name(whole.name, loop.name) if not name else name if n == len(others) else f"{name}.{n}"
+                self._taken -= {whole.name, loop.name}
+                fused = self._name(wanted)
+                self.run(fuse, whole, loop, fused)
+                whole = Loop(
+                    fused, fused, (*whole.dims, *loop.dims), loop.role if loop.role == "n" else whole.role,
+                    whole.level, whole.extent * loop.extent,
+                )  # fmt: skip
+        self._became(loops, (whole,))
         return whole
 
     def residue(self, loop: Loop, modulus: int, name: str = "") -> Loop:
         """Run ``loop`` once per residue class, and return the enclosing loop over classes."""
-        classes = loop._replace(name=self._name(name or f"{loop.name}.r"), level="class", extent=modulus)
-        self.run(residue, loop, modulus, classes)
+        with self._step("residue", loop, count=modulus):
+            classes = loop._replace(name=self._name(name or f"{loop.name}.r"), level="class", extent=modulus)
+            self.run(residue, loop, modulus, classes)
+        self._became((), (classes,))
         return classes
 
     def drain(self, loops: Sequence[Loop]) -> dict[Loop, Loop]:
         """Store accumulators to memory, and return, for each of the ``loops`` over them, the loop that writes the
         result.
         """
-        self.run(drain, tuple(loops), WRITTEN)
-        return {x: x._replace(name=self._name(f"{x.name}{WRITTEN}")) for x in loops}
+        with self._step("drain", *loops):
+            self.run(drain, tuple(loops), WRITTEN)
+            made = {x: x._replace(name=self._name(f"{x.name}{WRITTEN}")) for x in loops}
+        self._became((), tuple(made.values()))
+        return made
 
     # -- Copies -------------------------------------------------------------------------------------------------------
 
@@ -189,12 +242,14 @@ class Schedule:
     def pack_near(
         self, operand: str, loop: Loop, widths: Sequence[tuple[Loop, int]] = (), adjacent: Sequence[Loop] = ()
     ) -> Copy:
-        """Pack the elements that each iteration of ``loop`` reads of ``operand``, before they are read.
+        """Pack the elements that each iteration of ``loop`` reads of ``operand``, in reading order, before they are
+        read.
 
         There is room along loops for more elements than they have, their ``widths``, which are zero; the elements of
         ``adjacent`` loops are contiguous.
         """
-        self.run(stage, operand, loop, OrderedCopy(_addressed(tuple(widths)), _addressed(tuple(adjacent))))
+        with self._step("pack_near", loop, *(x for x, _ in widths), *adjacent, array=operand):
+            self.run(stage, operand, loop, OrderedCopy(_addressed(tuple(widths)), _addressed(tuple(adjacent))))
         return Copy(f"{operand}_n")
 
     def stage(self, array: str, loop: Loop, rank: int, layout: BoxCopy = BOX, scope: str = "cache") -> Copy:
@@ -228,12 +283,17 @@ class Schedule:
         """Let the copies that a copy engine makes in ``loop`` run ahead of the products, to as many ``slots``; across
         the iterations of the loop ``around``, if there is one.
         """
-        self.run(pipeline_copies, loop, slots, *(() if around is None else (around,)))
+        outer = () if around is None else (around,)
+        with self._step("pipeline", loop, *outer, count=slots):
+            self.run(pipeline_copies, loop, slots, *outer)
 
     def load_once(self, array: str, loops: Sequence[Loop], vector: Loop | None = None) -> Copy:
-        """Load elements that several products share only once; the loop ``lane`` of the copy runs along ``vector``."""
-        self.run(load_once, array, tuple(loops), "" if vector is None else vector)
-        return Copy(f"{array}_r", (), self._over(f"{array}_r", ".v"))
+        """Load elements that several products of the nest of ``loops`` share only once; the loop ``lane`` of the copy
+        runs along ``vector``.
+        """
+        with self._step("load_once", *loops, *(() if vector is None else (vector,)), array=array):
+            self.run(load_once, array, tuple(loops), "" if vector is None else vector)
+            return Copy(f"{array}_r", (), self._over(f"{array}_r", ".v"))
 
     def distribute_copy(self, copy: Copy, threads: int, thread: Loop, loops: Sequence[Loop], width: int) -> Copy:
         """Distribute the copy over all ``threads`` of a group, over which the loop ``thread`` runs, in rounds in the
@@ -272,7 +332,9 @@ class Schedule:
     def _over(self, copy: str, end: str) -> Loop:
         """Return a loop that fills a copy; its extent follows from the reads of the nest."""
         name = self._name(f"{copy}{end}")
-        return Loop(name, name, (), "copy", "copy", 0)
+        loop = Loop(name, name, (), "copy", "copy", 0)
+        self._became((), (loop,))
+        return loop
 
 
 def zeroing_loops(rank: int) -> tuple[Loop, ...]:

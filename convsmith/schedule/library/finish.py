@@ -10,9 +10,10 @@ from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.passes.contracts import LOOPS
 from convsmith.passes.hoist_pointers import hoist_pointers
 from convsmith.passes.simplify import simplify
-from convsmith.schedule.custom import PIECES, KernelSchedule
+from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.lower import flat_code, make_vectors, straight_code
+from convsmith.schedule.schedule import PIECES
 
 
 def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) -> None:
