@@ -9,33 +9,18 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, is_true, mod
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, Block, For, If, Invoke, Kernel, Let, Stmt, Store, block
+from convsmith.ir.stmt import Alloc, AsyncCopy, AtomicAdd, For, If, Invoke, Kernel, Let, Stmt, Store, block
 from convsmith.ir.text import head_text
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of, variables_of, walk
 from convsmith.passes.accesses import written_in
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Relocate, with_slots
-from convsmith.passes.scope import ScopedRewriter, allocate, require_loops, with_body
+from convsmith.passes.scope import ScopedRewriter, allocate, gathered_allocations, require_loops, with_body
 
 
 def _refuse(why: str) -> ConfigError:
     return ConfigError("buffering", f"multiple_buffers: {why}")
-
-
-def _opened(s: Stmt, buffers: Collection[str]) -> tuple[list[Buffer], list[Stmt]]:
-    """Return the buffers that a loop's body allocates, and its statements, including statements within allocations of
-    the named buffers.
-    """
-    inside: list[Buffer] = []
-    parts: list[Stmt] = []
-    while True:
-        last = s.stmts[-1] if isinstance(s, Block) and s.stmts else s
-        if not isinstance(last, Alloc) or (last is not s and last.buffer.name not in buffers):
-            return inside, [*parts, *(s.stmts if isinstance(s, Block) else (s,))]
-        parts += s.stmts[:-1] if isinstance(s, Block) else ()
-        inside.append(last.buffer)
-        s = last.body
 
 
 def _used(s: Stmt) -> set[Buffer]:
@@ -73,7 +58,7 @@ class _Slots(ScopedRewriter):
     def _buffered(self, loop: For) -> Stmt:
         if loop.kind not in ("serial", "unrolled") or loop.carried:
             raise _refuse(f"loop {loop.var} is {loop.kind} or carries pointers; legal is a plain serial loop")
-        inside, parts = _opened(loop.body, self.buffers)
+        inside, parts = gathered_allocations(loop.body)
         allocated = [*inside, *(x.buffer for x in self.around if isinstance(x, Alloc))]
         named = [b for b in allocated if b.name in self.buffers]
         if {b.name for b in named} != set(self.buffers):
@@ -173,9 +158,10 @@ def multiple_buffers(
     """Give the ``buffers``, which ``loop`` fills and uses, ``count`` slots, and fill each ``ahead`` iterations early.
 
     Iteration ``k`` fills the slot of iteration ``k + ahead``, then uses its own; the first slots are filled before the
-    loop. Two slots with ``ahead=1`` need one barrier per iteration where one slot needs two; a third slot lets a thread
-    continue with the next iteration before all threads have arrived. ``rounds`` names a loop of ``count`` iterations,
-    in which slots are constant, as registers need them. A ``count`` of 1 changes nothing.
+    loop, whose body allocates its other memory at the start. Two slots with ``ahead=1`` need one barrier per iteration
+    where one slot needs two; a third slot lets a thread continue with the next iteration before all threads have
+    arrived. ``rounds`` names a loop of ``count`` iterations, in which slots are constant, as registers need them. A
+    ``count`` of 1 changes nothing.
 
     Before::
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var, mod
-from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, TensorCopy
+from convsmith.ir.stmt import For, Kernel, Stmt, TensorCopy, block
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Relocate, with_slots
-from convsmith.passes.scope import LoopRewriter, allocate, require_loops, require_no_effects, with_body
+from convsmith.passes.scope import (
+    LoopRewriter,
+    allocate,
+    gathered_allocations,
+    require_loops,
+    require_no_effects,
+    with_body,
+)
 
 
 class _PipelineCopies(LoopRewriter):
@@ -19,12 +25,9 @@ class _PipelineCopies(LoopRewriter):
     def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
-        body, copies = loop.body, dict[Buffer, Buffer]()
-        while isinstance(body, Alloc) and body.buffer.scope == "shared":
-            b = body.buffer
-            copies[b] = with_slots(b, self.slots)
-            body = body.body
-        parts = body.stmts if isinstance(body, Block) else (body,)
+        inside, parts = gathered_allocations(loop.body)
+        copies = {b: with_slots(b, self.slots) for b in inside if b.scope == "shared"}
+        body = allocate((b for b in inside if b not in copies), block(*parts))
         filled = {x.dst.buffer for x in parts if isinstance(x, TensorCopy)}
         if loop.kind != "serial" or loop.carried or not copies or filled != set(copies):
             raise ConfigError(

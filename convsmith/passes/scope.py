@@ -272,6 +272,19 @@ def allocated(s: Stmt) -> tuple[list[Buffer], Stmt]:
     return buffers, s
 
 
+def gathered_allocations(s: Stmt) -> tuple[list[Buffer], list[Stmt]]:
+    """Return the buffers that ``s`` allocates outside of loops, and its statements without these allocations: memory of
+    the buffers then lives as long as ``s``.
+    """
+    if isinstance(s, Alloc):
+        inner, parts = gathered_allocations(s.body)
+        return [s.buffer, *inner], parts
+    if not isinstance(s, Block):
+        return [], [s]
+    found = [gathered_allocations(x) for x in s.stmts]
+    return [b for buffers, _ in found for b in buffers], [x for _, parts in found for x in parts]
+
+
 def each_body(kernel: Kernel, rewrite: Callable[[Stmt], Stmt]) -> Kernel:
     """Return ``kernel`` with ``rewrite`` applied to its body and to the bodies of its functions."""
     bodies = [(f, rewrite(f.body)) for f in kernel.functions]

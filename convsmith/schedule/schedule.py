@@ -32,7 +32,6 @@ from convsmith.passes.drain import drain
 from convsmith.passes.extend import extend
 from convsmith.passes.fission import fission
 from convsmith.passes.fuse import fuse
-from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.load_once import load_once
 from convsmith.passes.manager import Step
 from convsmith.passes.ordered_copy import OrderedCopy
@@ -274,7 +273,6 @@ class Schedule:
         """
         for name, loops in reversed(operands):
             self.run(stage, name, loop, TileCopy(tuple(x.name for x in loops)), "shared")
-        self.run(gather_allocs, loop)
         return [
             Copy(f"{name}_s", tuple(self._over(f"{name}_s", f".{x.name}") for x in loops)) for name, loops in operands
         ]

@@ -8,7 +8,6 @@ from math import inf
 from convsmith.ir.index import is_false
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.buffer_layouts import LongRows, RotatedRows
-from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.hold_fragments import hold_fragments
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.preload import preload
@@ -71,7 +70,6 @@ def load_registers(
     if len(nest.grid) > GRID_DIMS:
         s.fuse(nest.grid[GRID_DIMS - 1 :], "x")
     if config.buffers > 1 and shared:
-        s.run(gather_allocs, place)
         ahead = config.buffers - 1 if config.copies == "async" else 1
         s.run(multiple_buffers, place, tuple(shared.values()), config.buffers, ahead)
     s.run(simplify)

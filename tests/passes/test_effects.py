@@ -37,7 +37,7 @@ from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
 
 FOR_THREADS = {
-    "async_copies", "block_messages", "collapse", "distribute_copy", "gather_allocs", "hold_fragments", "load_matrices",
+    "async_copies", "block_messages", "collapse", "distribute_copy", "hold_fragments", "load_matrices",
     "multiple_buffers", "pipeline_copies", "preload", "residue-2", "set_layout",
     "split_barriers", "spread_lanes", "tensor_copies", "map_to_threads",
 }  # fmt: skip

@@ -10,7 +10,6 @@ from convsmith.ir.parse import parse_kernel
 from convsmith.passes.box_copy import BoxCopy
 from convsmith.passes.compute_at import compute_at
 from convsmith.passes.copies import CopyLayout
-from convsmith.passes.gather_allocs import gather_allocs
 from convsmith.passes.manager import Step
 from convsmith.passes.ordered_copy import OrderedCopy
 from convsmith.passes.stage import BOX, stage
@@ -163,16 +162,16 @@ def test_a_tile_has_a_place_for_each_iteration() -> None:
     """The masks of both operands go into their copies, one after the other."""
     kernel = parse_kernel(TILES)
     one = stage(kernel, "b", "k", TileCopy(("j",)), "shared")
-    both = gather_allocs(stage(one, "a", "k", TileCopy(("i",)), "shared"), "k")
+    both = stage(one, "a", "k", TileCopy(("i",)), "shared")
     for made in (one, both):
         assert_same_results(kernel, made)
     assert str(both).strip() == """\
 kernel k(a: f32[6], b: f32[2, 3], c: f32[4, 2])
   for k in 0 .. 3:
     alloc a_s: f32[4] @shared:
+      for a_s.i in 0 .. 4:
+        a_s[a_s.i] = (a[a_s.i + k - 1] if a_s.i + k - 1 >= 0 else 0.0)
       alloc b_s: f32[2] @shared:
-        for a_s.i in 0 .. 4:
-          a_s[a_s.i] = (a[a_s.i + k - 1] if a_s.i + k - 1 >= 0 else 0.0)
         for b_s.j in 0 .. 2:
           b_s[b_s.j] = b[b_s.j, k]
         for i in 0 .. 4:
