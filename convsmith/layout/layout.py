@@ -112,6 +112,11 @@ class Layout:
         return len(self.blocks) == len(self.shape)
 
     @property
+    def contiguous(self) -> LayoutBlock | None:
+        """The block whose elements are contiguous in memory; None if none has several."""
+        return next((b for b in self.blocks if b.stride == 1 and b.size > 1), None)
+
+    @property
     def is_dense(self) -> bool:
         """Whether the blocks nest without gaps, in the order in which they are listed."""
         return self.blocks == _dense(self.blocks)

@@ -188,10 +188,14 @@ class Config:
         return place_of(self.compute_at)
 
     @property
+    def links(self) -> tuple[Config, ...]:
+        """The configs of all statements, each with the configs of the following statements."""
+        return (self,) if self.consumer is None else (self, *self.consumer.links)
+
+    @property
     def stages(self) -> tuple[Config, ...]:
         """The configs of all statements, each without the config of the next one."""
-        own = self.changed(compute_at="", halo="keep", consumer=None)
-        return (own,) if self.consumer is None else (own, *self.consumer.stages)
+        return tuple(link.changed(compute_at="", halo="keep", consumer=None) for link in self.links)
 
     @property
     def has_transform(self) -> bool:

@@ -7,7 +7,7 @@ at a loop of another statement ends a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
@@ -63,7 +63,7 @@ def scheduled_stages(
             f"config {config}: {problem} has {len(stages)} statements, and {len(configs)} configs are given; "
             "legal is one for each, joined by ' / '",
         )  # fmt: skip
-    breaks = [n for n, link in enumerate(links(config)) if not link.compute_at]
+    breaks = [n for n, link in enumerate(config.links) if not link.compute_at]
     if dynamic and len(breaks) < len(stages):
         raise ConfigError(
             "dynamic", f"config {config}: rows of fused stages lie in memory of a constant size, and the length of a "
@@ -102,14 +102,6 @@ def scheduled_stages(
     return fused_program(problem, tuple(kernels))
 
 
-def links(config: Config) -> Iterator[Config]:
-    """Yield the configs of all statements, each with the configs of the following statements."""
-    link: Config | None = config
-    while link is not None:
-        yield link
-        link = link.consumer
-
-
 def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
     """Raise ConfigError if ``config`` of a stage does not suit a kernel of several stages.
 
@@ -131,7 +123,7 @@ def _check(config: Config, reads_rows: bool, has_others: bool) -> None:
 def places(kernel: FusedStatements, config: Config) -> dict[int, ComputedAt]:
     """Return the place of each stage of ``kernel`` except the last; ConfigError if ``config`` names no loop."""
     found = {}
-    every = list(links(config))
+    every = config.links
     for n in kernel.numbers[:-1]:
         link, (name, tile) = every[n], every[n].place
         for of in range(n + 1, kernel.last + 1):

@@ -93,15 +93,10 @@ def check_groups(
         return {}
     check_join(config, None if nest.warp is None else nest.warp.row)
     shared = shared_bytes(st, loops, config, nest)
-    check_limits(machine, nest, aligned_bytes(shared))
+    if (flaw := limit_flaw(machine, nest, aligned_bytes(shared))) is not None:
+        raise flaw
     check_rows(st, loops, config, nest)
     return shared
-
-
-def check_limits(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> None:
-    """Raise the error of :func:`limit_flaw`, if there is one."""
-    if (flaw := limit_flaw(machine, nest, shared)) is not None:
-        raise flaw
 
 
 def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> ConfigError | None:
@@ -123,12 +118,6 @@ def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> Confi
             f"{device.shared.bytes} ({text})",
         )  # fmt: skip
     return grid_flaw(machine, nest.grid_sizes)
-
-
-def check_grid(machine: Machine, sizes: Sequence[int], what: str = "") -> None:
-    """Raise the error of :func:`grid_flaw`, if there is one."""
-    if (flaw := grid_flaw(machine, sizes, what)) is not None:
-        raise flaw
 
 
 def grid_flaw(machine: Machine, sizes: Sequence[int], what: str = "") -> ConfigError | None:
@@ -221,9 +210,8 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Ne
     """Return the elements that a thread copies at once: contiguous in memory and in shared memory, as aligned vectors
     of at most ``access`` bytes.
     """
-    blocks = [b for b in view.layout.blocks if b.size > 1]
-    nearest = min(blocks, key=lambda b: b.stride, default=None)
-    if nearest is None or nearest.stride != 1 or nearest.dim != innermost(st, view, nest, config):
+    blocks, nearest = [b for b in view.layout.blocks if b.size > 1], view.layout.contiguous
+    if nearest is None or nearest.dim != innermost(st, view, nest, config):
         return 1
     sizes = {Var(d.name): d.size for d in st.dims}
     coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config, sizes)
@@ -246,8 +234,8 @@ def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest:
     if view.name in config.staged("shared"):
         dim = innermost(st, view, nest, config)
     else:
-        nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
-        dim = nearest.dim if nearest is not None and nearest.stride == 1 else None
+        nearest = view.layout.contiguous
+        dim = None if nearest is None else nearest.dim
     for x in reversed(nest.runs):
         var = Var(loops.dims[x.of][-1])
         if x in nest.accumulators and any(var in variables_of(c) for c in view.coords):
@@ -281,7 +269,7 @@ def innermost(st: Statement, view: View, nest: Nest, config: Config) -> int | No
         vectors = [Var(fused_dims(config, n)[-1]) for n, _ in config.tiles_at("vectors")]
         found = (n for n, x in enumerate(view.coords) if any(v in variables_of(x) for v in vectors))
         return next(found, None) if lanes is None else lanes
-    nearest = min((b for b in view.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+    nearest = view.layout.contiguous
     rows = nest.warp.transposed.get(dtype(view.dtype).name)
     if nearest is not None and rows is not None:
         moving = {Var(d): x.extent for x in (*nest.warp.rows, *nest.warp.columns) for d in x.dims}

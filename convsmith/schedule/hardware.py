@@ -26,7 +26,7 @@ from convsmith.schedule.library.warp_groups import GroupTile
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.packed_operands import pack_operands
-from convsmith.schedule.product_shape import ProductShape
+from convsmith.schedule.product_shape import ProductShape, named_row
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.parts import PART
 from convsmith.statement.phases import phased
@@ -34,6 +34,7 @@ from convsmith.statement.statement import Statement, View
 
 SHARED = "shared"
 """The file of operands that an instruction reads from shared memory."""
+
 
 def hardware_rows(st: Statement, machine: Machine) -> tuple[Instruction, ...]:
     """Return the instructions of ``machine`` that multiply the factors of ``st`` in shared memory."""
@@ -45,13 +46,7 @@ def hardware_rows(st: Statement, machine: Machine) -> tuple[Instruction, ...]:
 
 def hardware_row(st: Statement, config: Config, machine: Machine) -> Instruction:
     """Return the instruction that ``config`` names; ConfigError where it does not multiply the factors of ``st``."""
-    legal = {row.name: row for row in hardware_rows(st, machine)}
-    if config.instruction not in legal:
-        raise ConfigError(
-            "instruction", f"--realise=hardware --instruction={config.instruction}: legal for "
-            f"{':'.join((*(v.factor for v in st.factors), st.acc))} on {machine.name} are {', '.join(legal) or 'none'}",
-        )  # fmt: skip
-    return legal[config.instruction]
+    return named_row(st, hardware_rows(st, machine), config, machine)
 
 
 def engine_of(machine: Machine) -> CopyEngine:

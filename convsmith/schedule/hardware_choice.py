@@ -148,9 +148,9 @@ def _major(is_mn: bool) -> str:
 
 def _is_turned(view: View, terms: list[Dim]) -> bool:
     """Return whether the contiguous elements of a view in memory are not terms."""
-    nearest = next((b.dim for b in view.layout.blocks if b.stride == 1 and b.size > 1), None)
+    nearest = view.layout.contiguous
     names = {Var(d.name) for d in terms if not d.axis and d.sort != "images"}
-    return nearest is None or not variables_of(view.coords[nearest]) & names
+    return nearest is None or not variables_of(view.coords[nearest.dim]) & names
 
 
 def _has_no_tile(st: Statement, made: EngineTile, engine: CopyEngine) -> bool:

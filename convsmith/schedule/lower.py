@@ -295,7 +295,7 @@ def has_full_vectors(st: Statement, config: Config, lanes: int) -> bool:
 def adds_zeros(st: Statement, lanes: int) -> bool:
     """Return whether the result's layout pads blocks of multiples of ``lanes`` adjacent channels."""
     layout = st.c.layout
-    inner = next((b for b in layout.blocks if b.stride == 1 and b.size > 1), None)
+    inner = layout.contiguous
     if inner is None or inner.size % lanes:
         return False
     return layout.shape[inner.dim] < layout.padded_shape[inner.dim]

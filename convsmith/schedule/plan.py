@@ -26,11 +26,11 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import check_dynamic, symbolic_dims, symbolic_sizes
 from convsmith.schedule.fill import filling_groups, main_nest, zeroing_kernels
-from convsmith.schedule.fused import decided_stages, links, merge_pipelines, merged_ordering, scheduled_stages
+from convsmith.schedule.fused import decided_stages, merge_pipelines, merged_ordering, scheduled_stages
 from convsmith.schedule.fusing import fuse_dims
 from convsmith.schedule.given import GivenSchedule
 from convsmith.schedule.given_kernel import GivenKernel, given_kernel
-from convsmith.schedule.group_limits import check_grid, ends_beyond
+from convsmith.schedule.group_limits import ends_beyond, grid_flaw
 from convsmith.schedule.kernel import decided_kernel, kernel_plan, scheduled, with_rewrites
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.order import bind_groups
@@ -331,7 +331,7 @@ def _check_stages(problem: Problem, stages: Stages | None, config: Config, machi
             "of one stage, as the problem has",
             code="device",
         )  # fmt: skip
-    if stages is not None and any(x.compute_at or x.tiles_at("split") or x.offsets == "sums" for x in links(config)):
+    if stages is not None and any(x.compute_at or x.tiles_at("split") or x.offsets == "sums" for x in config.links):
         raise ConfigError(
             "consumer",
             f"config {config}: {machine.name} runs a kernel for each stage; legal is a config of each without "
@@ -352,7 +352,7 @@ def _check_nests(found: Plan) -> None:
             fuse_dims(s, st, k.config)
             s.pack((st.a.name,), ())
             run_steps(naive(problem, st), s.steps)
-    places = tuple(links(config))
+    places = config.links
     for joint in made.kernels:
         if any(places[n].compute_at and config.stages[n].fuse for n in joint.numbers):
             run_steps(joint.naive(), merged_ordering(joint, config, found.plans_of(joint)).steps)
@@ -388,7 +388,8 @@ def _check_grids(found: Plan) -> None:
         read = packed_statement(st, k.config, machine)
         filled += [(f"packing {v.name}", v.layout.shape) for v in read.factors if v.packed]
         for what, shape in filled:
-            check_grid(machine, (filling_groups(prod(shape)),), what)
+            if (flaw := grid_flaw(machine, (filling_groups(prod(shape)),), what)) is not None:
+                raise flaw
         if not made.kernels and k.config.realise != "hardware" and ends_beyond(st, k.loops, k.config):
             s = Schedule()
             s.include(k.ordering)

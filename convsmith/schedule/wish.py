@@ -73,9 +73,7 @@ class Wish:
 
     def _of_statements(self, config: Config) -> list[tuple[Config, tuple[tuple[str, Any], ...]]]:
         """Return each statement's config with the values of its fields."""
-        statements = [config]
-        while (then := statements[-1].consumer) is not None:
-            statements.append(then)
+        statements = config.links
         if len(self.stages) not in (1, len(statements)):
             raise ConfigError(
                 "consumer",
@@ -118,7 +116,7 @@ def read_decisions(text: str) -> Decisions:
 def on_threads(decisions: Decisions, threads: int) -> Decisions:
     """Return the decisions for a number of host threads."""
     if isinstance(decisions, Config):
-        return decisions.changed(threads=threads)
+        return decisions.of_each(threads=threads)
     return replace(decisions, threads=threads)
 
 

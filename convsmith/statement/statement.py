@@ -159,6 +159,11 @@ class Statement:
         return self.of("n")[-1].name
 
     @cached_property
+    def extents(self) -> dict[str, int]:
+        """The size of each dim, by name."""
+        return {d.name: d.size for d in self.dims}
+
+    @cached_property
     def constant(self) -> bool:
         """Whether B has the same contents in all calls."""
         return self.b.constant

@@ -14,7 +14,7 @@ from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.wish import Decisions, Wish
-from convsmith.tune.recall import keeps_bits, on_threads, recalled, refuse
+from convsmith.tune.recall import keeps_bits, recalled, refuse
 
 __all__ = ["choose", "compile_problem", "is_ready"]
 
@@ -170,4 +170,4 @@ def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, 
     except ConvsmithError as error:
         refuse_row(problem, error)
         return first, None
-    return first, split_pixels_by_thread(problem, on_threads(config, threads), target, cycles)
+    return first, split_pixels_by_thread(problem, config.of_each(threads=threads), target, cycles)

@@ -167,7 +167,7 @@ def _has_neighbouring_taps(st: Statement) -> bool:
     """Return whether taps of constant weights are contiguous in memory; fragments read one tap at a time."""
     if len(st.factors) < 2 or not st.constant:
         return False
-    nearest = min((b for b in st.b.layout.blocks if b.size > 1), key=lambda b: b.stride, default=None)
+    nearest = st.b.layout.contiguous
     taps = {Var(d.name) for d in st.of("k") if d.sort == "taps"}
     return nearest is not None and bool(taps & set(variables_of(st.b.coords[nearest.dim])))
 
@@ -202,7 +202,7 @@ def _choices(st: Statement, machine: Machine) -> Iterator[DeviceChoice]:
     device = machine.device
     assert device is not None
     lane, others = _tiled_loops(st)
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     free = {d.name: d.size for d in st.dims if d.kind != "k"}
     inner, every = inner_dims(st), list(_tiles(sizes, lane, others, device))
     even = [x for x in every if not any(sizes[n] % x[1].get(n, 1) for n in inner)]

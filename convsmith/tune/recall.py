@@ -21,7 +21,7 @@ from convsmith.schedule.config import Config
 from convsmith.tune.measured import DatabaseWarning, Measured, best_of, sums_in_order
 
 __all__ = [
-    "DatabaseWarning", "chosen", "database_path", "keeps_bits", "measured_row", "on_threads", "recalled", "refuse",
+    "DatabaseWarning", "chosen", "database_path", "keeps_bits", "measured_row", "recalled", "refuse",
 ]  # fmt: skip
 
 _unusable: set[Path] = set()
@@ -64,7 +64,7 @@ def refuse(problem: Problem, config: Config, error: ConvsmithError) -> None:
 
 
 def _is_refused(row: Measured, threads: int) -> bool:
-    return (row.problem, str(on_threads(Config.parse(row.config), threads))) in _refused
+    return (row.problem, str(Config.parse(row.config).of_each(threads=threads))) in _refused
 
 
 def keeps_bits(problem: Problem) -> bool:
@@ -114,12 +114,6 @@ def chosen(rows: Sequence[Measured], threads: int, keeps_bits: bool) -> Config |
         config = Config.parse(lead.config)
         order = sums_in_order(config)
         best = best_of(row for row in own if sums_in_order(Config.parse(row.config)) == order)
-        return Config.parse(best.config) if best is not None else on_threads(config, threads)
+        return Config.parse(best.config) if best is not None else config.of_each(threads=threads)
     best = best_of(own)
     return None if best is None else Config.parse(best.config)
-
-
-def on_threads(config: Config, threads: int) -> Config:
-    """Return the config for another number of threads."""
-    then = None if config.consumer is None else on_threads(config.consumer, threads)
-    return config.changed(threads=threads, consumer=then)

@@ -17,7 +17,6 @@ from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import CONFIG_ROWS
-from convsmith.schedule.fused import links
 from convsmith.tune.chains import are_fusible, computes_near, config_of, stages_config
 from convsmith.tune.channel_tiles import in_channel_tiles
 from convsmith.tune.config_space import Changes, ConfigSpace
@@ -114,7 +113,7 @@ class StagesSpace(ConfigSpace):
         """Yield configs of a chain in which fused stages compute another number of rows at once: powers of two."""
         if self._is_near:
             return
-        ways, tiles = _ways(config), [link.place[1] for link in links(config)]
+        ways, tiles = _ways(config), [link.place[1] for link in config.links]
         ends = (n for n, fused in enumerate(ways) if fused and not any(ways[n + 1 : n + 2]))
         lasts = {n + 1: tiles[n] or 1 for n in ends}
         for last in lasts:
@@ -144,7 +143,7 @@ class StagesSpace(ConfigSpace):
     def _channels(self, config: Config) -> Iterator[Config]:
         """Yield configs of a chain with tiles of channels around tiles of rows in two fused stages."""
         stages, places, ways = config.stages, _places(config), (False, *_ways(config), False)
-        rows = [link.place[1] or 1 for link in links(config)]
+        rows = [link.place[1] or 1 for link in config.links]
         for n, (one, two) in enumerate(pairwise(self._stages.problems)):
             if ways[n : n + 3] != (False, True, False) or not (isinstance(one, Conv) and isinstance(two, Conv)):
                 continue
@@ -167,7 +166,7 @@ class StagesSpace(ConfigSpace):
 def _places(config: Config) -> list[tuple[str, str]]:
     """Return, for each stage, the loop at which its rows are computed, and whether rows that two steps read are kept.
     """
-    return [(link.compute_at, link.halo) for link in links(config)]
+    return [(link.compute_at, link.halo) for link in config.links]
 
 
 def _ways(config: Config) -> list[bool]:

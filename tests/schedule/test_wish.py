@@ -9,7 +9,7 @@ import pytest
 from convsmith.diag.errors import ConfigError
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import CONFIG_ROWS
-from convsmith.schedule.wish import Wish, read_decisions
+from convsmith.schedule.wish import Wish, on_threads, read_decisions
 
 ONE = Config("avx2", "oc", register=(("ow", 3), ("oc", 16)), order=("mb", "oh", "ow", "oc"))
 TWO = ONE.changed(consumer=ONE.changed(realise="mask"))
@@ -27,6 +27,11 @@ def wish(text: str) -> Wish:
 ])  # fmt: skip
 def test_a_text_with_target_and_lane_is_a_config(text: str) -> None:
     assert read_decisions(text) == Config.parse(text)
+
+
+def test_all_statements_of_a_config_get_the_threads_of_a_call() -> None:
+    assert on_threads(TWO, 2) == TWO.of_each(threads=2)
+    assert [own.threads for own in TWO.of_each(threads=2).links] == [2, 2]
 
 
 @pytest.mark.parametrize(("text", "target", "threads", "rest"), [
