@@ -36,7 +36,7 @@ def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
     """
     if len(st.factors) < 2 or st.constant or not is_packed(st, config):
         return {}
-    sizes, kinds = {d.name: d.size for d in st.dims}, {d.name: d.kind for d in st.dims}
+    sizes, kinds = st.extents, {d.name: d.kind for d in st.dims}
     cut = {
         config.lane,
         *(n for n, _ in (*config.tiles_at("register"), *config.tiles_at("k_step"), *config.tiles_at("cache"))),
@@ -78,14 +78,14 @@ def window_dims(config: Config) -> tuple[str, ...]:
 def empty_terms(st: Statement, config: Config) -> int:
     """Return the terms of the last instruction on a window that the copy pads with zeros."""
     ((joined, terms),) = config.tiles_at("k_step")
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     return -prod(sizes[n] for n in fused_dims(config, joined)) % terms
 
 
 def short_terms(st: Statement, config: Config, nest: Nest) -> bool:
     """Return whether the padded copy of A has zeros for the missing terms of the last instruction on fragments."""
     is_padded = bool(nest.rows) and is_copied(st, config) and not has_windows(config)
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     return (
         is_padded and prod(sizes[n] for n in fused_dims(config, config.tiles_at("k_step")[0][0])) % nest.unit.terms > 0
     )
@@ -119,7 +119,7 @@ def window_place(
             "stage", "--realise=window_copy: needs --k_step of a reduction loop, and strides that divide no loop"
         )
     joined, pixel = config.tiles_at("k_step")[0][0], _row_loop(nest)
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     pixels, terms = (
         Windows(
             tuple((n, sizes[n]) for n in loops.dims[of]),

@@ -49,7 +49,7 @@ def engine_copy(
     of its ``own`` loops; the error, which names the view, if no tensor map can bring it. Rows of the copy run along its
     last loops.
     """
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     starts: dict[str, Index] = {}
     tiles: dict[str, TileLoop] = {}
     for x in around:

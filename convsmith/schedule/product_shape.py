@@ -160,7 +160,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.staged("pack")}
     joined = config is not None and (windows or packed) and config.tiles_at("k_step")
     loop = config.tiles_at("k_step")[0][0] if config is not None and joined else st.reduce[-1]
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     if st.a.factor != st.a.dtype or st.a.requantised is not None or st.shifted:
         return "it multiplies a source as it lies in memory"
     if not st.constant and not packed:

@@ -124,7 +124,7 @@ def _resident_place(k: KernelPlan, operand: str) -> int:
         raise ConfigError(
             "resident", f"--resident={operand}: lanes lie along the reduction loop {config.lane}; legal are others"
         )
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     lanes = {Var(dim) for dim in nest.lane.dims if sizes[dim] > 1}
     view = _view(st, operand)
     if not any(lanes & variables_of(x) for x in view.coords):

@@ -24,7 +24,7 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
         along = max((d for d in st.dims if d.kind != "k"), key=lambda d: d.size)
         return Config(target.name, along.name, group=((along.name, min(THREADS, along.size)),), pack=(), realise="mask")
     lanes = target.width(dtype(st.acc))
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     lane = _lane(st, sizes, lanes, unknown)
     if lane in st.reduce:
         last = st.of("m")[-1]

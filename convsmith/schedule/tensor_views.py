@@ -62,7 +62,7 @@ def mapped_copy(
     row = next((n // nbytes for n in engine.widths if not width * nbytes % n), 0)
     if not row:
         return _refuse(view, f"needs rows of {width * nbytes} bytes, no multiple of {engine.widths[-1]}")
-    size = next(d.size for d in st.dims if d.name == inner)
+    size = st.extents[inner]
     if len(view.coords[order[0]].terms) > 1 and size % width:
         return _refuse(view, f"has neighbours beyond the {size} iterations of {inner}, which a tile of {width} brings")
     first = {Var(t.dims[0][0]): t.start for t in tiles if len(t.dims) == 1}

@@ -52,7 +52,7 @@ class Phase:
 
 def phases(st: Statement) -> dict[str, Phase]:
     """Return the phases of each pixel loop along which a stride divides the taps and taps are not dilated."""
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     classes = st.residues.keys()
     phases_by_loop = {}
     for coord in st.a.coords:

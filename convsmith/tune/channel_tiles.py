@@ -47,7 +47,7 @@ def _tile(config: Config, st: Statement, parts: int) -> int:
     """Return the channels of each of ``parts`` tiles of whole register tiles; 0 where all channels are one tile, or are
     no loop of the config.
     """
-    unit, channels = config.size(st.n), next(d.size for d in st.dims if d.name == st.n)
+    unit, channels = config.size(st.n), st.extents[st.n]
     tile = -(-channels // (parts * unit)) * unit
     return tile if tile < channels and not any(st.n in pair for pair in config.fuse) else 0
 

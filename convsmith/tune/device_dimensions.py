@@ -17,6 +17,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.device_tiles import space_of_tiles
 from convsmith.schedule.group_limits import ATOMIC
 from convsmith.schedule.hardware import HardwareNest, hardware_nest, hardware_row, hardware_rows, is_mn_major
@@ -26,7 +27,7 @@ from convsmith.schedule.packed_operands import packed_statement
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
-from convsmith.tune.fusions import Sizes, neighbours_of
+from convsmith.tune.fusions import neighbours_of
 
 __all__ = ["DEVICE_DIMENSIONS", "THREADS_ALONE", "DevicePoint", "device_point"]
 

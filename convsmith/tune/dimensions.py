@@ -15,7 +15,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.config_rows import CONFIG_ROWS
+from convsmith.schedule.config_rows import CONFIG_ROWS, Sizes
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.winograd import scheduled_statement
@@ -24,7 +24,7 @@ from convsmith.tune.config_space import Changes
 from convsmith.tune.fusions import with_fused_pair, with_split_pair
 from convsmith.tune.winograd import transform_steps
 
-__all__ = ["DIMENSIONS", "Point", "Tile", "all_tiles"]
+__all__ = ["DIMENSIONS", "Point", "all_tiles"]
 
 VECTORS = 8
 """Maximum number of vectors of a register tile along the lanes."""
@@ -42,10 +42,6 @@ FAR = 4
 """Minimum ratio of a result to the second-level cache at which non-temporal stores are tried."""
 
 
-Tile = tuple[tuple[str, int], ...]
-"""Loops of a register tile with their iterations."""
-
-
 class Point(NamedTuple):
     """A config with the facts of its loops, which all dimensions read.
 
@@ -61,7 +57,7 @@ class Point(NamedTuple):
     target: Machine
     loops: Loops
     unit: ProductShape
-    tiles: tuple[Tile, ...]
+    tiles: tuple[Sizes, ...]
     filled: int
     a: str
     b: str
@@ -87,7 +83,7 @@ def _tiles(at: Point) -> Iterator[Changes]:
         yield _fitted(at.config, (*tile, *taps))
 
 
-def all_tiles(loops: Loops, lane: str, unit: ProductShape, filled: int, room: int) -> Iterator[Tile]:
+def all_tiles(loops: Loops, lane: str, unit: ProductShape, filled: int, room: int) -> Iterator[Sizes]:
     """Yield register tiles of vectors, pixels of a row, and rows; ``room`` bounds the registers of each."""
     pixels = [n for n in loops.of("m") if n != lane]
     across = [n for n in loops.of("n") if n != lane]
@@ -115,7 +111,7 @@ def _heights(pixels: int, most: int, rows: int) -> set[int]:
     return {most, next((n for n in range(most, max(most - rows, 0), -1) if not pixels % n), most)}
 
 
-def _fitted(config: Config, register: tuple[tuple[str, int], ...]) -> Changes:
+def _fitted(config: Config, register: Sizes) -> Changes:
     """Return a change of the register tile, with cache tiles rounded up to it."""
     width = dict(register)
     tiles = tuple((n, -(-size // width.get(n, 1)) * width.get(n, 1)) for n, size in config.tiles_at("cache"))

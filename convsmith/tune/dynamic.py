@@ -39,7 +39,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
         if found is not None and all(view.adds != found.a.name for view in found.sums):
             ways.append((flip, "sums", found))
     flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     lane = "g" if isinstance(p, Conv) and p.g > 1 and p.ic == p.oc == p.g else st.n
     unit = ProductShape.choices(st, target, limited=False)[-1]
     dot = unit.dot and lane == st.n

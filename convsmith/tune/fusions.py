@@ -7,14 +7,11 @@ from itertools import pairwise
 from math import prod
 
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.loops import Loops, fused_dims, fused_name
 from convsmith.tune.config_space import Changes
 
-__all__ = ["Sizes", "neighbours_of", "with_fused_pair", "with_split_pair"]
-
-Sizes = tuple[tuple[str, int], ...]
-"""Loops with numbers of their iterations."""
-
+__all__ = ["neighbours_of", "with_fused_pair", "with_split_pair"]
 
 def neighbours_of(loops: Loops, lane: str) -> list[tuple[str, str]]:
     """Return the adjacent pairs of loops of one kind, each with several iterations, that may be fused.

@@ -71,7 +71,7 @@ def gradient_nests(problem: Problem, st: Statement, target: Machine) -> list[Gra
     rows = target.fragment_rows(*types) or tuple(row for row in target.vector_rows(*types) if row.terms > 1)
     if not rows:
         return []
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     along = [d.name for d in st.of("m")][-2:]
     found = []
     last = len(st.reduce) - 1

@@ -48,7 +48,7 @@ class SharedFacts:
         self.lanes = self.unit.lanes
         self.product = self.unit.name if self.unit.name in target.prices else "multiply_add"
         self.converts = st.constant and not self.unit.dot and dtype(st.a.dtype).kind == "float" and st.a.dtype != st.acc
-        self.sizes = {d.name: d.size for d in st.dims}
+        self.sizes = st.extents
         self.dims: dict[str, tuple[str, ...]] = {d.name: (d.name,) for d in st.dims}
         self.n = st.n
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")

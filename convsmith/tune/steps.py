@@ -12,6 +12,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, register_file, registers
@@ -19,7 +20,7 @@ from convsmith.schedule.winograd import scheduled_statement
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.config_space import Changes
-from convsmith.tune.dimensions import DIMENSIONS, Point, Tile, all_tiles
+from convsmith.tune.dimensions import DIMENSIONS, Point, all_tiles
 from convsmith.tune.expected import model_of, with_lanes
 from convsmith.tune.features import cycles
 from convsmith.tune.fusions import neighbours_of
@@ -40,7 +41,7 @@ class ConfigSteps:
         self.problem, self.target, self.refused = problem, target, refused
         self._points: dict[object, Point | None] = {}
         self._models: dict[object, tuple[Model, Loops] | None] = {}
-        self._known_tiles: dict[object, tuple[Tile, ...]] = {}
+        self._known_tiles: dict[object, tuple[Sizes, ...]] = {}
         self._known_pairs: dict[object, tuple[tuple[str, str], ...]] = {}
 
     def changes(self, config: Config, dimension: str) -> Iterable[Changes]:
@@ -106,11 +107,11 @@ class ConfigSteps:
         filled = filled_lanes(st, loops.dims[config.lane], unit)
         return Point(
             config, self.problem, self.target, loops, unit, self._tiles(config, loops, unit, filled), filled,
-            st.a.name, st.b.name, not is_true(st.a.mask), st.constant, {d.name: d.size for d in st.dims},
+            st.a.name, st.b.name, not is_true(st.a.mask), st.constant, st.extents,
             tuple((d.name, d.size) for d in st.of("k")) if splits(st.whole) else (), self._pairs(config, st, loops),
         )  # fmt: skip
 
-    def _tiles(self, config: Config, loops: Loops, unit: ProductShape, filled: int) -> tuple[Tile, ...]:
+    def _tiles(self, config: Config, loops: Loops, unit: ProductShape, filled: int) -> tuple[Sizes, ...]:
         """Return the register tiles that fit the registers; the other tiles count as refused."""
         key = (config.lane, tuple(loops.extents.items()), unit, config.tiles_at("k_step"))
         if key not in self._known_tiles:
@@ -146,7 +147,7 @@ def _is_even(st: Statement, loops: Loops, pair: tuple[str, str], is_copied: bool
     ``is_copied`` with its borders.
     """
     outer, inner = loops.dims[pair[0]][-1], loops.dims[pair[1]][0]
-    sizes = {d.name: d.size for d in st.dims}
+    sizes = st.extents
     if not {outer, inner} <= sizes.keys():
         return False  # a loop over residue classes does not step through a dim of the statement
     extent = sizes[inner]

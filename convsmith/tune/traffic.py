@@ -132,7 +132,7 @@ class Traffic:
 
     def __init__(self, st: Statement, target: Machine) -> None:
         self.st, self.target = st, target
-        self.sizes = {d.name: d.size for d in st.dims}
+        self.sizes = st.extents
         self.operands: dict[tuple[tuple[str, ...], int], list[TouchedArray]] = {}
         self._once: dict[tuple[str, ...], float] = {}
         self._tiles: dict[tuple[object, ...], _NestPart] = {}

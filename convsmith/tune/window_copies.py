@@ -73,7 +73,7 @@ class WindowNests(Nests):
 def window_nests(problem: Problem, st: Statement, target: Machine) -> list[WindowNests]:
     """Return the nests of kernels that copy windows, where channels alone do not fill fragments, or rows do not."""
     rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
-    steps, sizes = view_steps(st.a), {d.name: d.size for d in st.dims}
+    steps, sizes = view_steps(st.a), st.extents
     if not rows or target.fragments is None or st.residues or len(st.reduce) < 2 or steps.get(Var(st.reduce[-1])) != 1:
         return []
     short = sizes[st.of("m")[-1].name] < rows[0].rows // 2 + 1
