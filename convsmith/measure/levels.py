@@ -12,19 +12,22 @@ from convsmith.machine.registry import host_targets
 
 __all__ = ["hold"]
 
-_ISA, _CAPABILITY = "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"
-"""Variables of oneDNN, which PyTorch contains, and of PyTorch's own loops."""
+_ISA, _CAPABILITY, _MKL = "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS"
+"""Variables of oneDNN and MKL, which PyTorch contains, and of PyTorch's own loops.
+
+MKL multiplies matrices in some of PyTorch's convolutions, of one tap and in gradients of weights among others.
+"""
 _NAMES = {
-    "avx2": {_ISA: "AVX2", _CAPABILITY: "avx2"},
-    "avx2_vnni": {_ISA: "AVX2_VNNI", _CAPABILITY: "avx2"},
-    "avx2_vnni_int8": {_ISA: "AVX2_VNNI_2", _CAPABILITY: "avx2"},
-    "avx512": {_ISA: "AVX512_CORE", _CAPABILITY: "avx512"},
-    "avx512_vnni": {_ISA: "AVX512_CORE_VNNI", _CAPABILITY: "avx512"},
-    "avx512_bf16": {_ISA: "AVX512_CORE_BF16", _CAPABILITY: "avx512"},
-    "avx512_fp16": {_ISA: "AVX512_CORE_FP16", _CAPABILITY: "avx512"},
+    "avx2": {_ISA: "AVX2", _CAPABILITY: "avx2", _MKL: "AVX2"},
+    "avx2_vnni": {_ISA: "AVX2_VNNI", _CAPABILITY: "avx2", _MKL: "AVX2_E1"},
+    "avx2_vnni_int8": {_ISA: "AVX2_VNNI_2", _CAPABILITY: "avx2", _MKL: "AVX2_E1"},
+    "avx512": {_ISA: "AVX512_CORE", _CAPABILITY: "avx512", _MKL: "AVX512"},
+    "avx512_vnni": {_ISA: "AVX512_CORE_VNNI", _CAPABILITY: "avx512", _MKL: "AVX512_E1"},
+    "avx512_bf16": {_ISA: "AVX512_CORE_BF16", _CAPABILITY: "avx512", _MKL: "AVX512_E2"},
+    "avx512_fp16": {_ISA: "AVX512_CORE_FP16", _CAPABILITY: "avx512", _MKL: "AVX512_E3"},
 }
 """The libraries' names of levels."""
-_VARIABLES = {"torch": (_ISA, _CAPABILITY), "onednn": (_ISA,)}
+_VARIABLES = {"torch": (_ISA, _CAPABILITY, _MKL), "onednn": (_ISA,)}
 """The variables that hold each library."""
 
 

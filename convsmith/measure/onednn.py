@@ -1,8 +1,10 @@
 """oneDNN's convolution, called through its C interface without a framework; and once per stage for a chain.
 
-The peer is the fastest implementation of the library, with channels-last layouts or with layouts that the library
-chooses. Source and weights are reordered before the timed call, the result after it. A depthwise convolution that
-follows a pointwise one in a chain becomes its post-op if that is faster.
+The peer is the fastest implementation of the library, in the problem's layouts or in layouts that the library chooses.
+Weights are reordered before the timed call. If the problem's source or result is in channels first, a call contains the
+reorders to and from the library's layouts, because its caller has such arrays; otherwise source and result are
+reordered before and after the calls. A depthwise convolution that follows a pointwise one in a chain becomes its
+post-op if that is faster.
 """
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.record import record
+from convsmith.layout.layout import Layout
 from convsmith.measure.onednn_library import (
     DST,
     SRC,
@@ -82,10 +85,13 @@ def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
         raise UnsupportedError(f"onednn has no elements of type {others[0]}", code="types")
     library = library_on(threads)
     candidates: list[Peer] = []
+    reorders = not all(map(_is_channels_last, (conv.src_layout, conv.dst_layout)))
+    least = math.inf
     for primitives in _primitives(library, conv):
-        least = math.inf
-        for primitive in primitives:  # listed from fast to slow; the library's reference kernels take seconds
-            peer = _peer(library, conv, arrays, primitive)
+        for primitive in primitives:  # listed from fast to slow
+            if candidates and library.is_reference(primitive.description):
+                break
+            peer = _peer(library, conv, arrays, primitive, reorders)
             start = time.perf_counter()
             peer.call()
             seconds = time.perf_counter() - start
@@ -110,15 +116,13 @@ class _Primitive:
 
 
 def _primitives(library: OnednnLibrary, conv: Conv) -> Iterator[Iterator[_Primitive]]:
-    """Yield the implementations for channels last, then for any layouts. A primitive is valid until the next is
-    yielded.
+    """Yield the implementations for any layouts, then for the problem's, channels last for blocked ones. A primitive is
+    valid until the next is yielded.
     """
     shapes = (conv.src_shape, _weights_shape(conv), conv.dst_shape)
-    for last in (True, False):
-        src, weights, dst = (
-            library.plain(shape, channels_last(shape) if last and shape is not shapes[1] else None, type_)
-            for shape, type_ in zip(shapes, conv.dt)
-        )
+    given = (_strides(conv.src_layout), None, _strides(conv.dst_layout))
+    for strides in ((None, None, None), given):
+        src, weights, dst = map(library.plain, shapes, strides, conv.dt)
         bias = library.plain((conv.oc,), (1,), conv.bias_type) if conv.bias else None
         sizes = [(ctypes.c_int64 * conv.rank)(*values) for values in (conv.s, conv.d, conv.p, conv.pr)]
         how = (library.engine, _FORWARD_INFERENCE, _DIRECT)
@@ -133,46 +137,107 @@ def _primitives(library: OnednnLibrary, conv: Conv) -> Iterator[Iterator[_Primit
 
 
 def _implementations(library: OnednnLibrary, description: Handle) -> Iterator[_Primitive]:
+    """Yield the implementations of a description, from fast to slow; the reference only if there is no other."""
     yield _Primitive(library.make("dnnl_primitive_create", description), description)
-    while not library.next(description):
+    while not library.next(description) and not library.is_reference(description):
         yield _Primitive(library.make("dnnl_primitive_create", description), description)
+
+
+def _is_channels_last(layout: Layout) -> bool:
+    """Return whether a source or result is in channels last, or in blocks of channels, which count as such."""
+    return not layout.is_plain or layout.strides == channels_last(layout.shape)
+
+
+def _strides(layout: Layout) -> tuple[int, ...]:
+    """Return the strides of a source or result; those of channels last for one in blocks of channels."""
+    return layout.strides if layout.is_plain else channels_last(layout.shape)
 
 
 def _weights_shape(conv: Conv) -> tuple[int, ...]:
     return (conv.g, conv.oc // conv.g, conv.ic // conv.g, *conv.k)
 
 
-def _peer(library: OnednnLibrary, conv: Conv, arrays: Mapping[str, Array], primitive: _Primitive) -> Peer:
+class _Operand:
+    """The source or result of a primitive: the memory that it uses, and the caller's, which may be the same.
+
+    ``form`` and ``callers_form`` are their memory descriptors.
+    """
+
+    def __init__(self, library: OnednnLibrary, form: Handle, callers_form: Handle) -> None:
+        self.library, self.form, self.memory = library, form, library.memory(form)
+        self.is_reordered = not library.is_same(form, callers_form)
+        self.callers_form = callers_form if self.is_reordered else form
+        self.callers = library.memory(callers_form) if self.is_reordered else self.memory
+
+    def fill(self, array: Array, shape: tuple[int, ...], type_: str) -> None:
+        """Write a logical array to the caller's memory."""
+        self.callers.array[...] = self.library.placed(array, shape, type_, self.callers_form).array
+
+    def entering(self) -> list[_Execution]:
+        """Return the execution that copies from the caller's memory, if there is any."""
+        forms = self.callers_form, self.form
+        return [_Execution(self.library.reordering(*forms), {SRC: self.callers, DST: self.memory})] * self.is_reordered
+
+    def leaving(self) -> list[_Execution]:
+        """Return the execution that copies to the caller's memory, if there is any."""
+        forms = self.form, self.callers_form
+        return [_Execution(self.library.reordering(*forms), {SRC: self.memory, DST: self.callers})] * self.is_reordered
+
+
+class _Execution(NamedTuple):
+    """A primitive with its arguments."""
+
+    primitive: Handle
+    arguments: Mapping[int, OnednnMemory]
+
+
+def _peer(
+    library: OnednnLibrary, conv: Conv, arrays: Mapping[str, Array], primitive: _Primitive, reorders: bool
+) -> Peer:
+    """Return a peer that executes ``primitive``, in the memory descriptors that it asks for; with ``reorders``, a call
+    begins with the source and ends with the result in the problem's layouts.
+    """
     src, weights, dst = conv.dt
+    adds, _ = residual_and_clipping(conv, tuple(_STEPS))
 
-    def given(name: str, shape: tuple[int, ...], type_: str, query: int) -> OnednnMemory:
-        return library.placed(arrays[name], shape, type_, library.wanted(primitive.description, query))
+    def operand(layout: Layout, type_: str, query: int) -> _Operand:
+        wanted = library.wanted(primitive.description, query)
+        return _Operand(
+            library, wanted, library.plain(layout.shape, _strides(layout), type_) if reorders else wanted
+        )
 
-    written = library.wanted(primitive.description, _QUERY_DST)
+    source = operand(conv.src_layout, src, _QUERY_SRC)
+    written = operand(conv.dst_layout, dst, _QUERY_DST)
+    source.fill(arrays["src"], conv.src_shape, src)
+    form = library.wanted(primitive.description, _QUERY_WEIGHTS)
     arguments = {
-        SRC: given("src", conv.src_shape, src, _QUERY_SRC),
-        _WEIGHTS: given("wei", _weights_shape(conv), weights, _QUERY_WEIGHTS),
-        DST: library.memory(written),
+        SRC: source.memory,
+        _WEIGHTS: library.placed(arrays["wei"], _weights_shape(conv), weights, form),
+        DST: written.memory,
     }
     if conv.bias:
         arguments[_BIAS] = library.memory(library.plain((conv.oc,), (1,), conv.bias_type), aligned_copy(arrays["bia"]))
     arguments |= _quantities(library, conv, arrays)
-    packed = packed_arguments(arguments)
-    execute, handle, stream, count = library.execute, primitive.handle, library.stream, len(packed)
+    executions = [
+        *source.entering(), *(written.entering() if adds else ()), _Execution(primitive.handle, arguments),
+        *written.leaving(),
+    ]  # fmt: skip
+    packed = [(each.primitive, len(each.arguments), packed_arguments(each.arguments)) for each in executions]
+    execute, stream = library.execute, library.stream
 
-    def call(kept: object = arguments) -> object:
-        return execute(handle, stream, count, packed)
+    def call(kept: object = executions) -> object:
+        for handle, count, given in packed:
+            execute(handle, stream, count, given)
+        return None
 
     form = library.plain(conv.dst_shape, row_major(conv.dst_shape), dst)
-    adds, _ = residual_and_clipping(conv, tuple(_STEPS))
 
     def result() -> Array:
         if adds:  # each call adds to the result of the previous one
-            before = library.placed(arrays["dst"], conv.dst_shape, dst, written)
-            arguments[DST].array[...] = before.array
+            written.fill(arrays["dst"], conv.dst_shape, dst)
             call()
         plain = np.empty(conv.dst_shape, numpy_dtype(dst))
-        library.reorder(arguments[DST], written, library.memory(form, plain), form)
+        library.reorder(written.callers, written.callers_form, library.memory(form, plain), form)
         return plain
 
     return Peer(call, result)

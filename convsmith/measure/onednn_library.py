@@ -29,6 +29,8 @@ PACKAGE = "onednn-cpu-gomp"
 _CPU, _IN_ORDER, _ANY = 1, 1, 1
 TYPES = {"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "s8": 5, "u8": 6}
 """oneDNN's numbers of the types of elements."""
+_IMPLEMENTATION = 8
+"""oneDNN's number of the query for the name of an implementation."""
 SRC, DST = 1, 17
 """oneDNN's numbers of the arguments."""
 
@@ -86,6 +88,14 @@ class OnednnLibrary:
         answer = Handle(self._functions.dnnl_primitive_desc_query_md(description, what, index))
         return self.make("dnnl_memory_desc_clone", answer)
 
+    def is_reference(self, description: Handle) -> bool:
+        """Return whether an implementation is the library's reference, which takes seconds where others take
+        milliseconds.
+        """
+        name = ctypes.c_char_p()
+        self.check("dnnl_primitive_desc_query", description, _IMPLEMENTATION, 0, ctypes.byref(name))
+        return (name.value or b"").startswith(b"ref")
+
     def memory(self, description: Handle, array: Array | None = None) -> OnednnMemory:
         """Return a memory object for `array`, or for a new array if it is None."""
         if array is None:
@@ -111,9 +121,16 @@ class OnednnLibrary:
 
     def reorder(self, source: OnednnMemory, source_form: Handle, target: OnednnMemory, target_form: Handle) -> None:
         """Copy an array from one memory descriptor to another."""
-        forms = (source_form, self.engine, target_form, self.engine, None)
-        description = self.make("dnnl_reorder_primitive_desc_create", *forms)
-        self.run(self.make("dnnl_primitive_create", description), {SRC: source, DST: target})
+        self.run(self.reordering(source_form, target_form), {SRC: source, DST: target})
+
+    def reordering(self, source: Handle, target: Handle) -> Handle:
+        """Return the primitive that copies from one memory descriptor to another."""
+        description = self.make("dnnl_reorder_primitive_desc_create", source, self.engine, target, self.engine, None)
+        return self.make("dnnl_primitive_create", description)
+
+    def is_same(self, one: Handle, other: Handle) -> bool:
+        """Return whether two memory descriptors are equal."""
+        return bool(self._functions.dnnl_memory_desc_equal(one, other))
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:

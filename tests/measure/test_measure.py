@@ -333,9 +333,22 @@ def test_peers_without_scales_and_zero_points(name: str, option: str) -> None:
     assert caught.value.code in ("attributes", "types")
 
 
+@pytest.mark.parametrize("tag", ["abx", "axb", "aBx16b"])
+@pytest.mark.parametrize("options", ["", "--attr-post-ops=sum+relu", "--dt=bf16", "--dt=u8:s8:u8"])
+def test_onednn_takes_and_returns_the_layouts_of_the_problem(options: str, tag: str) -> None:
+    need("onednn")
+    problem = parse_problem(f"{options} --stag={tag} --dtag={tag} mb2ic32ih6oc48kh3ph1")
+    arrays = random_arrays(problem)
+    peer = make_peer("onednn", problem, arrays, 1)
+    peer.call()
+    truth = reference(problem, arrays, np.float32)["dst"]
+    np.testing.assert_array_equal(peer.result().reshape(truth.shape), truth)
+
+
 @pytest.mark.parametrize("level", ["avx2", "generic"])
 def test_libraries_are_held_to_a_level(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
+    names = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS")
+    for name in names:
         monkeypatch.setenv(name, "")
     best = host_targets()[0].name
     assert hold(best, ("torch", "onednn", "onnxruntime")) == () and not os.environ["ONEDNN_MAX_CPU_ISA"]
@@ -343,8 +356,8 @@ def test_libraries_are_held_to_a_level(level: str, monkeypatch: pytest.MonkeyPat
         return
     free = hold(level, ("torch", "onednn", "onnxruntime"))
     assert free == (("onnxruntime",) if level == "avx2" else ("torch", "onednn", "onnxruntime"))
-    held = {"avx2": ("AVX2", "avx2"), "generic": ("", "")}[level]
-    assert (os.environ["ONEDNN_MAX_CPU_ISA"], os.environ["ATEN_CPU_CAPABILITY"]) == held
+    held = {"avx2": ("AVX2", "avx2", "AVX2"), "generic": ("", "", "")}[level]
+    assert tuple(os.environ[name] for name in names) == held
 
 
 @pytest.mark.parametrize(
