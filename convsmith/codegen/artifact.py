@@ -39,12 +39,14 @@ from convsmith.ir.types import DTYPES, POINTERS
 from convsmith.layout.requirements import FIXED, Requirements
 
 __all__ = [
-    "ABI_VERSION", "AXES", "FINITE", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry", "Launch",
-    "LaunchKind", "MapArgument", "MemoryKind", "Role", "host_launch", "size_argument",
+    "ABI_VERSION", "ALIGNMENT", "AXES", "FINITE", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry",
+    "Launch", "LaunchKind", "MapArgument", "MemoryKind", "Role", "host_launch", "size_argument",
 ]  # fmt: skip
 
 ABI_VERSION = 11
 """Version of the calling convention above. Artifacts of other versions are refused."""
+ALIGNMENT = 128
+"""Bytes to which memory of a kernel is aligned: the widest vector of any machine, and two cache lines."""
 FINITE = sys.float_info.max
 """The limit of a tensor whose elements can be any finite numbers."""
 
@@ -79,12 +81,13 @@ class Argument:
     """One word of the argument block: the address of a tensor `name`, of memory of the kernel's own, or a size.
 
     `role` is what happens to it: "in" (read), "out" (written), "inout" (read, then written), "packed" (tensor `of` in
-    the kernel's own order, or sums of it: written by a packing entry, read by others), "scratch" (memory private to one
-    call: `size` elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry to the
-    next), "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the entry's
-    "zero" argument of the same tensor), "zero" (memory of zeros, or of the tensor's zero points: those of the argument
-    that `recipe` names, one for all or one for each channel) or "size" (an integer in place of an address: `value`, or
-    what the call gives where that is None).
+    the kernel's own order, or sums of it: written by a packing entry; it lasts as long as the packed tensor if an entry
+    of calls reads it, and otherwise until the operand is packed), "scratch" (memory private to one call: `size`
+    elements for each thread, part tid using its own) or "shared" (memory of a call, from one entry to the next),
+    "table" (addresses within tensor `of`, which `recipe` says, and those of absent elements: of the entry's "zero"
+    argument of the same tensor), "zero" (memory of zeros, or of the tensor's zero points: those of the argument that
+    `recipe` names, one for all or one for each channel) or "size" (an integer in place of an address: `value`, or what
+    the call gives where that is None).
 
     `holds` says what a tensor of the problem holds, in the words of `problem/tensor.py`: "src", "wei", "bia" and "dst"
     (also for their gradients), "scales", "zero_points", "operand" or "rounding". It is empty for other memory.
@@ -291,6 +294,12 @@ class Artifact:
                 of = next(a.of for a in entry.arguments if a.role == "packed")
                 packing_entries[of] = (*packing_entries.get(of, ()), name)
         return packing_entries
+
+    def passed_on(self, operand: str) -> tuple[Argument, ...]:
+        """Return the arrays that a packing entry of `operand` passes on to the next one, and that no step reads."""
+        read = {a.name for entry in self.steps.values() for a in entry.arguments}
+        written = {a.name: a for name in self.packs[operand] for a in self.entries[name].arguments if a.of == operand}
+        return tuple(a for a in written.values() if a.name not in read)
 
     def to_bytes(self) -> bytes:
         """Return the file form; inverse of `from_bytes`."""

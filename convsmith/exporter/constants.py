@@ -102,7 +102,8 @@ class _PackingHere:
         read = {a.name: a for function in functions for a in function.entry.arguments if a.role == "in"}
         ready = [_ready(a, operand, arrays) for a in read.values()]
         given = [parts.offsets, *({name: 0} for name in read)]
-        call = PreparedCall([LoadedEntry(function, function.entry, {}) for function in functions], given)
+        entries = [LoadedEntry(function, function.entry, {}) for function in functions]
+        call = PreparedCall(entries, given, self._artifact.passed_on(operand))
         call.run([address_of(memory), *map(address_of, ready)], (memory, ready))
         return memory.tobytes()
 

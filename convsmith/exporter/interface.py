@@ -12,7 +12,7 @@ and `pool` are absent if one thread runs the whole kernel.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.record import record
@@ -164,20 +164,21 @@ def _packing(artifact: Artifact, operand: str, symbol: str, built_in: Collection
     """Return the function that packs ``operand``; one thread runs its entries."""
     entries = tuple(artifact.entries[name] for name in artifact.packs[operand])
     read = {a.name: a for entry in entries for a in entry.arguments if a.role == "in" and a.name not in built_in}
-    uses, workspace = _uses(entries)
+    uses, workspace = _uses(entries, artifact.passed_on(operand))
     parameters = [*(_tensor_parameter(a, False) for a in read.values()), _packed_parameter(artifact, operand, True)]
     return PackingFunction(
         symbol, operand, (*parameters, *([_workspace(workspace)] if workspace else [])), uses, workspace
     )  # fmt: skip
 
 
-def _uses(entries: tuple[Entry, ...]) -> tuple[tuple[EntryUse, ...], int]:
+def _uses(entries: tuple[Entry, ...], passed_on: Iterable[Argument] = ()) -> tuple[tuple[EntryUse, ...], int]:
     """Return the use of each entry, and the bytes of the workspace that they share.
 
-    Memory that only one entry uses is reused by the next entry; shared memory is not.
+    Memory that only one entry uses is reused by the next entry; shared memory is not, nor are the arrays that one entry
+    has ``passed_on`` to the next.
     """
     shared: dict[str, int] = {}
-    sizes: dict[str, int] = {}
+    sizes = {a.name: _bytes(a) for a in passed_on}
     for entry in entries:
         for a in entry.arguments:
             if a.role == "shared":
@@ -189,7 +190,7 @@ def _uses(entries: tuple[Entry, ...]) -> tuple[tuple[EntryUse, ...], int]:
     for entry in entries:
         places, last = {}, end
         for a in entry.arguments:
-            if a.role == "shared":
+            if a.name in shared:
                 places[a.name] = shared[a.name]
             elif a.role in ("scratch", "table") or (a.role == "zero" and a.recipe):
                 places[a.name] = last

@@ -21,7 +21,7 @@ import ml_dtypes  # noqa: F401  # numpy then knows bfloat16 and other small type
 import numpy as np
 from numpy.typing import NDArray
 
-from convsmith.codegen.artifact import FINITE, Argument
+from convsmith.codegen.artifact import ALIGNMENT, FINITE, Argument
 from convsmith.diag.errors import UsageError
 from convsmith.ir.types import dtype as type_row
 from convsmith.layout.layout import Layout
@@ -46,9 +46,6 @@ __all__ = [
 ]
 
 Array = NDArray[np.generic]
-
-ALIGNMENT = 128
-"""Bytes to which new memory is aligned: the widest vector of any machine, and two cache lines."""
 
 _STRIDE_FORMS = 8
 

@@ -269,10 +269,12 @@ class HostKernel:
         """
         packing, specs = self._packing, self._border.specs
         plain = [name for name in packing.entries if name in names and name not in packed]
+        packs = [part for name in plain for part in packing.parts[name].arguments]
+        packs += [part for name in plain for part in self.artifact.passed_on(name)]
         return PreparedCall(
             [*(e for name in plain if not specs[name].empty_tensor for e in packing.entries[name]), *self._steps],
             [packing.parts_of(name).offsets if name in packed else {name: 0} for name in names],
-            [*(argument for name in plain for argument in packing.parts[name].arguments), *self._shared],
+            [*packs, *self._shared],
             None if fresh else self._gpu,
             fresh=fresh,
         )

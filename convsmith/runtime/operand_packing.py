@@ -40,9 +40,8 @@ class PackedParts:
 
     @staticmethod
     def of(artifact: Artifact, operand: str) -> PackedParts:
-        """Return the parts that the kernel reads, followed by the parts that are only needed to compute them."""
-        entries = [*artifact.steps.values(), *(artifact.entries[name] for name in artifact.packs[operand])]
-        parts = {a.name: a for entry in entries for a in entry.arguments if a.of == operand}
+        """Return the parts that the entries of calls read."""
+        parts = {a.name: a for entry in artifact.steps.values() for a in entry.arguments if a.of == operand}
         return PackedParts(tuple(parts.values()))
 
     def elements(self, buffer: Array) -> Array:
@@ -130,8 +129,10 @@ class OperandPacking:
             return buffer
         call = self._calls.get((operand, names))
         if call is None:
-            given = [{name: 0} for name in names]
-            call = self._calls[operand, names] = PreparedCall(self.entries[operand], [*given, parts.offsets])
+            given = [*({name: 0} for name in names), parts.offsets]
+            between = self._artifact.passed_on(operand)
+            call = PreparedCall(self.entries[operand], given, between, fresh=bool(between))
+            self._calls[operand, names] = call
         ready = [specs[name].prepare(array) for name, array in arrays.items()]
         call.run([address_of(array) for array in (*ready, buffer)], (ready, buffer))
         return buffer

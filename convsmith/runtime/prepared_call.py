@@ -227,9 +227,11 @@ class PreparedCall:
 
         The memory of the blocks is new, or starts at the address `scratch`.
         """
-        memory = HostMemory() if scratch is None else LentScratch(scratch)
-        kept: list[object] = [self._entries, memory, keep]
-        blocks = [entry.block(memory if scratch is not None else HostMemory()) for entry in self._entries]
+        lent = HostMemory()
+        nbytes = max(entry.scratch_bytes for entry in self._entries)
+        memory = LentScratch(lent.reserve_bytes(nbytes) if scratch is None else scratch)
+        kept: list[object] = [self._entries, lent, memory, keep]
+        blocks = [entry.block(memory) for entry in self._entries]
         kept += blocks
         if not self._fresh:
             places = self._own_places(memory, scratch, kept)
