@@ -7,7 +7,7 @@ import random
 from guarded import canary, check_result, memories
 from oracles import Oracle
 
-from convsmith.compiler.driver import preparing
+from convsmith.compiler.rewritten import preparing
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Invoke, Kernel
 from convsmith.ir.walk import statements_of

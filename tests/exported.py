@@ -20,7 +20,7 @@ from convsmith.emulate.image import Image
 from convsmith.emulate.processor import CODE_ALIGNMENT, ProcessorEmulator
 from convsmith.emulate.processors import Fault, processor_for
 from convsmith.exporter.build import BuiltKernel
-from convsmith.exporter.interface import Parameter
+from convsmith.exporter.interface import WORKSPACE, Parameter
 from convsmith.exporter.library import ExportedLibrary
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.problem import Problem
@@ -146,7 +146,7 @@ def check_emulated_calls(
 
     def place(parameters: Sequence[Parameter]) -> None:
         for p in parameters:
-            if p.name not in memory:
+            if p.name not in memory or p.name == WORKSPACE:  # workspaces of calls differ in size
                 own[p.name] = memory_for(p, problem, arrays)
                 is_made = p.is_written or any(p.of and p.of == x.operand for x in interface.packings)
                 contents = own[p.name][: p.nbytes].tobytes()

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from guarded import Array, canary, check_result, expected, memories
 
-from convsmith.compiler.driver import in_order
 from convsmith.compiler.interpreted import InterpretedCall, known_arguments
+from convsmith.compiler.rewritten import in_order
 from convsmith.diag.errors import ConvsmithError
 from convsmith.interp import run
 from convsmith.ir.instruction import FragmentFile, RegisterFile

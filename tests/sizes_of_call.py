@@ -8,8 +8,8 @@ import numpy as np
 from guarded import canary, check_result, expected, memory_of
 
 from convsmith.compiler.arguments import argument_of
-from convsmith.compiler.driver import absent_points, pointer_arguments
 from convsmith.compiler.dynamic import given_tensor
+from convsmith.compiler.entries import absent_points, pointer_arguments
 from convsmith.compiler.interpreted import InterpretedCall
 from convsmith.ir.buffer import UNKNOWN
 from convsmith.ir.stmt import Kernel

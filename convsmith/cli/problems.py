@@ -76,6 +76,7 @@ _LINE_OPTIONS = {
     "--attr-post-ops": "Post-ops, such as relu or sum+clip:0:6.",
     "--attr-acc-mode": "Types that may hold sums: any and f16 permit f16 where both factors are f16.",
     "--accuracy": "strict permits sums of products only; relaxed (the default) and any permit transforms.",
+    "--workspace": "Most bytes beside the tensors, packed copies included, such as 512K; by default no bound.",
 }
 
 
@@ -184,7 +185,8 @@ class Listed:
         said = self.shared + (self._implied if isinstance(problem, Conv | Chain) else ())
         stages = problem.stages if isinstance(problem, Chain) else (problem,)
         words = ([*(o for o in p.options() if o not in said), replace(p, name=None).descriptor()] for p in stages)
-        return f" {STAGES} ".join(map(" ".join, words))
+        whole = [o for o in problem.options() if o not in said] if isinstance(problem, Chain) else []
+        return " ".join([*whole, f" {STAGES} ".join(map(" ".join, words))])
 
 
 def read_problems(source: str, options: Options, layout: str, verb: str = "") -> Listed:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.compiler.arguments import argument_of
-from convsmith.compiler.driver import absent_points, pointer_arguments
+from convsmith.compiler.entries import absent_points, pointer_arguments
 from convsmith.ir.intern import interning
 from convsmith.layout.requirements import Requirements
 from convsmith.problem.conv import Conv

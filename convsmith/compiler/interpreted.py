@@ -11,7 +11,7 @@ import numpy.typing as npt
 from convsmith.codegen.artifact import Argument, Entry, size_argument
 from convsmith.codegen.binder import ArgumentMemory, Binder, element_type
 from convsmith.compiler.arguments import argument_of, buffer_argument
-from convsmith.compiler.driver import absent_points, pointer_arguments
+from convsmith.compiler.entries import absent_points, pointer_arguments
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.stmt import Kernel

@@ -23,13 +23,17 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.record import record
 
-__all__ = ["EVENTS", "MOST_THREADS", "VARIABLES", "FileChoice", "Settings", "Variable", "settings"]
+__all__ = [
+    "EVENTS", "MOST_THREADS", "SIZES", "VARIABLES", "FileChoice", "Settings", "Variable", "read_size", "settings",
+]  # fmt: skip
 
 EVENTS = ("create", "exec", "cache")
 CHECKS = ("off", "verify", "interpret")
 
 MOST_THREADS = 1024
 """Largest number of threads that a kernel may be compiled for."""
+SIZES = "a number of bytes with an optional K, M, G or T, such as 256M"
+"""The sizes that `read_size` reads, in words."""
 
 FileChoice = Path | Literal["default", "off"]
 """A file or directory, the platform's default one, or no file."""
@@ -59,7 +63,8 @@ def _parse_file(text: str) -> FileChoice:
     return "off" if text in ("0", "off", "none") else Path(text).expanduser()
 
 
-def _parse_size(text: str) -> int:
+def read_size(text: str) -> int:
+    """Return the bytes of a text such as 4096, 256M or 256MiB. ValueError if it is none."""
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError
@@ -148,8 +153,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "CONVSMITH_CACHE_SIZE",
         "cache_size",
-        _parse_size,
-        "a number of bytes with an optional K, M, G or T, such as 256M",
+        read_size,
+        SIZES,
         "Most bytes that the cache may take; the least recently used entries go first.",
         "256M",
     ),

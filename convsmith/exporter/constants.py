@@ -15,8 +15,9 @@ import numpy as np
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry, Launch
 from convsmith.codegen.module_text import module_text
-from convsmith.compiler.driver import lower, private_buffers
+from convsmith.compiler.driver import lower
 from convsmith.compiler.facts import facts
+from convsmith.compiler.rewritten import private_buffers
 from convsmith.diag.errors import UsageError
 from convsmith.frontend.inspection import Inspected
 from convsmith.ir.buffer import Buffer, make_buffer

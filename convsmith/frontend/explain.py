@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import FINITE, Artifact
-from convsmith.compiler.driver import Lowered, lower, private_buffers
+from convsmith.codegen.memory import Memory
+from convsmith.compiler.driver import lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.launch import launch_of
+from convsmith.compiler.rewritten import Lowered, private_buffers
 from convsmith.compiler.service import faults, repro
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.frontend.explain_device import device_lines, device_roofline, device_verdict
 from convsmith.frontend.explain_fusion import fusion_lines
+from convsmith.frontend.explain_memory import bytes_text, memory_lines
 from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Call, For, Kernel, Store
@@ -118,7 +121,7 @@ def _problem(problem: Problem) -> list[Line]:
         shape = " x ".join(map(str, layout.shape))
         physical = "" if layout.is_plain else f", array of {' x '.join(map(str, layout.physical_shape))}"
         role = {"in": "", "out": ", written", "inout": ", read and written"}[tensor.role]
-        text = f"{tensor.name} {shape} {tensor.dtype} {layout}{physical}, {_bytes(tensor.nbytes)}{role}"
+        text = f"{tensor.name} {shape} {tensor.dtype} {layout}{physical}, {bytes_text(tensor.nbytes)}{role}"
         lines.append(("", text))
     if isinstance(problem, Conv) and any(back != front for front, back in zip(problem.p, problem.pr)):
         pads = ", ".join(f"{a} {f} + {b}" for a, f, b in zip(problem.axes, problem.p, problem.pr))
@@ -187,12 +190,12 @@ def _packing(low: Lowered) -> Iterator[Line]:
         operand, packed = pack.params[0], pack.params[-1]
         order = ", ".join(f"{loop.var} {loop.hi - loop.lo}" for loop in _writing(pack, packed))
         text = f"{operand} in the order [{order}]" if pack.name in copies else f"sums, {packed}"
-        yield "packing", f"{text}, {_bytes(packed.size * packed.dtype.bits // 8)}"
+        yield "packing", f"{text}, {bytes_text(packed.size * packed.dtype.bits // 8)}"
         for sums in (b for b in pack.written if b is not packed):
-            yield "", f"and sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
+            yield "", f"and sums, {sums}, {bytes_text(sums.size * sums.dtype.bits // 8)}"
     for kernel in (k for k in low.before if not private_buffers(k) and not k.packs):
         sums = kernel.params[-1]
-        yield "each call", f"sums, {sums}, {_bytes(sums.size * sums.dtype.bits // 8)}"
+        yield "each call", f"sums, {sums}, {bytes_text(sums.size * sums.dtype.bits // 8)}"
 
 
 def _fusion(kernel: Inspected, plan: Plan, low: Lowered) -> Iterator[Line]:
@@ -209,7 +212,7 @@ def _tables(problem: Problem) -> Iterator[Line]:
     if isinstance(problem, Conv):
         window = pixel_window(problem)
         sizes = {form: math.prod(shape_of(window, form)) * POINTER_BYTES for form in FORMS}
-        yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {_bytes(n)}" for form, n in sizes.items())
+        yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {bytes_text(n)}" for form, n in sizes.items())
 
 
 def _storage(kernel: Inspected, records: Sequence[PassRecord]) -> Iterator[Line]:
@@ -233,10 +236,7 @@ def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     bodies = [low.kernel.body, *(f.body for f in low.kernel.functions)]
     calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
     yield "code", f"{len(kernel.artifact.code)} bytes, {len(low.kernel.functions)} functions called from {calls} places"
-    if low.scratch:
-        threads = kernel.config.threads
-        place = kernel.target.place(threads * low.scratch)
-        yield "", f"{_bytes(low.scratch)} of scratch memory for each of {threads} threads{place and f' {place}'}"
+    yield from memory_lines(Memory.of(kernel.artifact), low, kernel.target)
 
 
 def _work(problem: Problem, target: Machine) -> Iterator[Line]:
@@ -244,7 +244,7 @@ def _work(problem: Problem, target: Machine) -> Iterator[Line]:
     types = f"products of {' and '.join(dict.fromkeys(problem.factors))}, sums in {sums_type(problem, target)}"
     yield "operations", f"{dense / 1e6:.3f} million counting taps that meet padding, {real / 1e6:.3f} without; {types}"
     nbytes = bytes_of_arrays(problem)
-    yield "bytes", f"{_bytes(nbytes)} of all arrays"
+    yield "bytes", f"{bytes_text(nbytes)} of all arrays"
     yield "intensity", f"{real / max(nbytes, 1):.1f} operations a byte"
 
 
@@ -376,13 +376,6 @@ def _dump(problem: Problem, config: str) -> Dump | None:
         return Dump(dump_directory(root, problem, config)) if root is not None else None
     except UsageError:
         return None
-
-
-def _bytes(count: int) -> str:
-    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} bytes"
 
 
 def _layout(lines: Sequence[Line]) -> str:

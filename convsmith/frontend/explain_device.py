@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 from convsmith.codegen.artifact import Artifact, Launch
-from convsmith.compiler.driver import Lowered
 from convsmith.compiler.launch import launch_of
+from convsmith.compiler.rewritten import Lowered
 from convsmith.machine.device import ComputeUnits, Device
 from convsmith.measure.roofline import bytes_of_arrays
 from convsmith.problem.problem import Problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from convsmith.compiler.driver import Lowered, private_buffers
+from convsmith.compiler.rewritten import Lowered, private_buffers
 from convsmith.machine.base import Machine
 from convsmith.measure.roofline import bytes_of_arrays
 from convsmith.problem.chain import Chain

@@ -23,8 +23,8 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.given import GivenSchedule
 
 if TYPE_CHECKING:
-    from convsmith.compiler.driver import Lowered
     from convsmith.compiler.instruments import PassRecord
+    from convsmith.compiler.rewritten import Lowered
     from convsmith.schedule.plan import Plan
     from convsmith.schedule.planned import KeptPlan
 

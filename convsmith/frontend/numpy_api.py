@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, integer, integers, shown
-from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.diag.settings import MOST_THREADS, SIZES, read_size, settings
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
@@ -56,6 +56,7 @@ def compile(
     target: str | None = None,
     config: str | Config | None = None,
     accuracy: str | None = None,
+    workspace: int | str | None = None,
     dynamic: str | Collection[str] | None = None,
     schedule: Callable[[KernelSchedule], object] | None = None,
 ) -> CompiledKernel:
@@ -75,6 +76,9 @@ def compile(
     for a convolution, which then takes pads too, "m" for a product. A device has a kernel for each size, which the
     first call with the size compiles.
 
+    `workspace` is the maximum number of bytes that the kernel may need beside its tensors, packed copies of weights
+    included, as an integer or a text such as "512K"; the fastest kernel within it is used.
+
     `schedule` is a function that replaces a config: it receives the schedule of the naive nest
     (:class:`convsmith.schedule.custom.KernelSchedule`) and calls its primitives. Decisions that it leaves open have
     defaults.
@@ -90,6 +94,8 @@ def compile(
     if not isinstance(config, str | Config | None):
         raise UsageError(f"config={shown(config)} is not legal: expected a Config, or its text", code="config")
     conv = _with_options(problem, {"stag": src_tag, "wtag": wei_tag, "dtag": dst_tag}, accuracy, bias, activation)
+    if workspace is not None:
+        conv = _within(conv, _bytes("workspace", workspace))
     chosen = read_decisions(config) if isinstance(config, str) else config
     if schedule is not None:
         if chosen is not None:
@@ -159,6 +165,27 @@ def thread_count(count: int | None) -> int:
     if not 1 <= number <= MOST_THREADS:
         raise UsageError(f"threads={number} is not legal: expected 1 to {MOST_THREADS}", code="threads")
     return number
+
+
+def _bytes(name: str, value: int | str) -> int:
+    """Return a number of bytes, given as a number or as a text such as 512K."""
+    try:
+        count = read_size(value) if isinstance(value, str) else integer(name, value)
+    except ValueError:
+        count = -1
+    if count < 0:
+        raise UsageError(f"{name}={shown(value)} is not legal: expected {SIZES}", code="bad-option")
+    return count
+
+
+def _within(problem: Problem, workspace: int) -> Problem:
+    """Return ``problem`` with a bound of its workspace. UsageError if it has another one."""
+    if problem.workspace not in (None, workspace):
+        raise UsageError(
+            f"the problem says --workspace={problem.workspace}, the keyword {workspace}; legal is one of them",
+            code="bad-option",
+        )
+    return replace(problem, workspace=workspace)
 
 
 def _with_options(

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import Lowered, lower
+from convsmith.compiler.driver import lower
 from convsmith.compiler.instruments import Recorder
+from convsmith.compiler.rewritten import Lowered
 from convsmith.diag.record import record
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.text import listing

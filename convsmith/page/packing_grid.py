@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from convsmith.compiler.driver import Lowered
+from convsmith.compiler.rewritten import Lowered
 from convsmith.interp import run
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Kernel

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
+from convsmith.diag.settings import SIZES
 from convsmith.layout.tags import ANY
 from convsmith.problem.attributes import Kind
 from convsmith.problem.conv import Conv
@@ -39,6 +40,8 @@ _OF_STAGES = ("bia_dt", "wtag", "acc_mode", "accuracy", "scales", "zero_points",
 class Chain(Problem):
     """Forward problems in sequence; the destination of each stage is the source of the next one.
 
+    `workspace` bounds the memory of the whole chain; no stage has a bound of its own.
+
     `stag` and `dtag` are the layouts of the chain's source and destination. The layout between two stages is free
     where both leave it open.
     """
@@ -53,6 +56,10 @@ class Chain(Problem):
         for field in fields(Problem):
             if field.name in _OF_STAGES and getattr(self, field.name) != field.default:
                 raise _fail(f"{field.name}={getattr(self, field.name)!r} is that of a stage; legal is to give it there")
+        if self.workspace is not None and self.workspace < 0:
+            raise _fail(f"workspace={self.workspace} is not legal: expected {SIZES}")
+        if own := next((stage for stage in stages if stage.workspace is not None), None):
+            raise _fail(f"--workspace={own.workspace} of a stage; legal is one of the whole chain")
         first = _with_tag(stages[0], "stag", self.stag)
         stages = (first, *stages[1:])
         stages = (*stages[:-1], _with_tag(stages[-1], "dtag", self.dtag))
@@ -71,8 +78,8 @@ class Chain(Problem):
     # -- text -------------------------------------------------------------------------------------------------------
 
     def options(self) -> tuple[str, ...]:
-        """Return no options: each stage has its own, in the descriptor."""
-        return ()
+        """Return the bound of the workspace: each stage has its other options, in the descriptor."""
+        return tuple(self._bound())
 
     def descriptor(self) -> str:
         """Return the stages with their options, joined by arrows."""

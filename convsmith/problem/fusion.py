@@ -117,7 +117,7 @@ def _split_depthwise(problem: Conv, at: int) -> list[tuple[Problem, dict[str, st
                 code="unsupported-post-op",
             )
     first = replace(
-        problem, post_ops=problem.post_ops[:at], dtag=ANY, name=None,
+        problem, post_ops=problem.post_ops[:at], dtag=ANY, name=None, workspace=None,
         scales=tuple(q for q in problem.scales if not q.argument.startswith("attr_post_op")),
     )  # fmt: skip
     scales = [_renamed(problem.quantity(SCALES, whole), own) for whole, own in _PARTS]

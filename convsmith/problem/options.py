@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.expect import shown
+from convsmith.diag.settings import SIZES, read_size
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, parse_quantities
@@ -23,8 +25,8 @@ _OTHER_OPTIONS = (
     "attr-rounding-mode", "attr-deterministic", "ctx-init", "ctx-exe", "batch", "match", "impl", "skip-impl", "engine",
     "mode", "reset", "canonical", "runtime-dims-masks", "encoding",
 )  # fmt: skip
-_COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-acc-mode", "accuracy", "attr-scales",
-                   "attr-zero-points", "attr-post-ops")  # fmt: skip
+_COMMON_OPTIONS = ("dt", "bia-dt", "stag", "wtag", "dtag", "strides", "attr-acc-mode", "accuracy", "workspace",
+                   "attr-scales", "attr-zero-points", "attr-post-ops")  # fmt: skip
 
 
 def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int) -> dict[str, Any]:
@@ -47,6 +49,8 @@ def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int
             values["acc_mode"] = text.lower()
         elif option == "accuracy":
             values["accuracy"] = text.lower()
+        elif option == "workspace":
+            values["workspace"] = _size(text)
         elif option == "attr-scales":
             values["scales"] = parse_quantities(SCALES, text)
         elif option == "attr-zero-points":
@@ -59,6 +63,14 @@ def read_options(options: Mapping[str, str], own: tuple[str, ...], channels: int
             meant = suggestion(option, (*own, *_COMMON_OPTIONS))
             raise UsageError(f"--{option} is unknown; legal: {legal}{meant}", code="bad-option")
     return values
+
+
+def _size(text: str) -> int | None:
+    """Return the bytes of a bound; None for an empty text."""
+    try:
+        return read_size(text) if text else None
+    except ValueError:
+        raise UsageError(f"--workspace={shown(text)} is not legal: expected {SIZES}", code="bad-option") from None
 
 
 def strided(problem: P, options: Mapping[str, str]) -> P:

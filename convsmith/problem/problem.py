@@ -18,6 +18,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import check_fields
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
+from convsmith.diag.settings import SIZES
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY
 from convsmith.problem.attributes import SCALES, ZERO_POINTS, Kind, Quantity, print_quantities
@@ -62,6 +63,9 @@ class Problem(ABC):
     `accuracy` is one of `ACCURACIES`. `strict` permits sums of products of the given numbers only. `relaxed` admits
     transforms in f32, forward and by data, of products with sums in f32, whose expected error is at most a few times
     that of these sums (`statement/winograd.py`); `any` admits every transform, and factors rounded to tf32.
+
+    `workspace` bounds the bytes that a kernel may need beside its tensors: packed copies of operands, and the memory of
+    a call or of packing (`codegen/memory.py`). None is no bound.
     """
 
     dt: tuple[str, str, str] = ("f32", "f32", "f32")
@@ -71,6 +75,7 @@ class Problem(ABC):
     dtag: str = ANY
     acc_mode: str = "strict"
     accuracy: str = "relaxed"
+    workspace: int | None = None
     scales: tuple[Quantity, ...] = ()
     zero_points: tuple[Quantity, ...] = ()
     post_ops: tuple[PostOp, ...] = ()
@@ -170,6 +175,7 @@ class Problem(ABC):
             words.append(f"--attr-acc-mode={self.acc_mode}")
         if self.accuracy != "relaxed":
             words.append(f"--accuracy={self.accuracy}")
+        words += self._bound()
         for kind, quantities in ((SCALES, self.scales), (ZERO_POINTS, self.zero_points)):
             if quantities:
                 words.append(f"--{kind.option}={print_quantities(quantities)}")
@@ -177,8 +183,16 @@ class Problem(ABC):
             words.append(f"--attr-post-ops={print_post_ops(self.post_ops)}")
         return tuple(words)
 
+    def _bound(self) -> list[str]:
+        """Return the option of the `workspace`, if there is one."""
+        return [] if self.workspace is None else [f"--workspace={self.workspace}"]
+
     def __str__(self) -> str:
         return " ".join((*self.options(), self.descriptor()))
+
+    def unbounded(self) -> Self:
+        """Return the same computation without a bound of the `workspace`."""
+        return self._changed({"workspace": None})
 
     def with_accuracy(self, accuracy: str) -> Self:
         """Return the same computation with another `accuracy`."""
@@ -411,6 +425,8 @@ class Problem(ABC):
             if (word := getattr(self, option)) not in legal:
                 name = "attr-acc-mode" if option == "acc_mode" else option
                 raise UsageError(f"--{name}: {word!r} is unknown; legal: {choices(word, legal)}", code="bad-option")
+        if self.workspace is not None and self.workspace < 0:
+            raise UsageError(f"--workspace={self.workspace} is not legal: expected {SIZES}", code="bad-option")
         check_types(self.dt, self.dir)
         check_acc_mode(self)
         object.__setattr__(self, "bia_dt", checked_bias_type(self.bia_dt, self.dt, self.acc))

@@ -38,7 +38,9 @@ _EXTENT = 64
 def check_dynamic(p: Problem) -> Problem:
     """Return ``p``; UnsupportedError, with the reason, if no kernel takes its sizes at the call."""
     why = ""
-    if isinstance(p, Chain):
+    if p.workspace is not None:
+        why = "bounds the memory of a kernel; supported is that of kernels with fixed sizes"
+    elif isinstance(p, Chain):
         for stage in p.stages:
             check_dynamic(stage)
         why = _why_fixed(p)

@@ -35,6 +35,7 @@ from convsmith.tune.thread_parts import split_pixels_by_thread
 from convsmith.tune.variants import holding, nearby, streamed, with_converted, with_near_channels
 from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
+from convsmith.tune.within import MemoryBound, smaller
 
 LONG = 24
 """Minimum number of operations of an epilogue that gets its own loop, because LLVM compiles long unrolled code slowly.
@@ -93,13 +94,32 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = ARRANGED)
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
-        ranked = _ranked(found, count)
+        bound = MemoryBound(p, target)
+        if p.workspace is not None:
+            found = _within(bound, found, max(count, ARRANGED))
+        ranked = _ranked(found, count, bound)
         for n, choice in enumerate(ranked[:count]):
-            ranked[n] = replace(choice, config=split_pixels_by_thread(p, choice.config, target, choice.cycles))
+            config = split_pixels_by_thread(p, choice.config, target, choice.cycles)
+            if config == choice.config or bound.permits(config):
+                ranked[n] = replace(choice, config=config)
         return ranked
 
 
-def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
+def _within(bound: MemoryBound, found: list[_ModelledChoice], count: int) -> list[_ModelledChoice]:
+    """Return the first ``count`` choices within the bound, best expected first, or a variant of one that needs less.
+    ConfigError if there is none.
+    """
+    found = sorted(found, key=lambda c: (c.choice.cycles, c.choice.emitted))
+    legal = bound.first(found, lambda c: c.choice.config, count)
+    if not legal:
+        others = smaller(c.choice.config for c in found)
+        legal = [_ModelledChoice(Choice(inf, 0, c), None) for c in bound.first(others, lambda config: config, 1)]
+    if not legal:
+        raise bound.refusal()
+    return legal
+
+
+def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> list[Choice]:
     """Return the choices, best first; the traffic between memories is minimised for the first ``count``.
 
     Among similar choices for a gradient of the weights on one thread, the one whose operands memories deliver fastest
@@ -123,7 +143,7 @@ def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
         model, loops = made_by
         is_rated = n < len(alike) or model.unit.rows > 1
         if n < (ARRANGED if is_rated else count) or (n < len(alike) and choice.config.lane not in lanes):
-            made = _arranged(model, loops, choice)
+            made = _arranged(model, loops, choice, bound)
             choices[n] = made.choice
             if n < len(alike):
                 rated[n] = _delivered(made)
@@ -136,9 +156,13 @@ def _ranked(found: list[_ModelledChoice], count: int) -> list[Choice]:
     return choices
 
 
-def _arranged(model: Model, loops: Loops, choice: Choice) -> _ModelledChoice:
-    """Return ``choice`` with its config arranged, and with the cycles to pack the operands that are then packed."""
+def _arranged(model: Model, loops: Loops, choice: Choice, bound: MemoryBound) -> _ModelledChoice:
+    """Return ``choice`` with its config arranged, and with the cycles to pack the operands that are then packed; or as
+    it is, if it would need more memory than permitted.
+    """
     config = arranged(model, loops, choice.config)
+    if config != choice.config and not bound.permits(config):
+        config = choice.config
     if config.fuse != choice.config.fuse:
         loops = loops_after_fusing(model.st, config)
     cycles = choice.cycles if config.staged("pack") == choice.config.staged("pack") else model.cycles(loops, config)

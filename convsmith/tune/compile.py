@@ -78,7 +78,7 @@ def _refuses_row(problem: Problem, target: Machine, threads: int, dynamic: bool,
     with interning():
         _, measured = _of_table(problem, target, threads)
     if measured is not None:
-        refuse_row(problem, error)
+        refuse_row(problem.unbounded(), error)
     return measured is not None
 
 
@@ -121,6 +121,7 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
         from convsmith.ir.intern import interning
         from convsmith.schedule.dynamic import check_dynamic
         from convsmith.schedule.planned import check_sizes
+        from convsmith.tune.bounded import bounded_config
         from convsmith.tune.candidates import default_config
         from convsmith.tune.chains import stages_config
         from convsmith.tune.device import device_config
@@ -128,12 +129,14 @@ def choose(problem: Problem, target: Machine, threads: int, dynamic: bool) -> Co
 
     if target.device is not None:
         check_sizes(target, dynamic)
-        return device_config(problem, target)
+        return device_config(problem, target) if problem.workspace is None else bounded_config(problem, target, 1)
     if dynamic:
         with interning():
             return dynamic_config(check_dynamic(problem), target, threads)
     if stages_of(problem) is not None:
         with interning():
+            if problem.workspace is not None:
+                return bounded_config(problem, target, threads)
             return stages_config(problem, target, threads)
     if not _has_table(problem, target, threads, dynamic):
         return default_config(problem, target, threads)
@@ -152,6 +155,7 @@ def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, 
     none, or an illegal one, which causes a warning.
     """
     with import_lock:
+        from convsmith.compiler.memory import flaw_within
         from convsmith.schedule.planned import plan_for
         from convsmith.tune.candidates import default_config
         from convsmith.tune.expected import expected_terms
@@ -161,13 +165,15 @@ def _of_table(problem: Problem, target: Machine, threads: int) -> tuple[Config, 
 
     first = default_config(problem, target, threads)
     alone = first if threads == 1 else default_config(problem, target)
-    config = faster(problem, alone)
+    config = faster(problem.unbounded(), alone)
     if config is alone:
         return first, None
     try:
         plan_for(problem, config, target)
         cycles = sum(expected_terms(problem, config, target).values())
     except ConvsmithError as error:
-        refuse_row(problem, error)
+        refuse_row(problem.unbounded(), error)
         return first, None
-    return first, split_pixels_by_thread(problem, config.of_each(threads=threads), target, cycles)
+    config = split_pixels_by_thread(problem, config.of_each(threads=threads), target, cycles)
+    is_within = problem.workspace is None or flaw_within(problem, config, target) is None
+    return first, config if is_within else None

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
+from convsmith.compiler.memory import flaw_within
 from convsmith.diag.errors import ConfigError
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.plan import flaw
 
 __all__ = ["Changes", "ConfigSpace"]
 
@@ -54,7 +54,7 @@ class ConfigSpace(ABC):
     def refusal(self, config: Config) -> str:
         """Return the code of the error for which ``config`` makes no kernel; empty if it makes one."""
         if config not in self._reasons:
-            error = flaw(self.problem, config, self.target)
+            error = flaw_within(self.problem, config, self.target)
             self._reasons[config] = "" if error is None else error.code
             if error is not None:
                 self.refused[error.code] += 1

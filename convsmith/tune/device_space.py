@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from convsmith.compiler.memory import flaw_within
 from convsmith.machine.base import Machine
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.plan import flaw
 from convsmith.statement.naive import naive
 from convsmith.statement.views import statement
 from convsmith.tune.config_space import Changes, ConfigSpace
@@ -40,7 +40,7 @@ class DeviceSpace(ConfigSpace):
         if self._statement is None or (config.realise == "hardware" and dimension in THREADS_ALONE):
             return ()
         if config not in self._points:
-            legal = flaw(self.problem, config, self.target) is None
+            legal = flaw_within(self.problem, config, self.target) is None
             self._points[config] = device_point(self.problem, self._statement, config, self.target) if legal else None
         at = self._points[config]
         return () if at is None else DEVICE_DIMENSIONS[dimension](at)

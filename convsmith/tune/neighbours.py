@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import log2
 from typing import NamedTuple
 
+from convsmith.compiler.memory import flaw_within
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
@@ -20,7 +21,6 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.plan import flaw
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
 
@@ -83,7 +83,7 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
         if config.target != target.name or config.consumer is not None:
             return None
         if target.device is not None:
-            return config if flaw(problem, config, target) is None else None
+            return config if flaw_within(problem, config, target) is None else None
         with interning():
             st = scheduled(problem, config, target)
             loops = loops_after_fusing(st, config)
@@ -97,6 +97,6 @@ def transferred(text: str, problem: Problem, target: Machine, threads: int) -> C
                 if size < whole[n]
             )
             moved = config.changed(register=tile, cache=tuple(cache))
-            return moved if flaw(problem, moved, target) is None else None
+            return moved if flaw_within(problem, moved, target) is None else None
     except (ConfigError, KeyError):
         return None

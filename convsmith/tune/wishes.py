@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from convsmith.compiler.memory import flaw_within
 from convsmith.diag.errors import ConfigError, ConvsmithError
 from convsmith.machine.base import Machine
 from convsmith.problem.chain import Chain
@@ -18,7 +19,6 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import fused_dims
-from convsmith.schedule.plan import flaw
 from convsmith.schedule.wish import Wish
 from convsmith.tune.candidates import candidates
 from convsmith.tune.device import device_candidates
@@ -101,7 +101,7 @@ def _of_stages(problem: Chain, wish: Wish, default: Config, target: Machine) -> 
     for n, own in reversed(list(enumerate(stages.problems))):
         tries = wished(own, wish.of_statement(n), _candidates(own, target, default.threads)[0], target)
         try:
-            best = next(config for config in tries if flaw(own, config, target) is None)
+            best = next(config for config in tries if flaw_within(own, config, target) is None)
         except (ConfigError, StopIteration):
             return
         whole = unfused(own, best, target, n > 0).changed(consumer=whole)

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import convsmith as cs
-from convsmith.compiler.driver import build_artifact, private_buffers
+from convsmith.compiler.driver import build_artifact
+from convsmith.compiler.rewritten import private_buffers
 from convsmith.diag.errors import ConfigError, UsageError
 from convsmith.layout.reorder import to_layout
 from convsmith.machine.base import Machine

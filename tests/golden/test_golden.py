@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import Lowered, lower
+from convsmith.compiler.driver import lower
+from convsmith.compiler.rewritten import Lowered
 from convsmith.ir.intern import interning
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Kernel

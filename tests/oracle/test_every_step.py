@@ -14,7 +14,8 @@ from kinds_of_kernels import KINDS
 from oracles import Oracle, small_target
 from problems import random_config, random_convolution, random_problem, with_instruction, with_options
 
-from convsmith.compiler.driver import lower, preparing
+from convsmith.compiler.driver import lower
+from convsmith.compiler.rewritten import preparing
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from guarded import expected, places_of
 
-from convsmith.compiler.driver import Lowered, build_artifact, lower
+from convsmith.compiler.driver import build_artifact, lower
+from convsmith.compiler.rewritten import Lowered
 from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.layout.layout import Layout

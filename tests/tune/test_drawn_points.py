@@ -20,7 +20,8 @@ from legal import legal_problem
 from tune.test_every_default import CLASSES, classes
 
 from convsmith.codegen import llvm_bind
-from convsmith.compiler.driver import Lowered, lower
+from convsmith.compiler.driver import lower
+from convsmith.compiler.rewritten import Lowered
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.frontend.nothing import has_empty_tensor
 from convsmith.ir.intern import interning
