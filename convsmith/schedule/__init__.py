@@ -1,1 +1,1 @@
-"""Plans: configs, the loops and passes that follow from them, and the values of a plan that later code reads."""
+"""Schedules: configs, the loops and passes that follow from them, and the plan that later code reads."""

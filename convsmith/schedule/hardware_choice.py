@@ -65,7 +65,7 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
     row_loop, row_pairs = fused_chain([d.name for d in rows])
     term_loop, term_pairs = fused_chain([d.name for d in terms])
     lane = columns[0].name
-    turned = (_is_turned(st.a, terms), _is_turned(st.b, terms))
+    mn_major = (_has_mn_rows(st.a, terms), _has_mn_rows(st.b, terms))
     reduce = (*(n for n in st.reduce if n not in {d.name for d in terms}), term_loop)
     device, engine = machine.device, engine_of(machine)
     assert device is not None
@@ -75,9 +75,9 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
     sizes = prod(d.size for d in rows), columns[0].size
     apart = prod(d.size for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
     count_of_terms = prod(d.size for d in st.of("k"))
-    for row in (x for x in permitted if (is_mn_major(x, 1), is_mn_major(x, 2)) == turned):
+    for row in (x for x in permitted if (is_mn_major(x, 1), is_mn_major(x, 2)) == mn_major):
         height, width = row.result.shape
-        for warps, count in product(BY_ENGINE.across, BY_ENGINE.own if turned[1] else (1,)):
+        for warps, count in product(BY_ENGINE.across, BY_ENGINE.own if mn_major[1] else (1,)):
             tile = height * warps, width * count
             if tile[1] > engine.columns:
                 continue
@@ -94,7 +94,7 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
                 groups = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart * parts
                 steps = count_of_terms / parts / step
                 found.append(EngineTile(config.changed(split=split), row, tile, groups, steps))
-    return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, turned))}")
+    return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, mn_major))}")
 
 
 def legal_tile(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> Config | ConfigError:
@@ -146,8 +146,8 @@ def _major(is_mn: bool) -> str:
     return "MN-major" if is_mn else "K-major"
 
 
-def _is_turned(view: View, terms: list[Dim]) -> bool:
-    """Return whether the contiguous elements of a view in memory are not terms."""
+def _has_mn_rows(view: View, terms: list[Dim]) -> bool:
+    """Return whether a view is MN-major: its contiguous elements in memory are not terms."""
     nearest = view.layout.contiguous
     names = {Var(d.name) for d in terms if not d.axis and d.sort != "images"}
     return nearest is None or not variables_of(view.coords[nearest.dim]) & names

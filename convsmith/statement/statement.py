@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import gcd, lcm
+from math import gcd, lcm, prod
 from typing import Literal, NamedTuple
 
 from convsmith.diag.forking import cached_property
@@ -90,6 +90,11 @@ class View:
         if self.requantised is not None:
             return self.requantised.factor
         return FLIPPED[self.dtype] if self.flipped else self.dtype
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the elements, without those that blocks add."""
+        return prod(self.layout.shape) * dtype(self.dtype).bytes
 
     def at(self, variables: Mapping[Var, Index]) -> View:
         """Return the view with ``variables`` replaced in its coordinates and masks."""

@@ -16,7 +16,7 @@ from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
-from convsmith.schedule.config import Config
+from convsmith.schedule.config import Config, Level
 from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.device_tiles import space_of_tiles
 from convsmith.schedule.group_limits import ATOMIC
@@ -27,12 +27,14 @@ from convsmith.schedule.packed_operands import packed_statement
 from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
-from convsmith.tune.fusions import neighbours_of
+from convsmith.tune.fusions import fused_loops, neighbours_of, split_loops
 
 __all__ = ["DEVICE_DIMENSIONS", "THREADS_ALONE", "DevicePoint", "device_point"]
 
 PARTS = (2, 4, 8, 16)
 """Numbers of parts of a reduction that groups share."""
+_TILED: tuple[Level, ...] = ("register", "group")
+"""Levels of tiles that change with the loops of a config."""
 
 
 class DevicePoint(NamedTuple):
@@ -84,8 +86,8 @@ def _registers(at: DevicePoint) -> Iterator[Changes]:
     """
     c = at.config
     if at.nest is not None:
-        turned = [is_mn_major(at.nest.row, n) for n in (1, 2)]
-        rows = (x for x in hardware_rows(at.nest.st, at.machine) if [is_mn_major(x, n) for n in (1, 2)] == turned)
+        mn_major = [is_mn_major(at.nest.row, n) for n in (1, 2)]
+        rows = (x for x in hardware_rows(at.nest.st, at.machine) if [is_mn_major(x, n) for n in (1, 2)] == mn_major)
         yield from (_on_row(at, at.nest, row) for row in rows)
         return
     for n in at.loops.of("batch", "n", "m"):
@@ -177,8 +179,8 @@ def _epilogues(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _orders(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the orders of groups, and of the steps of the reduction; those of a copy engine are around the terms of one
-    tap.
+    """Yield the orders of groups, and of the steps of the reduction; steps that a copy engine brings are around the
+    terms of one tap.
     """
     outer = [n for n in at.loops.of("batch", "n", "m") if at.loops.extents[n] > 1]
     for order in permutations(outer):
@@ -211,32 +213,17 @@ def _fusions(at: DevicePoint) -> Iterator[Changes]:
         return
     for pair in neighbours_of(at.loops, c.lane):
         outer, inner = pair
-        name = fused_name(outer, inner)
-        yield dict(
-            fuse=(*c.fuse, pair),
-            lane=name if c.lane == inner else c.lane,
-            register=_fused_tile(c.tiles_at("register"), pair),
-            group=_fused_tile(c.tiles_at("group"), pair),
-            vectors=tuple((name if n == inner else n, size) for n, size in c.tiles_at("vectors") if n != outer),
-            order=_fused_order(c.order, pair),
-            reduce=_fused_order(c.reduce, pair),
-        )
+        vectors = tuple((fused_name(*pair) if n == inner else n, s) for n, s in c.tiles_at("vectors") if n != outer)
+        tiles = {level: _fused_tile(c.tiles_at(level), pair) for level in _TILED}
+        yield dict(vectors=vectors, **tiles) | fused_loops(c, pair, inner)
     for pair in c.fuse:
-        outer, inner = pair
-        name = fused_name(outer, inner)
-        if name not in at.loops.extents:
-            continue  # part of a third loop
-        fuse = tuple(other for other in c.fuse if other != pair)
-        extents = loops_after_fusing(at.statement, c.changed(fuse=fuse)).extents
-        yield dict(
-            fuse=fuse,
-            lane=inner if c.lane == name else c.lane,
-            register=_split_tile(c.tiles_at("register"), pair, extents),
-            group=_split_tile(c.tiles_at("group"), pair, extents),
-            vectors=tuple((inner if n == name else n, size) for n, size in c.tiles_at("vectors")),
-            order=_split_order(c.order, pair),
-            reduce=_split_order(c.reduce, pair),
-        )
+        loops = split_loops(c, pair)
+        if loops is None:
+            continue
+        extents = loops_after_fusing(at.statement, c.changed(fuse=loops["fuse"])).extents
+        vectors = tuple((pair[1] if n == fused_name(*pair) else n, s) for n, s in c.tiles_at("vectors"))
+        tiles = {level: _split_tile(c.tiles_at(level), pair, extents) for level in _TILED}
+        yield dict(vectors=vectors, **tiles) | loops
 
 
 def _fused_whole(at: DevicePoint, nest: HardwareNest) -> Iterator[Changes]:
@@ -263,13 +250,10 @@ def _with_loops(
     c = at.config
     kept = [at.loops.dims[n] for n in at.loops.extents if n not in replaced]
     fuse = tuple(pair for dims in (*kept, *loops.values()) for pair in fused_chain(dims)[1])
-    register, group = (
-        tuple((tiled if n == name else n, s) for n, s in sizes)
-        for sizes in (c.tiles_at("register"), c.tiles_at("group"))
-    )
+    tiles = {level: tuple((tiled if n == name else n, s) for n, s in c.tiles_at(level)) for level in _TILED}
     order, reduce = (_in_place(names, replaced, [*(n for n in loops if n != tiled), tiled], name)
                      for names in (c.order, c.reduce))  # fmt: skip
-    return dict(fuse=fuse, register=register, group=group, order=order, reduce=reduce)
+    return dict(fuse=fuse, order=order, reduce=reduce, **tiles)
 
 
 def _in_place(names: Sequence[str], replaced: Sequence[str], loops: Sequence[str], name: str) -> tuple[str, ...]:
@@ -290,16 +274,6 @@ def _split_tile(tile: Sizes, pair: tuple[str, str], extents: Mapping[str, int]) 
     size = sizes.pop(fused_name(*pair), 1)
     inner = gcd(size, 1 << (extents[pair[1]] - 1).bit_length())
     return _with_size(_with_size(tuple(sizes.items()), pair[0], size // inner), pair[1], inner)
-
-
-def _fused_order(names: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
-    """Return an order of loops with the fused loop of a ``pair`` in place of the inner loop."""
-    return tuple(fused_name(*pair) if n == pair[1] else n for n in names if n != pair[0])
-
-
-def _split_order(names: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
-    """Return an order of loops with a ``pair`` of loops in place of the loop that they were fused to."""
-    return tuple(x for n in names for x in (pair if n == fused_name(*pair) else (n,)))
 
 
 def _with_size(sizes: Sizes, name: str, size: int, least: int = 2) -> Sizes:

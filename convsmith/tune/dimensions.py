@@ -10,7 +10,6 @@ from itertools import permutations, product
 from math import prod
 from typing import NamedTuple
 
-from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
@@ -260,7 +259,7 @@ def _streams(at: Point) -> Iterator[Changes]:
         legal = at.target.fragments is not None if has_fragments else pixels or names != (at.a,)
         yield dict(stream=names if legal else ())
     result = scheduled_statement(at.problem, at.config, at.target).c
-    if at.target.fence and prod(result.layout.shape) * dtype(result.dtype).bytes > FAR * at.target.l2.bytes:
+    if at.target.fence and result.bytes > FAR * at.target.l2.bytes:
         yield dict(stream=(result.name,))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.diag.errors import ConfigError, UnsupportedError
+from convsmith.diag.errors import UnsupportedError
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
@@ -11,7 +11,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import symbolic_dims, through_table
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
-from convsmith.schedule.registers import check_config
+from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
@@ -60,11 +60,9 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
         own = ProductShape.of(st, target, config)
         if sizes[lane] <= (vectors - 1) * own.lanes:
             continue
-        try:
-            check_config(st, loops_after_fusing(st, config), config, target, own)
-        except ConfigError:
-            continue
-        return config
+        loops = loops_after_fusing(st, config)
+        if registers(loops, config, target, own, filled_lanes(st, loops.dims[lane], own)).fit:
+            return config
     raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
 
 

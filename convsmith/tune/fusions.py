@@ -11,7 +11,7 @@ from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.loops import Loops, fused_dims, fused_name
 from convsmith.tune.config_space import Changes
 
-__all__ = ["neighbours_of", "with_fused_pair", "with_split_pair"]
+__all__ = ["fused_loops", "neighbours_of", "split_loops", "with_fused_pair", "with_split_pair"]
 
 def neighbours_of(loops: Loops, lane: str) -> list[tuple[str, str]]:
     """Return the adjacent pairs of loops of one kind, each with several iterations, that may be fused.
@@ -35,17 +35,37 @@ def with_fused_pair(config: Config, pair: tuple[str, str], loops: Loops) -> Iter
     size = inner * tile.get(a, 1) if inner >= loops.extents[b] else inner
     register = tuple((name if n == b else n, size if n == b else s) for n, s in config.tiles_at("register") if n != a)
     shared = dict(
-        fuse=(*config.fuse, pair),
-        lane=name if config.lane == b else config.lane,
         register=register,
         cache=_without(config.tiles_at("cache"), pair),
         k_step=tuple((name if n == b else n, s) for n, s in config.tiles_at("k_step") if n != a),
     )
-    for kept, dropped in ((b, a), (a, b)):
-        order, reduce = (
-            tuple(name if n == kept else n for n in names if n != dropped) for names in (config.order, config.reduce)
-        )
-        yield shared | dict(order=order, reduce=reduce)
+    yield from (shared | fused_loops(config, pair, at) for at in (b, a))
+
+
+def fused_loops(config: Config, pair: tuple[str, str], at: str) -> Changes:
+    """Return the changes of ``config``, besides tiles, that fuse a ``pair`` of loops, at the place of loop ``at``."""
+    name = fused_name(*pair)
+    order, reduce = (
+        tuple(name if n == at else n for n in names if n == at or n not in pair)
+        for names in (config.order, config.reduce)
+    )
+    return dict(
+        fuse=(*config.fuse, pair), lane=name if config.lane == pair[1] else config.lane, order=order, reduce=reduce
+    )
+
+
+def split_loops(config: Config, pair: tuple[str, str]) -> Changes | None:
+    """Return the changes of ``config``, besides tiles, that split a fused ``pair`` of loops; None if it is fused with a
+    third loop.
+    """
+    name = fused_name(*pair)
+    if any(name in other for other in config.fuse):
+        return None
+    order, reduce = (
+        tuple(x for n in names for x in (pair if n == name else (n,))) for names in (config.order, config.reduce)
+    )
+    fuse = tuple(other for other in config.fuse if other != pair)
+    return dict(fuse=fuse, lane=pair[1] if config.lane == name else config.lane, order=order, reduce=reduce)
 
 
 def with_split_pair(config: Config, pair: tuple[str, str], sizes: Mapping[str, int], lanes: int) -> Changes | None:
@@ -55,8 +75,8 @@ def with_split_pair(config: Config, pair: tuple[str, str], sizes: Mapping[str, i
     uneven tile becomes a tile of the inner loop, in vectors of ``lanes`` along the lanes.
     """
     a, b = pair
-    name = fused_name(a, b)
-    if any(name in other for other in config.fuse):
+    name, loops = fused_name(a, b), split_loops(config, pair)
+    if loops is None:
         return None
     extent, size = prod(sizes[dim] for dim in fused_dims(config, b)), config.size(name)
     unit = lanes if config.lane == name else 1
@@ -64,12 +84,8 @@ def with_split_pair(config: Config, pair: tuple[str, str], sizes: Mapping[str, i
     if size > extent and size % extent == 0:
         tile = ((a, size // extent), *tile)
     register = (part for own in config.tiles_at("register") for part in (tile if own[0] == name else (own,)))
-    order, reduce = (
-        tuple(x for n in names for x in (pair if n == name else (n,))) for names in (config.order, config.reduce)
-    )
-    return dict(
-        fuse=tuple(other for other in config.fuse if other != pair), lane=b if config.lane == name else config.lane,
-        register=tuple(register), order=order, reduce=reduce, cache=_without(config.tiles_at("cache"), (name,)),
+    return loops | dict(
+        register=tuple(register), cache=_without(config.tiles_at("cache"), (name,)),
         k_step=tuple((b if n == name else n, s) for n, s in config.tiles_at("k_step")),
     )  # fmt: skip
 

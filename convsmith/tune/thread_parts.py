@@ -11,7 +11,6 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
@@ -77,7 +76,7 @@ def split_pixels_by_thread(problem: Problem, config: Config, machine: Machine, c
     if names and _stride(st.c, loops.dims[names[0]]) >= _stride(st.c, loops.dims[pixels]):
         return config
     part = share(loops.extents[pixels], config.size(pixels), threads)
-    source, weights, result = map(_bytes, (st.a, st.b, st.c))
+    source, weights, result = (view.bytes for view in (st.a, st.b, st.c))
     exchanged = ("between_cores_byte", (source * (threads - 1) + result) / threads)
     far = ("streamed_byte", float(weights > machine.l2.kept))
     weights_again = Section(weights * (threads - 1) / threads, (("traffic", (("l2_byte", 1.0), far)),))
@@ -132,8 +131,3 @@ def _stride(view: View, dims: tuple[str, ...]) -> int:
     """Return the largest distance, in elements, of adjacent elements along ``dims`` in an array."""
     steps = view_steps(view).items()
     return max((abs(step) for atom, step in steps if {v.name for v in variables_of(atom)} & {*dims}), default=0)
-
-
-def _bytes(view: View) -> int:
-    """Return the bytes of an array."""
-    return prod(view.layout.shape) * dtype(view.dtype).bytes

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
-from convsmith.ir.types import dtype
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.lower import has_full_vectors
@@ -97,7 +96,7 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     """
     if model.unit.rows == 1:
         result = model.st.c
-        size, cost = prod(result.layout.shape) * dtype(result.dtype).bytes, model.target.costs
+        size, cost = result.bytes, model.target.costs
         is_added = model.adds_result and 0 < cost.prefetched_results <= size
         far = is_added or size > cost.result_near
         passes = far and model.target.fence and has_full_vectors(model.st, config, model.lanes)
@@ -114,8 +113,7 @@ def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     weights = model.st.b
     is_packed = model.st.constant and weights.name in config.staged("pack")
     is_vectors = any(d.name == config.lane for d in model.st.of("n"))
-    size = prod(weights.layout.shape) * dtype(weights.dtype).bytes
-    fetched = (weights.name,) if is_packed and is_vectors and model.target.costs.prefetches(size) else ()
+    fetched = (weights.name,) if is_packed and is_vectors and model.target.costs.prefetches(weights.bytes) else ()
     return (*fetched, model.st.a.name) if _prefetches_pixels(model, loops, config) else fetched
 
 
