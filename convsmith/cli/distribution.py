@@ -85,7 +85,9 @@ class SuiteResult:
 
     @property
     def kind_of_dot(self) -> str:
-        """The kind, with a word for kernels whose rate may exceed the roofline."""
+        """The kind of the kernel; marked as `EFFECTIVE` if a transform saves products, so that its rate may exceed the
+        roofline.
+        """
         return f"{self.kind}, {EFFECTIVE}" if self.config.has_transform else self.kind
 
     @property

@@ -217,7 +217,7 @@ def read_problems(source: str, options: Options, layout: str, verb: str = "") ->
 def read_suite(name: str, where: SuiteSpace, options: Options, sample: int, seed: int) -> Listed:
     """Return the problems of the suite `name` in a space, or a `sample` of them.
 
-    UsageError if options of problems are given beside: the space sets them all.
+    UsageError if options of problems are given too, because a space sets all of them.
     """
     given = [f"--{option.replace('_', '-')}" for option, text in options.items() if text]
     if given:

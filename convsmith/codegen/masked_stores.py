@@ -10,7 +10,7 @@ from convsmith.ir.types import S8, S16, DType
 from convsmith.ir.value import Lanes
 
 MOST_STEPS = 4
-"""Maximum elements between lanes: as many vectors are stored, each of which a shuffle spreads."""
+"""Maximum distance of lanes in elements; the same number of vectors is stored, each spread by a shuffle."""
 _SMALL = {8: S8, 16: S16}
 
 

@@ -124,7 +124,7 @@ def _over_blocks(st: Statement) -> Statement:
 
 
 def _names(nests: Sequence[BlockLoops]) -> Mapping[str, str]:
-    """Return TVM's names of the loops of both convolutions, by those that the schedule has given them."""
+    """Return TVM's names of the loops of both convolutions, by their names in the schedule."""
     loops = ((*x.tiles, x.channels, x.rows, x.columns, *x.inner, *x.terms, *x.taps) for x in nests)
     return {x.name: name for x, name in zip(joined(*loops), joined(*_LOOPS), strict=True)}
 

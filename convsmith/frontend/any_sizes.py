@@ -87,10 +87,10 @@ def _device_config(problem: Problem, target: Machine) -> Config:
 
 @record(frozen=True)
 class AnySizes:
-    """A `problem` with the `dims` whose sizes are those of each call, and the `sizes` that calls must have.
+    """A `problem` with the `dims` whose sizes may differ from call to call, and the `sizes` that all calls must have.
 
-    The `artifact` is the code for all sizes; on a device, that for the sizes of the line, with the config that is
-    `given` for all.
+    The `artifact` is the code for all sizes; on a device, it is the code for the sizes of the line, and the config
+    `given` applies to all sizes.
     """
 
     problem: Problem

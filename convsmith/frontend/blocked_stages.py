@@ -52,7 +52,7 @@ def blocked_stages(chain: Chain, k_split: int, h_split: int) -> tuple[Stages, Se
 
 
 def _with_tags(problem: Problem, **tags: str) -> Problem:
-    """Return ``problem`` with those of the layouts ``tags`` that it leaves open."""
+    """Return ``problem`` with ``tags`` as the layouts that it leaves open."""
     given: dict[str, Any] = {field: tag for field, tag in tags.items() if getattr(problem, field) == ANY}
     return replace(problem, **given)
 

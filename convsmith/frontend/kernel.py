@@ -67,9 +67,9 @@ class CompiledKernel(Inspected):
 
     `load` returns the functions of an artifact's entries: by default this machine, or a device of it, runs them.
 
-    `dynamic` names dims, such as "mb,ih,iw", whose sizes are those of each call, which then may have any `pads` too:
-    `requirements` lists the others. Gradients and chains are computed by `run`; a chain uses the pads of its line. A
-    device has a kernel for each size: plan, IR and code belong to the kernel at the sizes of the line.
+    `dynamic` names dims, such as "mb,ih,iw", whose sizes may differ from call to call; a call may then have any `pads`
+    too. `requirements` lists the other dims. Gradients and chains are computed by `run`; a chain uses the pads of its
+    line. A device has a kernel for each size: plan, IR and code belong to the kernel at the sizes of the line.
     """
 
     def __init__(
@@ -117,19 +117,19 @@ class CompiledKernel(Inspected):
 
     @property
     def dynamic(self) -> frozenset[str]:
-        """The dims whose sizes are those of each call."""
+        """The dims whose sizes may differ from call to call."""
         return frozenset() if self._any_sizes is None else self._any_sizes.dims
 
     @property
     def requirements(self) -> dict[str, int]:
-        """The dims of a call with fixed sizes, and these sizes, where those of others are the call's."""
+        """The fixed sizes by dim, if other sizes may differ from call to call."""
         return {} if self._any_sizes is None else dict(self._any_sizes.sizes.fixed)
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
         """The arrays that `run` takes and returns: name, role ("in", "out", "inout"), shape, dtype, layout, default.
 
-        Shapes whose sizes are those of each call are the line's.
+        Sizes that may differ from call to call are those of the line here.
         """
         return self.problem.tensors
 
@@ -144,15 +144,15 @@ class CompiledKernel(Inspected):
         UsageError, before any result is written, names an array that does not fit, or the names for `run` if the
         problem is not forward or has further arrays without defaults.
 
-        `pads`, where sizes are those of each call: a number for all axes, or per axis a number or (front, back); by
-        default the front pads of the line, at both ends.
+        `pads`, legal if sizes may differ from call to call: a number for all axes, or per axis a number or (front,
+        back); by default the front pads of the line, at both ends.
         """
         if pads is not None:
             return self._with_pads(pads).call(x, weights, bias, out, _CALL)
         return self._call(x, weights, bias, out, _CALL)
 
     def _with_pads(self, pads: Pads | None) -> HostKernel | KernelsBySize:
-        """Return what computes calls with `pads`. UsageError if the kernel has those of its line."""
+        """Return the kernels that compute calls with `pads`. UsageError if the kernel has the pads of its line."""
         if pads is None:
             return self._host
         if isinstance(self._host, HostKernel):
@@ -165,7 +165,7 @@ class CompiledKernel(Inspected):
 
     @property
     def host(self) -> HostKernel:
-        """What computes calls, also on addresses. UsageError if the sizes are those of each call."""
+        """The kernel that computes calls, also on addresses. UsageError if sizes may differ from call to call."""
         if not isinstance(self._host, HostKernel):
             raise UsageError(f"{self.problem}: a call on addresses has fixed sizes; legal is no dynamic=", code="sizes")
         return self._host

@@ -67,7 +67,7 @@ def _copy(plain: Argument) -> Entry:
 
 
 class _EmptyCode:
-    """The functions of the entries of `artifact`: those of `packing` pack operands, or copies do."""
+    """The functions of the entries of `artifact`; the functions of `packing`, or else copies, pack operands."""
 
     def __init__(self, problem: Problem, artifact: Artifact, packing: LoadedCode | None) -> None:
         self._problem, self._artifact, self._packing = problem, artifact, packing

@@ -179,8 +179,7 @@ class Costs:
     fragment_configuration: float = 170
     """Cycles to configure the registers of fragments for another shape and back."""
     fragment_kept: int = 48 << 10
-    """Bytes of fragments that stay in the first-level cache from one register tile to the next, all of which they use.
-    """
+    """Bytes of fragments that stay in the first-level cache between register tiles that all use them."""
     fragment_finish: float = 6
     """Cycles to load a row of sums from memory and to store its result."""
     fragment_pixel: float = 4

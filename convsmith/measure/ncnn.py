@@ -1,7 +1,7 @@
 """ncnn, as a net of one convolution on blocked channels, with Winograd's transforms where the library chooses them.
 
-A net's input may be packed in blocks of channels before, and its output be left in blocks, so that a call converts
-neither. The results of Winograd's transforms are rounded: they are compared within an error.
+The input of a net can be packed in blocks of channels before the call, and its output can stay in blocks, so that no
+call converts them. Winograd's transforms round their results, so results are compared within an error.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ def bind(kernel: Kernel, loops: Sequence[str], kind: str, tasks: int | None = No
     """Give each loop of the names a kind (one of LOOP_KINDS); names that have vanished are passed over.
 
     An iteration of a parallel loop, or of one over groups or threads, must not touch an element that another one
-    writes. If ``tasks`` is given, only the outermost of the loops get the kind, as many as have so many iterations.
+    writes. If ``tasks`` is given, only the outermost of the loops get the kind, as many as it takes for that number of
+    iterations.
 
     Before::
 

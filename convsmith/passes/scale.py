@@ -81,7 +81,7 @@ class _Units:
             return
         apart = lanes.count if lanes is not None and lanes.stride == 1 else 0
         if lanes is not None and (not lanes.is_whole or lanes.count < 2 or lanes.stride not in (0, 1)):
-            raise _Obstacle(f"{what} has lanes that are absent or not side by side")
+            raise _Obstacle(f"{what} has lanes that are absent or not adjacent")
         if self.step(index) != apart:
             raise _Obstacle(f"units of {what} are {self.step(index)} elements apart; legal is {apart}")
 

@@ -131,7 +131,7 @@ class LaneMap(Rewriter):
         low = next((n for n, each in zip(lanes, holds) if is_true(each)), 0)
         active = low + sum(map(is_true, holds))
         if not all(is_true(each) if low <= n < active else is_false(each) for n, each in zip(lanes, holds)):
-            raise NotVector(f"the condition {cond} does not hold for lanes side by side, and only those")
+            raise NotVector(f"the condition {cond} does not hold for a run of adjacent lanes, and no other ones")
         return low, active
 
 

@@ -339,7 +339,7 @@ class HostKernel:
                 raise UsageError(text, code="finite")
 
     def _run_on_gpu(self, gpu: DeviceMemory, arrays: Mapping[str, Given], names: Names) -> dict[str, Array]:
-        """Compute on arrays some of which are in GPU memory; new results are allocated there."""
+        """Compute on arrays if some are in GPU memory; new results are allocated there."""
         for name, limit in self.artifact.limits.items():
             given = arrays.get(name)
             if isinstance(given, Packed):

@@ -67,7 +67,7 @@ class LoadedEntry:
 
     @property
     def required(self) -> list[str]:
-        """The arguments that a call must give: those without a default, a fixed value, or memory in the block."""
+        """The arguments that a call must give: arguments without a default, a fixed value, or memory in the block."""
         return [
             a.name for a in self.entry.arguments
             if a.role not in ("scratch", "table", "zero") and a.value is None and a.name not in self._defaults

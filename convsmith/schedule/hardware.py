@@ -189,7 +189,7 @@ def _residing(machine: Machine, groups: Nest, registers: int, shared: Mapping[st
     if registers > most:
         return ConfigError(
             "registers", f"--realise=hardware: {groups.size} threads with {registers} registers; {machine.name} has "
-            f"{most} for each of so many; legal are smaller tiles of a group",
+            f"{most} for each of them; legal are smaller tiles of a group",
         )  # fmt: skip
     used = sum(shared.values()) + engine_of(machine).reserved
     beside = min(most // registers, units.shared // used, units.threads // groups.size)

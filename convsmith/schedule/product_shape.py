@@ -166,7 +166,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     if config is not None and st.constant and st.b.name not in config.staged("pack"):
-        return f"its terms lie side by side in packed {st.b.name}; legal is --pack={st.b.name}"
+        return f"its terms are contiguous in packed {st.b.name}; legal is --pack={st.b.name}"
     # A copy has zeros beyond the borders, unless no element exists. A stride meets all elements of a residue class.
     strides = [part for part in parts_of(st.a.mask) if isinstance(part, Eq0) and _divides(part)]
     bordered = all(isinstance(part, Ge0) or part in strides for part in parts_of(st.a.mask))

@@ -25,7 +25,9 @@ from convsmith.torch.layers import DTYPES
 __all__ = ["TYPES", "GateLayer", "MeanLayer"]
 
 TYPES = (torch.float32, torch.float64)
-"""Data types in which means and gates are exact enough, since weights and products are rounded to them."""
+"""Data types of layers that compute means over pixels, or gates of channels: 16 bits would round each intermediate
+product.
+"""
 
 _GATE_MASK = 0b11
 """The axes along which a gate varies: samples and channels."""

@@ -32,7 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 FREE = ...
-"""Replaces a constant for a leaf that is an input of the graph."""
+"""Value that a signature has, in place of a constant, for a leaf that is an input of the graph."""
 _CONSTANTS = (
     type(None), bool, int, float, complex, str, bytes, enum.Enum, slice, type, FunctionType, BuiltinFunctionType,
     torch.dtype, torch.device, torch.memory_format, torch.layout,

@@ -157,8 +157,8 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
 
 
 def _arranged(model: Model, loops: Loops, choice: Choice, bound: MemoryBound) -> _ModelledChoice:
-    """Return ``choice`` with its config arranged, and with the cycles to pack the operands that are then packed; or as
-    it is, if it would need more memory than permitted.
+    """Return ``choice`` with its config as `arranged` returns it, unless that needs more memory than permitted; the
+    cycles include packing operands that this config packs in addition.
     """
     config = arranged(model, loops, choice.config)
     if config != choice.config and not bound.permits(config):

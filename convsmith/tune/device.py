@@ -260,7 +260,7 @@ def _tiles(
 
 def _fastest(tiles: list[_Tiles], sizes: Mapping[str, int], machine: Machine) -> list[_Tiles]:
     """Return the `FIRST` of ``tiles`` of a result of ``sizes`` by the cycles of all groups for one product of each sum.
-    The factors of a thread are vectors from shared memory, those of a group come from global memory.
+    A thread loads its factors as vectors from shared memory, a group copies its factors from global memory.
     """
     device, known = machine.device, dict[tuple[float, ...], float]()
     assert device is not None

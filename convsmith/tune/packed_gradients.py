@@ -32,8 +32,8 @@ class GradientNests(Nests):
         self.pixels_joined, self.rows_joined = joined, rows_joined
 
     def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
-        """Yield the loops along channels as lanes, with the fusions of pixels and of rows; fragments have columns along
-        those of the result alone.
+        """Yield the loops along channels as lanes, with the fusions of pixels and of rows; the columns of fragments are
+        along channels of the result only.
         """
         fused = (*self.chain(self.pixels_joined), *self.chain(self.rows_joined))
         yield self.n, fused, self.pixels_joined

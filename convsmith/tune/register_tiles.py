@@ -1,6 +1,6 @@
-"""Register tiles of vectors: families of sizes, and one generator of those tiles that registers hold.
+"""Register tiles of vectors: families of sizes, and one generator of the tiles that fit the registers.
 
-A family says which loops a tile has, which of them are unrolled as a whole, and the sizes that are tried of the others.
+A family says which loops a tile has, which of them are unrolled completely, and which sizes of the others are tried.
 Registers hold the sums of a tile and the vectors that it loads besides. A depthwise convolution multiplies each loaded
 element by few weights, so loads dominate: a tile of several pixels in several rows loads the window of the image once
 for all its taps.
@@ -35,11 +35,11 @@ ROWS_OF_VECTORS = (2, 3, 4, 5, 7, 8, 10, 14)
 MOST_PRODUCTS = 200
 """Maximum number of unrolled multiply-adds of a tile whose vectors run along pixels."""
 WIDE = 7
-"""Maximum number of vectors side by side in a tile."""
+"""Maximum number of vectors of a tile along the lanes."""
 WIDTHS = (4, 5, 6, 7, 8, 12, 14, 16, 28)
 """Pixels of a tile that are tried besides the numbers that fill the registers."""
 SHORT_ROW = 5
-"""Maximum number of pixels of a row of which a tile has several."""
+"""Maximum number of pixels of a row, if a tile has several rows."""
 
 
 class Family(NamedTuple):
@@ -64,7 +64,7 @@ def fitting(families: Iterable[Family], loops: Loops, lane: str, lanes: int, reg
 
 
 def _vectors(loops: Loops, lane: str, lanes: int, counts: Iterable[int]) -> list[int]:
-    """Return the elements along ``lane`` of ``counts`` of vectors, of which each has some."""
+    """Return the elements along ``lane`` of each of the ``counts`` of vectors that leaves no vector empty."""
     return [v * lanes for v in counts if (v - 1) * lanes < loops.extents[lane]]
 
 

@@ -62,7 +62,7 @@ class SharedFacts:
         self._evicts: dict[tuple[object, ...], bool] = {}
         self._windows: dict[tuple[object, ...], float] = {}
         self._lines: dict[tuple[object, ...], float] = {}
-        """Cycles of windows that wait for no line, and those in which they wait for lines, by config."""
+        """Cycles of windows that wait for no cache line, and cycles of waiting for lines, by config."""
         self._neighbours: dict[tuple[str, ...], str] = {}
         """The loop along which neighbours of the result lie, where tiles are transposed, by lane loop and tile."""
 

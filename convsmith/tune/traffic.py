@@ -76,7 +76,7 @@ class TouchedArray:
     def touched(self, extents: dict[str, int]) -> tuple[list[float], list[float]]:
         """Return the bytes that a part of the nest touches, in which each dim has these ``extents``, and their room.
 
-        Both are those of each memory. Beyond the second-level cache, each run of neighbours begins with a line that
+        Both have a value for each memory. Beyond the second-level cache, each run of neighbours begins with a line that
         nothing has fetched ahead, and counts one line more.
 
         The room is that of the bytes in each memory: first where they spread over all of its sets, then where runs that
@@ -111,8 +111,8 @@ def _steps(coord: Index) -> tuple[tuple[str, float], ...]:
 
 
 class MovedBytes(NamedTuple):
-    """Bytes that a nest moves to the first-level cache, ``near``, and to the second from beyond, ``far``; and those
-    where runs that are a multiple of a way apart evict each other, besides the ``pages`` whose addresses are looked up.
+    """Bytes that a nest moves to the first-level cache, ``near``, and to the second-level cache, ``far``; and both if
+    runs that are a multiple of a way apart evict each other (``in_conflict``). Addresses of ``pages`` are looked up.
     """
 
     near: float

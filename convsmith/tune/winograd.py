@@ -119,7 +119,8 @@ def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[Sizes]:
 
 
 def winograd_features(problem: Problem, config: Config, target: Machine) -> Features:
-    """Return the features of a legal Winograd ``config`` on one thread; an error beyond the direct one counts as work.
+    """Return the features of a legal Winograd ``config`` on one thread, increased by the ratio `WORTH` if its numerical
+    error exceeds that of the direct kernel.
     """
     made = winograd_of(problem, config, target, dynamic=False)
     return _Products(problem, made, target, config.fuse).features(product_config(config))

@@ -183,7 +183,7 @@ PIXELS = "its rows are pixels along ow: legal is a register tile of that loop al
         ("--lane=oc --register=ow:6,oc:16 --k_step=ic:32",
          "src lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"),
         ("--lane=oc --register=ow:6,oc:16 --realise=pad_copy --k_step=ic:32 --pack=",
-         "its terms lie side by side in packed wei; legal is --pack=wei"),
+         "its terms are contiguous in packed wei; legal is --pack=wei"),
     ],
 )  # fmt: skip
 def test_a_config_of_fragments(words: str, error: str) -> None:

@@ -89,7 +89,7 @@ def test_held_operands_have_lanes_along_their_innermost_dim(level: str) -> None:
 
 REFUSED = (
     ("avx512_amx", "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih14oc32kh1",
-     "side by side in packed wei; legal is --pack=wei",
+     "contiguous in packed wei; legal is --pack=wei",
      "--lane=oc --register=ow:14,oc:32 --reduce=kh,kw,ic --instruction=tdpbf16ps_16 --k_step=ic:32 --pack="),
 )  # fmt: skip
 """Points that a pass would refuse after the plan accepts them: fragments of weights that are not packed."""
