@@ -23,7 +23,7 @@ from convsmith.machine.micro_architectures import MicroArchitecture, named
 from convsmith.machine.registry import known_targets
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.candidates import candidates
-from convsmith.tune.measured import DOUBT, KEPT, LEAST_SPREAD
+from convsmith.tune.measured import DOUBTED_FRACTION, KEPT_RATIO, LEAST_SPREAD
 
 FOLDER = Path(__file__).parent / "measurements"
 DISTURBED = 0.2
@@ -44,7 +44,7 @@ class Sample(NamedTuple):
     @property
     def bound(self) -> float:
         """Ratio that is surely not exceeded."""
-        return self.ratio * (1 + DOUBT * max(self.spread, LEAST_SPREAD) / max(self.rounds, 1) ** 0.5)
+        return self.ratio * (1 + DOUBTED_FRACTION * max(self.spread, LEAST_SPREAD) / max(self.rounds, 1) ** 0.5)
 
 
 class Question(NamedTuple):
@@ -66,7 +66,7 @@ class Question(NamedTuple):
         """The ratio of the fastest config, 1 where none is surely faster than the reference."""
         known = [x for x in self.samples.values() if x.rounds >= LEAST_ROUNDS]
         fastest = min(known, key=lambda x: x.bound, default=None)
-        return 1.0 if fastest is None or fastest.bound > KEPT else fastest.ratio
+        return 1.0 if fastest is None or fastest.bound > KEPT_RATIO else fastest.ratio
 
     def loss(self, config: str) -> float | None:
         """Return the time of ``config`` by that of the fastest one; None where it was not measured."""

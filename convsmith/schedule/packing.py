@@ -51,17 +51,17 @@ BORDERS = 16
 """Maximum number of pieces of a loop at the borders of an image, in each of which the absent lanes of a vector are
 constant.
 """
-FEW = 1 << 13
+SHORT_COPY = 1 << 13
 """Maximum number of elements for which packing takes less time than compiling a transposition, or vectors of scattered
 elements.
 """
-TURNS = 8
+MAX_TURNS = 8
 """Maximum number of iterations whose stores are gathered place by place."""
-LEAST = 256
+MIN_BLOCK_BYTES = 256
 """Minimum number of contiguous bytes that a block writes."""
-TASKS = 8
+MIN_TASKS = 8
 """Minimum number of iterations of shared loops per thread."""
-LONG = 4
+MAX_UNROLLED_TILES = 4
 """Maximum number of tiles in a row that are unrolled, because their columns are unevenly spaced in the packed operand.
 """
 
@@ -163,7 +163,7 @@ def _lower_sums(s: Schedule, pack: Kernel, target: Machine, sums: _SumLoops) -> 
 def _share(s: Schedule, loops: Sequence[Loop], threads: int) -> None:
     """Distribute ``loops`` over ``threads``, before they are split."""
     if threads > 1:
-        s.run(bind, tuple(loops), "parallel", TASKS * threads)
+        s.run(bind, tuple(loops), "parallel", MIN_TASKS * threads)
 
 
 class _CopyVectors(NamedTuple):
@@ -193,7 +193,7 @@ def _order_copy(
 def _is_scattered(moved: _Moved, vectors: _CopyVectors) -> bool:
     """Return whether the lanes of vectors of a short copy are apart in the original."""
     is_apart = len(vectors.loops) == 1 and moved.steps[vectors.loops[0].name] > 1
-    return is_apart and prod(moved.extents.values()) < FEW
+    return is_apart and prod(moved.extents.values()) < SHORT_COPY
 
 
 def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:
@@ -316,7 +316,7 @@ def _tiles(moved: _Moved, row: Instruction, tested: bool) -> _Tiles | None:
     """Return the tiles in which the row transposes the nest, whose rows may be ``tested`` for existence; None if it
     cannot.
     """
-    if row.result.dtype != moved.dtype or prod(moved.extents.values()) < FEW:
+    if row.result.dtype != moved.dtype or prod(moved.extents.values()) < SHORT_COPY:
         return None
     height, width, group = tile_shape(row)
     names = [n for n in moved.extents if moved.extents[n] > 1]
@@ -335,7 +335,7 @@ def _tiles(moved: _Moved, row: Instruction, tested: bool) -> _Tiles | None:
         return _Tiles((column,), last, ())
     if is_tall:
         *_, lane, last = names
-        columns = moved.columns(1, LONG * width, {lane, last})
+        columns = moved.columns(1, MAX_UNROLLED_TILES * width, {lane, last})
         count = moved.extents[lane] * moved.extents[last]
         apart = moved.steps[last] > 1 and moved.steps[lane] > 1 and count <= height < 2 * count
         return _Tiles(tuple(columns), lane, (), last) if columns and apart else None
@@ -345,7 +345,7 @@ def _tiles(moved: _Moved, row: Instruction, tested: bool) -> _Tiles | None:
     lane = names[-1 - len(inner)]
     if moved.steps[lane] in (0, group) or moved.extents[lane] > height:
         return None
-    columns = moved.columns(group, LONG * width, {lane, *inner})
+    columns = moved.columns(group, MAX_UNROLLED_TILES * width, {lane, *inner})
     return _Tiles(tuple(columns), lane, tuple(inner)) if columns else None
 
 
@@ -372,7 +372,7 @@ def _block(s: Schedule, moved: _Moved, around: list[Loop], target: Machine, turn
         if part < line <= step and (fits_l2 or 2 * part <= line):
             held = min(held, _lines(moved, step, target))
         piece = prod(moved.extents[n] for n in extents[extents.index(far.name) + 1 :])
-        size = max(-(-LEAST * 8 // (piece * moved.bits)), held)
+        size = max(-(-MIN_BLOCK_BYTES * 8 // (piece * moved.bits)), held)
         size -= size % turns if size > turns else 0
         if size >= moved.extents[far.name]:
             break
@@ -455,7 +455,7 @@ def _order_transposed(
         around.append(outer)
     loops = (column, line, *(over[n] for n in found.group))
     lanes = height * (1 << (written - 1).bit_length() if is_joined(row) else group)
-    turns = TURNS if found.piece and around[-1] != outer else 1
+    turns = MAX_TURNS if found.piece and around[-1] != outer else 1
     around = _block(s, moved.with_loop(outer.name, found.columns, length), around, target, turns)
     turn = None
     shared = [x for x in around if even or x is not outer]

@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 OUT_OF_ORDER = 1.5
 """Maximum ratio of memory cycles at which a gradient of the weights is written in the order of memory."""
-MUCH = 1.5
+MIN_PACKING_GAIN = 1.5
 """Minimum ratio of cycles from which a factor of a gradient of the weights is packed, or its loops are fused."""
-SUMS = 8
+MAX_SUMS_RATIO = 8
 """Maximum size of the sums that memory keeps between blocks of pixels, relative to the second-level cache."""
-UNEVEN = 1.2
+MAX_IMBALANCE = 1.2
 """Maximum work of the busiest thread, relative to the best division of the result into blocks."""
 BLOCKS_A_THREAD = 3
 """Minimum number of channel blocks per thread, for balanced threads."""
@@ -110,9 +110,9 @@ def with_near_pixels(
 
     (loops, config), *_ = nests
     expected, chosen = arranged(loops, config)
-    if expected <= near(loops, config) * MUCH:
+    if expected <= near(loops, config) * MIN_PACKING_GAIN:
         return chosen
-    most = expected / MUCH  # beyond it, near operands alone exclude a config, however memories deliver them
+    most = expected / MIN_PACKING_GAIN  # beyond it, near operands alone exclude a config, however memories deliver them
     apart = [name for name in factors if name not in config.staged("pack")]
     packs = [
         (*config.staged("pack"), *names) for count in range(len(apart) + 1) for names in combinations(apart, count)
@@ -139,7 +139,7 @@ def _for_threads(loops: Loops, config: Config, delivered: Callable[[Config], flo
         c: _largest_share(loops, c) for c in (config.changed(cache=(*x, *config.tiles_at("cache"))) for x in blocks)
     }
     least = min(shares.values(), default=1.0)
-    even = [whole, *(c for c, share in shares.items() if share <= least * UNEVEN)]
+    even = [whole, *(c for c, share in shares.items() if share <= least * MAX_IMBALANCE)]
     return min(even, key=lambda c: delivered(c) * _largest_share(loops, c))
 
 
@@ -163,7 +163,7 @@ def _blocks_of_pixels(traffic: Traffic, loops: Loops, config: Config) -> Iterato
     target, acc = traffic.target, dtype(traffic.st.acc)
     lanes = target.width(acc) if loops.kinds[config.lane] == "k" else 1
     sums = prod(n for name, n in loops.extents.items() if loops.kinds[name] != "k") * lanes * acc.bytes
-    if sums > target.l2.bytes * SUMS:
+    if sums > target.l2.bytes * MAX_SUMS_RATIO:
         return
     terms = prod(loops.extents[n] for n in loops.of("k"))
     for n in (n for n in config.reduce if n in loops.extents and n != config.lane):

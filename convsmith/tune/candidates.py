@@ -37,14 +37,14 @@ from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
 from convsmith.tune.within import MemoryBound, smaller
 
-LONG = 24
+LONG_EPILOGUE = 24
 """Minimum number of operations of an epilogue that gets its own loop, because LLVM compiles long unrolled code slowly.
 """
 TIE_RATIO = 1.01
 """Ratio of expected cycles below which LLVM's work decides between two configs: the model is no more exact."""
 LANE_TIE_RATIO = 1.05
 """Ratio of expected cycles below which the time of memories decides between two lanes of a gradient of the weights."""
-ARRANGED = 3
+MAX_ARRANGED = 3
 """Maximum number of candidates whose traffic between memories is minimised."""
 HOPELESS = 1.25
 """Ratio of the cycles of multiply-adds alone to the best expected cycles above which a kind of nests is not tried."""
@@ -71,7 +71,7 @@ class _ModelledChoice(NamedTuple):
     made_by: tuple[Model, Loops] | None
 
 
-def candidates(p: Problem, target: Machine, threads: int, count: int = ARRANGED) -> list[Choice]:
+def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRANGED) -> list[Choice]:
     """Return the configs that make a kernel, best expected first; the first ``count`` have all their decisions.
 
     If only one is asked for, kinds of nests whose multiply-adds alone take longer than the best config are left out.
@@ -82,7 +82,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = ARRANGED)
         ways = (*only, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
         units = [ProductShape.choices(st, target) for st in ways]
         st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
-        long = operations(p, st) > LONG
+        long = operations(p, st) > LONG_EPILOGUE
         kinds = [*(Nests(Model(p, st, target, unit)) for unit in choices), *window_nests(p, ways[0], target)]
         kinds += [*gradient_nests(p, ways[0], target), *packed_source_nests(p, st, target)]
         if along := kinds[0].candidate_phases():
@@ -96,7 +96,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = ARRANGED)
             raise ConfigError("no-config", f"no config makes a kernel of {p} for {target.name}")
         bound = MemoryBound(p, target)
         if p.workspace is not None:
-            found = _within(bound, found, max(count, ARRANGED))
+            found = _within(bound, found, max(count, MAX_ARRANGED))
         ranked = _ranked(found, count, bound)
         for n, choice in enumerate(ranked[:count]):
             config = split_pixels_by_thread(p, choice.config, target, choice.cycles)
@@ -142,7 +142,7 @@ def _ranked(found: list[_ModelledChoice], count: int, bound: MemoryBound) -> lis
             continue
         model, loops = made_by
         is_rated = n < len(alike) or model.unit.rows > 1
-        if n < (ARRANGED if is_rated else count) or (n < len(alike) and choice.config.lane not in lanes):
+        if n < (MAX_ARRANGED if is_rated else count) or (n < len(alike) and choice.config.lane not in lanes):
             made = _arranged(model, loops, choice, bound)
             choices[n] = made.choice
             if n < len(alike):

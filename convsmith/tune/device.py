@@ -33,13 +33,13 @@ from convsmith.tune.device_features import engine_features, kernel_features, thr
 from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, inner_dims, items
 from convsmith.tune.features import cycles
 
-FEW = 8
+MIN_LANES = 8
 """Iterations of a loop below which adjacent threads run along another loop."""
 STEPS = (8, 16, 32)
 """Iterations of the innermost reduction loop between two barriers."""
 SEEDS = 16
 """Maximum number of configs of the model from which a search starts."""
-FIRST = 20
+MAX_COMPLETED = 20
 """Number of candidates, ranked by their tiles alone, whose other decisions are determined."""
 
 
@@ -226,7 +226,7 @@ def _tiled_loops(st: Statement) -> tuple[str, list[str]]:
     steps = view_steps(st.c)
     free = [d for d in st.dims if d.kind != "k" and d.size > 1] or [d for d in st.dims if d.kind != "k"]
     adjacent = [d for d in free if steps.get(Var(d.name)) == 1]
-    lane = max([d for d in adjacent if d.size >= FEW] or free, key=lambda d: d.size)
+    lane = max([d for d in adjacent if d.size >= MIN_LANES] or free, key=lambda d: d.size)
     columns = [d for d in free if d.kind == "n" and d is not lane]
     pixels = [d for d in reversed(free) if d.kind == "m" and d is not lane]
     return lane.name, [d.name for d in (*columns[-1:], *pixels)][:2]
@@ -238,7 +238,7 @@ def _columns(st: Statement) -> str:
     """
     steps = view_steps(st.c)
     free = [d for d in st.dims if d.kind in ("n", "m")]
-    adjacent = [d for d in free if steps.get(Var(d.name)) == 1 and d.size >= FEW]
+    adjacent = [d for d in free if steps.get(Var(d.name)) == 1 and d.size >= MIN_LANES]
     return max(adjacent or st.of("n") or free, key=lambda d: d.size).name
 
 
@@ -259,7 +259,9 @@ def _tiles(
 
 
 def _fastest(tiles: list[_Tiles], sizes: Mapping[str, int], machine: Machine) -> list[_Tiles]:
-    """Return the `FIRST` of ``tiles`` of a result of ``sizes`` by the cycles of all groups for one product of each sum.
+    """Return the first `MAX_COMPLETED` ``tiles`` of a result of ``sizes``, by the cycles of all groups for one product
+    of each sum.
+
     A thread loads its factors as vectors from shared memory, a group copies its factors from global memory.
     """
     device, known = machine.device, dict[tuple[float, ...], float]()
@@ -279,7 +281,7 @@ def _fastest(tiles: list[_Tiles], sizes: Mapping[str, int], machine: Machine) ->
             known[key] = cycles(features, machine)
         return known[key]
 
-    return sorted(tiles, key=expected)[:FIRST]
+    return sorted(tiles, key=expected)[:MAX_COMPLETED]
 
 
 def _ways(st: Statement, sizes: Mapping[str, int]) -> Iterator[tuple[dict[str, int], tuple[str, ...]]]:

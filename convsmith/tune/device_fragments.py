@@ -26,7 +26,7 @@ from convsmith.tune.features import cycles
 
 MOST_WARPS = 8
 """Maximum number of warps of a group."""
-FIRST = 8
+MAX_COMPLETED = 8
 """Number of candidates, ranked by their tiles alone, whose other decisions are determined."""
 
 
@@ -74,7 +74,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
         config = _config(st, plain, row, counts, terms, device)
         if config is not None:
             tiles.append((_of_tile(st, machine, row, counts, config), counts, config))
-    for _, _, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:FIRST]:
+    for _, _, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:MAX_COMPLETED]:
         yield from _with_cycles(st, machine, config)
 
 

@@ -37,7 +37,7 @@ TERMS = (2, 3, 4, 6, 8)
 """Iterations of a reduction loop that share their loads."""
 PIECES = (1, 4, 8, 16)
 """Numbers of pieces of a partitioned loop."""
-FAR = 4
+FAR_RATIO = 4
 """Minimum ratio of a result to the second-level cache at which non-temporal stores are tried."""
 
 
@@ -259,7 +259,7 @@ def _streams(at: Point) -> Iterator[Changes]:
         legal = at.target.fragments is not None if has_fragments else pixels or names != (at.a,)
         yield dict(stream=names if legal else ())
     result = scheduled_statement(at.problem, at.config, at.target).c
-    if at.target.fence and result.bytes > FAR * at.target.l2.bytes:
+    if at.target.fence and result.bytes > FAR_RATIO * at.target.l2.bytes:
         yield dict(stream=(result.name,))
 
 

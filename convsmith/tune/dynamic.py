@@ -15,7 +15,7 @@ from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.tune.candidates import LONG, operations
+from convsmith.tune.candidates import LONG_EPILOGUE, operations
 
 
 def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
@@ -54,8 +54,8 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
         config = Config(
             target.name, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
             reduce=st.reduce, instruction=unit.name if dot else "", k_step=terms, realise=realise,
-            pack=("wei",) if st.constant else (), offsets=offsets, flip=flip, spill_sums=operations(p, st) > LONG,
-            threads=threads,
+            pack=("wei",) if st.constant else (), offsets=offsets, flip=flip,
+            spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,
         )  # fmt: skip
         own = ProductShape.of(st, target, config)
         if sizes[lane] <= (vectors - 1) * own.lanes:

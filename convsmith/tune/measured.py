@@ -13,11 +13,11 @@ from convsmith.schedule.config import Config
 
 __all__ = ["DatabaseWarning", "Measured", "Status", "best_of", "sums_in_order"]
 
-DOUBT = 1.0
+DOUBTED_FRACTION = 1.0
 """Fraction of a ratio's quartiles that is doubted for one sample; for n samples it is divided by the root of n."""
 LEAST_SPREAD = 0.02
 """Least difference of quartiles that is assumed, relative to the ratio."""
-KEPT = 0.985
+KEPT_RATIO = 0.985
 """Bound of a ratio above which the model's first choice stays, because the difference may be noise."""
 
 
@@ -61,7 +61,7 @@ class Measured:
     @property
     def bound(self) -> float:
         """An upper bound of the ratio: few samples, or scattered samples, increase it."""
-        return self.ratio * (1 + DOUBT * max(self.spread, LEAST_SPREAD) / float(max(self.rounds, 1) ** 0.5))
+        return self.ratio * (1 + DOUBTED_FRACTION * max(self.spread, LEAST_SPREAD) / float(max(self.rounds, 1) ** 0.5))
 
 
 def best_of(rows: Iterable[Measured]) -> Measured | None:
@@ -71,7 +71,7 @@ def best_of(rows: Iterable[Measured]) -> Measured | None:
     good = [row for row in rows if row.status == "ok"]
     best = min(good, key=lambda row: row.bound, default=None)
     first = next((row for row in good if row.ratio == 1), None)
-    return first if first is not None and best is not None and best.bound > KEPT else best
+    return first if first is not None and best is not None and best.bound > KEPT_RATIO else best
 
 
 def sums_in_order(config: Config) -> tuple[object, ...]:

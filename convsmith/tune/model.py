@@ -13,7 +13,7 @@ from convsmith.ir.index import Var, is_true
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
 from convsmith.tune.copies import copied, packed
-from convsmith.tune.features import Events, Features, Section, Terms, cycles, overlapped, time
+from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
 from convsmith.tune.shared_facts import SharedFacts
 from convsmith.tune.windows import first_reads, live_vectors
@@ -96,10 +96,6 @@ class Model(SharedFacts):
         terms = self.lanes * self.unit.terms * self.of_single_taps
         products = prod(d.size for d in self.st.dims if d.kind != "k") * self.terms / terms
         return products * self.target.prices[self.product]
-
-    def cycles_by_cause(self, loops: Loops, config: Config) -> Terms:
-        """Return the cycles of the whole problem on one thread, by cause."""
-        return time(self.features(loops, config), self.target)
 
     def features(self, loops: Loops, config: Config) -> Features:
         """Return the features of the whole problem on one thread."""

@@ -29,9 +29,9 @@ __all__ = ["Shape", "distance", "nearest", "shape_of", "transferred"]
 _SIZES = ("g", "mb", "ic", "oc", "id", "ih", "iw", "od", "oh", "ow")
 """Sizes in which problems of one kind may differ."""
 _TOKEN = re.compile(r"([a-z]+)(\d+)")
-SMALL = 4
+MIN_SIZE = 4
 """Sizes below this one are part of the kind."""
-FARTHEST = 6.0
+MAX_DISTANCE = 6.0
 """Maximum distance of a problem that counts as a neighbour."""
 
 
@@ -50,7 +50,7 @@ def shape_of(line: str) -> Shape:
     if "--matmul" in options or not {"ic", "oc"} <= set(dims):
         return Shape((line,), {})
     groups = dims.get("g", 1)
-    sizes = {name: size for name, size in dims.items() if name in _SIZES and size >= SMALL}
+    sizes = {name: size for name, size in dims.items() if name in _SIZES and size >= MIN_SIZE}
     fixed = tuple(sorted((name, size) for name, size in dims.items() if name not in sizes))
     channels = (dims["ic"] // groups, dims["oc"] // groups) if groups > 1 else ()
     return Shape((*options, fixed, channels), sizes)
@@ -69,7 +69,7 @@ def nearest(line: str, known: Iterable[tuple[str, str]]) -> list[str]:
     near = []
     for number, (other, config) in enumerate(known):
         apart = distance(line, other) if other != line else None
-        if apart is not None and apart <= FARTHEST:
+        if apart is not None and apart <= MAX_DISTANCE:
             near.append((apart, number, config))
     return [config for *_, config in sorted(near)]
 

@@ -34,7 +34,7 @@ ROWS_OF_VECTORS = (2, 3, 4, 5, 7, 8, 10, 14)
 """Rows of a tile whose vectors run along pixels."""
 MOST_PRODUCTS = 200
 """Maximum number of unrolled multiply-adds of a tile whose vectors run along pixels."""
-WIDE = 7
+MAX_VECTORS = 7
 """Maximum number of vectors of a tile along the lanes."""
 WIDTHS = (4, 5, 6, 7, 8, 12, 14, 16, 28)
 """Pixels of a tile that are tried besides the numbers that fill the registers."""
@@ -138,7 +138,7 @@ def vectors_by_pixels(
     pixels = loops.of("m")
     inner = lane if lane in pixels else pixels[-1]
     size, other = loops.extents[inner], n if lane == inner else inner
-    for v in range(1, min(loops.extents[n] if along_k else -(-loops.extents[lane] // lanes), WIDE) + 1):
+    for v in range(1, min(loops.extents[n] if along_k else -(-loops.extents[lane] // lanes), MAX_VECTORS) + 1):
         widest = (registers - 1 - v) // v
         wide = min(widest, loops.extents[other])
         vectors = {n: [v]} if along_k else {lane: [v * lanes]}

@@ -33,7 +33,7 @@ from convsmith.tune.workers import Workers
 
 __all__ = ["Outcome", "compare", "search"]
 
-FIRST = 4
+FIRST_ROUND = 4
 """Number of candidates of the model in the first round, besides its first choice."""
 CHALLENGERS = 6
 """Number of configs of a later round, besides the best so far."""
@@ -53,15 +53,15 @@ best.
 """
 HINTS = 3
 """Maximum number of configs of earlier searches that are measured again."""
-FAR = 1.15
+FAR_RATIO = 1.15
 """Ratio to the best of a config's best sample above which it is not sampled again."""
-BOUND = 0.04
+MAX_SPREAD = 0.04
 """Difference of a ratio's quartiles, relative to the ratio, above which it is sampled again."""
-BETTER = 0.99
+BETTER_RATIO = 0.99
 """Maximum ratio to the best so far at which a config counts as better."""
 LOST_STEP_RATIO = 1.03
 """Minimum ratio to the best so far at which a step along a dimension counts as lost."""
-BEYOND = 1.8
+MAX_PREDICTED_RATIO = 1.8
 """Ratio of the expected cycles to those of the best so far above which a config is not tried."""
 
 
@@ -167,7 +167,7 @@ class _Race:
         if not self.make(self.reference):
             return "the model's first choice fails"
         first = [c for c in dict.fromkeys((*known, *hints, *self.varied())) if c not in self.seen and self.is_legal(c)]
-        best = self.round(self.reference, first[: FIRST + len(known) + len(hints)])
+        best = self.round(self.reference, first[: FIRST_ROUND + len(known) + len(hints)])
         waited = 0
         while waited < patience and not self.is_over and (near := self.near(best)):
             winner = self.round(best, near)
@@ -231,7 +231,7 @@ class _Race:
         for c in self.space.neighbours(best.config, dimension):
             if c not in self.seen and self.space.fits(c):
                 cycles = self.space.cycles(c)
-                if cycles <= BEYOND * best.predicted:
+                if cycles <= MAX_PREDICTED_RATIO * best.predicted:
                     scored.append((cycles, len(scored), c))
         # A plan takes longer than an estimate, and most configs are not reached.
         return (c for _, _, c in sorted(scored) if self.is_legal(c))
@@ -252,18 +252,18 @@ class _Race:
         racers = [candidate for candidate in candidates if candidate.artifact is not None and self.make(candidate)]
         self.sample([best, *racers], FEW_SAMPLES)
         # Other processes make samples slower, never faster.
-        close = [c for c in racers if c.ratios and min(c.ratios) <= best.ratio * FAR]
+        close = [c for c in racers if c.ratios and min(c.ratios) <= best.ratio * FAR_RATIO]
         while again := [c for c in close if self.needs_samples(c)]:
             self.sample([best, *again], 1)
             close = [c for c in close if c.config in self.ready]
         for candidate in racers:
             self.store(candidate)
             if dimension := self.dimensions.get(candidate.config):
-                if candidate.ratio < best.ratio * BETTER:
+                if candidate.ratio < best.ratio * BETTER_RATIO:
                     self.losses[dimension] = 0
                 self.losses[dimension] += candidate.ratio > best.ratio * LOST_STEP_RATIO
         found = min(close, key=lambda c: c.ratio, default=best)
-        winner = found if found.ratio < best.ratio * BETTER else best
+        winner = found if found.ratio < best.ratio * BETTER_RATIO else best
         self.tell(f"{self.tried.total()} tried, the best takes {winner.ratio:.2f} of the first choice's time")
         return winner
 
@@ -271,7 +271,7 @@ class _Race:
         """Return whether to sample a candidate near the best again; compiled candidates get their samples in any case.
         """
         count = len(candidate.ratios)
-        return count < SAMPLES or (count < MOST_SAMPLES and candidate.width > BOUND and not self.is_over)
+        return count < SAMPLES or (count < MOST_SAMPLES and candidate.width > MAX_SPREAD and not self.is_over)
 
     def final(self, winner: _Candidate) -> None:
         """Compare the best configs with the first choice once more, until the best one has enough samples.

@@ -37,11 +37,11 @@ has 81 frequencies or more, whose weights come from beyond the second-level cach
 """
 BLOCKS = (14, 28, 56, 112)
 """Approximate numbers of tiles of a block: whole rows of tiles, or parts of one row."""
-WORTH = 1.08
+MIN_GAIN = 1.08
 """Minimum ratio of the direct kernel's cycles to a transform's cycles at which a transform with a larger error is
 chosen.
 """
-WIDE = 4
+MAX_VECTORS = 4
 """Maximum number of vectors of channels of a register tile."""
 
 
@@ -119,8 +119,8 @@ def _blocks(images: Dim, tiles: dict[str, int]) -> Iterator[Sizes]:
 
 
 def winograd_features(problem: Problem, config: Config, target: Machine) -> Features:
-    """Return the features of a legal Winograd ``config`` on one thread, increased by the ratio `WORTH` if its numerical
-    error exceeds that of the direct kernel.
+    """Return the features of a legal Winograd ``config`` on one thread, `MIN_GAIN` times as many if its numerical error
+    exceeds that of the direct kernel.
     """
     made = winograd_of(problem, config, target, dynamic=False)
     return _Products(problem, made, target, config.fuse).features(product_config(config))
@@ -186,13 +186,13 @@ class _Products:
     def features(self, config: Config) -> Features:
         """Return the features of the program if ``config`` is the schedule of its products."""
         products = times(self.model.features(self.loops, config), self.made.tasks)
-        return times((*products, *self.around), WORTH if self.made.error > 1 else 1.0)
+        return times((*products, *self.around), MIN_GAIN if self.made.error > 1 else 1.0)
 
 def _tiles(
     tiles: int, loop: str, vectors: int, lane: str, unit: ProductShape, target: Machine
 ) -> Iterator[tuple[tuple[str, int], ...]]:
     """Yield register tiles of as many tiles of pixels as registers hold, in equal parts, for each number of vectors."""
-    for v in range(1, min(vectors, WIDE) + 1):
+    for v in range(1, min(vectors, MAX_VECTORS) + 1):
         most = (target.registers - 1 - target.costs.temporaries - v) // v
         if most > 0:
             yield ((loop, -(-tiles // -(-tiles // most))), (lane, v * unit.lanes))

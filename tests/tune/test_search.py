@@ -178,7 +178,7 @@ def test_no_budget_measures_nothing(database: Database) -> None:
 
 
 def test_real_kernels_are_timed(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convsmith.tune.search.FIRST", 3)
+    monkeypatch.setattr("convsmith.tune.search.FIRST_ROUND", 3)
     monkeypatch.setattr("convsmith.tune.search.PATIENCE", 0)
     outcome = searched(database, Workers(), seconds=60.0)
     assert outcome.best is not None and 0 < outcome.best.seconds < 0.1
