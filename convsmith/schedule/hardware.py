@@ -24,7 +24,7 @@ from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.library.warp_groups import GroupTile
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
-from convsmith.schedule.nest import Nest
+from convsmith.schedule.nest import Nest, NestBuilder
 from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.product_shape import ProductShape, named_row
 from convsmith.schedule.schedule import Schedule
@@ -115,59 +115,68 @@ def _over_groups(loops: Loops, rows: str, config: Config) -> list[str]:
     return [*(n for n in loops.of("batch", "n", "m") if n not in (rows, config.lane)), rows, config.lane]
 
 
-class HardwareNest:
-    """The loops of the statement ``whole`` by their role in a tile of the result.
-
-    ``st`` is the statement with its phases. ``rows`` and ``columns`` are loops of it, ``terms`` its innermost reduction
-    loop. ``grid`` are the loops over groups, outermost first.
+class EngineLoops(NamedTuple):
+    """The loops of ``st``, a statement with its phases, by their role in products of ``row``: the loops of its ``rows``
+    and ``columns``, the innermost one of its ``terms``, and the ``outer`` loops of the reduction.
     """
 
-    def __init__(
-        self, whole: Statement, st: Statement, loops: Loops, config: Config, row: Instruction, engine: CopyEngine
-    ) -> None:
-        self.whole, self.st, self.loops, self.config, self.row, self.engine = whole, st, loops, config, row, engine
-        (self.rows,), (*self.outer_terms, self.terms) = _rows_and_terms(loops, config)
-        self.columns = config.lane
-        height, width = row.result.shape
-        self.warps = config.group_size(self.rows) // height
-        self.fragments = config.group_size(self.columns) // width
-        self.grid = [*config.order, *(n for n in _over_groups(loops, self.rows, config) if n not in config.order)]
+    st: Statement
+    row: Instruction
+    rows: str
+    columns: str
+    terms: str
+    outer: tuple[str, ...]
 
-    def tile(self, s: Schedule) -> GroupTile:
-        """Split the loops of the statement into tiles of groups, and return them."""
-        (height, width), st = self.row.result.shape, self.st
-        cut_phases(s, self.whole, self.config)
-        bring_together(s, st, self.config)
-        fuse_pairs(s, self.config)
-        over = {n: self.loops.whole(n, "thread" if k == "k" else "grid") for n, k in self.loops.kinds.items()}
-        inside: list[tuple[Loop, Loop]] = []
-        sizes = (
-            (self.rows, height, "wi", "group"), (self.columns, width, "fi", "warp"),
-            (self.terms, self.row.terms, "si", "group"),
-        )  # fmt: skip
-        for n, size, parts, level in sizes:
-            levels = (over[n].level, level)
-            over[n], tile = s.tile(over[n], self.config.group_size(n), "gb", levels, tail="round")
-            inside.append(s.tile(tile, size, parts, (level, "instruction")))
-        (warps, row), (fragments, column), (steps, term) = inside
-        stepping = (*(over[n] for n in self.outer_terms), over[self.terms])
-        grid = tuple(over[n] for n in self.grid)
-        return GroupTile(grid, stepping, warps, fragments, steps, (row, column, term))
 
-    def copy(self, view: View, tiled: GroupTile) -> EngineCopy | ConfigError:
-        """Return the copy of an operand, or the error if no tensor map brings it."""
-        number, outer = (1, tiled.warps) if view is self.st.a else (2, tiled.fragments)
-        element, inside = tiled.inner[number - 1], (tiled.steps, tiled.inner[2])
-        loops = (outer, *inside, element) if is_mn_major(self.row, number) else (outer, element, *inside)
-        made = engine_copy(self.st, view, (*tiled.grid, *tiled.stepping), loops, self.engine)
-        if isinstance(made, ConfigError):
-            return ConfigError(made.code, f"--realise=hardware: {made.message}; legal is another --realise=")
-        return made
+class _EngineTiles(NestBuilder):
+    """The tiles of groups of warps, whose operands a copy engine brings; one more warp starts the copies.
 
-    def of_groups(self, tiled: GroupTile) -> Nest:
-        """Return the nest by role, for limits and reports: the warps that multiply, and the warp that copies."""
-        threads = tiled.warps._replace(extent=(self.warps + 1) * self.row.result.layout.lanes)
-        return Nest((*tiled.grid, threads, tiled.fragments, *tiled.stepping), ProductShape.of_row(self.row))
+    ``st`` is the statement without phases; ``found`` are the loops of the statement with its phases.
+    """
+
+    def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config, found: EngineLoops) -> None:
+        super().__init__(s, st, loops, config)
+        self.found = found
+
+    def nest(self) -> Nest:
+        """Return the nest; tiles of groups are whole."""
+        found, (height, width) = self.found, self.found.row.result.shape
+        cut_phases(self.s, self.st, self.config)
+        bring_together(self.s, found.st, self.config)
+        fuse_pairs(self.s, self.config)
+        for n, size, letters, level in (
+            (found.rows, height, "wi", "group"), (found.columns, width, "fi", "warp"),
+            (found.terms, found.row.terms, "si", "group"),
+        ):  # fmt: skip
+            loop, group = self.whole(n), self.config.group_size(n)
+            splits = (group, "gb", (loop.level, level)), (size, letters, (level, "instruction"))
+            self.split(self.s.extend(loop, group), splits)
+        grid = [*self.config.order, *_over_groups(self.loops, found.rows, self.config)]
+        outer = [self.parts.get(n, [self.whole(n)])[0] for n in dict.fromkeys((*grid, *found.outer, found.terms))]
+        inner = [x for parts in self.parts.values() for x in parts[1:]]
+        lanes = found.row.result.layout.lanes
+        return Nest((*outer, *inner), ProductShape.of_row(found.row), warp_size=lanes, copiers=lanes)
+
+    def whole(self, name: str) -> Loop:
+        """Return the loop of that name, over groups or over steps."""
+        return self.loops.whole(name, "thread" if self.loops.kinds[name] == "k" else "grid")
+
+
+def group_tile(nest: Nest) -> GroupTile:
+    """Return the loops of the tile of a group of warps."""
+    (warps,), (fragments,), (steps, term) = nest.threads, nest.at("warp"), nest.terms
+    return GroupTile(nest.grid, nest.steps, warps, fragments, steps, (*nest.rows, term))
+
+
+def _copy(found: EngineLoops, tiled: GroupTile, view: View, engine: CopyEngine) -> EngineCopy | ConfigError:
+    """Return the copy of an operand, or the error if no tensor map brings it."""
+    number, outer = (1, tiled.warps) if view is found.st.a else (2, tiled.fragments)
+    element, inside = tiled.inner[number - 1], (tiled.steps, tiled.inner[2])
+    loops = (outer, *inside, element) if is_mn_major(found.row, number) else (outer, element, *inside)
+    made = engine_copy(found.st, view, (*tiled.grid, *tiled.stepping), loops, engine)
+    if isinstance(made, ConfigError):
+        return ConfigError(made.code, f"--realise=hardware: {made.message}; legal is another --realise=")
+    return made
 
 
 def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
@@ -179,46 +188,49 @@ def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
         s.run(simplify)
 
 
-def _residing(machine: Machine, groups: Nest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
+def _residing(machine: Machine, nest: Nest, registers: int, shared: Mapping[str, int]) -> int | ConfigError:
     """Return the number of groups that reside on a device at a time, if each lane needs ``registers``; 0 if the grid
     has no more groups than that. Return the error if a unit has too few registers for one group.
     """
     assert machine.device is not None
     units = machine.device.units
-    most = units.registers // groups.size
+    most = units.registers // nest.size
     if registers > most:
         return ConfigError(
-            "registers", f"--realise=hardware: {groups.size} threads with {registers} registers; {machine.name} has "
+            "registers", f"--realise=hardware: {nest.size} threads with {registers} registers; {machine.name} has "
             f"{most} for each of them; legal are smaller tiles of a group",
         )  # fmt: skip
     used = sum(shared.values()) + engine_of(machine).reserved
-    beside = min(most // registers, units.shared // used, units.threads // groups.size)
+    beside = min(most // registers, units.shared // used, units.threads // nest.size)
     residing = units.count * max(beside, 1)
-    return residing if prod(groups.grid_sizes) > residing else 0
+    return residing if prod(nest.grid_sizes) > residing else 0
 
 
-def hardware_nest(
-    whole: Statement, loops: Loops, config: Config, row: Instruction, machine: Machine
-) -> HardwareNest | ConfigError:  # fmt: skip
-    """Return the loops of the tile that ``config`` gives a group, or the error if they cannot be multiplied with
-    ``row``.
+def engine_loops(
+    whole: Statement, loops: Loops, config: Config, row: Instruction
+) -> EngineLoops | ConfigError:  # fmt: skip
+    """Return the loops of the tile that ``config`` gives a group by their role, or the error if they cannot be
+    multiplied with ``row``.
     """
     st = phased(whole, config.phases)
-    return nest_flaw(st, loops, config, row) or HardwareNest(whole, st, loops, config, row, engine_of(machine))
+    if (flaw := nest_flaw(st, loops, config, row)) is not None:
+        return flaw
+    (rows,), (*outer, terms) = _rows_and_terms(loops, config)
+    return EngineLoops(st, row, rows, config.lane, terms, tuple(outer))
 
 
 class HardwareTile(NamedTuple):
-    """The tile of a group: its nest with the loops that ``schedule`` has made, the copies of its operands, and the
-    bytes of shared memory that each takes.
+    """The tile of a group: its ``nest``, whose loops ``schedule`` has made, the statement with its phases, the row that
+    multiplies, the copies of the operands, and the bytes of shared memory that each takes.
 
     ``residing`` groups are on the device at a time if there are more tiles than groups; otherwise it is 0.
     """
 
-    nest: HardwareNest
+    nest: Nest
     schedule: Schedule
-    tiled: GroupTile
+    st: Statement
+    row: Instruction
     copies: tuple[EngineCopy, ...]
-    groups: Nest
     shared: dict[str, int]
     residing: int
 
@@ -227,31 +239,30 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     """Return the tile that ``config`` gives a group of ``machine``, or the error if it exceeds a limit of copies or
     products. No kernel is rewritten to determine it.
     """
-    row = hardware_row(st, config, machine)
-    nest = hardware_nest(st, loops, config, row, machine)
-    if isinstance(nest, ConfigError):
-        return nest
+    row, engine = hardware_row(st, config, machine), engine_of(machine)
+    found = engine_loops(st, loops, config, row)
+    if isinstance(found, ConfigError):
+        return found
     s = Schedule(d.name for d in st.dims)
     pack_operands(s, st, config, machine)
-    tiled = nest.tile(s)
+    nest = _EngineTiles(s, st, loops, config, found).nest()
     copies: list[EngineCopy] = []
     shared: dict[str, int] = {}
-    for v in nest.st.factors:
-        copied = nest.copy(v, tiled)
+    for v in found.st.factors:
+        copied = _copy(found, group_tile(nest), v, engine)
         if isinstance(copied, ConfigError):
             return copied
         copies.append(copied)
         elements = copied.mapped.map.size * len(copied.mapped.pieces)
         shared[v.name] = elements * dtype(v.dtype).bytes * config.buffers
-    groups = nest.of_groups(tiled)
     slots = {name: taken_bytes(nbytes, SLOTS) for name, nbytes in shared.items()}
-    if (flaw := limit_flaw(machine, groups, {**slots, "barriers": barrier_bytes(config.buffers)})) is not None:
+    if (flaw := limit_flaw(machine, nest, {**slots, "barriers": barrier_bytes(config.buffers)})) is not None:
         return flaw
-    registers = nest.fragments * row.result.layout.registers + nest.engine.addresses
-    residing = _residing(machine, groups, registers, shared)
+    fragments = prod(x.extent for x in nest.at("warp"))
+    residing = _residing(machine, nest, fragments * row.result.layout.registers + engine.addresses, shared)
     if isinstance(residing, ConfigError):
         return residing
-    return HardwareTile(nest, s, tiled, tuple(copies), groups, shared, residing)
+    return HardwareTile(nest, s, found.st, row, tuple(copies), shared, residing)
 
 
 def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigError | None:
@@ -266,17 +277,16 @@ def expected_rate(made: HardwareTile, machine: Machine) -> Iterator[tuple[str, s
     Each product reads its factors from shared memory, even if another product of the step reads them too.
     """
     assert machine.device is not None
-    nest, groups = made.nest, made.groups
-    units, shared, row = machine.device.units, machine.device.shared, nest.row
-    rows, columns, terms = (nest.config.group_size(n) for n in (nest.rows, nest.columns, nest.terms))
-    nbytes, (height, width) = dtype(nest.st.a.factor).bytes, row.result.shape
+    units, shared, tiled = machine.device.units, machine.device.shared, group_tile(made.nest)
+    (row, column, term), nbytes = (x.extent for x in tiled.inner), dtype(made.st.a.factor).bytes
+    rows, columns, terms = tiled.warps.extent * row, tiled.fragments.extent * column, tiled.steps.extent * term
     cycles = rows * columns * terms * nbytes / 2 / units.of_fragments
-    read = nest.warps * nest.fragments * (height + width) * terms * nbytes / cycles
+    read = tiled.warps.extent * tiled.fragments.extent * (row + column) * terms * nbytes / cycles
     written = (rows + columns) * terms * nbytes / cycles
     most = min(shared.banks * shared.width / (read + written), 1.0)
     yield "rate", (
         f"the products of a step take {cycles:.0f} cycles, in each of which shared memory gives {read:.0f} and takes "
         f"{written:.0f} of {shared.banks * shared.width} bytes: at most {most:.0%}"
     )
-    tiles = prod(groups.grid_sizes)
+    tiles = prod(made.nest.grid_sizes)
     yield "tiles", f"{tiles} on {units.count} units: at most {tiles / (-(-tiles // units.count) * units.count):.0%}"

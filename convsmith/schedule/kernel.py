@@ -126,8 +126,8 @@ def _engine_kernel(st: Statement, config: Config, machine: Machine) -> KernelPla
     if isinstance(made, ConfigError):
         raise made
     return KernelPlan(
-        st, config, machine, loops, made.groups, made.schedule, brought=made,
-        buffers=buffers(made.nest.st, config, made.groups, made.shared), notes=tuple(expected_rate(made, machine)),
+        st, config, machine, loops, made.nest, made.schedule, brought=made,
+        buffers=buffers(made.st, config, made.nest, made.shared), notes=tuple(expected_rate(made, machine)),
     )  # fmt: skip
 
 

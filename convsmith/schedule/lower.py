@@ -113,7 +113,9 @@ def multiply_fragments(
 def vectorise_nest(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     """Make vectors of the innermost loops of a nest and of its copies."""
     nest = k.nest
-    for x in (x for x in nest.runs if not nest.has_lanes and x in nest.accumulators):
+    for x in nest.runs if reads.tile.products is None and not nest.has_lanes else ():
+        if x not in nest.accumulators:
+            continue
         s.run(unswitch_uniform, x)
         s.run(vectorise, x, x.extent, False)
     for copy, vector in reads.loaded:

@@ -33,8 +33,8 @@ class Nest:
 
     Code asks for loops by level and role (`at`); the properties name frequent queries. Between the iterations of the
     loop ``depth``, which steps over cache tiles of a reduction loop, memory holds the sums of the loops ``within`` it.
-    Vectors are ``scalable`` if the machine has vectors of any length. Several lanes compute the fragments of a
-    ``warp``.
+    Vectors are ``scalable`` if the machine has vectors of any length. Warps that compute fragments have ``warp_size``
+    lanes, and the tile ``warp`` if the lanes load the factors; otherwise ``copiers``, further threads, start copies.
     """
 
     made: tuple[Loop, ...]
@@ -43,6 +43,8 @@ class Nest:
     within: tuple[Loop, ...] = ()
     scalable: bool = False
     warp: WarpTile | None = None
+    warp_size: int = 1
+    copiers: int = 0
 
     def at(self, *levels: str, k: bool = False) -> tuple[Loop, ...]:
         """Return the loops of ``levels``: loops of the reduction if ``k``, otherwise loops of the result."""
@@ -87,14 +89,9 @@ class Nest:
         return self.at("group")
 
     @property
-    def warp_size(self) -> int:
-        """The number of lanes of a warp that computes fragments; 1 for a thread."""
-        return self.warp.lanes if self.warp is not None else 1
-
-    @property
     def size(self) -> int:
         """The number of threads of a group."""
-        return prod(x.extent for x in self.threads) * self.warp_size
+        return prod(x.extent for x in self.threads) * self.warp_size + self.copiers
 
     # -- The reduction ------------------------------------------------------------------------------------------------
 
@@ -270,7 +267,7 @@ Split = tuple[int, str, tuple[str, str]]
 """A split of a loop: by a size, into parts of these letters and levels."""
 
 
-class _NestBuilder:
+class NestBuilder:
     """Splits the loops of a statement by their tiles. ``parts`` maps each loop to its parts, outermost first."""
 
     def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config) -> None:
@@ -286,7 +283,7 @@ class _NestBuilder:
         self.parts[loop.of] = made
 
 
-class _VectorTiles(_NestBuilder):
+class _VectorTiles(NestBuilder):
     """The tiles of caches, registers and vectors of one thread."""
 
     def __init__(
@@ -410,7 +407,7 @@ class _VectorTiles(_NestBuilder):
         return blocks, depth, before
 
 
-class _GroupTiles(_NestBuilder):
+class _GroupTiles(NestBuilder):
     """The tiles of a group, and of its threads or warps.
 
     Adjacent threads have adjacent iterations of the lane loop. Along other loops, a thread has a run of iterations. A
@@ -440,7 +437,7 @@ class _GroupTiles(_NestBuilder):
         # Loops of rows, and of columns, become one loop each.
         roles = [x.role for x in made if x.level == "warp"]
         made.sort(key=lambda x: roles.index(x.role) if x.level == "warp" else 0)
-        found = Nest((*classes, *made), ProductShape.of_row(self.row))
+        found = Nest((*classes, *made), ProductShape.of_row(self.row), warp_size=self.row.result.layout.lanes)
         return replace(found, warp=warp_tile(self.row, self.loads, self.config.lane, found.accumulators, found.terms))
 
     def order(self) -> list[str]:

@@ -14,7 +14,7 @@ from convsmith.passes.rfactor import rfactor
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import bring_tiles
 from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
-from convsmith.schedule.hardware import HardwareTile
+from convsmith.schedule.hardware import HardwareTile, group_tile
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.library.warp_groups import warp_groups
 from convsmith.schedule.loops import Loop
@@ -50,7 +50,7 @@ def tile_registers(s: Schedule, k: KernelPlan) -> TileLoops:
     """
     nest = k.nest
     if k.brought is not None:
-        return _bring_operands(s, k.brought)
+        return _bring_operands(s, k.brought, k.config.buffers)
     bind_groups(s, nest)
     thread = s.fuse(nest.threads, "t") if nest.threads else None
     own = () if thread is None else (thread,)
@@ -83,11 +83,11 @@ def bind_groups(s: Schedule, nest: Nest) -> None:
         s.run(bind, nest.threads, "group" if nest.warp is None else "warp")
 
 
-def _bring_operands(s: Schedule, made: HardwareTile) -> TileLoops:
-    """Form the tile of groups of warps whose operands a copy engine brings."""
-    nest, tiled = made.nest, made.tiled
-    warp_groups(s, tiled, lambda loop: bring_tiles(s, loop, made.copies), nest.config.buffers, made.residing)
-    return TileLoops({}, None, (tiled.fragments,), ProductLoops(tiled.steps, tiled.inner, nest.row))
+def _bring_operands(s: Schedule, made: HardwareTile, slots: int) -> TileLoops:
+    """Form the tile of groups of warps whose operands a copy engine brings, to as many ``slots``."""
+    tiled = group_tile(made.nest)
+    warp_groups(s, tiled, lambda loop: bring_tiles(s, loop, made.copies), slots, made.residing)
+    return TileLoops({}, None, (tiled.fragments,), ProductLoops(tiled.steps, tiled.inner, made.row))
 
 
 def _keep_sums(s: Schedule, k: KernelPlan) -> dict[Loop, Loop]:

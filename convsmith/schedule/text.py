@@ -76,7 +76,8 @@ def kernel_lines(kernel: KernelPlan) -> Iterator[Line]:
 
     if kernel.machine.device is not None:
         yield "loops", f"groups: {text(nest.grid)}"
-        yield "", f"threads: {text(nest.threads)}"
+        others = f" of {nest.warp_size} lanes, and {nest.copiers} threads that start copies" if nest.copiers else ""
+        yield "", f"threads: {text(nest.threads)}{others}"
         yield "", f"sums of each: {text(nest.accumulators)}"
         yield "", f"steps of the reduction: {text(nest.steps)}"
         yield "", f"terms of a step: {text(nest.terms)}"

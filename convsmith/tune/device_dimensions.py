@@ -20,7 +20,7 @@ from convsmith.schedule.config import Config, Level
 from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.device_tiles import space_of_tiles
 from convsmith.schedule.group_limits import ATOMIC
-from convsmith.schedule.hardware import HardwareNest, hardware_nest, hardware_row, hardware_rows, is_mn_major
+from convsmith.schedule.hardware import EngineLoops, engine_loops, hardware_row, hardware_rows, is_mn_major
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
 from convsmith.schedule.packed_operands import packed_statement
@@ -47,7 +47,7 @@ class DevicePoint(NamedTuple):
     loops: Loops
     machine: Machine
     problem: Problem
-    nest: HardwareNest | None = None
+    nest: EngineLoops | None = None
 
     @property
     def access(self) -> int:
@@ -75,8 +75,8 @@ def device_point(problem: Problem, st: Statement, config: Config, machine: Machi
         return DevicePoint(config, st, loops_after_fusing(st, config), machine, problem)
     read = packed_statement(scheduled(problem, config.changed(split=()), machine), config, machine)
     loops = loops_after_fusing(read, config)
-    nest = hardware_nest(read, loops, config, hardware_row(read, config, machine), machine)
-    assert isinstance(nest, HardwareNest)
+    nest = engine_loops(read, loops, config, hardware_row(read, config, machine))
+    assert isinstance(nest, EngineLoops)
     return DevicePoint(config, st, loops, machine, problem, nest)
 
 
@@ -102,7 +102,7 @@ def _registers(at: DevicePoint) -> Iterator[Changes]:
                 yield dict(register=register, group=_with_size(c.tiles_at("group"), n, whole * size // own))
 
 
-def _on_row(at: DevicePoint, nest: HardwareNest, row: Instruction) -> Changes:
+def _on_row(at: DevicePoint, nest: EngineLoops, row: Instruction) -> Changes:
     """Return the change to ``row`` with a tile of a group of approximately the same rows, columns and terms."""
     (tall, wide), c = row.result.shape, at.config
     units = ((nest.rows, tall), (nest.columns, wide), (nest.terms, row.terms))
@@ -226,7 +226,7 @@ def _fusions(at: DevicePoint) -> Iterator[Changes]:
         yield dict(vectors=vectors, **tiles) | loops
 
 
-def _fused_whole(at: DevicePoint, nest: HardwareNest) -> Iterator[Changes]:
+def _fused_whole(at: DevicePoint, nest: EngineLoops) -> Iterator[Changes]:
     """Yield loops of rows, and of terms, along a single dim, and along all dims of their kind fused."""
     for name in (nest.rows, nest.terms):
         dims, kind = at.loops.dims[name], at.loops.kinds[name]
