@@ -36,7 +36,9 @@ MARK, HELD = ".s", ".h"
 
 
 class PackedElement(NamedTuple):
-    """The packed position of an element; ``loops`` end as in the nest, with the iterations that packing runs."""
+    """The packed position of an element; ``loops`` are the loops of the nest, each with the iterations of its loop in
+    the packing kernel.
+    """
 
     loops: tuple[tuple[For, int], ...]
     element: Value

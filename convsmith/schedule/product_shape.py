@@ -50,8 +50,7 @@ class ProductShape:
         if not config.instruction:
             return ProductShape.plain(st, target)
         row = named_row(st, rows(st, target), config, target)
-        problem = _unfit_fragments(st, row, config) if row.rows > 1 else _unfit_dot(st, row, config)
-        if problem:
+        if problem := unfit(st, row, config):
             raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
         return ProductShape.of_row(row)
 
@@ -122,6 +121,13 @@ def _fragment_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
 def _dot_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
     rows = target.vector_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
     return tuple(row for row in rows if row.terms > 1)
+
+
+def unfit(st: Statement, row: Instruction, config: Config) -> str:
+    """Return the reason why ``row``, an instruction for the types of ``st``, does not suit ``st`` under ``config``;
+    empty if it does.
+    """
+    return _unfit_fragments(st, row, config) if row.rows > 1 else _unfit_dot(st, row, config)
 
 
 def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) -> str:

@@ -145,7 +145,8 @@ class FusedStatements:
         return self._in_params(n, st, naive(self.stages.problems[n], st), params)
 
     def _transformed(self, kernel: Kernel, before: Sequence[Kernel]) -> Kernel:
-        """Return the ``kernel`` of a transform, and in it that of its weights, as the kernels of all stages name them.
+        """Return the ``kernel`` of a transform, and the kernel of its weights before it, with the names that loops and
+        arrays have in the kernels of all stages.
         """
         n, (st,) = self.start, self.own
         (weights,) = kernel.before

@@ -19,7 +19,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
-from convsmith.schedule.product_shape import ProductShape
+from convsmith.schedule.product_shape import ProductShape, unfit
 from convsmith.schedule.registers import registers
 from convsmith.statement.epilogue import Buffers, Epilogue
 from convsmith.statement.offsets import flips, of_fewer_bits, summed
@@ -257,13 +257,7 @@ def _has_units(loops: Loops, lane: str, width: int, filled: int, least: int) -> 
 
 def _serves(model: Model, config: Config) -> bool:
     """Return whether ``config`` can use the model's instruction; fragments need lanes along channels, for example."""
-    if not config.instruction:
-        return True
-    try:
-        ProductShape.of(model.whole, model.target, config)
-    except ConfigError:
-        return False
-    return True
+    return not config.instruction or not unfit(model.whole, model.target.rows[config.instruction], config)
 
 
 def default_config(problem: Problem, target: Machine, threads: int = 1) -> Config:

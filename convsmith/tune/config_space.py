@@ -26,13 +26,16 @@ class ConfigSpace(ABC):
     the code of their error.
     """
 
-    seeds: list[Config]
-
-    def __init__(self, problem: Problem, target: Machine) -> None:
+    def __init__(self, problem: Problem, target: Machine, refused: Counter[str] | None = None) -> None:
         self.problem = problem
         self.target = target
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter() if refused is None else refused
         self._reasons: dict[Config, str] = {}
+
+    @property
+    @abstractmethod
+    def seeds(self) -> list[Config]:
+        """The model's candidates."""
 
     @property
     @abstractmethod

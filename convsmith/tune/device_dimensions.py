@@ -250,7 +250,7 @@ def _with_loops(
     c = at.config
     kept = [at.loops.dims[n] for n in at.loops.extents if n not in replaced]
     fuse = tuple(pair for dims in (*kept, *loops.values()) for pair in fused_chain(dims)[1])
-    tiles = {level: tuple((tiled if n == name else n, s) for n, s in c.tiles_at(level)) for level in _TILED}
+    tiles: Changes = {level: tuple((tiled if n == name else n, s) for n, s in c.tiles_at(level)) for level in _TILED}
     order, reduce = (_in_place(names, replaced, [*(n for n in loops if n != tiled), tiled], name)
                      for names in (c.order, c.reduce))  # fmt: skip
     return dict(fuse=fuse, order=order, reduce=reduce, **tiles)

@@ -29,8 +29,12 @@ class DeviceSpace(ConfigSpace):
         if self._statement is not None:
             naive(problem, self._statement)  # UnsupportedError where a post-op does not exist in the type of the sums
         self._expected = device_candidates(problem, target)
-        self.seeds = list(self._expected)
+        self._candidates = list(self._expected)
         self._points: dict[Config, DevicePoint | None] = {}
+
+    @property
+    def seeds(self) -> list[Config]:
+        return self._candidates
 
     @property
     def dimensions(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, product
 
 from convsmith.diag.errors import ConfigError
+from convsmith.diag.forking import cached_property
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
@@ -22,8 +23,8 @@ from convsmith.tune.channel_tiles import in_channel_tiles
 from convsmith.tune.config_space import Changes, ConfigSpace
 from convsmith.tune.dimensions import DIMENSIONS
 from convsmith.tune.fused import fused_config
+from convsmith.tune.space import Space
 from convsmith.tune.stage_configs import StageConfigs
-from convsmith.tune.steps import ConfigSteps
 
 __all__ = ["MOST_JOINTS", "StagesSpace"]
 
@@ -47,12 +48,15 @@ class StagesSpace(ConfigSpace):
         assert stages is not None
         self._stages, self._threads, self._configs = stages, threads, StageConfigs(target)
         self._is_near = isinstance(problem, Conv) and computes_near(problem)
-        self._steps = [ConfigSteps(own, target, self.refused) for own in stages.problems]
+        self._spaces = [Space(own, target, threads, self.refused) for own in stages.problems]
         self._together: dict[str, Callable[[Config], Iterator[Config]]] = {
             "joint": self._joints, "rows": self._rows, "halo": self._halos, "channels": self._channels,
         }  # fmt: skip
-        first = stages_config(problem, target, threads)
-        self.seeds = list(dict.fromkeys((first, *self._every_choice())))
+
+    @cached_property
+    def seeds(self) -> list[Config]:
+        first = stages_config(self.problem, self.target, self._threads)
+        return list(dict.fromkeys((first, *self._every_choice())))
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -69,7 +73,7 @@ class StagesSpace(ConfigSpace):
     def cycles(self, config: Config) -> float:
         """Return the sum of the cycles of the stages, each modelled separately."""
         own = config.stages
-        return sum(steps.cycles(c) for steps, c in zip(self._steps, own)) if len(own) == len(self._steps) else 0.0
+        return sum(space.cycles(c) for space, c in zip(self._spaces, own)) if len(own) == len(self._spaces) else 0.0
 
     def _every_choice(self) -> Iterator[Config]:
         """Yield the default configs of the stages for every combination of fused neighbours."""
@@ -156,8 +160,8 @@ class StagesSpace(ConfigSpace):
     def _of_stages(self, config: Config, dimension: str) -> Iterator[Config]:
         """Yield configs in which one stage is a step along ``dimension`` away."""
         stages = config.stages
-        for n, (steps, own) in enumerate(zip(self._steps, stages)):
-            for changes in steps.changes(own, dimension):
+        for n, (space, own) in enumerate(zip(self._spaces, stages)):
+            for changes in space.changes(own, dimension):
                 near = self._changed(own, changes)
                 if near is not None:
                     yield _chain([*stages[:n], near, *stages[n + 1 :]], _places(config))
