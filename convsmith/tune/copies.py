@@ -63,7 +63,8 @@ def _windows(facts: SharedFacts, loops: Loops, config: Config) -> Events:
     runs = prod(d.size for d in facts.st.of("m", "batch") if d.name != row) * prod(facts.sizes[n] for n in taps[:-2])
     moves = facts.sizes[row] * -(-run * 8 // facts.target.vector_bits)
     again, held = 1.0, window_bytes(facts, taps)
-    for rows, size in config.tiles_at("cache"):
+    own = {d.name for d in facts.st.of("m", "batch")}
+    for rows, size in (tile for tile in config.tiles_at("cache") if tile[0] in own):
         step, more = window_rows(facts, rows)
         again = (size * step + more) / size
         held *= size * step + more

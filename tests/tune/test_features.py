@@ -11,6 +11,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.prices import LIMITS
 from convsmith.machine.registry import known_targets
 from convsmith.problem.lines import parse_problem
+from convsmith.schedule.config import Config
 from convsmith.tune.candidates import candidates
 from convsmith.tune.expected import expected_features
 from convsmith.tune.features import Section, cycles, overlapped, time, times
@@ -88,3 +89,14 @@ def test_a_config_has_the_cycles_of_the_candidate_that_it_was(line: str, name: s
         terms = time(features, level)
         assert (terms.get("padded copy", 0) > 0) == (choice.config.realise in ("window_copy", "pad_copy"))
         assert (terms.get("packing", 0) > 0) == (len(choice.config.staged("pack")) == 2)
+
+
+@pytest.mark.parametrize("tile", ["kh_kw_ic:64", "oc:32", "oc:32,kh_kw_ic:128"])
+def test_tiles_of_terms_and_of_lanes_copy_no_window_again(tile: str) -> None:
+    fused = "--lane=oc --fuse=oh+ow,kh+kw,kh_kw+ic --register=oh_ow:32,oc:32 --order=mb,oh_ow,oc --reduce=kh_kw_ic"
+    config = Config.parse(f"--target=avx512_amx {fused} --instruction=tdpbssd_16 --k_step=kh_kw_ic:64 "
+                          f"--realise=window_copy")  # fmt: skip
+    tiled = Config.parse(f"{config} --cache={tile}")
+    problem, level = parse_problem("--dt=s8:s8:s32 --stag=axb --dtag=axb mb1ic64ih8oc64oh8kh3ph1"), LEVELS["avx512_amx"]
+    copied = (time(expected_features(problem, c, level), level)["padded copy"] for c in (config, tiled))
+    assert next(copied) == next(copied) > 0
