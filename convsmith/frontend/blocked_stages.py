@@ -72,7 +72,7 @@ def _check_stage(n: int, problem: Problem) -> None:
 
 
 def _check_layouts(n: int, conv: Conv) -> None:
-    """Raise ConfigError where stage ``n`` (from 1) has layouts of other blocks than TVM's, of any size."""
+    """Raise ConfigError if the layouts of stage ``n``, counted from 1, are not TVM's with blocks of some size."""
     for what, tag, order, inner in (
         ("result", conv.dtag, (0, 2, 3, 1), (2, 3, 1)), ("weights", conv.wtag, (0, 1, 2, 3), (1, 0, 1)),
     ):  # fmt: skip

@@ -53,7 +53,7 @@ def iterations(kernel: Kernel, scale: str) -> dict[Var, int]:
 
 
 def steps(kernel: Kernel, operand: int, shape: Sequence[int]) -> dict[Var, int]:
-    """Return the elements that each loop moves an operand of this shape by, rows following each other."""
+    """Return the distance in elements between two iterations of each loop in an operand of ``shape``, a dense array."""
     buffer = kernel.params[operand]
     (store,) = (s for s in statements_of(kernel.body) if isinstance(s, Store))
     reads = (v.index for v in walk(store.value) if isinstance(v, Load) and v.buffer is buffer)

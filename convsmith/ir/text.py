@@ -133,7 +133,7 @@ def access_text(buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None) -
     return f"{buffer.name}[{', '.join(map(index_text, index))}]{lanes_text(lanes)}"
 
 
-LONG = 1000
+MIN_OPERATIONS = 1000
 """Number of printed operations from which a statement's repeated values get names."""
 
 
@@ -213,7 +213,7 @@ def _repeated(value: Value) -> list[Value]:
                 sizes[v] = 1 + sum(sizes[x] for x in parts)
                 for x in parts:
                     uses[x] = uses.get(x, 0) + 1
-    if sizes[value] <= LONG:
+    if sizes[value] <= MIN_OPERATIONS:
         return []
     return [v for v in sizes if uses.get(v, 0) > 1 and sizes[v] > 1]
 

@@ -1,10 +1,9 @@
 """The measured ceilings of this machine: multiply-adds per second of each instruction set, bytes read per second of
 each cache level.
 
-Both come from loops in LLVM text, made of the target's own instruction into artifacts that the same loader and threads
-run as kernels. A sample takes
-a few milliseconds, so that a benchmark can take one beside each run of a kernel: clocks change, and a percentage of
-peak means something only when both were measured together.
+Both are measured with loops in LLVM text that repeat one instruction of the target; their artifacts are loaded and run
+by threads as those of kernels are. A sample takes a few milliseconds, so that a benchmark can take one beside each run
+of a kernel: clocks change, and a percentage of peak means something only when both were measured together.
 """
 
 from __future__ import annotations

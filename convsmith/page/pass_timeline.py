@@ -12,7 +12,7 @@ __all__ = ["ListedLine", "PassView", "timeline"]
 
 SHOWN = 400
 """Maximum number of lines that a page shows of the IR after a pass."""
-FEW = 4000
+MAX_COMPARED = 4000
 """Maximum number of lines of two texts that are compared line by line; of longer texts, all lines count as changed."""
 
 
@@ -55,7 +55,7 @@ def timeline(records: Sequence[PassRecord]) -> list[PassView]:
 
 def _compared(before: Sequence[str], after: Sequence[str]) -> Iterator[ListedLine]:
     """Yield the lines of both texts in order, each with its mark."""
-    if len(before) + len(after) > FEW:
+    if len(before) + len(after) > MAX_COMPARED:
         yield from (ListedLine("+", x) for x in after)
         return
     matcher = SequenceMatcher(None, [x.strip() for x in before], [x.strip() for x in after], autojunk=False)

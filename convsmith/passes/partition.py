@@ -32,7 +32,7 @@ MAX_POINTS = 1 << 20
 """Maximum number of points at which a test is evaluated."""
 MAX_TILES = 1 << 16
 """Maximum number of iterations of a loop whose last tile is tested for being a full one."""
-FEW_POINTS = 16
+MAX_SCALAR_POINTS = 16
 """Maximum number of points at which evaluating numbers is faster than evaluating arrays."""
 
 
@@ -112,7 +112,7 @@ def _cuts(
         shape = [count] + [inner[v][1] - inner[v][0] + 1 for v in others]
         if prod(shape) > MAX_POINTS:
             return None
-        if prod(shape) <= FEW_POINTS:
+        if prod(shape) <= MAX_SCALAR_POINTS:
             box = [range(inner[v][0], inner[v][1] + 1) for v in others]
             found = []
             for n in range(count):

@@ -136,7 +136,7 @@ def _aligned(array: Array) -> Array:
 
 
 class OpenClLibrary(DeviceLibrary[OpenedDevice, "dict[str, Any]", OpenClFunction]):
-    """The SPIR-V of an artifact: its code on a device are kernels by symbol."""
+    """The SPIR-V of an artifact, which a device builds to a dictionary of kernels by symbol."""
 
     def opened(self) -> OpenedDevice:
         return _opened()

@@ -199,7 +199,7 @@ class Statement:
 
     @cached_property
     def _by_kind(self) -> dict[tuple[str, ...], tuple[Dim, ...]]:
-        """The dims in roles that were asked for."""
+        """The dims that `of` has returned, by their kinds."""
         return {}
 
 

@@ -70,7 +70,7 @@ def test_numbers_and_arrays_cut_alike(head: str, few: int, monkeypatch: pytest.M
     )
     made = []
     for points in (0, few):
-        monkeypatch.setattr(partition_module, "FEW_POINTS", points)
+        monkeypatch.setattr(partition_module, "MAX_SCALAR_POINTS", points)
         made.append(partition(kernel, ("o", "k"), 9, ("k",)))
     assert str(made[0]) == str(made[1]) != str(kernel)
 
