@@ -107,15 +107,13 @@ class _Text:
     def shuffle(self, type_: str, a: str, b: str, places: Sequence[int]) -> str:
         return self.put(f"shufflevector {type_} {a}, {type_} {b}, {_mask(tuple(places))}")
 
-    def fenced(self, type_: str, row: str, bits: int) -> str:
-        """Return ``row`` of ``bits`` bits with a fence that generates no code. Without the fence, LLVM tries to merge
-        the shuffles on both sides, which takes half of the time to compile a packing kernel.
+    def fenced(self, type_: str, row: str, doubles: int) -> str:
+        """Return ``row`` as a vector of ``doubles`` with a fence that generates no code. Without the fence, LLVM tries
+        to merge the shuffles on both sides, which takes half of the time to compile a packing kernel.
         """
-        lanes = f"<{bits // 32} x float>"
-        fence = f"@llvm.arithmetic.fence.v{bits // 32}f32"
+        lanes, fence = f"<{doubles} x double>", f"@llvm.arithmetic.fence.v{doubles}f64"
         self.declared = f"declare {lanes} {fence}({lanes})"
-        whole = self.put(f"call {lanes} {fence}({lanes} {self.cast(type_, row, lanes)})")
-        return self.cast(lanes, whole, type_)
+        return self.put(f"call {lanes} {fence}({lanes} {self.cast(type_, row, lanes)})")
 
     def text(self) -> str:
         return "\n".join(self.lines)
@@ -130,10 +128,13 @@ def _square(type_: str, side: int, group: int, needs: tuple[str, ...], mnemonic:
     text = _Text()
     rows = [text.cast(given, f"{{a{n}}}", units) for n in range(side)]
     within = min(side, BLOCK // (t.bits * group))
-    near = _within_blocks(text, units, rows, side, within)
+    transposed = _within_blocks(text, units, rows, side, within)
     if side > within:
-        near = [text.fenced(units, row, side * group * t.bits) for row in near]
-    for row in _across_blocks(text, units, near, side, within):
+        doubles = side * group * t.bits // 64
+        near = [text.fenced(units, row, doubles) for row in transposed]
+        units = f"<{doubles} x double>"
+        transposed = _across_blocks(text, units, near, within)
+    for row in transposed:
         text.cast(units, row, given)
     if group > 1:
         body = (
@@ -172,16 +173,15 @@ def _within_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
     return out
 
 
-def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: int) -> list[str]:
-    """Transpose blocks of 128 bits: each row gets the blocks at one position of all rows. The last lines are the rows,
-    in order.
+def _across_blocks(text: _Text, type_: str, rows: list[str], within: int) -> list[str]:
+    """Transpose blocks of 128 bits, ``within`` rows for each block of a row: each row gets the blocks at one position
+    of all rows. The last lines are the rows, in order.
 
-    Taking even and odd blocks of adjacent rows, repeated log2 times, is a transposition.
+    Taking even and odd blocks of adjacent rows, repeated log2 times, is a transposition. A block is two doubles,
+    because LLVM takes less time for shuffles of fewer lanes.
     """
-    count = side // within
-    parities = [
-        tuple(block * within + i for block in range(odd, 2 * count, 2) for i in range(within)) for odd in (0, 1)
-    ]
+    count = len(rows) // within
+    parities = [tuple(2 * block + i for block in range(odd, 2 * count, 2) for i in (0, 1)) for odd in (0, 1)]
     pairs = range(0, count, 2)
     parts = [rows[place::within] for place in range(within)]
     for _ in range(count.bit_length() - 2):
@@ -189,7 +189,7 @@ def _across_blocks(text: _Text, type_: str, rows: list[str], side: int, within: 
             [text.shuffle(type_, part[i], part[i + 1], places) for places in parities for i in pairs] for part in parts
         ]
     last = [(places, i, part) for places in parities for i in pairs for part in parts]
-    return [text.shuffle(type_, part[i], part[i + 1], places) for places, i, part in last] if count > 1 else rows
+    return [text.shuffle(type_, part[i], part[i + 1], places) for places, i, part in last]
 
 
 def _tall(type_: str, side: int, needs: tuple[str, ...], mnemonic: str) -> Instruction:
