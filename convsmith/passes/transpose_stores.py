@@ -6,7 +6,7 @@ both loops are transposed in registers, so that contiguous vectors are stored.
 
 from __future__ import annotations
 
-from convsmith.ir.index import Var, as_index
+from convsmith.ir.index import Index, Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
@@ -46,9 +46,10 @@ class _TransposeStores(ScopedRewriter):
         fits = count == self.shape[1] or (1 < count < self.shape[1] and isinstance(s.value, Load))
         if not fits or int(along.hi) < self.least:
             return False
-        steps = dict(offset(s.buffer, s.index).terms)
+        at = offset(s.buffer, s.index)
         is_read = any(isinstance(v, Load) and v.buffer is s.buffer for v in walk(s.value))
-        return steps.get(along.var) == 1 and steps.get(lanes.var, 1) != 1 and not is_read
+        one, step = as_index(1), _step(at, lanes.var)
+        return _step(at, along.var) is one and step is not one and step is not as_index(0) and not is_read
 
     def pieces(self, along: For, lanes: For, s: Store) -> list[Stmt]:
         """Return the transposed tiles, in equal parts of at most a vector's lanes."""
@@ -62,6 +63,13 @@ class _TransposeStores(ScopedRewriter):
             rows = For(along.var, as_index(0), as_index(last - first), store, along.kind)
             made.append(through_registers([lanes, rows], store, self.shape, False, 0))
         return made
+
+
+def _step(at: Index, loop: Var) -> Index:
+    """Return the difference of an offset from one iteration of ``loop`` to the next; it may contain a size of the call.
+    """
+    following: Index = substitute(at, {loop: loop + 1})
+    return following - at
 
 
 @stages(*FLATTENED)

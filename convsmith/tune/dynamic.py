@@ -10,12 +10,22 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import symbolic_dims, through_table
 from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.lower import transposes
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import LONG_EPILOGUE, operations
+
+_TILES = (4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)
+"""Register tiles, best first: vectors along the lanes, and pixels."""
+_TRANSPOSED_TILES = (4, 4), (2, 4), (1, 4), (1, 1)
+"""Register tiles of results that are transposed in registers.
+
+Their rows of pixels are stored as whole vectors. With rows of 6, 8 or 12 pixels, whose stores are masked, a kernel
+takes twice as long at some sizes of an image.
+"""
 
 
 def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
@@ -46,7 +56,8 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     terms = ((st.reduce[-1], unit.terms),) if dot else ()
     row = st.of("m")[-1].name
     order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
-    for vectors, pixels in ((4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)):
+    scattered = transposes(st, lane, row, unit.lanes, target) is not None
+    for vectors, pixels in _TRANSPOSED_TILES if scattered else _TILES:
         if lane != st.n and pixels > 4:
             continue  # pixels share only weights
         if row not in symbolic_dims(p) and pixels > sizes[row]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from oracles import assert_same_results
 
+from convsmith.interp.interp import run
 from convsmith.ir.parse import parse_kernel
 from convsmith.passes.transpose_stores import transpose_stores
 
@@ -45,3 +47,20 @@ def test_short_vectors_that_are_computed_stay() -> None:
     assert transpose_stores(kernel, "i", "l", (4, 4)) is kernel
     assert transpose_stores(kernel, "i", "l", (4, 3)) is not kernel
     assert transpose_stores(kernel, "i", "l", (4, 3), least=5) is kernel
+
+
+@pytest.mark.parametrize("stride", [4, 5, 16])
+def test_vectors_at_a_stride_of_the_call(stride: int) -> None:
+    """A stride that is a size of the kernel scatters vectors like a constant one."""
+    head = "kernel k(a: f32[64], d: f32[?], s)\n"
+    loops = "  for i in 0 .. 4:\n    for v in 0 .. 2:\n      for l in 0 .. 4:\n"
+    kernel = parse_kernel(f"{head}{loops}        d[v * s * 4 + l * s + i] = a[i * 4 + l]\n")
+    made = transpose_stores(kernel, "i", "l", (4, 4))
+    assert "alloc d_u" in str(made)
+    a, found = np.arange(64, dtype=np.float32), []
+    for each in (kernel, made):
+        d = np.zeros(8 * stride + 4, np.float32)
+        run(each, {"a": a, "d": d}, sizes={"s": stride})
+        found.append(d)
+    np.testing.assert_array_equal(*found)
+    assert found[0][stride] == a[1]
