@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from convsmith.codegen.artifact import ALIGNMENT, Argument, Artifact, Entry
 from convsmith.diag.record import record
 
-__all__ = ["Memory", "ThreadScratch"]
+__all__ = ["KernelMemory", "ThreadScratch"]
 
 _TENSORS = ("in", "out", "inout")
 
@@ -26,7 +26,7 @@ class ThreadScratch:
 
 
 @record(frozen=True)
-class Memory:
+class KernelMemory:
     """What a kernel allocates, or asks its caller for; every array begins at a multiple of `ALIGNMENT`.
 
     ``packed`` arrays hold operands in the kernel's own order. A call has ``between`` its entries arrays that one writes
@@ -43,13 +43,13 @@ class Memory:
     packing: int
 
     @staticmethod
-    def of(artifact: Artifact) -> Memory:
+    def of(artifact: Artifact) -> KernelMemory:
         """Return the memory of an artifact, with or without object code."""
         steps = tuple(artifact.steps.values())
         known = {a.name: a for entry in artifact.entries.values() for a in entry.arguments}
         read = {a.name for entry in steps for a in entry.arguments}
         largest = max(steps, key=_entry_bytes)
-        return Memory(
+        return KernelMemory(
             tensors=sum(a.nbytes for a in known.values() if a.role in _TENSORS),
             packed=tuple(a for a in known.values() if a.role == "packed" and a.name in read),
             between=tuple(a for a in known.values() if a.role == "shared"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from convsmith.codegen.memory import Memory
+from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.entries import manifest, problem_arguments
 from convsmith.compiler.rewritten import Lowered, rewritten
 from convsmith.diag.errors import ConfigError
@@ -25,10 +25,10 @@ from convsmith.statement.winograd import Winograd
 __all__ = ["bytes_needed", "check_memory", "flaw_within", "least_bytes", "memory_of"]
 
 
-def memory_of(plan: Plan, low: Lowered | None = None) -> Memory:
+def memory_of(plan: Plan, low: Lowered | None = None) -> KernelMemory:
     """Return the memory of the kernels of ``plan``, which ``low`` are if they are rewritten already."""
     made = rewritten(plan) if low is None else low
-    return Memory.of(manifest(plan, made, problem_arguments(plan, made)))
+    return KernelMemory.of(manifest(plan, made, problem_arguments(plan, made)))
 
 
 def bytes_needed(plan: Plan, low: Lowered | None = None) -> int:

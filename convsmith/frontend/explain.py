@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import FINITE, Artifact
-from convsmith.codegen.memory import Memory
+from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.driver import lower
 from convsmith.compiler.instruments import Dump, PassRecord, Recorder, dump_directory, dump_root
 from convsmith.compiler.launch import launch_of
@@ -236,7 +236,7 @@ def _code(kernel: Inspected, low: Lowered) -> Iterator[Line]:
     bodies = [low.kernel.body, *(f.body for f in low.kernel.functions)]
     calls = sum(isinstance(s, Call) for body in bodies for s in statements_of(body))
     yield "code", f"{len(kernel.artifact.code)} bytes, {len(low.kernel.functions)} functions called from {calls} places"
-    yield from memory_lines(Memory.of(kernel.artifact), low, kernel.target)
+    yield from memory_lines(KernelMemory.of(kernel.artifact), low, kernel.target)
 
 
 def _work(problem: Problem, target: Machine) -> Iterator[Line]:

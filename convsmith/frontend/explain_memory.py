@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from convsmith.codegen.memory import Memory
+from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.rewritten import Lowered, private_buffers
 from convsmith.machine.base import Machine
 
 __all__ = ["bytes_text", "memory_lines"]
 
 
-def memory_lines(memory: Memory, low: Lowered, target: Machine) -> Iterator[tuple[str, str]]:
+def memory_lines(memory: KernelMemory, low: Lowered, target: Machine) -> Iterator[tuple[str, str]]:
     """Yield what the kernel needs beside its tensors, by array, and its ratio to them; for sizes of a call, the arrays
     alone.
     """
@@ -24,7 +24,7 @@ def memory_lines(memory: Memory, low: Lowered, target: Machine) -> Iterator[tupl
         head = ""
 
 
-def _whole(memory: Memory) -> str:
+def _whole(memory: KernelMemory) -> str:
     """Return the sum of all arrays beside the tensors, in relation to these."""
     if not memory.whole:
         return f"none beside the tensors, which have {bytes_text(memory.tensors)}"
@@ -33,7 +33,7 @@ def _whole(memory: Memory) -> str:
     return f"{text}: more than the tensors; --workspace=BYTES sets a bound" if ratio > 1 else text
 
 
-def _arrays(memory: Memory, low: Lowered, target: Machine) -> Iterator[str]:
+def _arrays(memory: KernelMemory, low: Lowered, target: Machine) -> Iterator[str]:
     if memory.packed:
         yield f"packed: {_listed((f'{a.name} of {a.of}', a.nbytes) for a in memory.packed)}"
     if memory.between:

@@ -10,7 +10,7 @@ import pytest
 from drawn_layers import ON_X86, random_chain, random_layer
 
 import convsmith as cs
-from convsmith.codegen.memory import Memory
+from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.driver import build_artifact
 from convsmith.compiler.memory import bytes_needed, flaw_within, least_bytes, memory_of
 from convsmith.diag.errors import ConfigError, UnsupportedError, UsageError
@@ -62,7 +62,7 @@ def test_what_the_plan_says_is_what_the_artifact_says(number: int) -> None:
         except UnsupportedError:
             return
         memory, artifact = memory_of(made), build_artifact(problem, config, machine)
-        assert memory == Memory.of(artifact)
+        assert memory == KernelMemory.of(artifact)
         assert memory.tensors == sum(t.nbytes for t in problem.tensors)
         assert least_bytes(made) <= memory.whole <= bytes_needed(made)
         of_c = interface_of("k", artifact, [t.name for t in problem.tensors])
@@ -82,7 +82,7 @@ def test_a_kernel_allocates_what_it_says(name: str, threads: int, monkeypatch: p
     for module in (host_block, operand_packing, prepared_call):
         monkeypatch.setattr(module, "aligned_empty", counted)
     kernel = cs.compile(LINES[name], threads=threads)
-    memory, arrays = Memory.of(kernel.artifact), random_arrays(kernel.problem)
+    memory, arrays = KernelMemory.of(kernel.artifact), random_arrays(kernel.problem)
     kernel.run(**arrays)
     packs = sum(-(-a.nbytes // 128) * 128 for a in memory.packed)
     assert sum(sizes) <= packs + memory.packing + memory.call
@@ -93,7 +93,7 @@ def test_a_kernel_allocates_what_it_says(name: str, threads: int, monkeypatch: p
 def test_kernels_within_a_bound_compute_the_same(name: str) -> None:
     line = LINES[name]
     default = cs.compile(line, threads=1)
-    for bound in bounds_of(Memory.of(default.artifact).whole):
+    for bound in bounds_of(KernelMemory.of(default.artifact).whole):
         try:
             kernel = cs.compile(line, threads=1, workspace=bound)
         except ConfigError as error:
@@ -102,7 +102,7 @@ def test_kernels_within_a_bound_compute_the_same(name: str) -> None:
             assert least > bound
             kernel = cs.compile(line, threads=1, workspace=least)
             bound = least
-        assert Memory.of(kernel.artifact).whole <= bound
+        assert KernelMemory.of(kernel.artifact).whole <= bound
         verdict = verify_kernel(kernel)
         assert verdict.ok, verdict.detail
 
@@ -110,13 +110,13 @@ def test_kernels_within_a_bound_compute_the_same(name: str) -> None:
 def test_packing_counts() -> None:
     """The transformed weights, before they are packed, are as large as the packed ones."""
     config = "--target=generic --lane=oc --register=oc:8 --pack=wei_w --winograd=oh:4,ow:4"
-    memory = Memory.of(cs.compile("mb1ic32ih4oc32kh3ph1", config=config, threads=1).artifact)
+    memory = KernelMemory.of(cs.compile("mb1ic32ih4oc32kh3ph1", config=config, threads=1).artifact)
     assert memory.packing > memory.call
     assert memory.whole == sum(a.nbytes for a in memory.packed) + memory.packing
 
 
 def test_a_bound_that_does_not_bind_changes_nothing() -> None:
-    whole = Memory.of(cs.compile(TRANSFORMED, threads=1).artifact).whole
+    whole = KernelMemory.of(cs.compile(TRANSFORMED, threads=1).artifact).whole
     for bound in (whole, 1 << 40, "1T"):
         assert cs.compile(TRANSFORMED, threads=1, workspace=bound).config == cs.compile(TRANSFORMED, threads=1).config
 
@@ -135,7 +135,7 @@ def test_a_config_beyond_the_bound_is_refused_with_the_numbers() -> None:
     with pytest.raises(ConfigError) as caught:
         cs.compile(PACKED, config=str(config), workspace=1000)
     assert caught.value.code == "workspace"
-    needed = Memory.of(cs.compile(PACKED, threads=1).artifact).whole
+    needed = KernelMemory.of(cs.compile(PACKED, threads=1).artifact).whole
     assert caught.value.message == (
         f"--workspace=1000: {config} needs {needed} bytes beside the tensors: {needed} of wei_p; legal is "
         f"--workspace={needed}"
@@ -144,7 +144,7 @@ def test_a_config_beyond_the_bound_is_refused_with_the_numbers() -> None:
 
 def test_a_decision_within_the_bound_is_kept() -> None:
     kernel = cs.compile(PACKED, config="--reduce=ic,kh,kw", workspace=0, threads=1)
-    assert kernel.config.reduce == ("ic", "kh", "kw") and Memory.of(kernel.artifact).whole == 0
+    assert kernel.config.reduce == ("ic", "kh", "kw") and KernelMemory.of(kernel.artifact).whole == 0
 
 
 def test_the_kernel_for_weights_beyond_a_limit_is_within_the_bound_too() -> None:
