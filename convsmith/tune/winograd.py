@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.types import dtype
@@ -37,6 +37,11 @@ has 81 frequencies or more, whose weights come from beyond the second-level cach
 """
 BLOCKS = (14, 28, 56, 112)
 """Approximate numbers of tiles of a block: whole rows of tiles, or parts of one row."""
+BLOCK_TIE_RATIO = 1.05
+"""Ratio of expected cycles within which the block with the smallest arrays is chosen, if the arrays of the fastest one
+exceed the tensors. The model is no more exact: twelve transforms on a Xeon take 0.95 of the time with such blocks in
+the mean, none more than 1.02. Where the arrays are smaller, smaller blocks made two of eight slower, by 1.1 and 1.2.
+"""
 MIN_GAIN = 1.08
 """Minimum ratio of the direct kernel's cycles to a transform's cycles at which a transform with a larger error is
 chosen.
@@ -61,7 +66,7 @@ def winograd_configs(
     if not pixels:
         return
     for sizes, blocks in _tilings(st, pixels, OF_CLASS if phases(st) else PIXELS):
-        found: list[tuple[float, float, int, Config]] = []
+        found: list[_BlockChoice] = []
         for block in blocks:
             base = Config(target.name, st.n, pack=(WEIGHTS,), winograd=sizes, block=block, threads=threads)
             try:
@@ -73,13 +78,41 @@ def winograd_configs(
             if not all(_is_transposed(copy, made, target) for copy in made.copies):
                 continue
             idle = -(-made.tasks // threads) * threads / made.tasks
-            found += ((cycles * idle, cycles, n, c) for cycles, n, c in _schedules(problem, made, base, target))
+            arrays = _bytes_of_arrays(made) * threads
+            found += (_BlockChoice(x[0] * idle, arrays, *x) for x in _schedules(problem, made, base, target))
+        if not found:
+            continue
+        # Threads determine only the blocks, because the numerical result must not depend on them.
+        least = min(x.cycles for x in found)
+        chosen, others = _with_small_blocks(found, sum(t.nbytes for t in problem.tensors))
+        yield least, chosen.emitted, chosen.config
         if threads == 1:
-            yield from ((cycles, emitted, config) for _, cycles, emitted, config in found)
-        elif found:
-            # Threads determine only the blocks, because the numerical result must not depend on them.
-            _, _, emitted, config = min(found, key=lambda choice: choice[0])
-            yield min(cycles for _, cycles, _, _ in found), emitted, config
+            yield from ((x.cycles, x.emitted, x.config) for x in others)
+
+
+class _BlockChoice(NamedTuple):
+    """A config with the cycles until the last thread ends, the bytes of the arrays of a block of each thread, the
+    cycles on one thread and the number of emitted multiply-adds.
+    """
+
+    end: float
+    arrays: int
+    cycles: float
+    emitted: int
+    config: Config
+
+
+def _with_small_blocks(found: list[_BlockChoice], tensors: int) -> tuple[_BlockChoice, list[_BlockChoice]]:
+    """Return the choice that ends first, and all others. If its arrays exceed the bytes of the ``tensors``, it is the
+    choice of the smallest arrays among those that end at nearly the same time, and those with larger arrays are left
+    out.
+    """
+    chosen = min(found, key=lambda x: x.end)
+    if chosen.arrays > tensors:
+        last = chosen.end * BLOCK_TIE_RATIO
+        chosen = min((x for x in found if x.end <= last), key=lambda x: (x.arrays, x.end))
+        found = [x for x in found if x.end > last or x.arrays <= chosen.arrays]
+    return chosen, [x for x in found if x is not chosen]
 
 
 def _tilings(st: Statement, pixels: list[Dim], counts: Iterable[int]) -> Iterator[tuple[Sizes, Iterator[Sizes]]]:
@@ -233,6 +266,11 @@ def _bytes_of_weights(made: Winograd) -> int:
     return made.product.b.layout.size * dtype(made.product.b.dtype).bytes
 
 
+def _bytes_of_arrays(made: Winograd) -> int:
+    """Return the bytes of the transformed source and of the sums of a block."""
+    return sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4
+
+
 def _far(made: Winograd, target: Machine) -> Section:
     """Return the section of moving weights and arrays of a block from and to beyond the second-level cache.
 
@@ -240,7 +278,7 @@ def _far(made: Winograd, target: Machine) -> Section:
     first-level TLB has entries, or pages of arrays that exceed all TLBs.
     """
     costs, weights = target.costs, _bytes_of_weights(made)
-    arrays = sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4
+    arrays = _bytes_of_arrays(made)
     line = "transform_prefetched" if costs.prefetches_transform(weights) else "transform_far"
     first = weights * (weights + arrays > target.l2.bytes)
     through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks

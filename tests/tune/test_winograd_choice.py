@@ -151,7 +151,7 @@ def test_functions_that_pack_in_each_call_transform_nothing() -> None:
     [
         ("mb1ic64ih112oc128kh3ph1", 4, True),  # the arrays of an image have more pages than tables of addresses
         ("mb1ic256ih14oc256kh3ph1", 4, False),  # 8 lanes multiply as long as weights of 36 frequencies arrive
-        ("mb1ic128ih56oc128oh28kh3ph1sh2", 2, False),  # a tile of 4 has 81 frequencies, each on a page of its own
+        ("mb1ic128ih56oc128oh28kh3ph1sh2", 2, True),  # a tile of 4 has 81 frequencies, each on a page of its own
     ],
 )
 def test_memory_decides_on_tiles_and_blocks(line: str, tile: int, blocks: bool) -> None:
@@ -159,6 +159,21 @@ def test_memory_decides_on_tiles_and_blocks(line: str, tile: int, blocks: bool) 
     server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
     config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), server.of(level))
     assert dict(config.tiles_at("winograd")) == {"oh": tile, "ow": tile} and bool(config.tiles_at("block")) == blocks
+
+
+@pytest.mark.parametrize(
+    ("line", "block"),
+    [
+        ("mb1ic12ih32oc76kh3ph1", {"oh": 2}),  # the arrays of an image exceed the tensors, and gain nothing
+        ("mb32ic24ih2oc256kh3ph1", {"mb": 16}),
+        ("mb1ic256ih14oc256kh3ph1", {}),  # they do not, and weights come from far memory for each block
+    ],
+)
+def test_blocks_that_are_as_fast_have_small_arrays(line: str, block: dict[str, int]) -> None:
+    level = next(t for t in X86 if t.name == "avx512")
+    server = next(row for row in MICRO_ARCHITECTURES if row.name == "intel-server")
+    config = default_config(parse_problem(f"--stag=axb --dtag=axb {line}"), server.of(level))
+    assert config.tiles_at("winograd") and dict(config.tiles_at("block")) == block
 
 
 @pytest.mark.parametrize(
