@@ -162,3 +162,16 @@ def test_making_draws_problems_in_spaces_with_their_levels_threads_and_sizes(
     for name, found in data["spaces"].items():
         assert list(found["problems"]) == list(making.drawn(name, 2, 5))
         assert found["within"]["50 %"] >= 1 and all(len(parts) == 4 for parts in found["problems"].values())
+
+
+def test_the_survey_of_memory_lists_each_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    memory, report = importlib.import_module("memory"), importlib.import_module("report")
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    memory.main(["--space", "small", "--space", "f16", "--sample", "2"])
+    page, data = capsys.readouterr().out, json.loads(next(tmp_path.glob("memory-*.json")).read_text())
+    assert "| small | 2 |" in page and "| f16 | 2 |" in page
+    for x in (x for name in ("small", "f16") for x in data[name].values()):
+        assert x["tensors"] > 0 and min(x["packed"], x["call"], x["packing"]) >= 0 and x["cause"]
