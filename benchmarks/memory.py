@@ -14,7 +14,7 @@ from making import drawn
 from report import Report
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.memory import Memory
+from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.memory import memory_of
 from convsmith.ir.intern import interning
 from convsmith.problem.suites.spaces import EVERY, SPACES
@@ -79,7 +79,7 @@ def needed_in(name: str, sample: int, seed: int) -> dict[str, Needed]:
     return found
 
 
-def _needed(memory: Memory, is_transform: bool) -> Needed:
+def _needed(memory: KernelMemory, is_transform: bool) -> Needed:
     packed, tensors = memory.whole - max(memory.call, memory.packing), max(memory.tensors, 1)
     parts = {
         "packed copies": packed, "scratch memory of threads": memory.scratch.whole, "while packing": memory.packing,
