@@ -74,7 +74,8 @@ class _ModelledChoice(NamedTuple):
 def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRANGED) -> list[Choice]:
     """Return the configs that make a kernel, best expected first; the first ``count`` have all their decisions.
 
-    If only one is asked for, kinds of nests whose multiply-adds alone take longer than the best config are left out.
+    If only one is asked for, of any size, kinds of nests whose multiply-adds alone take longer than the best config are
+    left out.
     """
     with one_table():
         each = statement(p, target)
@@ -88,8 +89,10 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         if along := kinds[0].candidate_phases():
             kinds.append(Nests(Model(p, st, target, ProductShape.plain(st, target), along)))
         found: list[_ModelledChoice] = []
+        needs_all = count > 1 or p.workspace is not None  # the best config may need too much memory
         for nests in kinds:
-            if count > 1 or nests.model.multiplying() <= HOPELESS * min((c.choice.cycles for c in found), default=inf):
+            least = min((c.choice.cycles for c in found), default=inf)
+            if needs_all or nests.model.multiplying() <= HOPELESS * least:
                 found += _of_nests(nests, threads, long)
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:

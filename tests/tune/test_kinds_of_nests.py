@@ -64,3 +64,11 @@ def test_vectors_are_not_tried_where_fragments_multiply_several_times_as_fast(mo
     few, tried.kinds = tried.kinds, 0
     candidates(p, LEVEL["avx512_amx"], 1)
     assert few < tried.kinds
+
+
+def test_every_kind_is_tried_where_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    p, tried = parse_problem(f"--dt=bf16 --workspace=0 {LAYER}").canonical(), Tried(monkeypatch)
+    default_config(p, LEVEL["avx512_amx"])
+    few, tried.kinds = tried.kinds, 0
+    candidates(p, LEVEL["avx512_amx"], 1)
+    assert few == tried.kinds
