@@ -160,29 +160,40 @@ class CastEmitter(ScalarEmitter):
         return self.cast(self.convert("sitofp", wide, S32, exact, lanes), exact, b, lanes)
 
     def _float_to_int(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None) -> str:
-        """Return a float as an integer; NaN becomes 0, for unsigned types by the lower limit."""
+        """Return a float as an integer, rounded and saturated; NaN becomes 0."""
         if is_word(a):
             x, a = self.cast(x, a, F32, lanes), F32
-        ty = self.type(a, lanes)
-        low, high = b.limits
-        if bounds is None and low != 0:
-            number = self.put(f"fcmp ord {ty} {x}, {x}")
-            x = self.choose(number, a, lanes, x, self.const(a, 0, lanes))
         if a is F32 and b is S32:
             # 2**31 - 1 is not an f32, so values from 2**31 on are selected separately.
+            low, high = b.limits
+            x = self._numbers(x, a, lanes) if bounds is None else x
             inside = self._clamp(self.intrinsic("rint", a, lanes, x), a, lanes, low, 2**31 - 128)
-            big = self.put(f"fcmp oge {ty} {x}, {self.const(a, 2**31, lanes)}")
+            big = self.put(f"fcmp oge {self.type(a, lanes)} {x}, {self.const(a, 2**31, lanes)}")
             converted = self.convert("fptosi", inside, a, b, lanes)
             return self.choose(big, b, lanes, self.const(b, high, lanes), converted)
-        # In this sum the last place has the value 1: rounding the sum rounds x, and its low bits are the integer.
-        magic = 1.5 * 2.0 ** (23 if a is F32 else 52)
-        clamped = self._clamp(x, a, lanes, low, high, bounds)
-        rounded = self.put(f"fadd {ty} {clamped}, {self.const(a, magic, lanes)}")
-        word = self.vector(f"i{a.bits}", lanes)
-        bits = self.put(f"bitcast {ty} {rounded} to {word}")
-        base = int.from_bytes(const(a, magic).bits, "little")
-        whole = self.put(f"sub {word} {bits}, {f'splat (i{a.bits} {base})' if lanes else base}")
-        return self.put(f"trunc {word} {whole} to {self.type(b, lanes)}")
+        bits = self.bits_of_rounded(self.saturated(x, a, b, lanes, bounds), a, lanes)
+        return self.put(f"trunc {self.vector(f'i{a.bits}', lanes)} {bits} to {self.type(b, lanes)}")
+
+    def saturated(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None = None) -> str:
+        """Return a float within the limits of the integers ``b``; NaN becomes 0, for unsigned types by the lower limit.
+        """
+        if bounds is None and b.limits[0] != 0:
+            x = self._numbers(x, a, lanes)
+        return self._clamp(x, a, lanes, *b.limits, bounds)
+
+    def _numbers(self, x: str, t: DType, lanes: int) -> str:
+        """Return a float with 0 in place of NaN."""
+        number = self.put(f"fcmp ord {self.type(t, lanes)} {x}, {x}")
+        return self.choose(number, t, lanes, x, self.const(t, 0, lanes))
+
+    def bits_of_rounded(self, x: str, t: DType, lanes: int) -> str:
+        """Return a float within the limits of an integer of half its size as integers of its size, whose lower half is
+        the float rounded to nearest even.
+        """
+        # In this sum the last place has the value 1: rounding the sum rounds x.
+        magic = 1.5 * 2.0 ** (23 if t is F32 else 52)
+        rounded = self.put(f"fadd {self.type(t, lanes)} {x}, {self.const(t, magic, lanes)}")
+        return self.put(f"bitcast {self.type(t, lanes)} {rounded} to {self.vector(f'i{t.bits}', lanes)}")
 
     def _clamp(self, x: str, t: DType, lanes: int, low: float, high: float, bounds: Bounds | None = None) -> str:
         """Return ``x`` within limits; a limit that its ``bounds`` respect needs no comparison, and a NaN becomes

@@ -6,7 +6,7 @@ that its body writes.  The emitter makes no decisions: the IR determines order, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convsmith.codegen.aligned_places import AlignedPlaces
@@ -38,7 +38,7 @@ from convsmith.ir.stmt import (
 )
 from convsmith.ir.types import Half
 from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, lanes_of, strided
-from convsmith.ir.walk import statements_of, walk
+from convsmith.ir.walk import loops_of, statements_of, walk
 
 
 def written_buffers(body: Stmt) -> set[Buffer]:
@@ -62,7 +62,8 @@ class Facts:
     the module. If vectors in aligned memory have their own instructions, the arrays ``own`` of kernels and private
     buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the kernel that is emitted. Functions that
     run a part of an entry also have the ``part_attributes``, outlined functions the ``called_attributes``. With
-    ``has_masked_stores``, lanes a small step apart are stored as masked vectors.
+    ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With ``has_fused_steps``, quotients
+    that are rounded to bytes are computed by products and sums that round once.
     """
 
     triple: str
@@ -82,6 +83,7 @@ class Facts:
     part_attributes: tuple[str, ...] = ()
     called_attributes: tuple[str, ...] = ()
     has_masked_stores: bool = False
+    has_fused_steps: bool = False
 
     @property
     def word(self) -> str:
@@ -99,7 +101,7 @@ class FunctionEmitter(ValueEmitter):
         bits = min(kernel.index_bits or facts.address_bits, facts.address_bits)
         super().__init__(bits, written, facts.half, flushed, facts.head_load, facts.byte_lookup)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
-        self.has_masked_stores = facts.has_masked_stores
+        self.has_masked_stores, self.has_fused_steps = facts.has_masked_stores, facts.has_fused_steps
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
@@ -344,6 +346,9 @@ class FunctionEmitter(ValueEmitter):
         before = {k: self.held(k) for k in slots}
         body, end = self.label(s.var.name), self.label("end")
         sure = not is_part and s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
+        stores = self._written_back(s) if self.facts.dialect is None else ()
+        if stores:
+            self.compute_ahead(stores, {x for loop in loops_of(s) for x in (loop.var, *(c.var for c in loop.carried))})
         if sure:
             self.lines.append(f"  br label %{body}")
         else:
@@ -364,7 +369,9 @@ class FunctionEmitter(ValueEmitter):
         if s.kind == "scalable":
             self._scalable(s, var, hi)
         else:
+            outer, self.has_constant_values = self.has_constant_values, self.has_constant_values or bool(stores)
             self.stmt(s.body)
+            self.has_constant_values = outer
         self.known.pop()
         steps = [self.advance(c, p) for c, p in zip(s.carried, moving)]
         after = self.put(f"add nsw {self.it} {var}, {step}")
@@ -386,6 +393,16 @@ class FunctionEmitter(ValueEmitter):
             for k in slots:
                 arms = f"[ {before[k]}, %{origin} ], [ {self.slots[k]}, %{last} ]"
                 self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
+
+    def _written_back(self, s: For) -> Sequence[Store]:
+        """Return the stores of loops that only write results to memory, in constant ranges; () for other loops."""
+        parts = s.body.stmts if isinstance(s.body, Block) else (s.body,)
+        if s.kind != "serial" or not (s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const):
+            return ()
+        if isinstance(s.body, For):
+            return self._written_back(s.body)
+        stores = [x for x in parts if isinstance(x, Store) and x.buffer not in self.fragments]
+        return stores if len(stores) == len(parts) and not any(self.is_held(x.buffer) for x in stores) else ()
 
     def units(self) -> str:
         """Return the machine's ``vscale``, the units of a vector."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from convsmith.codegen.bounds import bounds_of
 from convsmith.codegen.casts import literal
@@ -13,11 +13,13 @@ from convsmith.codegen.masked_stores import is_spread, store_spread
 from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_part, store_parts, unpacked
 from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.products import LEAST, high_product
+from convsmith.codegen.quotients import bits_of_quotient, numbers_of, quotient_of
 from convsmith.codegen.sums_of_lanes import SumEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.instruction import ByteLookup, HeadLoad
+from convsmith.ir.stmt import Store
 from convsmith.ir.types import BF16, U8, DType, Half
 from convsmith.ir.value import (
     Binary,
@@ -38,6 +40,7 @@ from convsmith.ir.value import (
     lanes_of,
     strided,
 )
+from convsmith.ir.walk import children, variables_of, walk
 
 Slot = tuple[Buffer, tuple[int, ...]]
 """An accumulator: a register buffer and the constant index of its vector (or scalar)."""
@@ -79,7 +82,7 @@ class ValueEmitter(SumEmitter):
     ) -> None:  # fmt: skip
         super().__init__(bits, half, lookup)
         self.written, self.flushed, self.head = written, flushed, head
-        self.has_masked_stores = False
+        self.has_masked_stores = self.has_fused_steps = False
         self.streamed: Mapping[str, int] = {}
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
@@ -91,6 +94,8 @@ class ValueEmitter(SumEmitter):
         self.predicates: dict[int, str] = {}
         """Within a scalable loop, the predicates of vectors, by the lanes per unit."""
         self.spans: Spans = {}
+        self.has_constant_values = False
+        """Whether values of the statements in a loop are computed ahead of it."""
 
     def start(self, label: str) -> None:
         """Begin a basic block."""
@@ -374,10 +379,43 @@ class ValueEmitter(SumEmitter):
         if isinstance(v, Const):
             return self.const(v.dtype, v.value, lanes)
         operand = self.shared.get((v, lanes))
+        if operand is None and self.has_constant_values:
+            operand = self.known.get((v, lanes))
         if operand is None:
             operand = self._value(v, lanes)
             self.shared[v, lanes] = operand
         return operand
+
+    def compute_ahead(self, stores: Sequence[Store], moving: set[Index]) -> None:
+        """Compute the values within ``stores`` that are constant while the ``moving`` variables change.
+
+        They stay known in this scope. LLVM would compute them again and again: it does not know that no store changes
+        the memory that they are loaded from.
+        """
+        for s in stores:
+            lanes = s.lanes.count if s.lanes else 0
+            for v in self._constant_in(s.value, moving):
+                self.known.set((v, lanes), self.value(v, lanes))
+            quotient = quotient_of(s.value, self.written) if self.has_fused_steps else None
+            if quotient is not None and all(self._is_constant(x, moving) for x in quotient.numbers):
+                numbers_of(self, quotient, dtype_of(s.value), lanes)
+
+    def _constant_in(self, v: Value, moving: set[Index]) -> Iterator[Value]:
+        """Yield the largest constant parts of a value that have its lanes."""
+        if self._is_constant(v, moving):
+            yield v
+        elif isinstance(v, (Binary, Cast, Fma, Unary)):
+            for x in children(v):
+                if isinstance(x, Value):
+                    yield from self._constant_in(x, moving)
+
+    def _is_constant(self, v: Value, moving: set[Index]) -> bool:
+        """Return whether a value is computed from memory that no statement writes, at the same places each time."""
+        parts = [x for x in walk(v) if isinstance(x, Value)]
+        loads = [x for x in parts if isinstance(x, Load)]
+        simple = all(isinstance(x, (Binary, Cast, Const, Fma, Load, Unary)) for x in parts)
+        in_memory = all(x.buffer not in self.written and not self.is_held(x.buffer) for x in loads)
+        return bool(loads) and simple and in_memory and not variables_of(v) & moving
 
     def forget(self) -> None:
         """Discard cached values, because registers and memory may have changed."""
@@ -394,6 +432,10 @@ class ValueEmitter(SumEmitter):
             return self.intrinsic("fma", t, lanes, *[self.value(x, lanes) for x in (v.a, v.b, v.c)])
         if isinstance(v, Cast) and t is BF16 and is_flushed(v.a, self.flushed):
             return self.truncate_normal(self.value(v.a, lanes), lanes)
+        quotient = quotient_of(v, self.written) if self.has_fused_steps and isinstance(v, Cast) else None
+        if quotient is not None:
+            bits = bits_of_quotient(self, quotient, t, lanes)
+            return self.put(f"trunc {self.vector('i32', lanes)} {bits} to {ty}")
         if isinstance(v, Cast):
             bounds = bounds_of(v.a) if t.kind != "float" else None
             return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes, bounds)

@@ -13,5 +13,5 @@ def facts(target: Machine) -> Facts:
         target.head_load, target.byte_lookup,
         target.device.dialect if target.device is not None else None, target.fence, alignment=target.alignment,
         part_attributes=target.part_attributes, called_attributes=target.called_attributes,
-        has_masked_stores=target.has_masked_stores,
+        has_masked_stores=target.has_masked_stores, has_fused_steps=target.has_fused_steps,
     )  # fmt: skip

@@ -64,7 +64,8 @@ class Machine:
     of a vector where LLVM's masked loads read all of them. ``byte_lookup`` serves shuffles that repeat lanes where
     LLVM's code for them is wrong. The machine has masked loads of elements of at least ``masked_bytes``, and no masked
     loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector is as fast as a plain one. A machine
-    that ``has_word_products`` multiplies integers of 16 bits faster than those of 32.
+    that ``has_word_products`` multiplies integers of 16 bits faster than those of 32. One that ``has_fused_steps``
+    multiplies vectors of f32 and adds to them, rounding once, several times as fast as it divides them.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
     LLVM's function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores.
     Memory that a kernel allocates is aligned to ``alignment`` bytes, because aligned vectors have their own
@@ -96,6 +97,7 @@ class Machine:
     masked_bytes: int = 0
     has_masked_stores: bool = False
     has_word_products: bool = False
+    has_fused_steps: bool = False
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
     fence: str = ""

@@ -107,15 +107,23 @@ def _conversion(st: Statement, nest: Nest, name: str, target: Machine) -> bool |
     """Return whether the packed operand ``name`` holds converted factors instead of the original ones, or the type to
     which packing converts them.
 
-    Bytes stay bytes if the machine multiplies words, so that LLVM can see that a word holds each factor. One factor of
-    a pair of words whose second word is zero must be unsigned.
+    Bytes stay bytes if they are multiplied as words, so that LLVM can see that a word holds each factor.
     """
     if name == st.b.name and (held := packed_type(st, nest)):
         return held
-    plain = st.acc == "s32" and not st.shifted and target.has_word_products and any(v.dtype == "u8" for v in st.factors)
+    plain = multiplies_words(st, target)
     own = (v for v in st.factors if v.name == name)
     are_bytes = any(dtype(v.dtype).bytes == 1 and not (v.requantised or v.flipped) for v in own)
     return not (nest.unit.dot or _beside(st, name) or (plain and are_bytes))
+
+
+def multiplies_words(st: Statement, target: Machine) -> bool:
+    """Return whether bytes that no dot product multiplies are multiplied as pairs of words, of which one is zero.
+
+    One factor of such a pair must be unsigned, and no zero point subtracted from it.
+    """
+    unsigned = any(v.dtype == "u8" for v in st.factors)
+    return st.acc == "s32" and not st.shifted and target.has_word_products and unsigned
 
 
 def _added(st: Statement, name: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops, fused_chain, loops_after_fusing
+from convsmith.schedule.packed_operands import multiplies_words
 from convsmith.schedule.product_shape import ProductShape, unfit
 from convsmith.schedule.registers import registers
 from convsmith.statement.epilogue import Buffers, Epilogue
@@ -82,7 +83,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         only = () if of_fewer_bits(each) else (each,)
         ways = (*only, *(way for flip in flips(p, each) if (way := summed(p, each, flip)) is not None))
         units = [ProductShape.choices(st, target) for st in ways]
-        st, choices = max(zip(ways, units), key=lambda way: way[1][0].terms if way[1][0].dot else 0)
+        st, choices = max(zip(ways, units), key=lambda way: _products_at_once(way[0], way[1][0], target))
         long = operations(p, st) > LONG_EPILOGUE
         kinds = [*(Nests(Model(p, st, target, unit)) for unit in choices), *window_nests(p, ways[0], target)]
         kinds += [*gradient_nests(p, ways[0], target), *packed_source_nests(p, st, target)]
@@ -106,6 +107,13 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
             if config == choice.config or bound.permits(config):
                 ranked[n] = replace(choice, config=config)
         return ranked
+
+
+def _products_at_once(st: Statement, unit: ProductShape, target: Machine) -> float:
+    """Return the products that an instruction adds to a sum; pairs of words of which one is zero come before wider
+    numbers.
+    """
+    return unit.terms if unit.dot else multiplies_words(st, target) / 2
 
 
 def _within(bound: MemoryBound, found: list[_ModelledChoice], count: int) -> list[_ModelledChoice]:

@@ -47,7 +47,7 @@ def _avx512(name: str, *more: str) -> Machine:
         transpositions=Transpositions(512, _AVX512, _SHUFFLES), half=half,
         fragments=TILES if "amx-tile" in needs else None,
         permissions=("amx",) if "amx-tile" in needs else (), masked_bytes=1, has_masked_stores=True,
-        has_word_products=True, fence=_FENCE,
+        has_word_products=True, has_fused_steps=True, fence=_FENCE,
     )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def _avx2(name: str, *more: str) -> Machine:
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0),
         attributes=(), instructions=_rows(needs, 256),
         transpositions=Transpositions(256, _AVX2, _SHUFFLES), half="converts", masked_bytes=4, has_word_products=True,
-        fence=_FENCE,
+        has_fused_steps=True, fence=_FENCE,
     )  # fmt: skip
 
 

@@ -1,0 +1,147 @@
+"""Quotients by one number in all lanes that are rounded to bytes, computed by products where that is exact.
+
+A division takes as long as a dozen products. With ``r = 1 / s``, a quotient ``q = x * r`` is at most 1.5 units of its
+last place away from ``x / s``, and ``q + r * (x - q * s)``, in two fused steps, is ``x / s`` correctly rounded: a test
+tries each quotient that is close to the middle between two numbers (`tests/codegen/test_quotients.py`). This needs
+numbers and divisors far from the limits of f32. A quotient that becomes a byte can be clamped before, which keeps the
+numbers there. Divisors beyond `MAX_DIVISOR` and negative ones, and added zero points beyond `MAX_ADDED`, for which
+clamped quotients are not close enough, take a branch to a division.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from convsmith.ir.buffer import Buffer
+from convsmith.ir.types import F32, DType
+from convsmith.ir.value import Binary, Cast, Load, Value, dtype_of, lanes_of
+
+if TYPE_CHECKING:
+    from convsmith.codegen.values import ValueEmitter
+
+MAX_DIVISOR = 2.0**64
+"""Maximum divisor; its reciprocal is the minimum."""
+MAX_ADDED = 2.0**18
+"""Maximum size of a zero point that is added: a quotient between the clamps then errs by less than half a byte's unit.
+"""
+
+
+class Quotient(NamedTuple):
+    """The parts of ``x / s + added``: lanes, and numbers."""
+
+    x: Value
+    s: Value
+    added: Value | None
+
+    @property
+    def numbers(self) -> tuple[Value, ...]:
+        """The divisor, and what is added if there is anything."""
+        return (self.s,) if self.added is None else (self.s, self.added)
+
+
+def quotient_of(v: Value, written: set[Buffer]) -> Quotient | None:
+    """Return the parts of a quotient that is rounded to bytes; None for other values.
+
+    Divisor and what is added are in memory that is not ``written``.
+    """
+    if not isinstance(v, Cast) or v.dtype.kind == "float" or v.dtype.bits != 8 or not lanes_of(v):
+        return None
+    if dtype_of(v.a) is not F32:
+        return None
+    at, added = v.a, None
+    if isinstance(at, Binary) and at.op == "add":
+        added = _number(at.b, written)
+        at = at.a if added is not None else at
+    if isinstance(at, Binary) and at.op == "div" and (s := _number(at.b, written)) is not None:
+        return Quotient(at.a, s, added)
+    return None
+
+
+def _number(v: Value, written: set[Buffer]) -> Value | None:
+    """Return what is the same number in all lanes as a number; None for other values."""
+    if isinstance(v, Cast):
+        number = _number(v.a, written)
+        return None if number is None else Cast(v.dtype, number)
+    if not isinstance(v, Load) or v.buffer in written or (v.lanes and (v.lanes.stride != 0 or not v.lanes.is_whole)):
+        return None
+    return Load(v.buffer, v.index, None)
+
+
+class _Numbers(NamedTuple):
+    """The operands that all quotients by one number share: whether it is near, the number, its reciprocal and what is
+    added, in all lanes, and the clamps; for a signed type, also a number whose quotient is rounded to zero.
+    """
+
+    is_near: str
+    s: str
+    reciprocal: str
+    added: str
+    least: str
+    greatest: str
+    zero: str
+
+
+def bits_of_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> str:
+    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``, as the low bits of
+    words.
+    """
+    ty, word = emit.type(F32, lanes), emit.vector("i32", lanes)
+    x, n = emit.value(v.x, lanes), numbers_of(emit, v, t, lanes)
+    near, far, end = (emit.label(hint) for hint in ("near", "far", "end"))
+    emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {_NEARLY_ALWAYS}")
+    emit.start(near)
+    inside = x
+    if n.zero:  # NaN becomes 0, for unsigned types by the lower clamp
+        inside = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, x, n.zero)
+    for how, limit in (("ogt", n.least), ("olt", n.greatest)):
+        inside = emit.choose(emit.put(f"fcmp {how} {ty} {inside}, {limit}"), F32, lanes, inside, limit)
+    q = emit.put(f"fmul {ty} {inside}, {n.reciprocal}")
+    rest = emit.intrinsic("fma", F32, lanes, emit.put(f"fneg {ty} {q}"), n.s, inside)
+    exact = emit.intrinsic("fma", F32, lanes, rest, n.reciprocal, q)
+    arms = [(emit.bits_of_rounded(_plus(emit, exact, n, ty), F32, lanes), near)]
+    emit.lines.append(f"  br label %{end}")
+    emit.start(far)
+    divided = _plus(emit, emit.put(f"fdiv {ty} {x}, {n.s}"), n, ty)
+    arms.append((emit.bits_of_rounded(emit.saturated(divided, F32, t, lanes), F32, lanes), far))
+    emit.lines.append(f"  br label %{end}")
+    emit.start(end)
+    return emit.put(f"phi {word} {', '.join(f'[ {bits}, %{label} ]' for bits, label in arms)}")
+
+
+_NEARLY_ALWAYS = '!prof !{!"branch_weights", i32 1000, i32 1}'
+
+
+def _plus(emit: ValueEmitter, x: str, n: _Numbers, ty: str) -> str:
+    return emit.put(f"fadd {ty} {x}, {n.added}") if n.added else x
+
+
+def numbers_of(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> _Numbers:
+    """Return the operands of quotients by one number, which are computed once in a scope."""
+    key = ("quotient", v.s, v.added, t, lanes)
+    known = [emit.known.get((*key, name)) for name in _Numbers._fields]
+    if known[0] is not None:
+        return _Numbers(*(x or "" for x in known))
+    s, f32 = emit.value(v.s, 0), F32.llvm
+    is_near = _within(emit, s, 1 / MAX_DIVISOR, MAX_DIVISOR)
+    ends = [emit.const(F32, x, 0) for x in (*t.limits, 0)]
+    added = emit.value(v.added, 0) if v.added is not None else ""
+    if added:
+        is_near = emit.put(f"and i1 {is_near}, {_within(emit, added, -MAX_ADDED, MAX_ADDED)}")
+        ends = [emit.put(f"fsub {f32} {x}, {added}") for x in ends]
+    least, greatest, zero = (emit.put(f"fmul {f32} {x}, {s}") for x in ends)
+    reciprocal = emit.put(f"fdiv {f32} {emit.const(F32, 1, 0)}, {s}")
+    in_lanes = {
+        "s": s, "reciprocal": reciprocal, "added": added, "least": least, "greatest": greatest,
+        "zero": zero if t.limits[0] else "",
+    }  # fmt: skip
+    made = _Numbers(is_near, **{name: emit.splat(F32, x, lanes) if x else "" for name, x in in_lanes.items()})
+    for name, x in zip(_Numbers._fields, made, strict=True):
+        emit.known.set((*key, name), x)
+    return made
+
+
+def _within(emit: ValueEmitter, x: str, least: float, greatest: float) -> str:
+    """Return whether a number is within limits; a NaN is not."""
+    above = emit.put(f"fcmp oge {F32.llvm} {x}, {emit.const(F32, least, 0)}")
+    below = emit.put(f"fcmp ole {F32.llvm} {x}, {emit.const(F32, greatest, 0)}")
+    return emit.put(f"and i1 {above}, {below}")

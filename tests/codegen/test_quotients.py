@@ -1,0 +1,140 @@
+"""Quotients by one number that are rounded to bytes: exact products and fused steps, and divisions elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.codegen.quotients import MAX_ADDED, MAX_DIVISOR
+from convsmith.compiler.driver import lower
+from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import target
+from convsmith.problem import parse_problem
+from convsmith.problem.reference import reference
+from convsmith.schedule.planned import plan_for
+from convsmith.tune.candidates import default_config
+
+Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
+UNIT = 1 << 23
+"""The fraction of an f32 counts these parts of 1."""
+
+
+def nearest(number: Longs, divisor: Longs | np.int64) -> Longs:
+    """Return whole quotients, rounded to nearest even."""
+    whole, rest = np.divmod(number, divisor)
+    rounded: Longs = whole + ((2 * rest > divisor) | ((2 * rest == divisor) & (whole % 2 == 1)))
+    return rounded
+
+
+def by_products(a: Longs, b: Longs) -> tuple[Longs, Longs]:
+    """Return the quotients of fractions by a product and two fused steps, and as they are rounded, in the same parts.
+    """
+    reciprocal = nearest(np.full_like(b, 1 << 47), b)
+    above = a * reciprocal >= 1 << 47
+    q = np.where(above, nearest(a * reciprocal, np.int64(1 << 24)), nearest(a * reciprocal, np.int64(1 << 23)))
+    number = np.where(above, a * UNIT, a * UNIT * 2)
+    rest = number - q * b
+    assert np.abs(rest).max() < 1 << 25
+    size = np.abs(rest)
+    rest = np.sign(rest) * np.where(size < 1 << 24, size, nearest(size, np.int64(2)) * 2)  # f32 has 24 bits
+    product = rest * reciprocal
+    return q + nearest(product, np.int64(1 << 47)), nearest(number, b)
+
+
+def near_middles(b: Longs, above: bool) -> tuple[Longs, Longs]:
+    """Return fractions and divisors, among ``b``, whose quotient is close to the middle between two numbers.
+
+    With quotients of 24 bits, ``2 * a * 2**shift`` differs from an odd multiple of ``b`` by a small multiple of the
+    power of two in ``b``; the error before the last rounding is less than 8 such differences of 1.
+    """
+    shift = 24 if above else 25
+    found: list[tuple[Longs, Longs]] = []
+    for power in range(5):
+        some = b[b % (2 << power) == 1 << power]
+        odd, bits = some >> power, shift - power
+        inverse = odd.copy()
+        for _ in range(5):
+            inverse = inverse * (2 - odd * inverse) % (1 << bits)
+        for apart in range(1, (16 >> power) + 1, 2):
+            for sign in (-1, 1):
+                for more in range(1 << 25 - bits):
+                    twice = -sign * apart * inverse % (1 << bits) + (more << bits)
+                    whole = twice * some + sign * apart * (1 << power)
+                    a = whole >> shift
+                    good = (twice % 2 == 1) & (a << shift == whole) & (a >= UNIT) & (a < 2 * UNIT)
+                    good &= (a >= some) if above else (a < some)
+                    found.append((a[good], some[good]))
+    return np.concatenate([a for a, _ in found]), np.concatenate([d for _, d in found])
+
+
+@pytest.mark.parametrize("above", [True, False])
+@pytest.mark.parametrize("part", range(64))
+@pytest.mark.sampled(32, "above")
+def test_a_product_and_two_fused_steps_divide_exactly(part: int, above: bool) -> None:
+    divisors = np.arange(UNIT + part * (UNIT // 64), UNIT + (part + 1) * (UNIT // 64), dtype=np.int64)
+    a, b = near_middles(divisors, above)
+    assert len(a) > len(divisors) / 2
+    made, rounded = by_products(a, b)
+    assert np.array_equal(made, rounded)
+
+
+SCALES = [
+    2.0, 0.3, -0.7, 1.0 / 3, 1e-3, 3e5, MAX_DIVISOR, 1 / MAX_DIVISOR, 1.0000002 * MAX_DIVISOR, 0.9 / MAX_DIVISOR,
+    1e-38, -1e-45, 3e38, 1.7e38,
+]  # fmt: skip
+POINTS = [0, 3, 255, -128, int(MAX_ADDED), -int(MAX_ADDED), int(MAX_ADDED) + 1, 1 << 22, -(1 << 24) - 1, 2**31 - 1]
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2", "generic"])
+@pytest.mark.parametrize("types", ["u8:s8:u8", "u8:s8:s8"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_all_scales_and_zero_points_give_the_references_bytes(level: str, types: str, bias: bool) -> None:
+    attributes = "--attr-scales=src:common:1+wei:per_oc+dst:common:1 --attr-zero-points=dst:common:1"
+    options = f"--dir={'FWD_B' if bias else 'FWD_D'} --dt={types} {attributes} --stag=axb --dtag=axb"
+    line = f"{options} mb1ic4ih5iw7oc32kh1kw1"
+    try:
+        kernel = cs.compile(line, target=level, threads=1)
+        kernel.run(**arrays(line, 1.0, 0))
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    for scale in SCALES:
+        for point in POINTS:
+            given = arrays(line, scale, point)
+            with np.errstate(all="ignore"):
+                expected = reference(kernel.problem, given, np.float32)["dst"]
+            result = kernel.run(**given)["dst"]
+            assert np.array_equal(result, expected), (scale, point)
+
+
+def arrays(line: str, scale: float, point: int) -> dict[str, np.ndarray]:
+    """Return arrays whose results are spread around the bytes' limits and between them, ties and infinities included.
+    """
+    problem, rng = parse_problem(line), np.random.default_rng(abs(point) % 1000)
+    given = {
+        "src": rng.integers(0, 256, (1, 4, 5, 7), np.uint8), "wei": rng.integers(-128, 128, (32, 4, 1, 1), np.int8),
+        "scales_src": np.array([1], np.float32), "scales_dst": np.array([scale], np.float32),
+        "zero_points_dst": np.array([point], np.int32),
+    }  # fmt: skip
+    near = np.float32(abs(scale))
+    sizes = np.array([1 / 256, 0.5 / 256, 1 / 1024, 1, 2**-10, 300, 1e30, 1e-30]) * float(near) * (1 + abs(point) / 1e5)
+    given["scales_wei"] = np.tile(np.clip(sizes, 1e-45, 3e38), 4).astype(np.float32)
+    if problem.bias:
+        with np.errstate(all="ignore"):
+            given["bia"] = (near * rng.integers(-300, 300, 32) / 2 - near * np.float32(point)).astype(np.float32)
+        given["bia"][-4:] = np.inf, -np.inf, np.nan, -0.0
+    return given
+
+
+def test_a_loop_that_writes_results_computes_constant_values_once() -> None:
+    attributes = "--attr-scales=src:common:0.5+wei:per_oc+dst:common:2 --attr-zero-points=src:common:3+dst:common:4"
+    problem = parse_problem(f"--dt=u8:s8:u8 {attributes} --stag=axb --dtag=axb mb1ic64ih8oc32oh8kh1").canonical()
+    level = target("avx512_amx")
+    with interning():
+        config = default_config(problem, level)
+        text = lower(plan_for(problem, config, level)).text
+    loop = text[text.index(".w.", text.index("tilestored")) :]
+    loop = loop[loop.index(":\n") : loop.index("icmp slt")]
+    assert "fmul <16 x float>" in loop and "sub <16 x i32>" in loop
+    assert not any(x in loop for x in (" mul <16 x i32>", "fdiv float", "load float", "load <16 x float>"))
