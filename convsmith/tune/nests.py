@@ -30,6 +30,7 @@ from convsmith.tune.register_tiles import (
     gathers,
     gradients_of_taps,
     rows_of_vectors,
+    runs_of_taps,
     vectors_by_pixels,
     windows,
 )
@@ -312,6 +313,8 @@ class Nests:
         lanes, registers = self.model.filled(lane), self.target.registers
         if lane == self.batch:
             yield from windows(loops, lane, lanes, self.src)
+            if self.st.acc == "s32":  # each load of a byte widens it
+                yield from runs_of_taps(loops, lane, lanes, self.src)
             if not self.st.constant:
                 yield from gradients_of_taps(loops, lane, lanes)
         if self.gathers(lane):

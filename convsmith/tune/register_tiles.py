@@ -26,6 +26,8 @@ TILE_ROWS, TILE_COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 """Pixels of a window tile along the two innermost axes."""
 VECTORS = (1, 2)
 """Vectors of channels per window tile: one, or the number that the caches fetch at once."""
+MAX_RUN_OF_TAPS = 7
+"""Maximum number of taps of a row that are unrolled where there are more than `MOST_TAPS`."""
 FEW_TAPS = 9
 """Maximum number of taps that are unrolled where source lanes come from several groups."""
 GATHERED = 4
@@ -74,9 +76,7 @@ def _within(sizes: Sequence[int], extent: int) -> list[int]:
 
 def windows(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]) -> Iterator[Family]:
     """Yield tiles of rows and columns with all taps of both axes; registers hold the elements that rows share."""
-    pixels = [n for n in loops.of("m") if len(loops.axes[n]) == 1][-2:]
-    taps = {loops.axes[n]: n for n in loops.of("k") if loops.axes[n] and n not in loops.residues}
-    pairs = [(n, taps[loops.axes[n]]) for n in pixels if loops.axes[n] in taps]
+    pixels, pairs = _pixels_with_taps(loops)
     if not pairs or len(pairs) < len(pixels) or not 1 < prod(loops.extents[t] for _, t in pairs) <= MOST_TAPS:
         return
     (column, along), above = pairs[-1], [n for n, _ in pairs[:-1]]
@@ -89,6 +89,27 @@ def windows(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]) -> 
         return prod(tile[n] for n in above) * distinct_elements(tile[column], loops.extents[along], step)
 
     yield Family(sizes, shared)
+
+
+def _pixels_with_taps(loops: Loops) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the loops over pixels of the two innermost axes, and those that have taps, each with its taps."""
+    pixels = [n for n in loops.of("m") if len(loops.axes[n]) == 1][-2:]
+    taps = {loops.axes[n]: n for n in loops.of("k") if loops.axes[n] and n not in loops.residues}
+    return pixels, [(n, taps[loops.axes[n]]) for n in pixels if loops.axes[n] in taps]
+
+
+def runs_of_taps(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]) -> Iterator[Family]:
+    """Yield tiles of columns with some taps of a row, which divide the row, where there are many taps."""
+    pixels, pairs = _pixels_with_taps(loops)
+    if not pairs or pairs[-1][0] != pixels[-1] or prod(loops.extents[t] for _, t in pairs) <= MOST_TAPS:
+        return
+    column, along = pairs[-1]
+    run = max(n for n in range(1, MAX_RUN_OF_TAPS + 1) if loops.extents[along] % n == 0)
+    step = taps_apart(loops, steps, column, along)
+    if run > 1:
+        columns = _within(WIDTHS, loops.extents[column])
+        sizes = {column: columns, lane: _vectors(loops, lane, lanes, VECTORS), along: [run]}
+        yield Family(sizes, lambda tile: distinct_elements(tile[column], run, step))
 
 
 def gathers(loops: Loops, lane: str, lanes: int, gathered: str) -> Iterator[Family]:

@@ -38,3 +38,10 @@ def test_zero_points_stay_with_factors_where_no_words_are_multiplied() -> None:
 def test_depthwise_kernels_are_exact(layer: str, level: Machine) -> None:
     assert verify_kernel(CompiledKernel(parse_problem(f"{OPTIONS} {layer}"), level, None, 1)).ok
 
+
+@pytest.mark.parametrize(
+    ("layer", "run"), [("g64mb1ic64ih56oc64oh56kh7ph3", 7), ("g64mb1ic64iw700oc64ow700kw51pw25", 3)]
+)
+def test_taps_of_a_row_share_the_bytes_that_a_load_widens(layer: str, run: int) -> None:
+    config = default_config(parse_problem(f"{OPTIONS} {layer}").canonical(), target("avx512_vnni"))
+    assert dict(config.tiles_at("register"))["kw"] == run
