@@ -42,10 +42,11 @@ from convsmith.passes.unvectorise import unvectorise
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import copied_type, empty_terms, has_windows
-from convsmith.schedule.group_fragments import ProductLoops
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
+from convsmith.schedule.order import TileLoops
+from convsmith.schedule.product_shape import fragment_rows
 from convsmith.schedule.read import Reads
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, view_steps
@@ -75,22 +76,23 @@ def flat_code(s: Schedule, machine: Machine) -> None:
         s.run(form_fma, machine.scalar_types)
 
 
-def pick_fragments(s: Schedule, k: KernelPlan, products: ProductLoops | None) -> None:
-    """Replace the loops of a nest on fragments by instructions, whose loops are ``products`` if lanes of a warp share
-    the fragments; transpose tiles of a result that would be scattered.
+def pick_fragments(s: Schedule, k: KernelPlan, tile: TileLoops) -> None:
+    """Replace the loops of a nest on fragments by instructions, whose loops are the products of ``tile`` if lanes of a
+    warp share the fragments; transpose tiles of a result that would be scattered.
     """
-    st, nest = k.columns, k.nest
+    st, nest, products = k.columns, k.nest, tile.products
     if products is not None:
         multiply_fragments(s, k.machine, products.row, products.inner, products.loads)
     elif not nest.has_lanes:
         return
     elif nest.rows:
-        fragments = k.machine.fragment_rows(st.a.factor, st.b.factor, st.acc)
+        fragments = fragment_rows(st, k.machine, nest.lane.role == "m")
         s.run(unroll, nest.unrolled)
         s.run(simplify)
         s.run(rows_of, fragments, (nest.lane,))
+        _transpose_results(s, k, [tile.written[x] for x in nest.rows])
     elif not nest.along_k:
-        _transpose_results(s, k)
+        _transpose_results(s, k, [*nest.pixels, *nest.vectors])
 
 
 def multiply_fragments(
@@ -315,10 +317,12 @@ def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine
     return None if target.vectors.scalable else square_transposition(target.transpositions, st.c.dtype, lanes)
 
 
-def _transpose_results(s: Schedule, k: KernelPlan) -> None:
-    """Transpose tiles of a result whose vectors would be scattered."""
+def _transpose_results(s: Schedule, k: KernelPlan, along: Sequence[Loop]) -> None:
+    """Transpose tiles of a result whose vectors would be scattered, if its elements are contiguous along one of the
+    loops ``along``.
+    """
     nest = k.nest
-    for x in (*nest.pixels, *nest.vectors):
+    for x in along:
         row = transposes(k.columns, nest.lane.dims[-1], x.dims[-1], nest.lanes, k.machine)
         if row is not None and x.extent >= LEAST_NEIGHBOURS:
             s.run(transpose_stores, x, nest.lane, tile_shape(row)[:2], LEAST_NEIGHBOURS)

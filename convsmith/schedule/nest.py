@@ -292,6 +292,7 @@ class _VectorTiles(NestBuilder):
         super().__init__(s, st, loops, config)
         self.unit, self.scalable = unit, scalable
         self.filled = filled_lanes(st, loops.dims[config.lane], unit)
+        self.role_of_rows = "n" if loops.kinds[config.lane] == "m" else "m"
 
     def nest(self, classes: Sequence[Loop]) -> Nest:
         """Return the nest, including the loops over residue classes.
@@ -358,7 +359,7 @@ class _VectorTiles(NestBuilder):
             yield dict(config.tiles_at("k_step"))[n], "oq", (level, "instruction")
             if self.unit.rows > 1:
                 yield self.unit.group, "qp", ("instruction", "instruction")
-        elif self.unit.rows > 1 and loop.role == "m" and n in dict(config.tiles_at("register")):
+        elif self.unit.rows > 1 and loop.role == self.role_of_rows and n in dict(config.tiles_at("register")):
             yield size, "ot", (level, "register")
             yield -(-size // -(-size // self.unit.rows)), "im", ("register", "instruction")
         elif size > 1 or (loop.role == "k" and n in dict(config.tiles_at("first_last_tile"))):

@@ -107,8 +107,10 @@ def _keep_sums(s: Schedule, k: KernelPlan) -> dict[Loop, Loop]:
     elif is_drained(config, nest):
         written = s.drain((*nest.pixels, *nest.vectors, *nest.rows))
         if nest.rows and nest.vectors:
-            # The vectors of a pixel are adjacent in memory.
-            s.run(reorder, tuple(written[x] for x in (*nest.rows, *nest.vectors)))
+            # The vectors of a row are adjacent in memory.
+            columns = [x for x in nest.vectors if x.of == nest.lane.of]
+            fragments = [x for x in nest.vectors if x not in columns]
+            s.run(reorder, tuple(written[x] for x in (*fragments, *nest.rows, *columns)))
     if nest.depth is not None and nest.within:
         place = (_position(nest, config.lane),) if k.sums is not None else ()
         s.run(block_reduction, nest.depth, nest.within, k.sums, place)

@@ -127,7 +127,7 @@ def tensorise(s: Schedule, kernel: KernelParts) -> None:
         around.outline(s)
     flat_code(s, machine)
     for k, r in statements:
-        pick_fragments(s, k, r.tile.products)
+        pick_fragments(s, k, r.tile)
         if r.source is not None:
             vectorise_copy(s, k, r.source)
 

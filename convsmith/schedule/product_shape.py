@@ -49,7 +49,7 @@ class ProductShape:
         """Return the unit of the instruction that ``config`` names; ConfigError if it does not suit ``st``."""
         if not config.instruction:
             return ProductShape.plain(st, target)
-        row = named_row(st, rows(st, target), config, target)
+        row = named_row(st, rows(st, target, has_pixels_as_lanes(st, config)), config, target)
         if problem := unfit(st, row, config):
             raise ConfigError("instruction", f"--instruction={row.name}: {problem}")
         return ProductShape.of_row(row)
@@ -67,7 +67,7 @@ class ProductShape:
         Instructions with a limit on the weights are included only if `limited`, since another kernel must compute with
         larger weights. If the dot product on vectors is slow, the multiply-add of the type of sums is a candidate too.
         """
-        fragments = [row for row in _fragment_rows(st, target) if not _unfit_fragments(st, row)]
+        fragments = [row for row in fragment_rows(st, target) if not _unfit_fragments(st, row)]
         terms = next((d.size for d in st.dims if d.name == st.reduce[-1]), 1)
         fragments.sort(key=lambda row: (terms % row.terms > 0, -(-terms // row.terms), row.terms))
         dots = [row for row in _dot_rows(st, target) if not _unfit_dot(st, row) and (limited or not row.limit)]
@@ -96,10 +96,17 @@ class ProductShape:
         return ProductShape(target.width(dtype(st.acc)), 1, False)
 
 
-def rows(st: Statement, target: Machine) -> Iterator[Instruction]:
-    """Yield the rows that a config may name for the types of ``st``: on fragments, and on vectors."""
-    yield from _fragment_rows(st, target)
+def rows(st: Statement, target: Machine, turned: bool = False) -> Iterator[Instruction]:
+    """Yield the rows that a config may name for the types of ``st``: on fragments, whose lanes are pixels if they are
+    ``turned``, and on vectors.
+    """
+    yield from fragment_rows(st, target, turned)
     yield from _dot_rows(st, target)
+
+
+def has_pixels_as_lanes(st: Statement, config: Config) -> bool:
+    """Return whether lanes of ``config`` are pixels, so that rows of fragments are channels of the result."""
+    return {*fused_dims(config, config.lane)} <= {d.name for d in st.of("m")}
 
 
 def named_row(st: Statement, known: Iterable[Instruction], config: Config, target: Machine) -> Instruction:
@@ -114,8 +121,14 @@ def named_row(st: Statement, known: Iterable[Instruction], config: Config, targe
     return legal[config.instruction]
 
 
-def _fragment_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
-    return target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
+def fragment_rows(st: Statement, target: Machine, turned: bool = False) -> tuple[Instruction, ...]:
+    """Return the rows on fragments for the types of ``st``. If fragments are ``turned``, B supplies their rows, and A
+    their lanes.
+    """
+    if len(st.factors) < 2:
+        return ()
+    types = (st.b.factor, st.a.factor) if turned else (st.a.factor, st.b.factor)
+    return target.fragment_rows(*types, st.acc)
 
 
 def _dot_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
@@ -198,12 +211,14 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
         return "" if even or has_images else f"{st.a.name} lies unevenly in memory, and there is no loop to copy it in"
     if config.tiles_at("k_step") != ((loop, row.terms),):
         return f"it adds up {row.terms} products; legal is --k_step={loop}:{row.terms}"
-    if config.lane != st.n:
+    turned = packed and not row.widens and has_pixels_as_lanes(st, config)
+    if config.lane != st.n and not turned:
         return f"its lanes are channels; legal is --lane={st.n}"
-    inner = [d.name for d in st.of("m")][-1]
+    inner = st.n if turned else [d.name for d in st.of("m")][-1]
     tiled = {n for n, _ in config.tiles_at("register") if n != config.lane}
     if len(tiled) != 1 or any(fused_dims(config, n)[-1] != inner for n in tiled):
-        return f"its rows are pixels along {inner}: legal is a register tile of that loop alone, beside {config.lane}"
+        of = "channels" if turned else "pixels"
+        return f"its rows are {of} along {inner}: legal is a register tile of that loop alone, beside {config.lane}"
     if not even and config.realise not in ("pad_copy", "window_copy"):
         return f"{st.a.name} lies unevenly in memory, or has absent elements; legal is --realise=pad_copy"
     return ""

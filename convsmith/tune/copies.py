@@ -107,7 +107,7 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     if facts.unit.dot:
         indexes = {v.name for x in view.coords for v in variables_of(x)}
         elements = prod(n for name, n in facts.sizes.items() if name in indexes)
-        place = _packing_of_terms(facts, view, config.tiles_at("k_step")[0][0])
+        place = _packing_of_terms(facts, view, config.tiles_at("k_step")[0][0], config.lane)
         if view.name == facts.st.a.name:
             for pair, rows in shared_taps(facts.st, config).items():
                 part *= rows / prod(facts.sizes[n] for n in pair)
@@ -117,15 +117,16 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     return ("pack_call", part), (place, elements * part)
 
 
-def _packing_of_terms(facts: SharedFacts, view: View, terms: str) -> str:
-    """Return the event of packing an element of an operand whose terms are iterations of the loop ``terms``.
+def _packing_of_terms(facts: SharedFacts, view: View, terms: str, lane: str) -> str:
+    """Return the event of packing an element of an operand whose terms are iterations of the loop ``terms``, for
+    vectors along ``lane``.
 
     Vectors of adjacent terms are copied, vectors of adjacent channels are transposed. Joined loops that do not follow
     each other in memory are copied element by element.
     """
     steps, side = view_steps(view), facts.unit.rows if facts.unit.rows > 1 else facts.lanes
-    channels = (d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= side)
+    channels = [d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= side]
     dims = facts.dims[terms]
     is_even = all(steps.get(Var(a)) == facts.sizes[b] * steps.get(Var(b), 0) for a, b in pairwise(dims))
-    is_vector = steps.get(Var(dims[-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
+    is_vector = steps.get(Var(dims[-1])) == 1 or any(steps.get(Var(n)) == 1 for n in (*channels, facts.dims[lane][-1]))
     return "pack" if is_vector and is_even else "pack_far"

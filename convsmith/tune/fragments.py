@@ -11,28 +11,30 @@ from convsmith.tune.features import Section
 
 
 def fragment_tiles(
-    pixels: str, size: int, lane: str, channels: int, unit: ProductShape, registers: int
+    rows: str, size: int, lane: str, columns: int, unit: ProductShape, registers: int
 ) -> Iterator[dict[str, int]]:
-    """Yield tiles of pixels and channels; the height of a fragment is one that divides the pixels, if there is one.
+    """Yield tiles of rows and columns, usually of pixels and channels; the height of a fragment is one that divides the
+    rows, if there is one.
 
     Sums take at most half of the registers if the factors are in the same register file. Tiles that use most registers
     come first, and among them the squarest.
     """
     most = registers // 2 if unit.factor_file == unit.file else registers
-    highest, widest = -(-size // unit.rows), -(-channels // unit.lanes)
+    highest, widest = -(-size // unit.rows), -(-columns // unit.lanes)
     shapes = [(high, wide) for high in range(1, min(most, highest) + 1) for wide in range(1, most // high + 1)]
     for high, wide in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], max(shape), shape)):
         whole = min(unit.rows * high, size)
         even = next((n for n in range(whole, whole // 2, -1) if not size % n), whole)
         for height in {whole, even} if wide <= widest else ():
-            yield {pixels: height, lane: wide * unit.lanes}
+            yield {rows: height, lane: wide * unit.lanes}
 
 
 class Panels(NamedTuple):
     """Bytes that register tiles read: per ``pixel``, and per ``column`` of fragments, over the whole sum.
 
     ``source`` and ``weights`` are the total bytes. Consecutive tiles have the same pixels, unless ``weights_stay``
-    while pixels change. The taps of a row may read ``shared`` pixels, and windows may be ``copied`` just before.
+    while pixels change. The taps of a row may read ``shared`` pixels, and windows may be ``copied`` just before. If
+    lanes are pixels, the source and the weights change places.
     """
 
     pixel: float

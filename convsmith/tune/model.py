@@ -173,9 +173,13 @@ class Model(SharedFacts):
         """Return the bytes that tiles of fragments read; taps along a row share pixels."""
         again, terms = self.taps_of_a_row(config), self.terms * self.bytes
         pixels = prod(d.size for d in self.st.of("m") if d.sort != "images")
-        columns = -(-self.sizes[self.n] // self.lanes)
+        turned = loops.kinds[config.lane] == "m"
+        if turned:
+            pixels = self.sizes[self.n]
+        columns = -(-loops.extents[config.lane] // self.lanes)
         column = terms * self.lanes
-        stays = loops.kinds[config.order[-1]] == "m" and columns * self.lanes > config.size(config.lane)
+        stays = loops.kinds[config.order[-1]] == ("n" if turned else "m")
+        stays = stays and columns * self.lanes > config.size(config.lane)
         copied = config.realise == "window_copy"
         return Panels(
             terms / again, column, pixels * terms / again, columns * column, stays, shared=again > 1, copied=copied

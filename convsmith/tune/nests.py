@@ -304,8 +304,9 @@ class Nests:
     def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
         """Yield register tiles that fit the registers."""
         if self.unit.rows > 1:
-            pixels, count = loops.of("m")[-1], register_file(self.target, self.unit).count
-            return fragment_tiles(pixels, loops.extents[pixels], lane, loops.extents[lane], self.unit, count)
+            rows = self.n if loops.kinds[lane] == "m" else loops.of("m")[-1]
+            count = register_file(self.target, self.unit).count
+            return fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
         return fitting(self._families(loops, lane), loops, lane, self.model.filled(lane), self.target.registers)
 
     def _families(self, loops: Loops, lane: str) -> Iterator[Family]:

@@ -12,7 +12,7 @@ from convsmith.ir.index import Var, is_true
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.loops import Loops
-from convsmith.schedule.product_shape import ProductShape
+from convsmith.schedule.product_shape import ProductShape, fragment_rows
 from convsmith.statement.statement import Statement
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
@@ -38,10 +38,16 @@ class PackedSourceNests(Nests):
 
 def packed_source_nests(problem: Problem, st: Statement, target: Machine) -> list[PackedSourceNests]:
     """Return the nests of a packed source, if its channels lie apart and each of its elements is read once."""
-    units = [unit for unit in ProductShape.choices(st, target) if unit.dot and unit.rows == 1]
+    units = [unit for unit in ProductShape.choices(st, target) if unit.dot and unit.rows == 1][:1]
+    rows = [row for row in fragment_rows(st, target, turned=True) if not row.widens]
+    if rows and not st.shifted and st.a.factor == st.a.dtype:
+        channels = next(d.size for d in st.dims if d.name == st.reduce[-1])
+        row = min(rows, key=lambda row: (-(-channels // row.terms), row.terms))
+        units.append(ProductShape.of_row(row))
     if not units or not st.constant or not is_true(st.a.mask) or st.a.requantised is not None:
         return []
-    model = Model(problem, st, target, units[0])
+    models = [Model(problem, st, target, unit) for unit in units]
+    model = models[0]
     if not model.reads_once() or model.src.get(Var(model.k)) == 1 or model.classes or model.phases:
         return []
-    return [PackedSourceNests(model)]
+    return [PackedSourceNests(model) for model in models]

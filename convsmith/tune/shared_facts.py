@@ -189,7 +189,7 @@ class SharedFacts:
         if key not in self._neighbours:
             apart, names = self.dims[lane][-1], [n for n in tile if n != lane]
             found = (n for n in names if transposes(self.st, apart, self.dims[n][-1], self.lanes, self.target))
-            fits = self.unit.rows == 1 and not self.phases and apart != self.k
+            fits = not self.phases and apart != self.k
             self._neighbours[key] = next(found, "") if fits else ""
         count = min(tile.get(self._neighbours[key], 0), most)
         return -(-count // -(-count // self.lanes)) if count >= LEAST_NEIGHBOURS else 0

@@ -105,7 +105,8 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
         return ()
     panels, columns = model.panels(loops, config), config.size(config.lane) // model.lanes
     chosen = streamed_operand(panels, columns, model.target.costs.fragment_kept)
-    return tuple(view.name for view, role in ((model.st.a, "source"), (model.st.b, "weights")) if role == chosen)
+    roles = ("source", "weights") if loops.kinds[config.lane] != "m" else ("weights", "source")
+    return tuple(view.name for view, role in zip(model.st.factors, roles) if role == chosen)
 
 
 def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:

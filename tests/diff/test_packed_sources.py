@@ -19,14 +19,39 @@ SCALED = (
     "--dt=u8:s8:u8 --stag=abx --dtag=abx --attr-scales=src:common:0.5+wei:per_oc+dst:common:2 "
     "--attr-zero-points=src:common:3+dst:common:5"
 )
+ON_FRAGMENTS = (
+    f"{BF16} mb2ic64ih7oc48oh7kh1ph0",
+    f"{BF16} mb3ic80ih3oc131oh3kh1ph0",
+    f"{BF16} mb1ic17ih9oc33oh9kh1ph0",
+    f"{BF16} --dir=FWD_B --attr-post-ops=sum+relu mb1ic40ih9oc33oh5kh1sh2ph0",
+    f"{BF16} mb1ic16iw50oc24ow50kw1pw0",
+    f"{BF16} --dir=BWD_D mb2ic24ih9oc70oh9kh1ph0",
+    f"{BF16} --deconv mb2ic72ih9oc16oh9kh1ph0",
+    "--dt=bf16 --deconv --stag=abx --dtag=axb mb1ic64ih8oc40oh8kh1ph0",
+    f"{BF16} g2mb1ic48ih9oc66oh9kh1ph0",
+    f"{BF16} mb1ic16id4oc16od4kd1",
+    "--dt=bf16:bf16:f32 --stag=abx --dtag=abx mb2ic64ih7oc48oh7kh1ph0",
+    f"{BYTES} mb2ic80ih7oc40oh7kh1ph0",
+    f"{BYTES} mb2ic23ih9oc130oh9kh1ph0",
+    f"{SCALED} mb2ic64ih7oc20oh7kh1ph0",
+    f"{SCALED} g2mb2ic22ih7oc40oh7kh1ph0",
+    "--dt=s8:s8:s32 --stag=abx --dtag=abx mb2ic24ih7oc20oh7kh1ph0",
+    "--dt=u8:u8:s32 --stag=abx --dtag=abx mb2ic24ih7oc20oh7kh1ph0",
+)
+"""Problems whose source is packed for products on fragments."""
 
 
 def packed_configs(problem: Problem, target: str, threads: int) -> list[Config]:
-    """Return the candidates that pack the source for an instruction with pixels along the lanes, three of them."""
+    """Return the candidates that pack the source for an instruction with pixels along the lanes, three of them; if the
+    target has fragments, candidates on fragments.
+    """
+    machine = known_target(target)
     with interning():
-        every = [c.config for c in candidates(problem.canonical(), known_target(target), threads)]
+        every = [c.config for c in candidates(problem.canonical(), machine, threads)]
     channels = ("oc", "ic", "g", "g_oc", "g_ic")
-    return [c for c in every if c.instruction and len(c.staged("pack")) == 2 and c.lane not in channels][:3]
+    found = [c for c in every if c.instruction and len(c.staged("pack")) == 2 and c.lane not in channels]
+    fragments = [c for c in found if machine.rows[c.instruction].rows > 1]
+    return (fragments or found)[:3]
 
 
 @pytest.mark.sampled(4, "line", "threads", "target")
@@ -50,6 +75,7 @@ def packed_configs(problem: Problem, target: str, threads: int) -> list[Config]:
         (f"{SCALED} mb2ic24ih7oc20oh7kh1ph0", "avx512_vnni"),
         (f"{SCALED} g2mb2ic22ih7oc20oh7kh1ph0", "avx512_vnni"),
         ("--dt=s8:s8:s32 --stag=abx --dtag=abx mb2ic24ih7oc20oh7kh1ph0", "avx512_vnni"),
+        *((line, "avx512_amx") for line in ON_FRAGMENTS),
     ],
 )  # fmt: skip
 def test_results_are_exact(line: str, target: str, threads: int) -> None:
