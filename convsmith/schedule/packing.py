@@ -59,6 +59,8 @@ MAX_TURNS = 8
 """Maximum number of iterations whose stores are gathered place by place."""
 MIN_BLOCK_BYTES = 256
 """Minimum number of contiguous bytes that a block writes."""
+MAX_READ_STRIDE = 2
+"""Maximum distance of neighbouring elements that are read as a vector."""
 MIN_TASKS = 8
 """Minimum number of iterations of shared loops per thread."""
 MAX_UNROLLED_TILES = 4
@@ -325,11 +327,11 @@ def _tiles(moved: _Moved, row: Instruction, tested: bool) -> _Tiles | None:
         return None
     if is_joined(row):
         column, last = names[-2:]
-        fits = moved.extents[last] == height and moved.steps[last] != 1 == moved.steps[column]
-        if not fits:
+        apart = moved.steps[column]
+        if moved.extents[last] != height or moved.steps[last] == 1 or not 0 < apart <= MAX_READ_STRIDE:
             return None
         piece = moved.extents[column]
-        next_ = [n for n in names[:-2] if moved.steps[n] == piece]
+        next_ = [n for n in names[:-2] if moved.steps[n] == piece * apart]
         if next_ and 2 * piece <= width:
             return _Tiles((next_[0], column), last, (), "", piece)
         return _Tiles((column,), last, ())

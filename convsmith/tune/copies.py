@@ -11,6 +11,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops, fused_dims
+from convsmith.schedule.packing import MAX_READ_STRIDE
 from convsmith.statement.statement import View, view_steps
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
@@ -128,5 +129,6 @@ def _packing_of_terms(facts: SharedFacts, view: View, terms: str, lane: str) -> 
     channels = [d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= side]
     dims = facts.dims[terms]
     is_even = all(steps.get(Var(a)) == facts.sizes[b] * steps.get(Var(b), 0) for a, b in pairwise(dims))
-    is_vector = steps.get(Var(dims[-1])) == 1 or any(steps.get(Var(n)) == 1 for n in (*channels, facts.dims[lane][-1]))
+    is_vector = steps.get(Var(dims[-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
+    is_vector = is_vector or 0 < steps.get(Var(facts.dims[lane][-1]), 0) <= MAX_READ_STRIDE
     return "pack" if is_vector and is_even else "pack_far"

@@ -25,6 +25,8 @@ ON_FRAGMENTS = (
     f"{BF16} mb1ic17ih9oc33oh9kh1ph0",
     f"{BF16} --dir=FWD_B --attr-post-ops=sum+relu mb1ic40ih9oc33oh5kh1sh2ph0",
     f"{BF16} mb1ic16iw50oc24ow50kw1pw0",
+    f"{BF16} mb1ic64ih45oc32oh23kh1sh2ph0",
+    f"{BYTES} mb1ic64ih44iw45oc32oh15ow23kh1kw1sh3sw2ph0pw0",
     f"{BF16} --dir=BWD_D mb2ic24ih9oc70oh9kh1ph0",
     f"{BF16} --deconv mb2ic72ih9oc16oh9kh1ph0",
     "--dt=bf16 --deconv --stag=abx --dtag=axb mb1ic64ih8oc40oh8kh1ph0",
