@@ -20,9 +20,9 @@ from convsmith.passes.transpose import through_registers
 
 
 class _TransposeStores(ScopedRewriter):
-    def __init__(self, along: str, lanes: str, shape: tuple[int, int], least: int) -> None:
+    def __init__(self, along: str, lanes: str, shape: tuple[int, int], least: int, apart: int) -> None:
         super().__init__()
-        self.along, self.lanes, self.shape, self.least = along, lanes, shape, least
+        self.along, self.lanes, self.shape, self.least, self.apart = along, lanes, shape, least, apart
 
     def visit_For(self, loop: For) -> Stmt:
         nest, s = perfect_nest(loop)
@@ -39,7 +39,8 @@ class _TransposeStores(ScopedRewriter):
         return wrap(outer, block(*self.pieces(along, lanes, s)))
 
     def is_scattered(self, nest: list[For], along: For, lanes: For, s: Store) -> bool:
-        """Return whether vectors of ``s`` along ``lanes`` are scattered, while the other loop is contiguous."""
+        """Return whether vectors of ``s`` along ``lanes`` are scattered, while elements along the other loop are near.
+        """
         if s.buffer.in_registers or not all(x.lo is as_index(0) and x.hi.is_const for x in nest):
             return False
         count = int(lanes.hi)
@@ -48,8 +49,9 @@ class _TransposeStores(ScopedRewriter):
             return False
         at = offset(s.buffer, s.index)
         is_read = any(isinstance(v, Load) and v.buffer is s.buffer for v in walk(s.value))
-        one, step = as_index(1), _step(at, lanes.var)
-        return _step(at, along.var) is one and step is not one and step is not as_index(0) and not is_read
+        step, near = _step(at, lanes.var), as_index(self.apart)
+        is_scattered = step is not as_index(1) and step is not as_index(0)
+        return _step(at, along.var) is near and is_scattered and not is_read
 
     def pieces(self, along: For, lanes: For, s: Store) -> list[Stmt]:
         """Return the transposed tiles, in equal parts of at most a vector's lanes."""
@@ -73,12 +75,14 @@ def _step(at: Index, loop: Var) -> Index:
 
 
 @stages(*FLATTENED)
-def transpose_stores(kernel: Kernel, along: str, lanes: str, shape: tuple[int, int], least: int = 2) -> Kernel:
+def transpose_stores(
+    kernel: Kernel, along: str, lanes: str, shape: tuple[int, int], least: int = 2, apart: int = 1
+) -> Kernel:  # fmt: skip
     """Transpose in registers the results of nests whose vectors, along the loop ``lanes``, are scattered in memory.
 
-    Elements are contiguous along the loop ``along``, of at least ``least`` iterations. ``shape`` is the shape of the
-    transposed tiles: elements along either loop. A nest that reads the buffer that it writes is unchanged, as is a nest
-    without constant bounds, or one whose vectors are short and computed.
+    Elements are contiguous, or ``apart``, along the loop ``along``, of at least ``least`` iterations. ``shape`` is the
+    shape of the transposed tiles: elements along either loop. A nest that reads the buffer that it writes is unchanged,
+    as is a nest without constant bounds, or one whose vectors are short and computed.
 
     Before::
 
@@ -114,4 +118,4 @@ def transpose_stores(kernel: Kernel, along: str, lanes: str, shape: tuple[int, i
                     for t.write in 0 .. 3:
                       dst[t.column * 4 + t.write + v * 8] = dst_u[t.column, t.write]
     """
-    return with_body(kernel, _TransposeStores(along, lanes, shape, least).stmt(kernel.body))
+    return with_body(kernel, _TransposeStores(along, lanes, shape, least, apart).stmt(kernel.body))

@@ -55,6 +55,8 @@ RUNS = (2, 4, 8, 16)
 """Numbers of adjacent elements of a fragment in a lane, which accesses them as vectors."""
 TILES_AHEAD = 2
 """Number of register tiles between a vector of a source and the vector whose cache line its load prefetches."""
+MOST_STEPS = 4
+"""Maximum distance of elements of a result in a residue class that masked stores write as a vector."""
 LEAST_NEIGHBOURS = 4
 """Minimum number of contiguous elements for which a tile of a result is transposed instead of scattered."""
 
@@ -307,12 +309,15 @@ def adds_zeros(st: Statement, lanes: int) -> bool:
 
 def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine) -> Instruction | None:
     """Return the row of ``target`` that transposes tiles of ``lanes`` along the dim ``lane``, whose vectors would be
-    scattered, by contiguous elements along the dim ``along``; None if the result is not written through it.
+    scattered, by elements along the dim ``along``, which are contiguous, or a few elements apart in a residue class;
+    None if the result is not written through it.
 
     Gradients of the weights are written once for all pixels, so that their reads determine the lanes.
     """
-    steps = view_steps(st.c)
-    if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or st.residues or not st.constant:
+    steps, apart = view_steps(st.c), st.residues.get(along, 1)
+    if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or not st.constant:
+        return None
+    if apart > (MOST_STEPS if target.has_masked_stores else 1):
         return None
     return None if target.vectors.scalable else square_transposition(target.transpositions, st.c.dtype, lanes)
 
@@ -325,7 +330,8 @@ def _transpose_results(s: Schedule, k: KernelPlan, along: Sequence[Loop]) -> Non
     for x in along:
         row = transposes(k.columns, nest.lane.dims[-1], x.dims[-1], nest.lanes, k.machine)
         if row is not None and x.extent >= LEAST_NEIGHBOURS:
-            s.run(transpose_stores, x, nest.lane, tile_shape(row)[:2], LEAST_NEIGHBOURS)
+            apart = k.columns.residues.get(x.dims[-1], 1)
+            s.run(transpose_stores, x, nest.lane, tile_shape(row)[:2], LEAST_NEIGHBOURS, apart)
             pick_transpositions(s, nest.lanes, k.machine)
             return
 
