@@ -20,6 +20,7 @@ from convsmith.ir.threads import has_effects
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import children, walk
 from convsmith.passes.contracts import FLATTENED, stages
+from convsmith.passes.relocate import Relocate
 from convsmith.passes.scope import perfect_nest, with_body, wrap
 from convsmith.passes.unify import Specification, StoreNest
 
@@ -89,9 +90,11 @@ class _UseRows(Rewriter):
         forms = self.table.fragments.get(a.buffer.dtype.name)
         if not forms or a.buffer.scope != "register" or has_effects(a.body):
             return self._Alloc(a)
-        for loops, s in _nests(a.body):
-            if not _adds(s, a.buffer):
-                continue
+        nests = [(loops, s) for loops, s in _nests(a.body) if s.buffer is a.buffer]
+        sums = [(loops, s) for loops, s in nests if _adds(s, a.buffer)]
+        if not sums and any(_has(loops, self.strict) for loops, _ in nests):
+            return _in_memory(a)
+        for loops, s in sums:
             invoked = _invoked(loops, s, forms)
             if invoked is not None:
                 row = next(form.row for form in forms if form.row.name == invoked[1].instruction)
@@ -101,6 +104,13 @@ class _UseRows(Rewriter):
             if _has(loops, self.strict) and len(loops) >= len(forms[0].extents):
                 raise _no_row(loops, s, forms)
         return self._Alloc(a)
+
+
+def _in_memory(a: Alloc) -> Alloc:
+    """Return the allocation of sums to which no product is added, in memory: their elements have loops."""
+    new = Buffer(a.buffer.name, a.buffer.dtype, a.buffer.shape, a.buffer.blocks, "cache")
+    return Alloc(new, Relocate(a.buffer, new, lambda index: index).stmt(a.body))
+
 
 def _has(loops: Sequence[For], names: frozenset[str]) -> bool:
     """Return whether ``names`` is not empty and all of them are loops."""
@@ -196,7 +206,7 @@ def replace(kernel: Kernel, rows: Sequence[Instruction], strict: Collection[str]
     """Use the first of `rows` that computes each nest or vector statement on registers; others are unchanged.
 
     Loops may have any names, and any equivalent order. Needs a flat kernel. A nest of sums in all of the loops `strict`
-    that no row for fragments computes is a ConfigError.
+    that no row for fragments computes is a ConfigError; sums in these loops to which nothing is added are in memory.
 
     Before::
 

@@ -42,6 +42,7 @@ from convsmith.schedule.read import (
     cut_remainders,
     fill_registers,
     fill_tiles,
+    has_empty_classes,
     peels,
     stage_operands,
 )
@@ -95,7 +96,7 @@ def stage(s: Schedule, kernel: KernelParts) -> None:
 
 def realise(s: Schedule, kernel: KernelParts) -> None:
     """Realise absent elements, fill tiles to whole vectors, and load registers."""
-    if any(map(peels, kernel.parts)):
+    if any(peels(k) or has_empty_classes(k) for k in kernel.parts):
         s.run(skip_zero)
     for k, r in zip(kernel.parts, kernel.reads):
         fill_tiles(s, k, r)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import gcd, prod
 
@@ -14,7 +14,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import fused_dims
-from convsmith.statement.statement import Dim, Statement, view_steps
+from convsmith.statement.statement import Statement, view_steps
 
 FILLED = 0.75
 """Minimum fraction of the terms of an instruction on fragments that channels fill, if a copy pads the remainder."""
@@ -189,8 +189,8 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     # A copy has zeros beyond the borders, unless no element exists. A stride meets all elements of a residue class.
     strides = [part for part in parts_of(st.a.mask) if isinstance(part, Eq0) and _divides(part)]
     bordered = all(isinstance(part, Ge0) or part in strides for part in parts_of(st.a.mask))
-    if not all(_meets_each_class(st, part) for part in strides):
-        return f"no tap meets some pixels of {st.c.name}, which have no product"
+    if strides and st.sizes:
+        return f"sizes of a call decide which pixels of {st.c.name} have a tap"
     # Blocks round an axis up: elements between its end and theirs lie in memory, and count as absent there.
     extents = zip(st.a.masks, st.a.layout.shape, st.a.layout.padded_shape)
     whole = bordered and all(is_true(mask) or size == rounded for mask, size, rounded in extents)
@@ -214,9 +214,9 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     turned = packed and not row.widens and has_pixels_as_lanes(st, config)
     if config.lane != st.n and not turned:
         return f"its lanes are channels; legal is --lane={st.n}"
-    inner = st.n if turned else [d.name for d in st.of("m")][-1]
+    inner = st.n if turned else _innermost(sizes, [d.name for d in st.of("m")])
     tiled = {n for n, _ in config.tiles_at("register") if n != config.lane}
-    if len(tiled) != 1 or any(fused_dims(config, n)[-1] != inner for n in tiled):
+    if len(tiled) != 1 or any(_innermost(sizes, fused_dims(config, n)) != inner for n in tiled):
         of = "channels" if turned else "pixels"
         return f"its rows are {of} along {inner}: legal is a register tile of that loop alone, beside {config.lane}"
     if not even and config.realise not in ("pad_copy", "window_copy"):
@@ -224,33 +224,13 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     return ""
 
 
+def _innermost(sizes: Mapping[str, int], names: Sequence[str]) -> str:
+    """Return the last of the dims that has several elements, or the last of all."""
+    return next((n for n in reversed(names) if sizes[n] > 1), names[-1])
+
+
 def _divides(part: Eq0) -> bool:
     """Return whether ``part`` of a mask states that a stride divides a sum; other parts equate a single pixel and its
     tap.
     """
     return any(isinstance(atom, Mod) for atom, _ in part.arg.terms)
-
-
-def _meets_each_class(st: Statement, stride: Eq0) -> bool:
-    """Return whether, for each residue class of the pixels that ``stride`` divides, some tap is in the class, in each
-    part of the sums; False if sizes are known only at the call.
-    """
-    if st.sizes:
-        return False
-    (divided,) = (atom for atom, _ in stride.arg.terms if isinstance(atom, Mod))
-    s, steps = divided.den, dict(divided.num.terms)
-    classes = {d: min(d.size, st.residues.get(d.name, 1)) for d in st.dims if Var(d.name) in steps}
-    taps = {d: n for d, n in classes.items() if d.kind == "k"}
-    every = {d: n for d, n in classes.items() if d.kind != "k"}
-    if s in taps.values():
-        return True
-    if max(every.values(), default=1) > prod(taps.values()):
-        return False
-
-    def sums(dims: dict[Dim, int], start: int) -> set[int]:
-        found = {start % s}
-        for d, n in dims.items():
-            found = {(x + steps[Var(d.name)] * i) % s for x in found for i in range(n)}
-        return found
-
-    return {-x % s for x in sums(every, divided.num.const)} <= sums(taps, 0)

@@ -204,6 +204,11 @@ def peels(k: KernelPlan) -> bool:
     return not is_true(st.a.mask) and not is_false(st.a.mask) and k.config.realise == "peel"
 
 
+def has_empty_classes(k: KernelPlan) -> bool:
+    """Return whether fragments hold pixels of residue classes, of which some may have no tap."""
+    return k.nest.has_lanes and bool(k.nest.rows and k.columns.residues)
+
+
 def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     """Bind the loops of a nest, and split off iterations that differ: borders, and short tiles."""
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest

@@ -125,7 +125,7 @@ class Model(SharedFacts):
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.tiles_at("k_step")), self.sizes[self.k])
         steps = self.terms // channels * (-(-channels // (self.lanes if along_k else self.unit.terms)))
-        if config.realise != "pad_copy":  # a copy has the zeros of all classes
+        if config.realise != "pad_copy" or self.unit.rows > 1:  # vectors multiply the copy's zeros of all classes
             steps = -(-steps // self.of_single_taps)
         lanes = self.filled(lane)
         total = loops.extents[self.n] if along_k else -(-loops.extents[lane] // lanes)

@@ -304,7 +304,9 @@ class Nests:
     def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
         """Yield register tiles that fit the registers."""
         if self.unit.rows > 1:
-            rows = self.n if loops.kinds[lane] == "m" else loops.of("m")[-1]
+            pixels = loops.of("m")
+            inner = next((n for n in reversed(pixels) if loops.extents[n] > 1), pixels[-1])
+            rows = self.n if loops.kinds[lane] == "m" else inner
             count = register_file(self.target, self.unit).count
             return fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
         return fitting(self._families(loops, lane), loops, lane, self.model.filled(lane), self.target.registers)

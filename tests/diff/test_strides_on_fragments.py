@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from amx import AMX, needs_amx
+from amx import needs_amx
 
 import convsmith as cs
-from convsmith.diag.errors import ConfigError
-from convsmith.ir.intern import interning
 from convsmith.measure.verification import verify_kernel
-from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.plan import plan
-from convsmith.tune.candidates import default_config
 
 SOURCE = "--dir=BWD_D --dt=bf16 --stag=axb --dtag=axb"
 LINES = [
@@ -27,6 +22,10 @@ LINES = [
     f"{SOURCE} mb1ic64ih33oc64oh16kh5sh2ph2",
     "--dir=BWD_D --dt=bf16 --stag=abx --dtag=abx mb1ic64ih28oc64oh14kh3sh2ph1",
     "--dir=BWD_D --dt=bf16 --stag=aBx16b --dtag=aBx16b mb1ic64ih28oc64oh14kh3sh2ph1",
+    "--dir=BWD_D --dt=bf16 --stag=abx --dtag=abx mb1ic256ih28oc256oh14kh1sh2ph0",
+    f"{SOURCE} mb1ic256ih28oc256oh14kh1sh2ph0",
+    "--deconv --dt=bf16 --stag=abx --dtag=abx mb1ic64ih12oc96oh25kh3sh2ph0",
+    "--deconv --dt=u8:s8:u8 --stag=abx --dtag=abx mb1ic64ih12oc96oh36kh3sh3ph0",
     "--deconv --dt=bf16 --stag=axb --dtag=axb mb1ic64ih14oc64oh28kh4sh2ph1",
     "--deconv --dt=u8:s8:f32 --stag=axb --dtag=axb mb1ic64ih14oc64oh28kh4sh2ph1",
     "--deconv --dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic64ih14oc64oh27kh3sh2ph1",
@@ -44,16 +43,34 @@ def test_strides_are_exact(line: str, threads: int) -> None:
     assert verdict.ok, f"{kernel.config}: {verdict.detail}"
 
 
+@needs_amx
+@pytest.mark.parametrize("layout", ["axb", "abx"])
 @pytest.mark.parametrize(
-    "window", ["ih28oc64oh14kh1sh2ph0", "ih33oc64oh16kh3sh2ph1dh1", "ih28oc64oh7kh3sh4ph1"]
+    "window", ["ih28oc64oh14kh1sh2ph0", "ih33oc64oh16kh3sh2ph1dh1", "ih28oc64oh7kh3sh4ph1", "ih13oc64oh5kh1sh3ph0"]
 )
-def test_pixels_that_no_tap_meets_have_no_product(window: str) -> None:
-    problem = parse_problem(f"{SOURCE} mb1ic64{window}")
+def test_pixels_that_no_tap_meets_are_zero(window: str, layout: str) -> None:
     words = "--lane=ic --register=iw:14,ic:32 --instruction=tdpbf16ps_16 --k_step=oc:32 --realise=pad_copy"
-    with interning():
-        assert not default_config(problem, AMX).instruction.startswith("tdp")
-        with pytest.raises(ConfigError, match="no tap meets some pixels of diff_src"):
-            plan(problem, Config.parse(f"--target=avx512_amx {words}"), AMX)
+    line = f"--dir=BWD_D --dt=bf16 --stag={layout} --dtag={layout} mb2ic64{window}"
+    verdict = verify_kernel(cs.compile(line, target="avx512_amx", config=f"{words} --order=mb,ic,ih,iw"))
+    assert verdict.ok, verdict.detail
+
+
+@needs_amx
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--dt=bf16 --stag=abx --dtag=abx mb2ic64ih50iw1oc48oh25ow1kh2kw1sh2sw1ph0pw0",
+        "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih50iw1oc48oh50ow1kh3kw1ph1pw0",
+        "--dir=BWD_D --dt=bf16 --stag=abx --dtag=abx mb1ic64ih100iw1oc64oh50ow1kh3kw1sh2sw1ph1pw0",
+    ],
+)
+def test_rows_of_fragments_run_down_an_image_of_width_one(line: str) -> None:
+    kernel = cs.compile(line, target="avx512_amx", threads=1)
+    assert kernel.config.instruction.startswith("tdp")
+    assert isinstance(kernel.config, Config)
+    assert any(n in ("oh", "ih", "oh_ow", "ih_iw") and size > 8 for n, size in kernel.config.tiles_at("register"))
+    verdict = verify_kernel(kernel)
+    assert verdict.ok, f"{kernel.config}: {verdict.detail}"
 
 
 @needs_amx
