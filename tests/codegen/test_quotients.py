@@ -138,3 +138,25 @@ def test_a_loop_that_writes_results_computes_constant_values_once() -> None:
     loop = loop[loop.index(":\n") : loop.index("icmp slt")]
     assert "fmul <16 x float>" in loop and "sub <16 x i32>" in loop
     assert not any(x in loop for x in (" mul <16 x i32>", "fdiv float", "load float", "load <16 x float>"))
+
+
+@pytest.mark.parametrize("level", ["avx512", "avx2"])
+def test_quotients_half_way_between_two_bytes_are_rounded_to_even(level: str) -> None:
+    """A product by the reciprocal is above the middle, or below it, for some of the numerators."""
+    options = "--dir=FWD_B --dt=u8:s8:u8 --attr-scales=dst:common:1 --stag=axb --dtag=axb"
+    kernel = cs.compile(f"{options} mb1ic4ih1iw3oc256kh1kw1", target=level, threads=1)
+    middles = np.arange(256, dtype=np.float32) - np.float32(0.5)
+    differ = 0
+    for divisor in map(np.float32, (3, 41, 49, 123, 1025, 0.75, 1.3125)):
+        bias = divisor * middles
+        given = {
+            "src": np.zeros((1, 4, 1, 3), np.uint8), "wei": np.zeros((256, 4, 1, 1), np.int8), "bia": bias,
+            "scales_dst": np.array([divisor], np.float32),
+        }  # fmt: skip
+        try:
+            result = kernel.run(**given)["dst"]
+        except UnsupportedError as error:
+            pytest.skip(str(error))
+        assert np.array_equal(result[0, :, 0, 0], np.rint(middles).clip(0, 255).astype(np.uint8)), divisor
+        differ += int(np.count_nonzero(np.rint(bias * (np.float32(1) / divisor)) != np.rint(middles)))
+    assert differ > 20
