@@ -118,9 +118,12 @@ def _fitted(config: Config, register: Sizes) -> Changes:
 
 
 def _taps(at: Point) -> Iterator[Changes]:
-    """Yield register tiles with no tap, the innermost tap loop, or all taps unrolled."""
+    """Yield register tiles with no tap, the innermost tap loop, or all taps unrolled; an instruction determines the
+    terms of its own.
+    """
     c, loops = at.config, at.loops
-    taps = [n for n in loops.of("k") if loops.axes[n] and loops.extents[n] > 1 and n not in loops.residues]
+    fixed = {n for n, _ in c.tiles_at("k_step") if c.instruction} | {*loops.residues}
+    taps = [n for n in loops.of("k") if loops.axes[n] and loops.extents[n] > 1 and n not in fixed]
     for count in range(len(taps) + 1):
         chosen = taps[len(taps) - count :]
         if prod(loops.extents[n] for n in chosen) <= MOST_TAPS and c.lane not in chosen:
@@ -218,10 +221,10 @@ def _instructions(at: Point) -> Iterator[Changes]:
     """Yield the config with each instruction that suits the statement's types, and with the plain multiply-add."""
     c = at.config
     st = scheduled_statement(at.problem, c.changed(split=()), at.target)
-    last = st.reduce[-1]
+    last = next(n for n in at.loops.of("k") if at.loops.dims[n][-1] == st.reduce[-1])
     for unit in (*ProductShape.choices(st, at.target), ProductShape.plain(st, at.target)):
         terms = ((last, unit.terms),) if unit.dot else ()
-        if unit.name != c.instruction:
+        if unit.name != c.instruction and (unit.dot or c.realise != "window_copy"):
             width = -(-at.tile(c.lane) // unit.lanes) * unit.lanes
             tile = tuple((n, width if n == c.lane else s) for n, s in c.tiles_at("register"))
             yield dict(instruction=unit.name, k_step=terms, register=tile, cache=(), stream=())

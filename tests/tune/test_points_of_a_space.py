@@ -99,3 +99,22 @@ REFUSED = (
 def test_the_plan_refuses_what_a_pass_would(level: str, line: str, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=text):
         plan(parse_problem(line).canonical(), Config.parse(f"--target={level} {words}"), target(level))
+
+
+COPIES_OF_WINDOWS = {
+    "windows of some rows": "--lane=oc --fuse=kw+ic --register=ow:16,oc:16 --order=mb,oh,ow,oc --reduce=kh,kw_ic "
+    "--instruction=tdpbf16ps_12 --k_step=kw_ic:24 --cache=oh:16 --realise=window_copy",
+    "whole windows": "--lane=oc --fuse=oh+ow,kh+kw,kh_kw+ic --register=oh_ow:16,oc:16 --order=mb,oc,oh_ow "
+    "--reduce=kh_kw_ic --instruction=tdpbf16ps_16 --k_step=kh_kw_ic:32 --realise=window_copy",
+}
+
+
+@pytest.mark.parametrize("name", COPIES_OF_WINDOWS)
+def test_copies_of_windows_have_steps_along_every_dimension(name: str) -> None:
+    """The model prices each step, such as another instruction, which adds up other terms, or tiles of fused rows."""
+    of = space_of(parse_problem("--dt=bf16 --stag=axb --dtag=axb mb1ic3ih40oc32oh20kh7sh2ph3").canonical(),
+                  target("avx512_amx"), 1)  # fmt: skip
+    config = Config.parse(f"--target=avx512_amx {COPIES_OF_WINDOWS[name]}")
+    assert not of.refusal(config)
+    steps = [near for dimension in of.dimensions for near in of.neighbours(config, dimension)]
+    assert all(of.cycles(near) > 0 for near in steps) and len(steps) > 50
