@@ -12,6 +12,7 @@ from math import prod
 
 from convsmith.arith.evaluate import evaluate
 from convsmith.ir.index import FloorDiv, Mod, Var, is_true
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
@@ -316,7 +317,7 @@ class Nests:
         lanes, registers = self.model.filled(lane), self.target.registers
         if lane == self.batch:
             yield from windows(loops, lane, lanes, self.src)
-            if self.st.acc == "s32":  # each load of a byte widens it
+            if self.st.constant and dtype(self.st.a.dtype).bits < dtype(self.st.acc).bits:  # each load widens elements
                 yield from runs_of_taps(loops, lane, lanes, self.src)
             if not self.st.constant:
                 yield from gradients_of_taps(loops, lane, lanes)

@@ -45,3 +45,9 @@ def test_depthwise_kernels_are_exact(layer: str, level: Machine) -> None:
 def test_taps_of_a_row_share_the_bytes_that_a_load_widens(layer: str, run: int) -> None:
     config = default_config(parse_problem(f"{OPTIONS} {layer}").canonical(), target("avx512_vnni"))
     assert dict(config.tiles_at("register"))["kw"] == run
+
+
+@pytest.mark.parametrize("type_", ["bf16", "f16"])
+def test_taps_of_a_row_share_the_floats_that_a_load_widens(type_: str) -> None:
+    problem = parse_problem(f"--dt={type_} --stag=axb --dtag=axb g64mb1ic64ih56oc64oh56kh7ph3").canonical()
+    assert dict(default_config(problem, target("avx512_bf16")).tiles_at("register"))["kw"] == 7
