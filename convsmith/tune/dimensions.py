@@ -90,12 +90,13 @@ def all_tiles(loops: Loops, lane: str, unit: ProductShape, filled: int, room: in
     if len(pixels) > 1 and unit.rows == 1:
         sizes[pixels[-2]] = range(1, min(loops.extents[pixels[-2]], MAX_ROWS) + 1)
     if pixels and unit.rows > 1:
-        most = loops.extents[pixels[-1]]
+        rows = across[-1] if across and loops.kinds[lane] == "m" else pixels[-1]
+        most = loops.extents[rows]
         heights = {h for n in range(1, room // 2 + 1) for h in _heights(most, n * unit.rows, unit.rows)}
-        sizes[pixels[-1]] = sorted(heights)
+        sizes[rows] = sorted(heights)
     elif pixels:
         sizes[pixels[-1]] = range(1, min(loops.extents[pixels[-1]], room) + 1)
-    if across and loops.kinds[lane] != "n":
+    if across and loops.kinds[lane] != "n" and unit.rows == 1:
         sizes[across[-1]] = range(1, min(loops.extents[across[-1]], room) + 1)
     if loops.kinds[lane] != "k":
         vectors = -(-loops.extents[lane] // filled)
@@ -104,10 +105,10 @@ def all_tiles(loops: Loops, lane: str, unit: ProductShape, filled: int, room: in
         yield tuple((n, size) for n, size in zip(sizes, values) if size > 1 or n == lane)
 
 
-def _heights(pixels: int, most: int, rows: int) -> set[int]:
-    """Return the heights of tiles of fragments: full tiles, and the largest height that divides the pixels."""
-    most = min(most, pixels)
-    return {most, next((n for n in range(most, max(most - rows, 0), -1) if not pixels % n), most)}
+def _heights(count: int, most: int, rows: int) -> set[int]:
+    """Return the heights of tiles of fragments: full tiles, and the largest height that divides the rows."""
+    most = min(most, count)
+    return {most, next((n for n in range(most, max(most - rows, 0), -1) if not count % n), most)}
 
 
 def _fitted(config: Config, register: Sizes) -> Changes:

@@ -171,6 +171,8 @@ class Model(SharedFacts):
 
     def panels(self, loops: Loops, config: Config) -> Panels:
         """Return the bytes that tiles of fragments read; taps along a row share pixels."""
+        if not self.st.constant:
+            return self.panels_of_gradient(loops, config)
         again, terms = self.taps_of_a_row(config), self.terms * self.bytes
         pixels = prod(d.size for d in self.st.of("m") if d.sort != "images")
         turned = loops.kinds[config.lane] == "m"
@@ -184,6 +186,17 @@ class Model(SharedFacts):
         return Panels(
             terms / again, column, pixels * terms / again, columns * column, stays, shared=again > 1, copied=copied
         )
+
+    def panels_of_gradient(self, loops: Loops, config: Config) -> Panels:
+        """Return the bytes that tiles of a gradient of the weights read: between consecutive tiles, the factor of the
+        columns stays if the innermost loop that runs more than once moves the other factor.
+        """
+        row, (rows,) = self.terms * self.bytes, (n for n, _ in config.tiles_at("register") if n != config.lane)
+        column = row * self.lanes
+        inner = next((n for n in reversed(config.order) if loops.extents[n] > config.size(n)), rows)
+        stays = (loops.kinds[inner] == "m") != (loops.kinds[config.lane] == "m")
+        columns = -(-loops.extents[config.lane] // self.lanes)
+        return Panels(row, column, loops.extents[rows] * row, columns * column, stays)
 
     def vector_sections(
         self, loops: Loops, config: Config, tiles: Sequence[tuple[int, int, float]], steps: int, passing: int,

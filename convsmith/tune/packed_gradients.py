@@ -14,7 +14,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import Loops
+from convsmith.schedule.loops import Loops, fused_chain
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.statement.statement import Statement
 from convsmith.tune.model import Model
@@ -24,7 +24,8 @@ from convsmith.tune.nests import Nests
 class GradientNests(Nests):
     """The nests whose terms are the innermost reduction loops, ``pixels_joined``.
 
-    The rows of a fragment are channels of the source, or the fused loops ``rows_joined``, taps of a row and channels.
+    One side of a fragment are channels of the result, the other side channels of the source, or the fused loops
+    ``rows_joined``, taps of a row and channels. Lanes lie along either side.
     """
 
     def __init__(self, model: Model, joined: tuple[str, ...], rows_joined: tuple[str, ...]) -> None:
@@ -32,13 +33,10 @@ class GradientNests(Nests):
         self.pixels_joined, self.rows_joined = joined, rows_joined
 
     def lane_choices(self) -> Iterator[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]]:
-        """Yield the loops along channels as lanes, with the fusions of pixels and of rows; the columns of fragments are
-        along channels of the result only.
-        """
+        """Yield the loops along channels as lanes, with the fusions of pixels and of rows."""
         fused = (*self.chain(self.pixels_joined), *self.chain(self.rows_joined))
         yield self.n, fused, self.pixels_joined
-        if self.unit.rows == 1:
-            yield self.rows_joined[-1], fused, self.pixels_joined
+        yield fused_chain(self.rows_joined)[0], fused, self.pixels_joined
 
     def realisation(self, lane: str, joined: bool, loops: Loops, tile: dict[str, int]) -> str:
         """Return how the source is read: its packed form has zeros beyond the borders."""

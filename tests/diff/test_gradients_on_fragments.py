@@ -24,15 +24,15 @@ LAST, FIRST, BLOCKS = (f"--dir=BWD_W --dt=bf16 --stag={t} --dtag={t}" for t in (
 FRAGMENTS = "--target=avx512_amx --lane=oc --register=ic:32,oc:32 --order=kh,kw,oc,ic --instruction=tdpbf16ps_16"
 
 
-def on_fragments(line: str, threads: int) -> dict[tuple[tuple[str, str], ...], Config]:
-    """Return the best candidate on fragments of each way to join pixel loops, by their fusions."""
+def on_fragments(line: str, threads: int) -> dict[tuple[str, tuple[tuple[str, str], ...]], Config]:
+    """Return the best candidate on fragments for each lane loop and each way to join pixel loops."""
     with interning():
         found = [c.config for c in candidates(parse_problem(line).canonical(), AMX, threads) if c.config.instruction]
-    return {config.fuse: config for config in reversed(found)}
+    return {(config.lane, config.fuse): config for config in reversed(found)}
 
 
 @needs_amx
-@pytest.mark.sampled(2, "line", "threads")
+@pytest.mark.sampled(3, "line", "threads")
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     "line",
@@ -74,6 +74,28 @@ def test_gradients_are_exact(line: str, threads: int) -> None:
 def test_terms_are_pixels_of_a_row_or_of_joined_rows(line: str, words: str) -> None:
     """Rows of one instruction stay apart where they have borders: elements of joined ones are tested one by one."""
     assert words in str(default_config(parse_problem(line), AMX))
+
+
+@pytest.mark.parametrize(
+    ("line", "lane"),
+    [
+        (f"{LAST} --wtag=axb mb1ic256ih14oc256oh14kh3ph1", "ic"),
+        (f"{FIRST} mb1ic256ih14oc256oh14kh1ph0", "ic"),
+        (f"{BLOCKS} --wtag=ABcd16b16a mb1ic256ih14oc256oh14kh3ph1", "oc"),
+    ],
+)
+def test_lanes_are_adjacent_in_the_result(line: str, lane: str) -> None:
+    """Either factor may have the columns of a fragment."""
+    assert default_config(parse_problem(line), AMX).lane == lane
+
+
+def test_rows_are_channels_of_the_result_if_lanes_are_channels_of_the_source() -> None:
+    problem = parse_problem(f"{LAST} mb1ic32ih32oc32oh32kh3ph1")
+    words = "--lane=ic --k_step=ow:32 --pack=src,diff_dst --realise=pad_copy --instruction=tdpbf16ps_16"
+    with interning():
+        for tile in ("ic:32", "ic:32,kh:3"):
+            with pytest.raises(ConfigError, match=r"its rows are channels along oc: legal is a register tile of that"):
+                plan(problem, Config.parse(f"--target=avx512_amx {words} --register={tile}"), AMX)
 
 
 def test_single_channels_fill_no_fragment() -> None:
