@@ -38,6 +38,15 @@ KINDS = {
         "--dir=BWD_W mb2ic3ih5iw5oc5oh3ow5kh3kw3sh2sw1ph1pw1",
         "--lane=oc --register=ic:2,oc:4 --pack=src,diff_dst --realise=pad_copy",
     ),
+    "rows-unfolded-to-channels": (
+        "--dir=BWD_W --stag=axb --dtag=axb mb2ic3ih5iw5oc5oh3ow3kh3kw3sh2sw2ph1pw1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --register=ic:2,oc:4 --reduce=mb_oh_ow --pack=src,diff_dst --unfold=src",
+    ),
+    "rows-unfolded-to-pixels": (
+        "--dir=BWD_W mb2ic6ih4iw5oc3oh4ow5kh3kw3ph1pw1",
+        "--lane=ic --fuse=mb+oh,mb_oh+ow --register=ic:4,oc:2 --reduce=mb_oh_ow --pack=src,diff_dst"
+        " --unfold=src,diff_dst",
+    ),
     "lanes-along-pixels-far-apart": (
         "--dir=BWD_W --dtag=axb mb1ic2iw11oc2ow5kw3sw2dw1pw1", "--lane=ow --register=ic:2,oc:2,kw:2 --pack=",
     ),
@@ -393,6 +402,16 @@ KINDS = {
     "weights-held-not-packed": (
         "--wtag=bcda --stag=axb --dtag=axb g8mb1ic8iw7oc8ow7kw3pw1",
         "--lane=g --register=g:4,ow:3,kw:3 --order=mb,g,ow --resident=wei --pack=",
+    ),
+    "fragments-of-a-gradient": (
+        "--dir=BWD_W --dt=bf16 --stag=axb --dtag=axb mb1ic6ih4iw5oc5oh4ow5kh3kw3ph1pw1",
+        "--lane=ic --register=oc:5,ic:8 --reduce=mb,oh,ow --instruction=fragment_bf16 --k_step=ow:4"
+        " --pack=src,diff_dst --realise=pad_copy",
+    ),
+    "fragments-of-an-unfolded-gradient": (
+        "--dir=BWD_W --dt=bf16 mb2ic5ih5iw5oc6oh3ow3kh3kw3sh2sw2ph1pw1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --register=ic:5,oc:8 --reduce=mb_oh_ow --instruction=fragment_bf16"
+        " --k_step=mb_oh_ow:4 --pack=src,diff_dst --unfold=src,diff_dst",
     ),
     "fragments": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",

@@ -325,6 +325,9 @@ _TABLE: tuple[ConfigRow, ...] = (
         outputs are stored once), or in `sections` (one row for all outputs without padding above and below)""",
         legal=("row", "column", "compressed", "sections"), default="sections", machines="vectors"),
     _scope("pack", example="wei", doc="operands packed in reading order", default=("wei",)),
+    _scope("unfold", example="src", doc="""packed operands that are first copied to an array with a dim for each loop of
+        the statement that indexes them, with zeros for absent elements, so that fused loops step evenly through it""",
+        machines="vectors"),
     _row("pack_at", _PAIRS, "src+oh_ow,wei+oc:64", """an operand and a loop around the register tile, each of whose
         iterations first packs the elements of the operand that it reads, into memory that stays in a cache. It is the
         innermost loop of that name, or that over cache tiles of a size behind a colon""", kind="scope at a loop",

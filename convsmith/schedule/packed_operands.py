@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import dense
-from convsmith.ir.index import Var
+from convsmith.ir.index import Var, true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.layout.layout import Layout
@@ -22,7 +22,10 @@ from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Copy, Schedule
-from convsmith.statement.statement import Dim, Statement, View
+from convsmith.statement.statement import Dim, Statement, View, view_steps
+
+MOST_DIMS = 6
+"""Maximum number of dims of an array that an operand is unfolded to."""
 
 
 def packable(st: Statement) -> list[str]:
@@ -31,11 +34,13 @@ def packable(st: Statement) -> list[str]:
 
 
 def packed_statement(st: Statement, config: Config, machine: Machine) -> Statement:
-    """Return ``st`` with the operands that ``config`` packs as arrays before tiling; ConfigError if one cannot be
-    packed.
+    """Return ``st`` with the operands that ``config`` packs, or unfolds, as arrays before tiling; ConfigError if one
+    cannot be packed.
     """
     packed = config.staged("pack")
-    if machine.device is None or not packed:
+    if machine.device is None:
+        return _with_unfolded(st, config)
+    if not packed:
         return st
     legal = packable(st)
     if not set(packed) <= set(legal):
@@ -46,6 +51,44 @@ def packed_statement(st: Statement, config: Config, machine: Machine) -> Stateme
         )
     factors = tuple(_packed(st, v, config) if v.name in packed else v for v in st.factors)
     return replace(st, factors=factors)
+
+
+def _with_unfolded(st: Statement, config: Config) -> Statement:
+    """Return ``st`` with the operands that ``config`` unfolds as arrays; ConfigError if one cannot be unfolded."""
+    unfolded = config.staged("unfold")
+    if not unfolded:
+        return st
+    is_even = not (st.residues or st.sizes)
+    legal = [v.name for v in unfoldable(st) if v.name in config.staged("pack") and is_even]
+    if not set(unfolded) <= set(legal):
+        raise ConfigError(
+            "unfold",
+            f"--unfold={','.join(unfolded)}: legal are packed operands that change in each call, that at most "
+            f"{MOST_DIMS} loops of known sizes and without residue classes index: {', '.join(legal) or 'none here'}",
+        )
+    return replace(st, factors=tuple(_unfolded(st, v) if v.name in unfolded else v for v in st.factors))
+
+
+def unfoldable(st: Statement) -> list[View]:
+    """Return the operands that change in each call, and that few enough loops index for an array."""
+    indexes = {v.name: {x.name for c in v.coords for x in variables_of(c)} for v in st.factors}
+    return [v for v in st.factors if not v.constant and len(indexes[v.name]) <= MOST_DIMS]
+
+
+def _unfolded(st: Statement, view: View) -> View:
+    """Return the view of an array with a dim for each loop that indexes ``view``: taps outermost, and the terms of sums
+    adjacent to each other, inside or outside the channels as in memory.
+    """
+    moving = [d for d in st.dims if any(Var(d.name) in variables_of(x) for x in view.coords)]
+    steps = view_steps(view)
+    terms = sorted((d for d in moving if d.kind == "k"), key=lambda d: st.reduce.index(d.name))
+    taps = [d for d in moving if d.kind != "k" and d.axis]
+    channels = [d for d in moving if d.kind != "k" and not d.axis]
+    inside = bool(channels) and steps.get(Var(channels[-1].name), 1) < steps.get(Var(terms[-1].name), 1)
+    order = [*taps, *(terms if inside else channels), *(channels if inside else terms)]
+    shape = tuple(d.size for d in order)
+    coords = tuple(Var(d.name) for d in order)
+    return replace(view, layout=Layout(shape, dense(shape)), coords=coords, masks=(true(),) * len(order), packed=True)
 
 
 def _packed(st: Statement, view: View, config: Config) -> View:
@@ -82,14 +125,17 @@ def pack_operands(
     at which ``machine`` has them packed; return the packed operands by name. Units of scalable vectors are adjacent.
     """
     packed: dict[str, Copy] = {}
+    unfolded = config.staged("unfold")
     if nest is None:
-        for view in (v for v in st.factors if v.packed and machine.device is not None):
-            packed[view.name] = s.pack((view.name,), (), False, (), False, tuple(str(x) for x in view.coords))
+        for view in (v for v in st.factors if v.packed and (machine.device is not None or v.name in unfolded)):
+            order, fills = tuple(map(str, view.coords)), machine.device is None
+            packed[view.name] = s.pack((view.name,), (), False, (), fills, order)
         return packed
     adjacent = adjacent_units(nest)
     for name in config.staged("pack") if machine.device is None else ():
         options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
-        operands = (name, *_added(st, name), *_beside(st, name))
+        array = (v.array for v in st.factors if v.name == name and name in unfolded)
+        operands = (next(array, name), *_added(st, name), *_beside(st, name))
         packed[name] = s.pack(operands, nest.widths, _conversion(st, nest, name, machine), *options)
     for pair in shared_taps(st, config):
         s.run(share_taps, packed[st.a.name], *pair)

@@ -35,7 +35,7 @@ from convsmith.passes.outline import outline
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.replace import replace
-from convsmith.passes.scope import perfect_nest
+from convsmith.passes.scope import perfect_nest, wrap
 from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.transpose import READ, WRITTEN, transpose
@@ -78,6 +78,7 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: 
         (store,) = (s for s in statements_of(pack.body) if isinstance(s, Store))
         fill(s, [over[x] for x in store.index if isinstance(x, Var)])
         return s.steps
+    pack = _in_order_of_stores(s, pack)
     sharing = threads if _is_shared(pack, target) else 1
     sums = _order_sums(s, pack, target)
     parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
@@ -107,6 +108,20 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: 
     s.run(strength_reduce)
     s.run(unroll)
     return s.steps
+
+
+def _in_order_of_stores(s: Schedule, pack: Kernel) -> Kernel:
+    """Order the loops of a single nest as the dims of the packed operand, and return the ordered kernel."""
+    if not isinstance(pack.body, For):
+        return pack
+    nest, store = perfect_nest(pack.body)
+    over = {x.var: x for x in nest}
+    if not isinstance(store, Store) or {*store.index} != over.keys() or store.index == tuple(over):
+        return pack
+    order = [over[x] for x in store.index if isinstance(x, Var)]
+    handles = {x.name: x for x in loops_in(pack.body)}
+    s.run(reorder, tuple(handles[x.var.name] for x in order))
+    return with_fields(pack, body=wrap(order, store))
 
 
 def _is_shared(pack: Kernel, target: Machine) -> bool:
@@ -185,11 +200,21 @@ def _order_copy(
     _share(s, whole[:-1], threads)
     lanes = target.lanes(pack.params[0].dtype.bits)
     pair = _pair(moved, lanes) if moved is not None else ()
+    if moved is not None and _is_long_run(moved, lanes):
+        whole[-1:] = s.tile(whole[-1], lanes, "ol", ("copy", "copy"))
+        s.run(partition, tuple(whole[:-1]), PIECES)
+        return _CopyVectors(tuple(whole[-1:]), lanes)
     s.run(partition, tuple(x for x in whole if x.name not in pair), BORDERS if pair else PIECES)
     if pair:
         by_name = {x.name: x for x in whole}
         return _CopyVectors(tuple(by_name[n] for n in pair), lanes)
     return _CopyVectors(tuple(whole[-1:]) if loops and loops[-1].extent <= lanes else (), lanes)
+
+
+def _is_long_run(moved: _Moved, lanes: int) -> bool:
+    """Return whether the innermost loop copies adjacent elements, all present, that fill more than a vector."""
+    last = [*moved.extents][-1]
+    return moved.steps[last] == 1 and moved.extents[last] > lanes and last not in moved.masked
 
 
 def _is_scattered(moved: _Moved, vectors: _CopyVectors) -> bool:

@@ -14,6 +14,7 @@ from operator import sub
 from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.record import record
+from convsmith.ir.index import is_true
 from convsmith.ir.stmt import Kernel
 from convsmith.layout.requirements import FIXED, Requirements
 from convsmith.machine.base import Machine
@@ -187,7 +188,8 @@ class Plan:
             return
         for k, names, transform in self._weights():
             for name in names:
-                if k.config.realise in COPIES:
+                unfolds_absent = k.config.staged("unfold") and not is_true(k.statement.a.mask)
+                if k.config.realise in COPIES or unfolds_absent:
                     yield name, None
                 if k.nest.unit.limit:
                     yield name, float(k.nest.unit.limit)

@@ -199,7 +199,8 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     if sizes[st.n] == 1:
         return "the result has one column"
     steps = view_steps(st.a)
-    even = is_true(st.a.mask) and (packed or steps.get(Var(loop)) == 1)
+    present = is_true(st.a.mask) or (config is not None and st.a.name in config.staged("unfold"))
+    even = present and (packed or steps.get(Var(loop)) == 1)
     size = prod(sizes[n] for n in ((loop,) if config is None else fused_dims(config, loop)))
     # The channels of the next group would follow those that a copy fills up.
     copied = (not even if config is None else config.realise == "pad_copy") and not st.of("batch")

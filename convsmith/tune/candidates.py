@@ -224,7 +224,7 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
         pieces = max(DEFAULTS["pieces"], nests.cut_apart() if lane == model.k else 0)
         same = Config(
             target.name, lane, fuse=fuse, order=order, instruction=instruction, k_step=terms, phases=along, pack=pack,
-            offsets=offsets, flip=flip, spill_sums=drain, pieces=pieces, threads=threads,
+            unfold=nests.unfolded, offsets=offsets, flip=flip, spill_sums=drain, pieces=pieces, threads=threads,
         )  # fmt: skip
         tiles = list(nests.tiles(loops, lane))
         if target.vectors.scalable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise, takewhile
 from math import prod
 
-from convsmith.ir.index import Var
+from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
@@ -92,6 +92,7 @@ def packed(facts: SharedFacts, config: Config, is_row: bool) -> list[Events]:
     """Return the events of packing each operand in each call; lanes of a row of pixels are packed as vectors."""
     names = config.staged("pack")
     found = [_packing(facts, view, config) for view in facts.st.factors if view.name in names and not view.constant]
+    found += [_unfolding(facts, view) for view in facts.st.factors if view.name in config.staged("unfold")]
     if config.staged_at("pack_at"):
         read = prod(d.size for d in facts.st.dims if d.kind in ("batch", "m", "k"))
         found.append((("copy", read / (facts.lanes if is_row else 2)),))
@@ -104,18 +105,41 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     Terms of a gradient of the weights that an instruction adds up are elements of their own for each tap, except the
     taps that share rows.
     """
-    part = 1.0
+    part, unfolded = 1.0, view.name in config.staged("unfold")
     if facts.unit.dot:
-        indexes = {v.name for x in view.coords for v in variables_of(x)}
-        elements = prod(n for name, n in facts.sizes.items() if name in indexes)
-        place = _packing_of_terms(facts, view, config.tiles_at("k_step")[0][0], config.lane)
-        if view.name == facts.st.a.name:
+        elements = _indexed(facts, view)
+        place = "pack" if unfolded else _packing_of_terms(facts, view, config.tiles_at("k_step")[0][0], config.lane)
+        if view.name == facts.st.a.name and not unfolded:
             for pair, rows in shared_taps(facts.st, config).items():
                 part *= rows / prod(facts.sizes[n] for n in pair)
     else:
         elements = prod(view.layout.shape)
         place = "pack" if elements * facts.bytes <= facts.target.l2.bytes else "pack_far"
-    return ("pack_call", part), (place, elements * part)
+    # Groups of terms, some of which are absent, are packed one by one.
+    is_apart = not (is_true(view.mask) or unfolded) and facts.unit.group > 1 and _has_columns(facts, config)
+    singles = (("lane_load", elements * part),) if is_apart else ()
+    return ("pack_call", part), (place, elements * part), *singles
+
+
+def _has_columns(facts: SharedFacts, config: Config) -> bool:
+    """Return whether the source of a gradient of the weights has the columns of fragments, whose terms lie in groups.
+    """
+    return not facts.st.constant and {*facts.dims[config.lane]} <= {d.name for d in facts.st.of("m")}
+
+
+def _indexed(facts: SharedFacts, view: View) -> int:
+    """Return the iterations of all loops that index an operand."""
+    indexes = {v.name for x in view.coords for v in variables_of(x)}
+    return prod(n for name, n in facts.sizes.items() if name in indexes)
+
+
+def _unfolding(facts: SharedFacts, view: View) -> Events:
+    """Return the events of unfolding an operand in each call: vectors of channels are copied, or single elements."""
+    elements, steps = _indexed(facts, view), view_steps(view)
+    lanes = facts.target.vector_bits // (8 * facts.bytes)
+    is_vector = any(steps.get(Var(d.name)) == 1 and d.size >= lanes for d in facts.st.of("m", "n") if not d.axis)
+    copies = ("window_far", elements / lanes) if is_vector else ("lane_load", elements)
+    return ("pack_call", 1), copies
 
 
 def _packing_of_terms(facts: SharedFacts, view: View, terms: str, lane: str) -> str:

@@ -178,7 +178,8 @@ def _packs(at: Point) -> Iterator[Changes]:
     fragments = at.unit.rows > 1
     for names in ((), (at.b,), (at.a,), (at.a, at.b)):
         stream = tuple(n for n in at.config.staged("stream") if fragments or (n in names) == (n == at.b))
-        yield dict(pack=names, stream=stream)
+        unfold = tuple(n for n in at.config.staged("unfold") if n in names)
+        yield dict(pack=names, unfold=unfold, stream=stream)
 
 
 def _realisations(at: Point) -> Iterator[Changes]:

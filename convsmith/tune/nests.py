@@ -54,6 +54,8 @@ class Nests:
 
     packs_source = False
     """Whether all nests read a packed source, whatever its layout is."""
+    unfolded: tuple[str, ...] = ()
+    """The operands that are unfolded before they are packed."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

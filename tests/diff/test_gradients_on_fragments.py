@@ -67,12 +67,12 @@ def test_gradients_are_exact(line: str, threads: int) -> None:
     [
         (f"{LAST} mb4ic256ih14oc256oh14kh1ph0", "--instruction=tdpbf16ps_16 --k_step=mb_oh_ow:32 --pack=src,diff_dst"),
         (f"{LAST} mb4ic256ih28oc256oh28kh3ph1", "--instruction=tdpbf16ps_16 --k_step=ow:32 --realise=pad_copy"),
-        (f"{LAST} mb4ic256ih14oc256oh14kh3ph1", "--instruction=tdpbf16ps_8 --k_step=ow:16 --realise=pad_copy"),
-        (f"{FIRST} mb4ic256ih28oc256oh14kh3sh2ph1", "--instruction=tdpbf16ps_8 --k_step=ow:16 --realise=pad_copy"),
+        (f"{LAST} mb4ic256ih14oc256oh14kh3ph1", "--k_step=mb_oh_ow:32 --pack=src,diff_dst --unfold=src"),
+        (f"{FIRST} mb4ic256ih28oc256oh14kh3sh2ph1", "--k_step=mb_oh_ow:32 --pack=src,diff_dst --unfold=src,diff_dst"),
     ],
 )
 def test_terms_are_pixels_of_a_row_or_of_joined_rows(line: str, words: str) -> None:
-    """Rows of one instruction stay apart where they have borders: elements of joined ones are tested one by one."""
+    """Short rows with borders, or with strides between their pixels, are unfolded, so that they fill instructions."""
     assert words in str(default_config(parse_problem(line), AMX))
 
 
@@ -121,9 +121,14 @@ def test_taps_along_columns_share_packed_rows() -> None:
 
 @needs_amx
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_zeros_of_the_borders_never_meet_what_is_not_finite(bad: float) -> None:
+@pytest.mark.parametrize(
+    "words",
+    ["--reduce=mb,oh,ow --k_step=ow:32 --realise=pad_copy",
+     "--fuse=oh+ow --reduce=mb,oh_ow --k_step=oh_ow:32 --unfold=src"],
+)  # fmt: skip
+def test_zeros_of_the_borders_never_meet_what_is_not_finite(words: str, bad: float) -> None:
     line = f"{LAST} mb1ic32ih8oc32oh8kh3ph1"
-    config = f"{FRAGMENTS} --reduce=mb,oh,ow --k_step=ow:32 --pack=src,diff_dst --realise=pad_copy"
+    config = f"{FRAGMENTS} --pack=src,diff_dst {words}"
     kernel = cs.compile(line, target="avx512_amx", config=config)
     p = Conv.parse(line)
     rng = np.random.default_rng(0)
@@ -140,6 +145,28 @@ def test_factors_that_change_are_packed_both() -> None:
     config = Config.parse(f"{FRAGMENTS} --reduce=mb,oh,ow --k_step=ow:32 --pack=diff_dst")
     with pytest.raises(ConfigError, match=r"diff_dst changes in each call.*--pack=src,diff_dst"), interning():
         plan(problem, config, AMX)
+
+
+@pytest.mark.parametrize(
+    ("line", "unfolded"),
+    [
+        (f"{LAST} mb1ic32ih32oc32oh32kh1ph0", "wei"),
+        (f"{FIRST} g2mb1ic64ih32oc64oh32kh3ph1", "src"),  # seven loops index the source
+    ],
+)
+def test_operands_that_cannot_be_unfolded(line: str, unfolded: str) -> None:
+    words = f"--fuse=oh+ow --reduce=mb,oh_ow --k_step=oh_ow:32 --pack=src,diff_dst --unfold={unfolded}"
+    with pytest.raises(ConfigError, match=rf"--unfold={unfolded}: legal are packed operands that change"), interning():
+        plan(parse_problem(line), Config.parse(f"{FRAGMENTS} {words}"), AMX)
+
+
+def test_vectors_of_channels_are_unfolded_as_they_are() -> None:
+    words = "--fuse=oh+ow --reduce=mb,oh_ow --k_step=oh_ow:32 --pack=src,diff_dst --unfold=src"
+    with interning():
+        made = plan(parse_problem(f"{LAST} mb1ic64ih28oc64oh14kh1sh2ph0"), Config.parse(f"{FRAGMENTS} {words}"), AMX)
+        text = llvm_bind.assembly(lower(made).text, AMX.triple, AMX.cpu, AMX.features)
+    body = text.partition("convsmith_conv_pack_src_chunk:")[2].partition(".Lfunc_end")[0]
+    assert "zmm" in body and not re.search("movzw|movw|pextrw", body), body
 
 
 @pytest.mark.parametrize(
