@@ -158,7 +158,7 @@ def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     import convsmith.schedule.read
     import convsmith.schedule.schedule
 
-    monkeypatch.setattr(convsmith.schedule.packing, "FEW", 0)
+    monkeypatch.setattr(convsmith.schedule.packing, "SHORT_COPY", 0)
     schedule = convsmith.schedule
     used = passes_of(
         schedule.order, schedule.read, schedule.lower, schedule.packing, schedule.pipeline, schedule.schedule
