@@ -93,7 +93,7 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: 
         _lower_transposed(s, transposed, target)
     else:
         loops = [x for part in copies for x in loops_in(part)]
-        vectors = _order_copy(s, pack, loops, moved, target, sharing)
+        vectors = _order_copy(s, pack, loops, moved, target, sharing, is_constant)
         if moved is not None and is_constant and _is_scattered(moved, vectors):
             vectors = _CopyVectors((), vectors.lanes)
         s.run(flatten)
@@ -191,16 +191,19 @@ class _CopyVectors(NamedTuple):
 
 
 def _order_copy(
-    s: Schedule, pack: Kernel, loops: Sequence[Loop], moved: _Moved | None, target: Machine, threads: int
-) -> _CopyVectors:
-    """Split off short tiles of a copy, which ``threads`` share; return the loops that become vectors."""
+    s: Schedule, pack: Kernel, loops: Sequence[Loop], moved: _Moved | None, target: Machine, threads: int,
+    is_constant: bool,
+) -> _CopyVectors:  # fmt: skip
+    """Split off short tiles of a copy, which ``threads`` share; return the loops that become vectors. Long runs of a
+    constant operand stay loops.
+    """
     whole = list(loops)
     if moved is not None:
         whole = _block(s, moved, whole, target)
     _share(s, whole[:-1], threads)
     lanes = target.lanes(pack.params[0].dtype.bits)
     pair = _pair(moved, lanes) if moved is not None else ()
-    if moved is not None and _is_long_run(moved, lanes):
+    if moved is not None and not is_constant and _is_long_run(moved, lanes):
         whole[-1:] = s.tile(whole[-1], lanes, "ol", ("copy", "copy"))
         s.run(partition, tuple(whole[:-1]), PIECES)
         return _CopyVectors(tuple(whole[-1:]), lanes)
