@@ -60,7 +60,7 @@ def _packed_bytes(kernel: KernelPlan, b: BufferPlan) -> int:
     """Return the bytes of a packed operand whose elements keep their type if that is narrower: the plan does not know
     whether packing converts bytes.
     """
-    own = (v.dtype for v in kernel.statement.factors if b.name in (f"{v.name}_p", v.array))
+    own = (v.dtype for v in kernel.statement.factors if v.name == b.operand)
     return min(dtype(t).bytes_of(b.elements) for t in (b.dtype, *own))
 
 

@@ -21,7 +21,7 @@ class BufferPlan(NamedTuple):
     """A buffer: its ``name``, ``scope`` and ``lifetime``, and the ``order`` of the loops in which it is read.
 
     ``elements`` counts the elements of type ``dtype``; 0 if the rewrites determine their number. ``operand`` is the
-    operand that is copied to shared memory.
+    operand that is packed, or copied to shared memory.
     """
 
     name: str
@@ -47,7 +47,7 @@ def buffers(st: Statement, config: Config, nest: Nest, shared: Mapping[str, int]
     for view in st.factors:
         if view.packed and in_groups:
             elements, dims = prod(view.layout.shape), tuple(map(str, view.coords))
-            private.append(BufferPlan(view.array, "global", "until the operand changes", view.dtype, elements, dims))
+            private.append(BufferPlan(view.array, "global", "until the operand changes", view.dtype, elements, dims, view.name))
         elif view.name in config.staged("pack") and not is_false(st.a.mask):
             order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
             widths = {x.name: room for x, room in nest.widths}
@@ -60,7 +60,7 @@ def buffers(st: Statement, config: Config, nest: Nest, shared: Mapping[str, int]
             converted = packed_type(st, nest) if view.name == st.b.name else ""
             packed = converted or (view.factor if nest.unit.dot else st.acc)
             lifetime = "until the operand changes" if view.constant else "for a call"
-            private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order)))
+            private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order), view.name))
     for operand, of in config.staged_at("pack_at"):
         place = nest.place(*place_of(of))
         assert place is not None

@@ -37,14 +37,14 @@ LINES = {
     "transform": TRANSFORMED, "packed": PACKED, "chain": CHAIN, "bf16": "--dt=bf16 mb1ic24ih9oc16kh3ph1",
     "bytes": "--dt=u8:s8:u8 --stag=axb --dtag=axb mb1ic16ih9oc16kh3ph1",
     "by-data": "--dir=BWD_D --stag=axb --dtag=axb mb1ic16ih14oc16oh7kh3sh2ph1",
-    "by-weights": "--dir=BWD_W mb2ic8ih9oc16kh3ph1",
+    "by-weights": "--dir=BWD_W mb2ic8ih9oc16kh3ph1", "by-weights-bf16": "--dt=bf16 --dir=BWD_W mb2ic32ih9oc32kh3ph1",
     "depthwise-behind": "--attr-post-ops=dw:k3s1p1 --stag=axb --dtag=axb mb1ic8ih12oc16kh1",
 }  # fmt: skip
 
 
 def bounds_of(whole: int) -> Iterator[int]:
-    """Bounds at which other choices are made."""
-    yield from (whole - 1, whole // 4)
+    """Bounds at which other choices are made, where a default needs memory at all."""
+    yield from (max(whole - 1, 0), whole // 4)
 
 
 @pytest.mark.parametrize("number", range(20))

@@ -102,7 +102,7 @@ def uncounted_bytes(plan: Plan, low: Lowered) -> int:
     counted = sum(taken_bytes(nbytes, slots) for nbytes in plan.main.shared.values())
     if plan.main.config.realise == "hardware":
         counted += barrier_bytes(plan.main.config.buffers)
-    return max(low.launches[plan.symbol()].shared - counted, 0)
+    return max(low.launched[plan.symbol()][1].shared - counted, 0)
 
 
 def refusals_of_points(kind: str, numbers: range) -> tuple[list[str], int]:
@@ -218,7 +218,7 @@ def test_the_plan_counts_the_shared_memory_that_the_kernel_takes(what: str) -> N
     with interning():
         plan = plan_for(parse_problem(line).canonical(), Config.parse(f"--target={level} {words}"), target(level))
         low = lower(plan)
-    assert low.launches[plan.symbol()].shared > 0
+    assert low.launched[plan.symbol()][1].shared > 0
     assert not uncounted_bytes(plan, low)
 
 
@@ -229,7 +229,7 @@ def test_the_plan_refuses_a_group_that_takes_one_byte_more_than_a_machine_has(wh
     config = Config.parse(f"--target={level} {words}")
     with interning():
         plan = plan_for(problem, config, machine)
-        taken = lower(plan).launches[plan.symbol()].shared
+        taken = lower(plan).launched[plan.symbol()][1].shared
         plan_for(problem, config, with_shared(machine, taken))
         with pytest.raises(ConfigError, match=f"needs {taken} bytes of shared memory"):
             plan_for(problem, config, with_shared(machine, taken - 1))
