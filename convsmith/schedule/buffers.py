@@ -47,7 +47,8 @@ def buffers(st: Statement, config: Config, nest: Nest, shared: Mapping[str, int]
     for view in st.factors:
         if view.packed and in_groups:
             elements, dims = prod(view.layout.shape), tuple(map(str, view.coords))
-            private.append(BufferPlan(view.array, "global", "until the operand changes", view.dtype, elements, dims, view.name))
+            lifetime = "until the operand changes"
+            private.append(BufferPlan(view.array, "global", lifetime, view.dtype, elements, dims, view.name))
         elif view.name in config.staged("pack") and not is_false(st.a.mask):
             order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
             widths = {x.name: room for x, room in nest.widths}
