@@ -78,7 +78,7 @@ def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: 
         (store,) = (s for s in statements_of(pack.body) if isinstance(s, Store))
         fill(s, [over[x] for x in store.index if isinstance(x, Var)])
         return s.steps
-    pack = _in_order_of_stores(s, pack)
+    pack = pack if is_constant else _in_order_of_stores(s, pack)
     sharing = threads if _is_shared(pack, target) else 1
     sums = _order_sums(s, pack, target)
     parts = pack.body.stmts if isinstance(pack.body, Block) else (pack.body,)
