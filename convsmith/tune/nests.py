@@ -304,12 +304,15 @@ class Nests:
         moving = ({v.name for v in variables_of(e) if self.sizes.get(v.name, 1) > 1} for e in view_steps(view))
         return any(lane in names and len(names) > 1 for names in moving)
 
+    def rows_of_fragments(self, loops: Loops) -> str:
+        """Return the loop over pixels that the rows of fragments run along: the innermost one of several pixels."""
+        pixels = loops.of("m")
+        return next((n for n in reversed(pixels) if loops.extents[n] > 1), pixels[-1])
+
     def tiles(self, loops: Loops, lane: str) -> Iterator[dict[str, int]]:
         """Yield register tiles that fit the registers."""
         if self.unit.rows > 1:
-            pixels = loops.of("m")
-            inner = next((n for n in reversed(pixels) if loops.extents[n] > 1), pixels[-1])
-            rows = self.n if loops.kinds[lane] == "m" else inner
+            rows = self.n if loops.kinds[lane] == "m" else self.rows_of_fragments(loops)
             count = register_file(self.target, self.unit).count
             return fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
         return fitting(self._families(loops, lane), loops, lane, self.model.filled(lane), self.target.registers)

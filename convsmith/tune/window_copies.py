@@ -49,6 +49,10 @@ class WindowNests(Nests):
         """Return how the source is read."""
         return "window_copy"
 
+    def rows_of_fragments(self, loops: Loops) -> str:
+        """Return the innermost loop over pixels, because windows are copied for each row or image."""
+        return loops.of("m")[-1]
+
     def order(self, loops: Loops, lane: str, threads: int = 1) -> tuple[str, ...]:
         """Return the order of loops: loops whose iterations copy windows are outermost; inside them, pixels of several
         rows as the weights permit.

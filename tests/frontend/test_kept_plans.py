@@ -103,13 +103,16 @@ def test_the_rewrites_of_each_kernel_are_worked_out_once(line: str) -> None:
 
 
 @pytest.mark.parametrize("line, most", [
-    (POINTWISE, 58_000), (TRANSPOSED, 45_000), (TRANSFORMED, 175_000), (BLOCKED, 125_000),
+    (POINTWISE, 58_000), (TRANSPOSED, 55_000), (TRANSFORMED, 175_000), (BLOCKED, 125_000),
 ])  # fmt: skip
 @pytest.mark.usefixtures("no_cache")
 def test_a_compilation_calls_few_functions(line: str, most: int) -> None:
-    """Functions of Python alone count: their number is the same on every machine, unlike the time that they take."""
-    problem, machine = parse_problem(line).canonical(), known_target("avx512")
-    compile_or_load(problem, target=machine, choose=choose)  # modules are loaded
-    with counting() as calls:
-        compile_or_load(problem, target=machine, choose=choose)
+    """Functions of Python alone count: their number is the same on every machine, unlike the time that they take, where
+    the choice is that of one micro-architecture.
+    """
+    with cs.settings.scope(micro_architecture="generic"):
+        problem, machine = parse_problem(line).canonical(), known_target("avx512")
+        compile_or_load(problem, target=machine, choose=choose)  # modules are loaded
+        with counting() as calls:
+            compile_or_load(problem, target=machine, choose=choose)
     assert calls["all"] <= most
