@@ -137,15 +137,15 @@ def _primitives(library: OnednnLibrary, conv: Conv) -> Iterator[Iterator[_Primit
 
 
 def _implementations(library: OnednnLibrary, description: Handle) -> Iterator[_Primitive]:
-    """Yield the implementations of a description, from fast to slow; the reference only if there is no other."""
+    """Yield the implementations of a description, from fast to slow."""
     yield _Primitive(library.make("dnnl_primitive_create", description), description)
-    while not library.next(description) and not library.is_reference(description):
+    while not library.next(description):
         yield _Primitive(library.make("dnnl_primitive_create", description), description)
 
 
 def _is_channels_last(layout: Layout) -> bool:
     """Return whether a source or result is in channels last, or in blocks of channels, which count as such."""
-    return not layout.is_plain or layout.strides == channels_last(layout.shape)
+    return _strides(layout) == channels_last(layout.shape)
 
 
 def _strides(layout: Layout) -> tuple[int, ...]:
