@@ -18,9 +18,12 @@ LEVEL = target("generic")
 MACHINE = replace(LEVEL, vectors=replace(LEVEL.vectors, count=64))
 """Vectors of four lanes, as the oracle has them; what does not fit into registers is on the stack."""
 
+HERE = [kind for kind, (_, words) in KINDS.items() if "--instruction=" not in words]
+"""The kinds that name no instruction: the instructions that kinds name are those of the oracle, which no CPU has."""
+
 
 @pytest.mark.wide
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", HERE)
 def test_kind(kind: str) -> None:
     line, words = KINDS[kind]
     problem = parse_problem(line)
