@@ -23,12 +23,12 @@ from convsmith.machine.micro_architectures import MicroArchitecture, named
 from convsmith.machine.registry import known_targets
 from convsmith.problem.lines import parse_problem
 from convsmith.tune.candidates import candidates
-from convsmith.tune.measured import DOUBTED_FRACTION, KEPT_RATIO, LEAST_SPREAD
+from convsmith.tune.measured import DOUBTED_FRACTION, KEPT_RATIO, MIN_SPREAD
 
 FOLDER = Path(__file__).parent / "measurements"
 DISTURBED = 0.2
 """Difference of a ratio's quartiles, relative to the ratio, above which another program disturbed the rounds."""
-LEAST_ROUNDS = 5
+MIN_ROUNDS = 5
 """Minimum number of rounds of a config that may be called the fastest."""
 SHOWN = 1.05
 """Minimum loss, as a ratio of times, of a problem that --list shows."""
@@ -44,7 +44,7 @@ class Sample(NamedTuple):
     @property
     def bound(self) -> float:
         """Ratio that is surely not exceeded."""
-        return self.ratio * (1 + DOUBTED_FRACTION * max(self.spread, LEAST_SPREAD) / max(self.rounds, 1) ** 0.5)
+        return self.ratio * (1 + DOUBTED_FRACTION * max(self.spread, MIN_SPREAD) / max(self.rounds, 1) ** 0.5)
 
 
 class Question(NamedTuple):
@@ -64,7 +64,7 @@ class Question(NamedTuple):
     @property
     def best(self) -> float:
         """The ratio of the fastest config, 1 where none is surely faster than the reference."""
-        known = [x for x in self.samples.values() if x.rounds >= LEAST_ROUNDS]
+        known = [x for x in self.samples.values() if x.rounds >= MIN_ROUNDS]
         fastest = min(known, key=lambda x: x.bound, default=None)
         return 1.0 if fastest is None or fastest.bound > KEPT_RATIO else fastest.ratio
 

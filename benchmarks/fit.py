@@ -51,7 +51,7 @@ SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 """Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
 OFF = ("prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "page_turn")
 """Costs whose 0 means that the effect does not exist."""
-LEAST_GAIN = 0.0015
+MIN_GAIN = 0.0015
 """Minimum fall of the mean logarithm of losses for which a cost changes."""
 TOLERANCE = 0.0005
 """Maximum rise of that mean over half of the problems."""
@@ -180,7 +180,7 @@ class Fit:
     def _is_better(self, answers: Sequence[Answer]) -> bool:
         halves = (slice(0, None, 2), slice(1, None, 2))
         rises = [mean_loss(answers[x]) - mean_loss(self.answers[x]) for x in halves]
-        return max(rises) <= TOLERANCE and mean_loss(self.answers) - mean_loss(answers) >= LEAST_GAIN
+        return max(rises) <= TOLERANCE and mean_loss(self.answers) - mean_loss(answers) >= MIN_GAIN
 
 
 def features_of(question: Question, machine: Machine) -> dict[str, Features]:

@@ -27,7 +27,7 @@ Subject = Callable[[], float]
 """Returns the seconds of a call, from one sample."""
 SAMPLE = 4e-3
 """Seconds of a sample."""
-MOST_CALLS = 200
+MAX_CALLS = 200
 """Maximum number of calls in a graph."""
 WRONG = 2.0**-7
 """Largest legal difference from PyTorch's result in f32, relative to the largest element: two roundings to bf16."""
@@ -167,7 +167,7 @@ class CudaSubjects:
             call()
             end.record()
         side.synchronize()
-        count = max(1, min(MOST_CALLS, math.ceil(SAMPLE / max(start.elapsed_time(end) * 1e-3, 1e-6))))
+        count = max(1, min(MAX_CALLS, math.ceil(SAMPLE / max(start.elapsed_time(end) * 1e-3, 1e-6))))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=side):
             for _ in range(count):

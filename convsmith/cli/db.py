@@ -25,7 +25,7 @@ from convsmith.tune.origin import compiler_key, is_of_this_machine
 __all__ = ["db"]
 
 JSON_SCHEMA, FORMER_SCHEMA = 2, 1
-MOST_EXPORT = 1 << 30
+MAX_EXPORT = 1 << 30
 """Bytes of the largest export that is read."""
 
 
@@ -131,7 +131,7 @@ def _question(row: Measured) -> tuple[str, ...]:
 def _read(file: str) -> tuple[dict[str, str], list[Measured]]:
     """Return the machines and rows of a file that `export` wrote."""
     try:
-        content = json.loads(read_text(file, MOST_EXPORT))
+        content = json.loads(read_text(file, MAX_EXPORT))
         schema, machines, rows = content["schema"], content["machines"], content["rows"]
         if schema not in (JSON_SCHEMA, FORMER_SCHEMA) or not isinstance(machines, dict) or not isinstance(rows, list):
             raise ValueError(f"schema {schema}, legal is {JSON_SCHEMA}")

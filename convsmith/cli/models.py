@@ -25,7 +25,7 @@ __all__ = [
 ModelInputs: TypeAlias = Mapping[str, Array | tuple[int, ...]]
 """Inputs of a model by name: arrays, or shapes."""
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 """Digits of the largest size of an input."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,7 +41,7 @@ def _model_input(text: str) -> tuple[str, Array | tuple[int, ...]]:
     if not name or not equals or not value:
         raise UsageError(f"--input={text}: legal is NAME=SHAPE or NAME=FILE.npy, as in x=1x3x224x224", code="inputs")
     sizes = value.split("x")
-    if all(size.isdecimal() and len(size) <= _MOST_DIGITS and int(size) for size in sizes):
+    if all(size.isdecimal() and len(size) <= _MAX_DIGITS and int(size) for size in sizes):
         return name, tuple(map(int, sizes))
     try:
         return name, read_array(value)

@@ -14,10 +14,10 @@ from convsmith.compiler.service import line_words
 from convsmith.diag import trace
 from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import UsageError
-from convsmith.diag.files import MOST_TEXT, read_text
+from convsmith.diag.files import MAX_TEXT, read_text
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
-from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.layout.tags import ANY
@@ -139,7 +139,7 @@ def choice_options(command: F) -> F:
     text = "A function of a Python file that schedules the kernel, in place of a config (docs/schedules.md)."
     command = click.option("--schedule", metavar="FILE.py:FUNCTION", help=text)(command)
     command = click.option("--target", metavar="NAME", help="Instruction set (see `convsmith machine`).")(command)
-    threads = click.IntRange(1, MOST_THREADS)
+    threads = click.IntRange(1, MAX_THREADS)
     return click.option("--threads", type=threads, metavar="N", help="Threads; by default all CPUs.")(command)
 
 
@@ -298,11 +298,11 @@ def _read(source: str) -> str:
     if source != "-":
         return read_text(source)
     try:
-        text = sys.stdin.read(MOST_TEXT + 1)
+        text = sys.stdin.read(MAX_TEXT + 1)
     except UnicodeDecodeError as error:
         raise UsageError(f"{source}: not a text file: {error}", code="bad-file") from None
-    if len(text) > MOST_TEXT:
-        raise UsageError(f"standard input has more than {MOST_TEXT} characters", code="bad-file")
+    if len(text) > MAX_TEXT:
+        raise UsageError(f"standard input has more than {MAX_TEXT} characters", code="bad-file")
     return text
 
 

@@ -14,7 +14,7 @@ from convsmith.cli.output import Rows, error_line, note, progress
 from convsmith.cli.problems import ProblemCommand, check_choices, problem_options
 from convsmith.cli.table import Column
 from convsmith.diag.errors import UsageError
-from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import host_target
 from convsmith.machine.registry import target as known_target
@@ -37,7 +37,7 @@ __all__ = ["opened", "time_text", "tune"]
 @click.command(cls=ProblemCommand, epilog="Example: convsmith tune resnet50 --budget 1m")
 @click.argument("source", metavar="NETWORK|DESCRIPTOR|FILE|MODEL.onnx|-", default="")
 @click.option("--budget", type=Duration(), default="30s", show_default=True, help="Time for all problems together.")
-@click.option("--threads", type=click.IntRange(1, MOST_THREADS), metavar="N", help="Threads; by default all CPUs.")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="Threads; by default all CPUs.")
 @click.option("--target", metavar="NAME", help="Instruction set (see `convsmith machine`).")
 @click.option("--layout", default="axb", show_default=True, help="Layout where a line leaves it open.")
 @click.option("--cluster", metavar="ADDRESS", help="Search on the machines of a Dask cluster.")

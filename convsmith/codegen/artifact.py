@@ -33,7 +33,7 @@ from convsmith.codegen.decode import decoder, encoded
 from convsmith.diag.errors import UsageError
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
-from convsmith.diag.settings import MOST_THREADS
+from convsmith.diag.settings import MAX_THREADS
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import DTYPES, POINTERS
 from convsmith.layout.requirements import FIXED, Requirements
@@ -183,8 +183,8 @@ class Launch:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise UsageError(f"launch: kind {self.kind!r} is not one of {', '.join(_KINDS)}")
-        if not 1 <= self.threads <= MOST_THREADS:
-            raise UsageError(f"launch: {self.threads} threads; expected 1 to {MOST_THREADS}")
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise UsageError(f"launch: {self.threads} threads; expected 1 to {MAX_THREADS}")
         if (self.kind == "call") == bool(self.runtime) or (self.kind != "tasks" and self.threads > 1):
             raise UsageError(
                 f"launch: kind {self.kind} with {self.threads} threads of the runtime {self.runtime!r}; a call has one "

@@ -17,7 +17,7 @@ __all__ = ["in_child", "in_children"]
 _DONE, _REFUSED = b"\0", b"\1"
 _NUMBER = 4
 """Bytes of a number in a pipe."""
-MOST_NUMBERS = 8192
+MAX_NUMBERS = 8192
 """Maximum number of pieces of work for children: an unread pipe has space for twice as many."""
 
 
@@ -49,14 +49,14 @@ def in_children(work: Callable[[int], object], count: int, processes: int) -> Ge
     """Call ``work`` with each number below ``count`` in one of several forked ``processes``, and yield after each call.
 
     The processes end with the generator.
-    A call that raises or whose process dies is skipped, as are numbers beyond `MOST_NUMBERS` and, without forks, all
+    A call that raises or whose process dies is skipped, as are numbers beyond `MAX_NUMBERS` and, without forks, all
     numbers: ``work`` stores its results where the caller looks for them, and the caller computes missing results.
     """
     if not hasattr(os, "fork"):
         return
     numbers, give = os.pipe()
     end, start = os.pipe()
-    os.write(give, b"".join(n.to_bytes(_NUMBER, "little") for n in range(min(count, MOST_NUMBERS))))
+    os.write(give, b"".join(n.to_bytes(_NUMBER, "little") for n in range(min(count, MAX_NUMBERS))))
     os.close(give)
     children: list[int] = []
     try:

@@ -11,12 +11,12 @@ from math import gcd
 from typing import Any
 
 from convsmith.arith.divisors import divisor_of
+from convsmith.codegen.accesses import Slot
 from convsmith.codegen.artifact import AXES
 from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
-from convsmith.codegen.values import Slot
 from convsmith.codegen.warp_joins import joins
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from convsmith.codegen.accesses import Slot
 from convsmith.codegen.aligned_places import AlignedPlaces
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
 from convsmith.codegen.gathers import spans_of
 from convsmith.codegen.past_caches import streamed_results
-from convsmith.codegen.values import Slot, ValueEmitter
+from convsmith.codegen.values import ValueEmitter
 from convsmith.diag.errors import InternalError
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer

@@ -6,8 +6,6 @@ a plan, without LLVM.
 
 from __future__ import annotations
 
-from math import prod
-
 from convsmith.codegen.memory import KernelMemory
 from convsmith.compiler.entries import manifest, problem_arguments
 from convsmith.compiler.rewritten import Lowered, rewritten
@@ -20,7 +18,6 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.plan import Plan, flaw
 from convsmith.schedule.planned import plan_for, without_limits
-from convsmith.statement.winograd import Winograd
 
 __all__ = ["bytes_needed", "check_memory", "flaw_within", "least_bytes", "memory_of"]
 
@@ -52,7 +49,7 @@ def least_bytes(plan: Plan) -> int:
     """
     packed = sum(_packed_bytes(k, b) for k in plan.kernels for b in k.buffers if b.scope == "global")
     transforms = [plan.program.transform, *(kernel.winograd for kernel in plan.program.kernels)]
-    arrays = [_array_bytes(made) for made in transforms if made is not None]
+    arrays = [made.array_bytes for made in transforms if made is not None]
     return packed + max(arrays, default=0)
 
 
@@ -62,11 +59,6 @@ def _packed_bytes(kernel: KernelPlan, b: BufferPlan) -> int:
     """
     own = (v.dtype for v in kernel.statement.factors if v.name == b.operand)
     return min(dtype(t).bytes_of(b.elements) for t in (b.dtype, *own))
-
-
-def _array_bytes(made: Winograd) -> int:
-    """Return the bytes of the transformed source and of the sums of a block of tiles."""
-    return sum(prod(v.layout.shape) * dtype(v.dtype).bytes for v in (made.product.a, made.product.c))
 
 
 def check_memory(plan: Plan, low: Lowered | None = None) -> None:

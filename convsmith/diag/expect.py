@@ -17,19 +17,33 @@ from convsmith.diag.choices import suggestion
 from convsmith.diag.errors import ConvsmithError, UsageError
 
 __all__ = [
-    "LEAST_FIGURE", "MOST_DIGITS", "MOST_FIGURE", "check_fields", "conforms", "expect_text", "expect_word",
-    "has_long_number", "hint_text", "integer", "integers", "is_day", "is_encodable", "is_positive", "json_list",
-    "limit_digits", "shown",
+    "MAX_DIGITS",
+    "MAX_FIGURE",
+    "MIN_FIGURE",
+    "check_fields",
+    "conforms",
+    "expect_text",
+    "expect_word",
+    "has_long_number",
+    "hint_text",
+    "integer",
+    "integers",
+    "is_day",
+    "is_encodable",
+    "is_positive",
+    "json_list",
+    "limit_digits",
+    "shown",
 ]  # fmt: skip
 
-LEAST_FIGURE, MOST_FIGURE = 1e-12, 1e18
+MIN_FIGURE, MAX_FIGURE = 1e-12, 1e18
 """Bounds of a positive measured number, within which quotients of two numbers and their logarithms are finite."""
 _LONGEST = 200
 """Characters of a value in an error message."""
-_MOST_BITS = 1000
-MOST_DIGITS = 300
+_MAX_BITS = 1000
+MAX_DIGITS = 300
 """Maximum bits, and digits, of a number that is read; every legal size is smaller."""
-_LONG_NUMBER = re.compile(rf"\d{{{MOST_DIGITS + 1}}}")
+_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 
 
 def conforms(value: Any, hint: Any) -> bool:
@@ -67,20 +81,20 @@ def expect_word(name: str, value: object, legal: Collection[str], code: str) -> 
 
 
 def limit_digits(text: str, code: str) -> None:
-    """Raise UsageError with `code` if a number in `text` has more than `MOST_DIGITS` digits.
+    """Raise UsageError with `code` if a number in `text` has more than `MAX_DIGITS` digits.
 
     Python refuses to read and to print an integer of more than 4,300 digits.
     """
-    if len(text) > MOST_DIGITS and (found := _LONG_NUMBER.search(text)):
+    if len(text) > MAX_DIGITS and (found := _LONG_NUMBER.search(text)):
         start = found.start()
         raise UsageError(
-            f"a number begins with {text[start : start + 20]}: legal are at most {MOST_DIGITS} digits", code=code
+            f"a number begins with {text[start : start + 20]}: legal are at most {MAX_DIGITS} digits", code=code
         )
 
 
 def has_long_number(text: str) -> bool:
-    """Return whether a number in ``text`` has more than `MOST_DIGITS` digits."""
-    return len(text) > MOST_DIGITS and _LONG_NUMBER.search(text) is not None
+    """Return whether a number in ``text`` has more than `MAX_DIGITS` digits."""
+    return len(text) > MAX_DIGITS and _LONG_NUMBER.search(text) is not None
 
 
 def integer(name: str, value: object) -> int:
@@ -88,13 +102,13 @@ def integer(name: str, value: object) -> int:
 
     UsageError if it is anything else, including True and 2.0, which compare equal to integers.
     """
-    if type(value) is int and value.bit_length() <= _MOST_BITS:
+    if type(value) is int and value.bit_length() <= _MAX_BITS:
         return value
     try:
         if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":
             number = operator.index(value)  # type: ignore[arg-type]
-            if number.bit_length() > _MOST_BITS:
-                raise UsageError(f"{name} is {shown(number)}: legal are at most {_MOST_BITS}", code="bad-dim")
+            if number.bit_length() > _MAX_BITS:
+                raise UsageError(f"{name} is {shown(number)}: legal are at most {_MAX_BITS}", code="bad-dim")
             return number
     except TypeError:
         pass
@@ -112,8 +126,8 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
 
 
 def is_positive(value: object) -> bool:
-    """Return whether a value that was read from a file is a number from `LEAST_FIGURE` to `MOST_FIGURE`."""
-    return type(value) in (int, float) and LEAST_FIGURE <= value <= MOST_FIGURE  # type: ignore[operator]
+    """Return whether a value that was read from a file is a number from `MIN_FIGURE` to `MAX_FIGURE`."""
+    return type(value) in (int, float) and MIN_FIGURE <= value <= MAX_FIGURE  # type: ignore[operator]
 
 
 def is_encodable(value: object) -> bool:
@@ -155,7 +169,7 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
 
         def is_number(value: Any) -> bool:
             if type(value) is int:
-                return value.bit_length() <= _MOST_BITS
+                return value.bit_length() <= _MAX_BITS
             return isinstance(value, number) and not isinstance(value, bool) and not _is_huge(value)
 
         return is_number
@@ -164,7 +178,7 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
 
 def _is_huge(value: object) -> bool:
     """Return whether a value is an integer that is beyond any legal number."""
-    return isinstance(value, int) and value.bit_length() > _MOST_BITS
+    return isinstance(value, int) and value.bit_length() > _MAX_BITS
 
 
 @cache

@@ -11,10 +11,10 @@ from typing import BinaryIO
 from convsmith.diag.errors import UsageError
 
 __all__ = [
-    "MOST_TEXT", "directories_above", "open_regular", "read_bytes", "read_text", "replaceable", "writable_by_others",
+    "MAX_TEXT", "directories_above", "open_regular", "read_bytes", "read_text", "replaceable", "writable_by_others",
 ]  # fmt: skip
 
-MOST_TEXT = 1 << 26
+MAX_TEXT = 1 << 26
 """Bytes of the largest file of text that is read."""
 
 
@@ -53,7 +53,7 @@ def read_stream(file: BinaryIO, name: str, most: int) -> bytes:
     return content
 
 
-def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
+def read_text(path: str | os.PathLike[str], most: int = MAX_TEXT) -> str:
     """Return the text of a regular file in UTF-8; UsageError as in `read_bytes`, and for other encodings."""
     return decoded(read_bytes(path, most), str(path))
 

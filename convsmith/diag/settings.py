@@ -24,13 +24,13 @@ from convsmith.diag.expect import shown
 from convsmith.diag.record import record
 
 __all__ = [
-    "EVENTS", "MOST_THREADS", "SIZES", "VARIABLES", "FileChoice", "Settings", "Variable", "read_size", "settings",
+    "EVENTS", "MAX_THREADS", "SIZES", "VARIABLES", "FileChoice", "Settings", "Variable", "read_size", "settings",
 ]  # fmt: skip
 
 EVENTS = ("create", "exec", "cache")
 CHECKS = ("off", "verify", "interpret")
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """Largest number of threads that a kernel may be compiled for."""
 SIZES = "a number of bytes with an optional K, M, G or T, such as 256M"
 """The sizes that `read_size` reads, in words."""
@@ -82,7 +82,7 @@ def _parse_threads(text: str) -> int | None:
     if text == "":
         return None
     count = int(text)
-    if not 1 <= count <= MOST_THREADS:
+    if not 1 <= count <= MAX_THREADS:
         raise ValueError
     return count
 
@@ -178,7 +178,7 @@ VARIABLES: tuple[Variable, ...] = (
         "CONVSMITH_THREADS",
         "threads",
         _parse_threads,
-        f"a whole number from 1 to {MOST_THREADS}, or empty for all CPUs of the process",
+        f"a whole number from 1 to {MAX_THREADS}, or empty for all CPUs of the process",
         "Threads of kernels for which no count is asked.",
     ),
     Variable(

@@ -36,7 +36,7 @@ __all__ = ["LowPrecisionProduct", "gemm_lowp", "pack_lowp"]
 Integers = NDArray[np.int64]
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8"}
-_MOST_ROWS = 2**40
+_MAX_ROWS = 2**40
 _NAMES = Names({"src": "lhs", "wei": "rhs", "dst": "out"})
 _SWAPPED = Names({"src": "rhs", "wei": "lhs", "dst": "out"})
 _ORDERS = ("row", "column")
@@ -82,8 +82,8 @@ def pack_lowp(
 
     All work that does not depend on lhs is done here: rhs is packed and summed, and the stages are checked.
     """
-    if not 0 <= integer("rows", rows) < _MOST_ROWS:
-        raise UsageError(f"rows={shown(rows)} is not legal: expected 0 to {_MOST_ROWS - 1}", code="shape")
+    if not 0 <= integer("rows", rows) < _MAX_ROWS:
+        raise UsageError(f"rows={shown(rows)} is not legal: expected 0 to {_MAX_ROWS - 1}", code="shape")
     dtype = next((known for known in _TYPES if _names(lhs_type, known)), None)
     if dtype is None:
         raise UsageError(f"lhs_type={shown(lhs_type)} is not legal: expected uint8 or int8", code="dtype")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from convsmith.diag import trace
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text, integer, integers, shown
-from convsmith.diag.settings import MOST_THREADS, SIZES, read_size, settings
+from convsmith.diag.settings import MAX_THREADS, SIZES, read_size, settings
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.layout.reorder import reorder as reordered
 from convsmith.layout.tags import ANY
@@ -162,8 +162,8 @@ def thread_count(count: int | None) -> int:
     if count is None:
         return default_threads()
     number = integer("threads", count)
-    if not 1 <= number <= MOST_THREADS:
-        raise UsageError(f"threads={number} is not legal: expected 1 to {MOST_THREADS}", code="threads")
+    if not 1 <= number <= MAX_THREADS:
+        raise UsageError(f"threads={number} is not legal: expected 1 to {MAX_THREADS}", code="threads")
     return number
 
 

@@ -22,7 +22,7 @@ TITLES = {
     "sections": "compressed, in sections",
 }
 
-_MOST_LINES = 24
+_MAX_LINES = 24
 """Maximum number of lines printed for one table."""
 _SECTION_NAMES = {"top": "top", "mid": "middle", "bot": "bottom"}
 
@@ -139,6 +139,6 @@ def _sum(t: Table, outputs: Sequence[int]) -> str:
 def _shortened(lines: list[str]) -> list[str]:
     """Return `lines` without the middle lines if there are many, and with long lines truncated."""
     cut = [line if len(line) <= 400 else f"{line[:200]} ... {line[-60:]}" for line in lines]
-    if len(cut) <= _MOST_LINES:
+    if len(cut) <= _MAX_LINES:
         return cut
-    return [*cut[: _MOST_LINES - 4], f"... ({len(cut) - _MOST_LINES + 1} more)", *cut[-3:]]
+    return [*cut[: _MAX_LINES - 4], f"... ({len(cut) - _MAX_LINES + 1} more)", *cut[-3:]]

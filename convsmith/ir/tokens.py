@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.expect import MOST_DIGITS, has_long_number
+from convsmith.diag.expect import MAX_DIGITS, has_long_number
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ def tokens(text: str) -> Iterator[Token]:
             if match is None:
                 raise UsageError(f"line {number}, column {at + 1}: {line[at]!r} starts no token")
             if has_long_number(match.group()):
-                raise UsageError(f"line {number}, column {at + 1}: expected a number of at most {MOST_DIGITS} digits")
+                raise UsageError(f"line {number}, column {at + 1}: expected a number of at most {MAX_DIGITS} digits")
             yield Token(str(match.lastgroup), match.group(), number, at + 1)
             at = match.end()
             while line.startswith(" ", at):

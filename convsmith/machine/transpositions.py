@@ -18,6 +18,9 @@ from convsmith.ir.types import dtype
 BLOCK = 128
 """Bits within which a shuffle moves bytes freely."""
 
+MAX_READ_STRIDE = 2
+"""Maximum distance of neighbouring elements that are read as a vector."""
+
 _WHOLE = (("f32", 1), ("s32", 1), ("f64", 1))
 _NARROW = ("bf16", "f16", "u8", "s8")
 """Types of results that are narrower than their sums, whose tiles are as high as a vector of sums has lanes."""

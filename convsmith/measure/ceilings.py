@@ -22,17 +22,17 @@ from convsmith.diag.record import record
 from convsmith.machine.host import cache_sizes, cpu, cpu_features
 from convsmith.machine.registry import host_targets
 from convsmith.measure.peak import Types, peak_sample, read_level_bytes, read_sample, release_read_buffers
-from convsmith.measure.timing import LEAST_SHARE, Watch
+from convsmith.measure.timing import MIN_SHARE, Watch
 from convsmith.runtime.threads import available_cpus
 
 __all__ = ["Ceiling", "Figure", "known_ceilings", "peak_ceiling", "read_ceiling"]
 
 SAMPLES = 15
 """Samples per figure; a sample takes about 2 ms, or the time to read its buffer once if that is longer."""
-LEAST_SAMPLES = 3
+MIN_SAMPLES = 3
 """Minimum number of samples of a figure whose samples are long."""
 LONGEST = 0.3
-"""Seconds after which no further sample is taken, once there are `LEAST_SAMPLES`."""
+"""Seconds after which no further sample is taken, once there are `MIN_SAMPLES`."""
 
 _METHOD = 1
 """Number of the method of measurement. Figures of another method are not used."""
@@ -115,11 +115,11 @@ def _measured(key: str, sample: Callable[[], float], threads: int, samples: int)
     sample()  # compiles the loop, and touches its memory
     start = time.perf_counter()
     for number in range(samples):
-        if number >= LEAST_SAMPLES and time.perf_counter() - start > LONGEST:
+        if number >= MIN_SAMPLES and time.perf_counter() - start > LONGEST:
             break
         watch = Watch()
         rate = sample()
-        (steady if watch.cpus / running >= LEAST_SHARE else starved).append(rate)
+        (steady if watch.cpus / running >= MIN_SHARE else starved).append(rate)
     figure = Figure(max(steady or starved), datetime.now(UTC).date().isoformat(), bool(steady))
     if figure.is_steady:
         with _lock.lock:

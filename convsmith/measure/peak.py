@@ -35,7 +35,7 @@ __all__ = [
     "release_read_buffers",
 ]  # fmt: skip
 
-LEAST_FLOPS = 1e8
+MIN_FLOPS = 1e8
 """Floating-point operations per thread and sample: about a millisecond on current machines."""
 SAMPLE_SECONDS = 2e-3
 """Approximate duration of one sample in seconds."""
@@ -166,7 +166,7 @@ def _fma_loop(target: str, threads: int, types: Types) -> _Loop:
     # The accumulators stay near 1, because denormals and infinities slow some CPUs down.
     number = np.dtype(np.float16 if row.types[2] == "f16" else np.float32)
     factors = np.full(8 // number.itemsize, 0.5, number)
-    return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(LEAST_FLOPS * threads / work))
+    return _Loop(_load(_fma_text(t, row, threads), t, threads), work, factors, round(MIN_FLOPS * threads / work))
 
 
 def _row(t: Machine, types: Types) -> Instruction:

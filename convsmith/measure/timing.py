@@ -46,7 +46,7 @@ LONG_SECONDS = 0.2
 ROUNDS = 15
 """Default number of rounds."""
 
-LEAST_SHARE = 0.9
+MIN_SHARE = 0.9
 """Ratio of CPU time to wall-clock time of a sample, per thread, below which the sample does not count."""
 
 

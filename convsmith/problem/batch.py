@@ -42,9 +42,9 @@ _LOOPS = ("dir", "dt", "bia-dt", "bia-mask", "stag", "wtag", "dtag", "strides", 
 
 _DEEPEST = 16
 """Maximum nesting depth of files included by `--batch`."""
-_MOST_FILES = 1000
+_MAX_FILES = 1000
 """Maximum number of files that a list includes, each as often as it is named."""
-_MOST_PROBLEMS = 100_000
+_MAX_PROBLEMS = 100_000
 """Maximum number of problems of one descriptor, whose options multiply, and of a list."""
 
 Reader = Callable[[str, str | None], tuple[str, str]]
@@ -68,14 +68,14 @@ class _Bounds:
     def count_file(self) -> None:
         """Count a file that is included."""
         self._files += 1
-        if self._files > _MOST_FILES:
-            raise UsageError(f"the list includes more than {_MOST_FILES} files", code="bad-file")
+        if self._files > _MAX_FILES:
+            raise UsageError(f"the list includes more than {_MAX_FILES} files", code="bad-file")
 
     def count_problems(self, stages: Sequence[_StageLine]) -> None:
         """Count the problems of a descriptor or of the stages of a chain, before any of them is parsed."""
         self._problems += prod(text.count(",") + 1 for options, _ in stages for text in options.values())
-        if self._problems > _MOST_PROBLEMS:
-            raise UsageError(f"the list stands for more than {_MOST_PROBLEMS} problems", code="bad-file")
+        if self._problems > _MAX_PROBLEMS:
+            raise UsageError(f"the list stands for more than {_MAX_PROBLEMS} problems", code="bad-file")
 
 
 class Item(NamedTuple):

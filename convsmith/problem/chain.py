@@ -30,7 +30,7 @@ __all__ = ["Chain"]
 
 T = TypeVar("T")
 
-MOST_STAGES = 64
+MAX_STAGES = 64
 """Maximum number of stages; the time to choose which ones to fuse grows with its square."""
 _OF_STAGES = ("bia_dt", "wtag", "acc_mode", "accuracy", "scales", "zero_points", "post_ops", "name")
 """Fields of a problem that only stages have."""
@@ -51,8 +51,8 @@ class Chain(Problem):
     def __post_init__(self) -> None:
         self._check_fields()
         stages = self.stages
-        if not 2 <= len(stages) <= MOST_STAGES or any(isinstance(stage, Chain) for stage in stages):
-            raise _fail(f"it has {len(stages)} stages: legal are 2 to {MOST_STAGES} convolutions and matrix products")
+        if not 2 <= len(stages) <= MAX_STAGES or any(isinstance(stage, Chain) for stage in stages):
+            raise _fail(f"it has {len(stages)} stages: legal are 2 to {MAX_STAGES} convolutions and matrix products")
         for field in fields(Problem):
             if field.name in _OF_STAGES and getattr(self, field.name) != field.default:
                 raise _fail(f"{field.name}={getattr(self, field.name)!r} is that of a stage; legal is to give it there")

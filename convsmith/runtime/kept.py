@@ -88,12 +88,12 @@ class KeptWeights:
             old = self._entries.pop(key, None)
             self._entries[key] = kept
             self._bytes += (kept.bytes if kept is not None else 0) - (old.bytes if old is not None else 0)
-            while self._entries and (self._bytes > self._most or len(self._entries) > MOST_ARRAYS):
+            while self._entries and (self._bytes > self._most or len(self._entries) > MAX_ARRAYS):
                 _, last = self._entries.popitem(last=False)
                 self._bytes -= last.bytes if last is not None else 0
 
 
-MOST_ARRAYS = 1024
+MAX_ARRAYS = 1024
 """Maximum number of arrays that are remembered at once."""
 
 

@@ -17,7 +17,7 @@ from convsmith.runtime.prepared_call import PreparedCall
 
 __all__ = ["StreamKernels"]
 
-_MOST_STREAMS = 16
+_MAX_STREAMS = 16
 """Maximum number of streams for which a kernel keeps memory; the most recently used are kept."""
 _making = RenewedLock()
 """Held while the kernel of a stream is looked up or created."""
@@ -54,6 +54,6 @@ class StreamKernels:
             if (names, packed) not in known:
                 known[names, packed] = make(names, packed)
             # The memory of a stream is freed when the last call on it has ended.
-            while len(self._known) > _MOST_STREAMS:
+            while len(self._known) > _MAX_STREAMS:
                 self._known.popitem(last=False)
             return known[names, packed]

@@ -25,7 +25,7 @@ from queue import SimpleQueue
 
 from convsmith.codegen.artifact import GOMP, RUNTIME_SYMBOLS
 from convsmith.diag.record import record
-from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.diag.warning import ConvsmithWarning, warn
 
 __all__ = [
@@ -76,7 +76,7 @@ class _State:
         self.workers = _Workers(os.cpu_count() or 1)
         self.team = _Team()
         self.growing = threading.Lock()
-        self.refused = MOST_THREADS + 1
+        self.refused = MAX_THREADS + 1
         """Size of the smallest team for which the system had too few threads."""
         self.warned = False
 
@@ -280,8 +280,8 @@ def default_threads() -> int:
 def available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), MOST_THREADS)
-    return min(os.cpu_count() or 1, MOST_THREADS)
+        return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    return min(os.cpu_count() or 1, MAX_THREADS)
 
 
 def describe() -> str:

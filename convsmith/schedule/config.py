@@ -24,7 +24,7 @@ __all__ = [
     "split_statements",
 ]  # fmt: skip
 
-MOST_STATEMENTS = 128
+MAX_STATEMENTS = 128
 """Maximum number of statements that a config schedules; their configs are nested."""
 THEN = " / "
 """Text between the configs of two statements."""
@@ -300,8 +300,8 @@ def split_statements(text: str) -> list[str]:
     if not isinstance(text, str):
         raise ConfigError("syntax", f"config: expected a text, got {shown(text)}")
     statements = text.split(THEN)
-    if len(statements) > MOST_STATEMENTS:
-        raise ConfigError("syntax", f"config: {len(statements)} statements; legal are at most {MOST_STATEMENTS}")
+    if len(statements) > MAX_STATEMENTS:
+        raise ConfigError("syntax", f"config: {len(statements)} statements; legal are at most {MAX_STATEMENTS}")
     return statements
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.expect import conforms
 from convsmith.diag.record import record
-from convsmith.diag.settings import MOST_THREADS
+from convsmith.diag.settings import MAX_THREADS
 
 if TYPE_CHECKING:
     from convsmith.schedule.config import Config
@@ -26,7 +26,7 @@ Pairs = tuple[tuple[str, str], ...]
 Sizes = tuple[tuple[str, int], ...]
 
 REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection", "hardware")
-MOST_BUFFERS = 8
+MAX_BUFFERS = 8
 """Maximum number of copies of an operand in shared memory."""
 
 
@@ -236,8 +236,8 @@ def _check_copies(config: Config, value: object) -> None:
 
 
 def _check_buffers(config: Config, value: int) -> None:
-    if not 1 <= value <= MOST_BUFFERS:
-        raise ConfigError("buffers", f"--buffers={value}: expected 1 to {MOST_BUFFERS}")
+    if not 1 <= value <= MAX_BUFFERS:
+        raise ConfigError("buffers", f"--buffers={value}: expected 1 to {MAX_BUFFERS}")
     _check_copies(config, value)
 
 
@@ -257,8 +257,8 @@ def _check_block(config: Config, value: Sizes) -> None:
 
 
 def _check_threads(config: Config, value: int) -> None:
-    if not 1 <= value <= MOST_THREADS:
-        raise ConfigError("threads", f"--threads={value}: expected 1 to {MOST_THREADS}")
+    if not 1 <= value <= MAX_THREADS:
+        raise ConfigError("threads", f"--threads={value}: expected 1 to {MAX_THREADS}")
 
 
 def _check_place(field: str, text: str, place: str) -> None:

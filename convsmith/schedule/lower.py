@@ -55,9 +55,9 @@ RUNS = (2, 4, 8, 16)
 """Numbers of adjacent elements of a fragment in a lane, which accesses them as vectors."""
 TILES_AHEAD = 2
 """Number of register tiles between a vector of a source and the vector whose cache line its load prefetches."""
-MOST_STEPS = 4
+MAX_STEPS = 4
 """Maximum distance of elements of a result in a residue class that masked stores write as a vector."""
-LEAST_NEIGHBOURS = 4
+MIN_NEIGHBOURS = 4
 """Minimum number of contiguous elements for which a tile of a result is transposed instead of scattered."""
 
 
@@ -317,7 +317,7 @@ def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine
     steps, apart = view_steps(st.c), st.residues.get(along, 1)
     if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or not st.constant:
         return None
-    if apart > (MOST_STEPS if target.has_masked_stores else 1):
+    if apart > (MAX_STEPS if target.has_masked_stores else 1):
         return None
     return None if target.vectors.scalable else square_transposition(target.transpositions, st.c.dtype, lanes)
 
@@ -329,9 +329,9 @@ def _transpose_results(s: Schedule, k: KernelPlan, along: Sequence[Loop]) -> Non
     nest = k.nest
     for x in along:
         row = transposes(k.columns, nest.lane.dims[-1], x.dims[-1], nest.lanes, k.machine)
-        if row is not None and x.extent >= LEAST_NEIGHBOURS:
+        if row is not None and x.extent >= MIN_NEIGHBOURS:
             apart = k.columns.residues.get(x.dims[-1], 1)
-            s.run(transpose_stores, x, nest.lane, tile_shape(row)[:2], LEAST_NEIGHBOURS, apart)
+            s.run(transpose_stores, x, nest.lane, tile_shape(row)[:2], MIN_NEIGHBOURS, apart)
             pick_transpositions(s, nest.lanes, k.machine)
             return
 

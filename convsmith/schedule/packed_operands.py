@@ -24,7 +24,7 @@ from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Dim, Statement, View, view_steps
 
-MOST_DIMS = 6
+MAX_DIMS = 6
 """Maximum number of dims of an array that an operand is unfolded to."""
 
 
@@ -64,7 +64,7 @@ def _with_unfolded(st: Statement, config: Config) -> Statement:
         raise ConfigError(
             "unfold",
             f"--unfold={','.join(unfolded)}: legal are packed operands that change in each call, that at most "
-            f"{MOST_DIMS} loops of known sizes and without residue classes index: {', '.join(legal) or 'none here'}",
+            f"{MAX_DIMS} loops of known sizes and without residue classes index: {', '.join(legal) or 'none here'}",
         )
     return replace(st, factors=tuple(_unfolded(st, v) if v.name in unfolded else v for v in st.factors))
 
@@ -72,7 +72,7 @@ def _with_unfolded(st: Statement, config: Config) -> Statement:
 def unfoldable(st: Statement) -> list[View]:
     """Return the operands that change in each call, and that few enough loops index for an array."""
     indexes = {v.name: {x.name for c in v.coords for x in variables_of(c)} for v in st.factors}
-    return [v for v in st.factors if not v.constant and len(indexes[v.name]) <= MOST_DIMS]
+    return [v for v in st.factors if not v.constant and len(indexes[v.name]) <= MAX_DIMS]
 
 
 def _unfolded(st: Statement, view: View) -> View:

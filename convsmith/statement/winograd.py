@@ -71,6 +71,11 @@ class Winograd:
         """The axes along which a block has tiles: images, and the axes of the filter."""
         return (self.images, *self.axes)
 
+    @property
+    def array_bytes(self) -> int:
+        """The bytes of the transformed source and of the sums of a block."""
+        return sum(prod(v.layout.shape) * dtype(v.dtype).bytes for v in (self.product.a, self.product.c))
+
     def in_blocks(self, sizes: Mapping[str, int]) -> Winograd:
         """Return the program with the given ``sizes`` of a block: tiles along a pixel loop (by default all) and images
         (by default one). ConfigError if another loop is named.

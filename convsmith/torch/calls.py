@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from convsmith.diag.errors import UsageError
-from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.frontend.numpy_api import KEPT_KERNELS, compile, watched
 from convsmith.frontend.transposed import transposed_problem
 from convsmith.frontend.window import ConvWindow, Ints, coarse_sizes
@@ -222,7 +222,7 @@ def gradient_problem(
 
 def kept_kernel(problem: Problem, threads: int) -> TensorKernel:
     """Return the kernel of `problem`, from an earlier call or new."""
-    threads = min(threads, MOST_THREADS)
+    threads = min(threads, MAX_THREADS)
     return TensorKernel(problem, threads) if watched() else _made(problem, threads, settings.choice)
 
 

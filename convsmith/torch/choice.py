@@ -19,7 +19,7 @@ from convsmith.diag.expect import is_positive, json_list
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile
 from convsmith.machine.base import Machine
-from convsmith.measure.timing import LEAST_SHARE, Watch
+from convsmith.measure.timing import MIN_SHARE, Watch
 from convsmith.problem.conv import Conv
 from convsmith.problem.post_ops import SumPostOp
 from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
@@ -28,7 +28,7 @@ from convsmith.torch.layouts import in_order
 
 __all__ = ["LeastTimes", "Times", "kept_times", "least_seconds", "times_of"]
 
-ROUNDS, MOST_ROUNDS = 5, 20
+ROUNDS, MAX_ROUNDS = 5, 20
 """Minimum and maximum number of rounds of a measurement; each round runs both kernels once."""
 LONGEST = 0.5
 """Seconds after which no further round is run beyond the first `ROUNDS`."""
@@ -78,7 +78,7 @@ def kept_times(what: str, target: Machine, measure: Callable[[int], LeastTimes])
     kept = None if cache is None else cache.decoded(key, _decoded)
     if kept is not None and kept.is_steady:
         return Times(kept.first, kept.second, False)
-    times = measure(MOST_ROUNDS if kept is None else ROUNDS)
+    times = measure(MAX_ROUNDS if kept is None else ROUNDS)
     if kept is not None:
         times = times._replace(first=min(kept.first, times.first), second=min(kept.second, times.second))
     if cache is not None:
@@ -118,7 +118,7 @@ def _measured(
         return least_seconds(lambda: sequence(addresses), other, most=most)
 
 
-def least_seconds(*calls: Callable[[], object], most: int = MOST_ROUNDS) -> LeastTimes:
+def least_seconds(*calls: Callable[[], object], most: int = MAX_ROUNDS) -> LeastTimes:
     """Return the shortest undisturbed seconds per call of two functions, from alternating samples.
 
     If the shortest samples are not steady, further rounds follow, at most `most` in all.
@@ -157,12 +157,12 @@ def _undisturbed(samples: Sequence[_Sample]) -> list[float]:
     """Return, in ascending order, the seconds of the samples that had all CPUs that they can use, or of all samples if
     none had.
     """
-    wanted = LEAST_SHARE * max(1.0, *(x.cpus for x in samples))
+    wanted = MIN_SHARE * max(1.0, *(x.cpus for x in samples))
     return sorted([x.seconds for x in samples if x.cpus >= wanted] or [x.seconds for x in samples])
 
 
 def _are_steady(samples: Sequence[_Sample]) -> bool:
     """Return whether the two shortest undisturbed samples agree."""
-    had = any(x.cpus >= LEAST_SHARE for x in samples)
+    had = any(x.cpus >= MIN_SHARE for x in samples)
     least = _undisturbed(samples)
     return had and len(least) > 1 and least[1] < ALIKE * least[0]

@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
-from convsmith.diag.settings import MOST_THREADS, settings
+from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.frontend.numpy_api import thread_count
 from convsmith.machine.registry import host_target
 from convsmith.torch.autocast import cast_type
@@ -60,7 +60,7 @@ def optimize(
     """
     start = time.perf_counter()
     args, kwargs = _checked(model, example_inputs, example_kwargs)
-    count = thread_count(min(torch.get_num_threads(), MOST_THREADS) if threads is None else threads)
+    count = thread_count(min(torch.get_num_threads(), MAX_THREADS) if threads is None else threads)
     settings.validate()
     host_target(settings.target)
     report = OptimizeReport(type(model).__name__, count)

@@ -34,7 +34,7 @@ from convsmith.torch.segment_plan import PlacedLayer, SegmentPlan, recipe_of
 
 __all__ = ["OtherSizesWarning", "Segment"]
 
-MOST_SIZES = 8
+MAX_SIZES = 8
 """Sets of source shapes for which a segment keeps kernels and memory, besides the example's."""
 
 _Shape = tuple[int, ...]
@@ -219,7 +219,7 @@ class Segment(nn.Module):
                 why = str(error).partition("\n")[0]
             layers = sum(len(p.layer.layers) if isinstance(p.layer, ChainOfLayers) else 1 for p in self._places)
             self._others.append(OtherSizes(forms, layers, time.perf_counter() - start, why))
-            if len(self._by_sizes) > MOST_SIZES:
+            if len(self._by_sizes) > MAX_SIZES:
                 oldest = next(known for known in self._by_sizes if known != self._forms)
                 del self._by_sizes[oldest]
             self._by_sizes[forms] = kernels

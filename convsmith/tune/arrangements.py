@@ -17,7 +17,7 @@ from convsmith.tune.orders import MIN_TRAFFIC_GAIN, orders
 from convsmith.tune.traffic import Traffic
 from convsmith.tune.variants import streamed
 
-MOST_TAPS = 5
+MAX_TAPS = 5
 """Maximum number of taps of a row that run within the channels."""
 
 
@@ -95,7 +95,7 @@ def _with_inner_taps(model: Model, loops: Loops, config: Config) -> Config:
     """
     *outer, tap, channels = config.reduce if len(config.reduce) > 1 else ("", "")
     tile, along = dict(config.tiles_at("register")), {d.axis for d in model.st.of("m")[-1:]} - {""}
-    taps = {d.name for d in model.st.of("k") if d.axis in along and 1 < d.size <= MOST_TAPS and d.name not in tile}
+    taps = {d.name for d in model.st.of("k") if d.axis in along and 1 < d.size <= MAX_TAPS and d.name not in tile}
     if model.unit.dot or channels != model.k or tap not in taps or loops.kinds[config.lane] != "n":
         return config
     pixels = prod(n for name, n in tile.items() if name != config.lane)

@@ -47,7 +47,7 @@ LANE_TIE_RATIO = 1.05
 """Ratio of expected cycles below which the time of memories decides between two lanes of a gradient of the weights."""
 MAX_ARRANGED = 3
 """Maximum number of candidates whose traffic between memories is minimised."""
-HOPELESS = 1.25
+HOPELESS_RATIO = 1.25
 """Ratio of the cycles of multiply-adds alone to the best expected cycles above which a kind of nests is not tried."""
 COMPILED = 128
 """Multiply-adds and stores that LLVM compiles in the time of a kernel's constant overhead."""
@@ -93,7 +93,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
         needs_all = count > 1 or p.workspace is not None  # the best config may need too much memory
         for nests in kinds:
             least = min((c.choice.cycles for c in found), default=inf)
-            if needs_all or nests.model.multiplying() <= HOPELESS * least:
+            if needs_all or nests.model.multiplying() <= HOPELESS_RATIO * least:
                 found += _of_nests(nests, threads, long)
         found += [_ModelledChoice(Choice(*config), None) for config in winograd_configs(p, each, target, threads)]
         if not found:

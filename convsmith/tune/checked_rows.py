@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, get_args
 
 from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.expect import (
-    LEAST_FIGURE,
-    MOST_FIGURE,
+    MAX_FIGURE,
+    MIN_FIGURE,
     has_long_number,
     is_day,
     is_encodable,
     is_positive,
     shown,
 )
-from convsmith.diag.settings import MOST_THREADS
+from convsmith.diag.settings import MAX_THREADS
 from convsmith.problem.lines import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.tune.measured import Measured, Status
@@ -30,7 +30,7 @@ from convsmith.tune.origin import compiler_key
 __all__ = ["COLUMNS", "checked", "config_flaw", "is_line"]
 
 COLUMNS = tuple(f.name for f in fields(Measured))
-MOST_ROUNDS = 10**9
+MAX_ROUNDS = 10**9
 
 
 class _Legal(NamedTuple):
@@ -50,12 +50,12 @@ def _is_number(value: object) -> bool:
 
 
 _LINE = _Legal(lambda x: is_line(x) and x != "", "a line of text")
-_NUMBER = _Legal(_is_number, f"0, or a number from {LEAST_FIGURE:g} to {MOST_FIGURE:g}")
-_COUNT = _Legal(lambda x: type(x) is int and 0 <= x <= MOST_ROUNDS, f"a whole number from 0 to {MOST_ROUNDS}")
+_NUMBER = _Legal(_is_number, f"0, or a number from {MIN_FIGURE:g} to {MAX_FIGURE:g}")
+_COUNT = _Legal(lambda x: type(x) is int and 0 <= x <= MAX_ROUNDS, f"a whole number from 0 to {MAX_ROUNDS}")
 _LEGAL = {
     "problem": _Legal(lambda x: is_line(x) and x != "" and not has_long_number(x), "the line of a problem"),
     "config": _LINE, "machine": _LINE, "compiler": _LINE, "target": _LINE,
-    "threads": _Legal(lambda x: type(x) is int and 1 <= x <= MOST_THREADS, f"a whole number from 1 to {MOST_THREADS}"),
+    "threads": _Legal(lambda x: type(x) is int and 1 <= x <= MAX_THREADS, f"a whole number from 1 to {MAX_THREADS}"),
     "status": _Legal(lambda x: x in get_args(Status), " or ".join(get_args(Status))),
     "ratio": _NUMBER, "seconds": _NUMBER, "spread": _NUMBER, "predicted": _NUMBER, "rounds": _COUNT,
     "note": _Legal(is_encodable, "a text"),

@@ -8,10 +8,10 @@ from math import prod
 from convsmith.ir.index import Var, is_true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
+from convsmith.machine.transpositions import MAX_READ_STRIDE
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops, fused_dims
-from convsmith.schedule.packing import MAX_READ_STRIDE
 from convsmith.statement.statement import View, view_steps
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts

@@ -46,11 +46,11 @@ APPLICATION = 0x636F6E76
 BUSY_SECONDS = 10.0
 """Seconds to wait for another process that is writing."""
 
-MOST_ROWS = 1_000_000
+MAX_ROWS = 1_000_000
 """Maximum number of rows that a query returns."""
-STEP, MOST_STEPS = 1_000_000, 300
+STEP, MAX_STEPS = 1_000_000, 300
 """Instructions of SQLite's machine between two calls of the handler that counts them, and calls after which a query is
-given up: reading `MOST_ROWS` rows takes 60.
+given up: reading `MAX_ROWS` rows takes 60.
 """
 LARGEST_VALUE = 1 << 20
 """Bytes of the largest text that is read."""
@@ -212,7 +212,7 @@ class Database:
         # One transaction: another process may be making the tables.
         connection.execute("BEGIN")
         try:
-            schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(MOST_ROWS)
+            schema = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchmany(MAX_ROWS)
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (version,) = connection.execute("PRAGMA user_version").fetchone()
         finally:
@@ -254,16 +254,16 @@ class Database:
     def _count_step(self) -> bool:
         """Count `STEP` instructions of a query; return whether to give it up."""
         self._steps += 1
-        return self._steps > MOST_STEPS
+        return self._steps > MAX_STEPS
 
     def _read(self, query: str, values: tuple[str | int, ...] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query; empty for a file without tables, which another process is creating."""
         if not self._has_tables:
             return []
         with self._errors("read"):
-            found = self._connection.execute(query, values).fetchmany(MOST_ROWS + 1)
-        if len(found) > MOST_ROWS:
-            raise DatabaseError(f"{self.path}: cannot be read: it has more than {MOST_ROWS} rows", code="rows")
+            found = self._connection.execute(query, values).fetchmany(MAX_ROWS + 1)
+        if len(found) > MAX_ROWS:
+            raise DatabaseError(f"{self.path}: cannot be read: it has more than {MAX_ROWS} rows", code="rows")
         return found
 
     def _warn(self, text: str) -> None:
@@ -323,7 +323,7 @@ def _reason(error: sqlite3.OperationalError, path: Path) -> str:
     if error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE:
         return f"the system refuses to write more ({free}; the size of a file may be limited)"
     if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-        return f"a query takes more than {MOST_STEPS} million steps"
+        return f"a query takes more than {MAX_STEPS} million steps"
     if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:  # the remaining bits of the code are a detail
         return f"another process has written to it for {BUSY_SECONDS:g} seconds"
     return str(error)

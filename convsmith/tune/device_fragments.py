@@ -24,7 +24,7 @@ from convsmith.statement.statement import Statement
 from convsmith.tune.device_features import kernel_features, warp_features
 from convsmith.tune.features import cycles
 
-MOST_WARPS = 8
+MAX_WARPS = 8
 """Maximum number of warps of a group."""
 MAX_COMPLETED = 8
 """Number of candidates, ranked by their tiles alone, whose other decisions are determined."""
@@ -69,7 +69,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
     tiles: list[tuple[float, Sequence[int], Config]] = []
     *rows_of_warp, _ = columns_of_warp = BY_WARPS.own  # columns are half as long
     for counts in product(rows_of_warp, columns_of_warp, BY_WARPS.across, BY_WARPS.across):
-        if not _has_registers(row, counts, machine.registers, device.costs) or prod(counts[2:]) > MOST_WARPS:
+        if not _has_registers(row, counts, machine.registers, device.costs) or prod(counts[2:]) > MAX_WARPS:
             continue
         config = _config(st, plain, row, counts, terms, device)
         if config is not None:

@@ -29,7 +29,7 @@ VECTORS = 8
 """Maximum number of vectors of a register tile along the lanes."""
 MAX_ROWS = 4
 """Maximum number of rows of pixels of a register tile."""
-MOST_TAPS = 25
+MAX_TAPS = 25
 """Maximum number of taps that a register tile unrolls."""
 PARTS = (2, 4, 8, 16)
 """Numbers of parts into which a loop is cut for the caches."""
@@ -127,7 +127,7 @@ def _taps(at: Point) -> Iterator[Changes]:
     taps = [n for n in loops.of("k") if loops.axes[n] and loops.extents[n] > 1 and n not in fixed]
     for count in range(len(taps) + 1):
         chosen = taps[len(taps) - count :]
-        if prod(loops.extents[n] for n in chosen) <= MOST_TAPS and c.lane not in chosen:
+        if prod(loops.extents[n] for n in chosen) <= MAX_TAPS and c.lane not in chosen:
             tile = [(n, s) for n, s in c.tiles_at("register") if loops.kinds[n] != "k"]
             reduce = (*(n for n in c.reduce if n not in chosen), *chosen)
             terms = tuple((n, s) for n, s in c.tiles_at("k_step") if n not in chosen)

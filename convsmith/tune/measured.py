@@ -15,7 +15,7 @@ __all__ = ["DatabaseWarning", "Measured", "Status", "best_of", "sums_in_order"]
 
 DOUBTED_FRACTION = 1.0
 """Fraction of a ratio's quartiles that is doubted for one sample; for n samples it is divided by the root of n."""
-LEAST_SPREAD = 0.02
+MIN_SPREAD = 0.02
 """Least difference of quartiles that is assumed, relative to the ratio."""
 KEPT_RATIO = 0.985
 """Bound of a ratio above which the model's first choice stays, because the difference may be noise."""
@@ -61,7 +61,7 @@ class Measured:
     @property
     def bound(self) -> float:
         """An upper bound of the ratio: few samples, or scattered samples, increase it."""
-        return self.ratio * (1 + DOUBTED_FRACTION * max(self.spread, LEAST_SPREAD) / float(max(self.rounds, 1) ** 0.5))
+        return self.ratio * (1 + DOUBTED_FRACTION * max(self.spread, MIN_SPREAD) / float(max(self.rounds, 1) ** 0.5))
 
 
 def best_of(rows: Iterable[Measured]) -> Measured | None:

@@ -43,7 +43,7 @@ PAIR = 2
 """Number of channels that a step of a sum reads if lanes are pixels."""
 BORDERS = 3
 """Maximum number of kinds of tiles along an axis: the first, the last, and all others."""
-MOST_BORDERED = 2500
+MAX_BORDERED = 2500
 """Maximum number of multiply-adds, in all pieces of its code, of a register tile whose vectors cross borders."""
 CUT_TAPS = 16
 """Maximum number of taps whose first and last vectors of pixels have separate code."""
@@ -220,7 +220,7 @@ class Nests:
         reach = max(tile[lane] * self.model.row_step(lane), 1) * (BORDERS - 1)
         if self.model.row_step(lane) > 1 and tile[lane] > self.lanes and self.overhang(lane) > STRIDE:
             return False  # neighbouring taps miss the same lanes, and `partition` makes one piece of them
-        return taps <= DEFAULTS["pieces"] and self.overhang(lane) <= reach and taps * tiles * products <= MOST_BORDERED
+        return taps <= DEFAULTS["pieces"] and self.overhang(lane) <= reach and taps * tiles * products <= MAX_BORDERED
 
     def overhang(self, lane: str) -> int:
         """Return the elements of a row's windows before its first element and after its last."""

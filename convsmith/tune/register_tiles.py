@@ -20,21 +20,21 @@ from convsmith.tune.windows import distinct_elements, taps_apart
 Tile = dict[str, int]
 """The size of each loop of a tile; along the lanes in elements."""
 
-MOST_TAPS = 25
+MAX_TAPS = 25
 """Maximum number of taps that are unrolled."""
 TILE_ROWS, TILE_COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 """Pixels of a window tile along the two innermost axes."""
 VECTORS = (1, 2)
 """Vectors of channels per window tile: one, or the number that the caches fetch at once."""
 MAX_RUN_OF_TAPS = 7
-"""Maximum number of taps of a row that are unrolled where there are more than `MOST_TAPS`."""
+"""Maximum number of taps of a row that are unrolled where there are more than `MAX_TAPS`."""
 FEW_TAPS = 9
 """Maximum number of taps that are unrolled where source lanes come from several groups."""
 GATHERED = 4
 """Maximum number of pixels of a tile with gathered lanes; with more, gathered sources are spilled."""
 ROWS_OF_VECTORS = (2, 3, 4, 5, 7, 8, 10, 14)
 """Rows of a tile whose vectors run along pixels."""
-MOST_PRODUCTS = 200
+MAX_PRODUCTS = 200
 """Maximum number of unrolled multiply-adds of a tile whose vectors run along pixels."""
 MAX_VECTORS = 7
 """Maximum number of vectors of a tile along the lanes."""
@@ -77,7 +77,7 @@ def _within(sizes: Sequence[int], extent: int) -> list[int]:
 def windows(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]) -> Iterator[Family]:
     """Yield tiles of rows and columns with all taps of both axes; registers hold the elements that rows share."""
     pixels, pairs = _pixels_with_taps(loops)
-    if not pairs or len(pairs) < len(pixels) or not 1 < prod(loops.extents[t] for _, t in pairs) <= MOST_TAPS:
+    if not pairs or len(pairs) < len(pixels) or not 1 < prod(loops.extents[t] for _, t in pairs) <= MAX_TAPS:
         return
     (column, along), above = pairs[-1], [n for n, _ in pairs[:-1]]
     sizes = {n: _within(TILE_ROWS, loops.extents[n]) for n in above}
@@ -101,7 +101,7 @@ def _pixels_with_taps(loops: Loops) -> tuple[list[str], list[tuple[str, str]]]:
 def runs_of_taps(loops: Loops, lane: str, lanes: int, steps: Mapping[Index, int]) -> Iterator[Family]:
     """Yield tiles of columns with some taps of a row, which divide the row, where there are many taps."""
     pixels, pairs = _pixels_with_taps(loops)
-    if not pairs or pairs[-1][0] != pixels[-1] or prod(loops.extents[t] for _, t in pairs) <= MOST_TAPS:
+    if not pairs or pairs[-1][0] != pixels[-1] or prod(loops.extents[t] for _, t in pairs) <= MAX_TAPS:
         return
     column, along = pairs[-1]
     run = max(n for n in range(1, MAX_RUN_OF_TAPS + 1) if loops.extents[along] % n == 0)
@@ -146,7 +146,7 @@ def rows_of_vectors(loops: Loops, lane: str, lanes: int, n: str, registers: int)
 
     yield Family(sizes, loaded)
     for unrolled in ([across] + [[*along, *across]] * bool(along)) if across else ():
-        yield Family({**sizes, **{x: [loops.extents[x]] for x in unrolled}}, loaded, MOST_PRODUCTS)
+        yield Family({**sizes, **{x: [loops.extents[x]] for x in unrolled}}, loaded, MAX_PRODUCTS)
 
 
 def vectors_by_pixels(

@@ -43,7 +43,7 @@ FEW_SAMPLES = 3
 """Number of samples of a config that is far from the best in each of them."""
 SAMPLES = 5
 """Number of samples of a config whose ratio is not far from the best."""
-MOST_SAMPLES = 15
+MAX_SAMPLES = 15
 """Number of samples after which a config is accepted although its quartiles are far apart."""
 FINAL_SAMPLES = 9
 """Number of samples of the best config, besides the first choice, at the end."""
@@ -271,7 +271,7 @@ class _Race:
         """Return whether to sample a candidate near the best again; compiled candidates get their samples in any case.
         """
         count = len(candidate.ratios)
-        return count < SAMPLES or (count < MOST_SAMPLES and candidate.width > MAX_SPREAD and not self.is_over)
+        return count < SAMPLES or (count < MAX_SAMPLES and candidate.width > MAX_SPREAD and not self.is_over)
 
     def final(self, winner: _Candidate) -> None:
         """Compare the best configs with the first choice once more, until the best one has enough samples.

@@ -15,7 +15,7 @@ from convsmith.problem.post_ops import SumPostOp
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, fused_name
-from convsmith.schedule.lower import LEAST_NEIGHBOURS, transposes
+from convsmith.schedule.lower import MIN_NEIGHBOURS, transposes
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
 from convsmith.statement.phases import Phase, phased
@@ -192,7 +192,7 @@ class SharedFacts:
             fits = not self.phases and apart != self.k
             self._neighbours[key] = next(found, "") if fits else ""
         count = min(tile.get(self._neighbours[key], 0), most)
-        return -(-count // -(-count // self.lanes)) if count >= LEAST_NEIGHBOURS else 0
+        return -(-count // -(-count // self.lanes)) if count >= MIN_NEIGHBOURS else 0
 
     def taps_of_a_row(self, config: Config) -> int:
         """Return the taps along a row, which read the same pixels unless the windows of pixels are copied."""

@@ -26,9 +26,9 @@ from convsmith.tune.fused import fused_config
 from convsmith.tune.space import Space
 from convsmith.tune.stage_configs import StageConfigs
 
-__all__ = ["MOST_JOINTS", "StagesSpace"]
+__all__ = ["MAX_JOINTS", "StagesSpace"]
 
-MOST_JOINTS = 6
+MAX_JOINTS = 6
 """Maximum number of joints for which every combination of fused joints is a seed; the number of combinations doubles
 with each joint.
 """
@@ -37,7 +37,7 @@ with each joint.
 class StagesSpace(ConfigSpace):
     """The configs of ``problem``, several stages, on ``target``, a CPU, for a number of threads.
 
-    The seeds are the combinations of fused neighbours, the default choice first; with more than `MOST_JOINTS` joints,
+    The seeds are the combinations of fused neighbours, the default choice first; with more than `MAX_JOINTS` joints,
     they fuse all joints, a single one, or none. A step of a stage changes only its config; a step along ``joint`` or
     ``rows`` replaces the configs of the stages that it fuses or separates by default ones.
     """
@@ -87,7 +87,7 @@ class StagesSpace(ConfigSpace):
     def _ways_of_seeds(self) -> Iterator[Sequence[bool]]:
         """Yield, for each seed, whether each stage is fused with the next one: all combinations, or some of them."""
         joints = range(len(self._stages) - 1)
-        if len(joints) <= MOST_JOINTS:
+        if len(joints) <= MAX_JOINTS:
             yield from product((True, False), repeat=len(joints))
         else:
             yield [True for _ in joints]

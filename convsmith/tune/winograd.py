@@ -78,7 +78,7 @@ def winograd_configs(
             if not all(_is_transposed(copy, made, target) for copy in made.copies):
                 continue
             idle = -(-made.tasks // threads) * threads / made.tasks
-            arrays = _bytes_of_arrays(made) * threads
+            arrays = made.array_bytes * threads
             found += (_BlockChoice(x[0] * idle, arrays, *x) for x in _schedules(problem, made, base, target))
         if not found:
             continue
@@ -266,11 +266,6 @@ def _bytes_of_weights(made: Winograd) -> int:
     return made.product.b.layout.size * dtype(made.product.b.dtype).bytes
 
 
-def _bytes_of_arrays(made: Winograd) -> int:
-    """Return the bytes of the transformed source and of the sums of a block."""
-    return sum(prod(v.layout.shape) for v in (made.product.a, made.product.c)) * 4
-
-
 def _far(made: Winograd, target: Machine) -> Section:
     """Return the section of moving weights and arrays of a block from and to beyond the second-level cache.
 
@@ -278,7 +273,7 @@ def _far(made: Winograd, target: Machine) -> Section:
     first-level TLB has entries, or pages of arrays that exceed all TLBs.
     """
     costs, weights = target.costs, _bytes_of_weights(made)
-    arrays = _bytes_of_arrays(made)
+    arrays = made.array_bytes
     line = "transform_prefetched" if costs.prefetches_transform(weights) else "transform_far"
     first = weights * (weights + arrays > target.l2.bytes)
     through = 2 * arrays * (arrays > target.l2.bytes) * made.tasks
@@ -286,7 +281,7 @@ def _far(made: Winograd, target: Machine) -> Section:
         (f"{line}.first", first), (f"{line}.again", first * (made.tasks - 1)), (f"{line}.arrays", through),
     ]  # fmt: skip
     frequencies = prod(x.frequencies for x in made.axes)
-    vectors = made.tasks * arrays / (4 * made.width)
+    vectors = made.tasks * arrays / (dtype(made.product.c.dtype).bytes * made.width)
     if arrays > costs.pages_near:
         events.append(("page_turn", vectors))
     elif frequencies > costs.pages and arrays > frequencies * costs.page:

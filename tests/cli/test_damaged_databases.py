@@ -161,11 +161,11 @@ def test_a_query_has_a_bounded_number_of_steps_and_rows(path: Path, monkeypatch:
     with Database(path) as database:
         database.put([replace(GOOD, compiler=str(n)) for n in range(3)])
         with pytest.raises(DatabaseError, match="a query takes more than -1 million steps"):
-            monkeypatch.setattr(databases, "MOST_STEPS", -1)
+            monkeypatch.setattr(databases, "MAX_STEPS", -1)
             database._connection.set_progress_handler(database._count_step, 1)
             database.rows()
         database._connection.set_progress_handler(None, 0)
-        monkeypatch.setattr(databases, "MOST_ROWS", 2)
+        monkeypatch.setattr(databases, "MAX_ROWS", 2)
         with pytest.raises(DatabaseError, match="it has more than 2 rows"):
             database.rows()
 

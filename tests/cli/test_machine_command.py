@@ -36,7 +36,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str, in
 
     monkeypatch.setattr(ceilings, "_in_process", {})
     monkeypatch.setattr(ceilings, "_METHOD", -2)  # keys of no other test
-    monkeypatch.setattr(ceilings, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(ceilings, "MIN_SHARE", 0.0)
     monkeypatch.setattr("convsmith.cli.machine.known_ceilings", lambda: [made_up(c) for c in known])
     monkeypatch.setattr("convsmith.cli.machine.ROUNDS", 1)
     monkeypatch.setattr("convsmith.cli.machine.available_cpus", lambda: 4)
@@ -79,7 +79,7 @@ def test_kept_figures_are_printed_with_their_date_and_nothing_is_measured(sample
 def test_a_figure_of_a_busy_machine_is_not_kept(
     sampled: list[tuple[str, str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "LEAST_SHARE", 2.0)  # no sample gets as much CPU time
+    monkeypatch.setattr(ceilings, "MIN_SHARE", 2.0)  # no sample gets as much CPU time
     result = run("machine", *MEASURE, "--threads", "1")
     (row,) = (row.split() for row in result.stdout.splitlines() if row.startswith("generic"))
     assert row == ["generic", "f32:f32:f32", "busy"]

@@ -23,7 +23,7 @@ from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.passes.manager import run_steps
 from convsmith.problem import Chain, parse_problem
-from convsmith.problem.chain import MOST_STAGES
+from convsmith.problem.chain import MAX_STAGES
 from convsmith.problem.data import random_arrays
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
@@ -32,7 +32,7 @@ from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import default_config
 from convsmith.tune.chains import chain_config, config_of, joints
 from convsmith.tune.stage_configs import StageConfigs
-from convsmith.tune.stages_space import MOST_JOINTS, StagesSpace
+from convsmith.tune.stages_space import MAX_JOINTS, StagesSpace
 
 INT8 = "--dt=u8:s8:u8"
 CHAINS = {
@@ -267,10 +267,10 @@ def test_a_search_starts_from_every_choice_of_fused_stages() -> None:
 @pytest.mark.parametrize("stage, fusible", [("ic8ih4oc8oh4kh3ph1", True), ("ic8iw4oc8ow4kw3pw1", False)])
 def test_a_search_of_a_long_chain_starts_from_few_choices(stage: str, fusible: bool) -> None:
     """Every choice would double with each stage; those that no rows permit would still be visited."""
-    for count in (MOST_JOINTS + 1, MOST_STAGES):
+    for count in (MAX_JOINTS + 1, MAX_STAGES):
         chain = parse_problem(" -> ".join([f"--stag=axb --dtag=axb mb1{stage}"] * count)).canonical()
         seeds = StagesSpace(chain, target("avx2"), 1).seeds
-        every = 2**MOST_JOINTS if count == MOST_JOINTS + 1 else count + 1
+        every = 2**MAX_JOINTS if count == MAX_JOINTS + 1 else count + 1
         assert len(seeds) == (every if fusible else 1)
 
 

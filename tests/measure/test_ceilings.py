@@ -98,7 +98,7 @@ def test_a_damaged_figure_is_measured_again(content: bytes, clock: Clock, monkey
 
 def test_the_highest_sample_counts_and_the_first_does_not(clock: Clock) -> None:
     # 15 samples of 1 s each: after three the time for one figure is over. The first run compiles the loop.
-    assert ceilings.peak_ceiling("generic", TYPES).figure(1).rate == pytest.approx(1 + ceilings.LEAST_SAMPLES)
+    assert ceilings.peak_ceiling("generic", TYPES).figure(1).rate == pytest.approx(1 + ceilings.MIN_SAMPLES)
 
 
 def test_figures_are_kept_apart(clock: Clock) -> None:

@@ -17,7 +17,7 @@ from convsmith.machine.x86.levels import LEVELS
 pytest.importorskip("torch")
 
 from convsmith.torch import choice
-from convsmith.torch.choice import ALIKE, LEFT, MOST_ROUNDS, ROUNDS, LeastTimes, Times, kept_times, least_seconds
+from convsmith.torch.choice import ALIKE, LEFT, MAX_ROUNDS, ROUNDS, LeastTimes, Times, kept_times, least_seconds
 
 STEADY, STARVED = 1.0, 0.6
 
@@ -46,20 +46,20 @@ def test_damaged_times_are_measured_again(content: bytes, cache: None) -> None:
     times_of([LeastTimes(2.0, 3.0, True)])
     store.put(cache_key("least times of", "a layer", LEVELS[0].key), content)
     with pytest.warns(CacheWarning, match="is damaged: .*; it is removed and made anew") as caught:
-        assert times_of([LeastTimes(4.0, 5.0, True)]) == (Times(4.0, 5.0, True), [MOST_ROUNDS])
+        assert times_of([LeastTimes(4.0, 5.0, True)]) == (Times(4.0, 5.0, True), [MAX_ROUNDS])
     assert len(caught) == 1 and times_of([]) == (Times(4.0, 5.0, False), [])
 
 
 def test_steady_times_are_measured_once(cache: None) -> None:
     runs = [LeastTimes(2.0, 3.0, True)]
-    assert times_of(runs) == ((2.0, 3.0, True), [MOST_ROUNDS])
+    assert times_of(runs) == ((2.0, 3.0, True), [MAX_ROUNDS])
     assert times_of(runs) == ((2.0, 3.0, False), [])
 
 
 def test_times_under_load_are_measured_again_until_they_are_steady(cache: None) -> None:
     """Each later run can only shorten them, and takes few rounds."""
     runs = [LeastTimes(9.0, 3.0, False), LeastTimes(4.0, 8.0, False), LeastTimes(2.0, 5.0, True)]
-    assert times_of(runs) == ((9.0, 3.0, True), [MOST_ROUNDS])
+    assert times_of(runs) == ((9.0, 3.0, True), [MAX_ROUNDS])
     assert times_of(runs) == ((4.0, 3.0, True), [ROUNDS])
     assert times_of(runs) == ((2.0, 3.0, True), [ROUNDS])
     assert times_of(runs) == ((2.0, 3.0, False), [])

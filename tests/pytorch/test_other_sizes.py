@@ -103,7 +103,7 @@ def test_parameters_that_change_have_no_effect_at_any_size() -> None:
 
 
 def test_memory_is_kept_for_a_few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment, "MOST_SIZES", 2)
+    monkeypatch.setattr(segment, "MAX_SIZES", 2)
     model, made = optimized()
     for batch in (2, 3, 4, 5, 1, 2):
         x = whole(batch, 3, 9, 9)

@@ -15,7 +15,7 @@ from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule import hardware, kernel, order
 from convsmith.schedule.config import Config
-from convsmith.schedule.config_rows import MOST_BUFFERS
+from convsmith.schedule.config_rows import MAX_BUFFERS
 from convsmith.schedule.kernel import kernel_plan
 from convsmith.schedule.planned import plan_for
 from convsmith.statement.parts import split_reduction
@@ -158,7 +158,7 @@ def test_a_predicate_gives_the_error_of_planning(line: str) -> None:
         for sizes in product((1, 2, 3), (1, 4, 40), (1, 3, 8), (1, 4, 64)):
             *tile, slots = sizes
             group = tuple((n, size * factor) for (n, size), factor in zip(config.tiles_at("group"), tile))
-            other = config.changed(group=group, buffers=min(slots, MOST_BUFFERS))
+            other = config.changed(group=group, buffers=min(slots, MAX_BUFFERS))
             flaw = hardware.hardware_flaw(split_reduction(st, config.tiles_at("split")), other, machine)
             found.add(flaw is None)
             try:

@@ -54,7 +54,7 @@ def test_the_default_config_is_the_best_of_all_kinds(
         types = "f64"
     p = parse_problem(f"--dir={direction} --dt={types} {LAYER}").canonical()
     config = default_config(p, LEVEL[level])
-    monkeypatch.setattr(module, "HOPELESS", inf)
+    monkeypatch.setattr(module, "HOPELESS_RATIO", inf)
     assert default_config(p, LEVEL[level]) == config
 
 

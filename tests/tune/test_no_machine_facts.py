@@ -26,9 +26,9 @@ UNIT = re.compile(
 NO_FACTS = {
     "candidates.COMPILED": "code that LLVM compiles in a time, whatever the target",
     "database.LARGEST_VALUE": "text in a file",
-    "device_fragments.MOST_WARPS": "bound of a generator",
-    "nests.MOST_BORDERED": "length of generated code",
-    "register_tiles.MOST_PRODUCTS": "length of generated code",
+    "device_fragments.MAX_WARPS": "bound of a generator",
+    "nests.MAX_BORDERED": "length of generated code",
+    "register_tiles.MAX_PRODUCTS": "length of generated code",
 }
 """Constants with such a quantity that says nothing about a machine, and why."""
 
