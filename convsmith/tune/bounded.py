@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import one_table
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.tune.device import device_candidates, device_config
 from convsmith.tune.stages_space import StagesSpace
-from convsmith.tune.within import CHANGES, MemoryBound
+from convsmith.tune.within import MemoryBound, with_changes
 
 __all__ = ["bounded_config"]
 
@@ -46,10 +45,4 @@ def _of_stages(problem: Problem, target: Machine, threads: int) -> Iterator[Conf
         seeds |= dict.fromkeys(space.seeds)
         seeds |= dict.fromkeys(other for config in space.seeds for other in space.neighbours(config, "rows"))
     yield from seeds
-    direct = [config for config in seeds if not config.has_transform]
-    for change in CHANGES:
-        for config in direct:
-            try:
-                yield config.of_each(**change)
-            except ConfigError:  # the change contradicts another word of a stage
-                continue
+    yield from with_changes([config for config in seeds if not config.has_transform])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from math import inf
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from convsmith.schedule.loops import fused_dims
 from convsmith.schedule.plan import decided
 from convsmith.schedule.planned import plan_for
 
-__all__ = ["CHANGES", "MemoryBound", "smaller"]
+__all__ = ["MemoryBound", "smaller", "with_changes"]
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ _LESS: tuple[dict[str, Any], ...] = (
     {"pack": (), "stream": ()},
     {"pack": (), "stream": (), "realise": "peel", "pack_at": (), "resident": (), "split": ()},
 )
-CHANGES = (*_LESS, {"threads": 1}, *({**change, "threads": 1} for change in _LESS))
+_CHANGES = (*_LESS, {"threads": 1}, *({**change, "threads": 1} for change in _LESS))
 """Changes of a config after which its kernel needs less memory, or as much."""
 
 
@@ -85,12 +85,17 @@ def smaller(configs: Iterable[Config]) -> Iterator[Config]:
     for config in configs:
         if not config.tiles_at("winograd"):
             of_lane.setdefault(config.lane, config)
-    for change in CHANGES:
-        for config in of_lane.values():
-            try:
-                yield config.changed(**change)
-            except ConfigError:  # the change contradicts another word
-                continue
+    yield from with_changes(of_lane.values())
     for config in of_lane.values():
         yield Config(config.target, fused_dims(config, config.lane)[-1], pack=(), threads=config.threads)
         yield Config(config.target, fused_dims(config, config.lane)[-1], pack=())
+
+
+def with_changes(configs: Collection[Config]) -> Iterator[Config]:
+    """Yield ``configs`` with each of the changes in all their statements."""
+    for change in _CHANGES:
+        for config in configs:
+            try:
+                yield config.of_each(**change)
+            except ConfigError:  # the change contradicts another word
+                continue
