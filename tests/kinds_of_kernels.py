@@ -417,6 +417,20 @@ KINDS = {
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",
         "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:6 --k_step=ic:8",
     ),
+    "fragments-of-pixels": (
+        "--dt=bf16 --stag=abx --dtag=abx mb2ic4ih3oc10oh3kh1",
+        "--lane=oh_ow --fuse=oh+ow --register=oc:6,oh_ow:4 --order=mb,oh_ow,oc --instruction=fragment_bf16 --k_step=ic:4"
+        " --pack=src,wei",
+    ),
+    "fragments-of-pixels-two-apart": (
+        "--dt=bf16 --stag=abx --dtag=abx --attr-post-ops=sum+relu mb1ic5ih5iw9oc7oh3ow5kh1kw1sh2sw2ph0pw0",
+        "--lane=ow --register=oc:6,ow:4 --order=mb,oh,ow,oc --instruction=fragment_bf16 --k_step=ic:4 --pack=src,wei",
+    ),
+    "fragments-of-pixels-of-bytes": (
+        "--dt=s8:u8:s8 --stag=abx --dtag=abx mb1ic9ih4oc7oh4kh1",
+        "--lane=oh_ow --fuse=oh+ow --register=oc:3,oh_ow:8 --order=mb,oh_ow,oc --instruction=fragment_u8 --k_step=ic:8"
+        " --pack=src,wei",
+    ),
     "fragments-with-rests": (
         "--dt=u8:s8:f32 --stag=axb mb1ic8iw13oc5ow13kw1", "--lane=oc --register=oc:4,ow:5 --k_step=ic:8",
     ),
