@@ -471,6 +471,11 @@ KINDS = {
         "--lane=oc --fuse=oh+ow,kh+kw,kh_kw+ic --register=oc:8,oh_ow:4 --reduce=kh_kw_ic --k_step=kh_kw_ic:8 "
         "--realise=window_copy",
     ),
+    "windows-with-a-zero-point": (
+        "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3 mb1ic3ih5iw5oc3oh3ow3kh2kw3sh2sw2ph1pw1",
+        "--lane=oc --fuse=kw+ic --register=oc:4,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --k_step=kw_ic:8 "
+        "--cache=oh:2 --realise=window_copy --offsets=sums",
+    ),
     "windows-of-groups": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb g2mb1ic6iw6oc6ow6kw3pw1",
         "--lane=oc --fuse=kw+ic --register=oc:4,ow:6 --order=mb,g,ow,oc --reduce=kw_ic --k_step=kw_ic:8 "

@@ -21,7 +21,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.plan import plan
 from convsmith.statement.views import statement
-from convsmith.tune.candidates import default_config
+from convsmith.tune.candidates import candidates
 
 LAST = "--stag=axb --dtag=axb"
 BOTH = "--attr-zero-points=src:common:3+wei:common:2"
@@ -65,8 +65,11 @@ def arrays_of(problem: Problem, seed: int) -> dict[str, Array]:
 
 
 def through_a_table(problem: Problem, target: Machine, table: str = "sections") -> list[Config]:
-    """The default config, reading through a table: with zero points taken off each factor, and off the sums."""
-    config = default_config(problem, target, 2).changed(realise="indirection", table=table, pieces=8)
+    """The best config that copies no windows, reading through a table: with zero points taken off each factor, and off
+    the sums.
+    """
+    best = next(c.config for c in candidates(problem, target, 2) if c.config.realise != "window_copy")
+    config = best.changed(realise="indirection", table=table, pieces=8)
     each = config.changed(offsets="each", flip=(), instruction="", k_step=())
     return [config, each] if config.offsets == "sums" else [each]
 
