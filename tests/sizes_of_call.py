@@ -15,16 +15,17 @@ from convsmith.ir.buffer import UNKNOWN
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.passes.manager import Step
-from convsmith.problem import Conv, Problem
+from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import size_values
-from convsmith.schedule.dynamic_table import call_pointers, section_values, table_name
+from convsmith.schedule.dynamic_table import table_name, table_of_call
 
 
 class AtSizes:
     """Fails where a kernel does not compute the ``outputs`` of ``q``, the problem of a call, after a rewrite."""
 
-    def __init__(self, q: Problem, instructions: dict[str, Kernel], outputs: Collection[str], table: bool) -> None:
+    def __init__(self, q: Problem, instructions: dict[str, Kernel], outputs: Collection[str], config: Config) -> None:
         self.q, self.instructions, self.outputs, self.checked = q, instructions, outputs, 0
         self.arrays = random_arrays(q, 3)
         self.truth = expected(q, self.arrays)
@@ -32,11 +33,10 @@ class AtSizes:
         self.memory = {t.name: memory_of(self.arrays[t.name], t.layout) for t in q.inputs}
         self.known = {t.name: argument_of(t) for t in q.tensors}
         self.source = given_tensor(q).name
-        self.zero = f"{self.source}_0" if table else ""
-        if table:
-            assert isinstance(q, Conv)
-            pointers = call_pointers(q)
-            self.sizes |= section_values(q.axes, pointers.window)
+        self.zero = f"{self.source}_0" if config.realise == "indirection" else ""
+        if self.zero:
+            pointers, sizes = table_of_call(q, 0, {t.name: t for t in q.tensors}, config)
+            self.sizes |= sizes
             points = absent_points(q, self.source)
             self.known |= pointer_arguments(pointers, table_name(self.source), self.source, points)
 

@@ -62,6 +62,21 @@ def interval(e: Index, ranges: Ranges) -> Range:
     raise TypeError(type(e))
 
 
+def upper_bound(e: Index, ranges: Ranges) -> int:
+    """Return an upper bound of ``e``; a minimum has one if one of its arguments has. Unbounded if there is none."""
+    total = e.const
+    for atom, c in e.terms:
+        if c > 0 and isinstance(atom, Min):
+            known = [r[1] for a in atom.args if (r := try_interval(a, ranges)) is not None]
+            if not known:
+                raise Unbounded(atom)
+            total += c * min(known)
+        else:
+            lo, hi = interval(atom, ranges)
+            total += c * (hi if c > 0 else lo)
+    return total
+
+
 def try_interval(e: Index, ranges: Ranges) -> Range | None:
     """Return the interval of ``e``, or None if a variable has no known range."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
@@ -10,12 +10,12 @@ from convsmith.compiler.arguments import argument_of
 from convsmith.compiler.entries import absent_points, pointer_arguments
 from convsmith.ir.intern import interning
 from convsmith.layout.requirements import Requirements
-from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
-from convsmith.schedule.dynamic import kernel_arrays, size_values, symbolic_dims
-from convsmith.schedule.dynamic_table import call_pointers, section_values, table_name
+from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic import joined_pixels, kernel_arrays, serves_unpadded, size_values, symbolic_dims
+from convsmith.schedule.dynamic_table import table_name, table_of_call
 from convsmith.statement.fused import stage_name
 
 __all__ = ["at_call", "given_tensor", "requirements"]
@@ -41,25 +41,30 @@ def at_call(artifact: Artifact, q: Problem) -> Artifact:
     with interning():
         stages = stages_of(q)
         count = 1 if stages is None else len(stages)
+        configs = Config.parse(artifact.config).stages
         numbers = {stage_name(n): n for n in range(count)} | {"main": count - 1}
         entries = {
-            name: _at_sizes(e, q, numbers.get(name, 0), artifact.address_bits)
+            name: _at_sizes(e, q, numbers.get(name, 0), configs, artifact.address_bits)
             for name, e in artifact.entries.items()
         }
     return replace(artifact, entries=entries, problem=str(q))
 
 
-def _at_sizes(entry: Entry, q: Problem, n: int, bits: int) -> Entry:
+def _at_sizes(entry: Entry, q: Problem, n: int, configs: Sequence[Config], bits: int) -> Entry:
     """Return the entry of stage `n` of `q`, the problem of a call, with the arguments and sizes of the call."""
-    known = {name: argument_of(replace(t, name=name)) for name, t in kernel_arrays(q, n).items()}
+    arrays = kernel_arrays(q, n)
+    known = {name: argument_of(replace(t, name=name)) for name, t in arrays.items()}
     values = size_values(q, n)
     if any(a.role == "table" for a in entry.arguments):
-        pointers, stages = call_pointers(q, n), stages_of(q)
+        stages = stages_of(q)
         p = q if stages is None else stages.problems[n]
-        assert isinstance(p, Conv)
-        values |= section_values(p.axes, pointers.window)
+        pointers, sizes = table_of_call(q, n, arrays, configs[n])
+        values |= sizes
         source = given_tensor(p).name if stages is None else stages.names[n]["src"]
         known |= pointer_arguments(pointers, table_name(source), source, absent_points(q, source), bits)
+
+    elif serves_unpadded(q, configs[n]):
+        values |= joined_pixels(q, arrays, configs[n])
 
     def argument(a: Argument) -> Argument:
         if a.role == "size":

@@ -20,6 +20,7 @@ from convsmith.compiler.dynamic import at_call, given_tensor, requirements
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import shown
+from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.frontend.call_sizes import Pads, deciding, pad_pairs, problem_of_call
 from convsmith.frontend.host_kernels import Load, host_kernel
@@ -36,7 +37,7 @@ from convsmith.runtime.loading import LoadedCode, library_of
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.resident import ResidentCall
 from convsmith.schedule.config import Config
-from convsmith.schedule.dynamic import check_dynamic, symbolic_dims
+from convsmith.schedule.dynamic import check_dynamic, is_padded, serves_unpadded, symbolic_dims
 from convsmith.schedule.wish import Decisions, Wish
 from convsmith.tune.compile import compile_problem
 from convsmith.tune.device import device_config
@@ -100,6 +101,14 @@ class AnySizes:
     artifact: Artifact
     given: Config | None = None
 
+    @cached_property
+    def _padded(self) -> Artifact:
+        """The code for calls with pads, where that of other calls reads no pixel beyond the source."""
+        config = Config.parse(self.artifact.config)
+        # Sums of weights over the taps that are there depend on sizes, unless stored values are in the others' place.
+        config = config.changed(realise="mask" if config.offsets == "each" else "indirection")
+        return compile_problem(self.problem, target=self.target, config=config, requirements=self.sizes)
+
     def at(self, q: Problem, load: Load, library: LoadedCode) -> HostKernel:
         """Return the kernel at the sizes of the problem ``q`` of a call; `library` is the code of the artifact."""
         if has_empty_tensor(q):
@@ -107,7 +116,12 @@ class AnySizes:
         threads = Config.parse(self.artifact.config).threads
         if self.target.device is None:
             fallback = partial(_of_these_sizes, q, self.target, threads, load)
-            artifact = at_call(self.artifact, q)
+            own = self.artifact
+            if isinstance(q, Conv) and is_padded(q) and serves_unpadded(q, Config.parse(own.config)):
+                own = self._padded
+            artifact = at_call(own, q)
+            if own is not self.artifact:
+                return HostKernel(artifact, fallback, load(artifact))
             # An emulator copies the arrays that the entries describe; code of this process is told sizes by the block.
             return HostKernel(artifact, fallback, library if load is library_of else load(artifact))
         config = self.given or _device_config(q, self.target)

@@ -26,7 +26,7 @@ from convsmith.frontend.tables import TITLES, pixel_window
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.stmt import Call, For, Kernel, Store
 from convsmith.ir.walk import loops_of, statements_of
-from convsmith.layout.indirection import FORMS, POINTER_BYTES, shape_of
+from convsmith.layout.indirection import POINTER_BYTES, shape_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets
 from convsmith.measure.roofline import Roofline, bytes_of_arrays, rate_unit, roofline
@@ -208,10 +208,10 @@ def _stored(loop: For) -> set[Buffer]:
 
 
 def _tables(problem: Problem) -> Iterator[Line]:
-    """Return the bytes of the pointer table in each form, if the source has pixels."""
+    """Return the bytes of the pointer table in each form that has a title, if the source has pixels."""
     if isinstance(problem, Conv):
         window = pixel_window(problem)
-        sizes = {form: math.prod(shape_of(window, form)) * POINTER_BYTES for form in FORMS}
+        sizes = {form: math.prod(shape_of(window, form)) * POINTER_BYTES for form in TITLES}
         yield "tables", "of pointers: " + "; ".join(f"{TITLES[form]}: {bytes_text(n)}" for form, n in sizes.items())
 
 

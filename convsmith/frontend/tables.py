@@ -9,7 +9,7 @@ from string import ascii_lowercase, ascii_uppercase
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.layout.block import ABSENT
-from convsmith.layout.indirection import FORMS, Axis, Entries, Table, Window, table
+from convsmith.layout.indirection import Axis, Entries, Table, Window, table
 from convsmith.problem.problem import Problem
 from convsmith.statement.views import statement
 
@@ -36,10 +36,10 @@ def pixel_window(problem: Problem) -> Window:
 
 
 def indirection_page(problem: Problem, kernel_tile: int | None = None) -> str:
-    """Return a page with the image, the kernel, and the pointer table in every form."""
+    """Return a page with the image, the kernel, and the pointer table in each form that has a title."""
     window = pixel_window(problem)
     page = [*_pictures(window), ""]
-    for form in FORMS:
+    for form in TITLES:
         t = table(window, form, kernel_tile)
         page += [f"{TITLES[form]}: {t.entries.size} pointers, {t.bytes} bytes, input stride {t.input_stride}"]
         page += [*_shortened(list(_rows(t))), ""]

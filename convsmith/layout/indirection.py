@@ -1,7 +1,7 @@
 """Indirection buffers: tables of pointers to the source pixels that the taps of a window read.
 
 For each output and tap, a table holds the offset of the pixel that the tap reads, in elements from the start of an
-image. A tap that reads padding has the entry ABSENT, which becomes a pointer to a zero buffer. Four forms of one table:
+image. A tap that reads padding has the entry ABSENT, which becomes a pointer to a zero buffer. Five forms of one table:
 
 ==========  ===========================================================================================================
 row         the taps of an output row by row, outputs one after the other
@@ -10,6 +10,7 @@ compressed  column by column; columns shared by neighbouring outputs are stored 
             `input_stride` pointers on instead of a whole kernel
 sections    compressed; along each outer axis only the rows at the top and at the bottom that read padding are stored,
             and one row for the middle, whose other rows add an offset to every pointer that is not ABSENT
+bands       column by column, with the rows of sections; outputs share no columns
 ==========  ===========================================================================================================
 
 If the kernel tile is larger than the kernel, each output has a whole tile of pointers, padded with ABSENT, and outputs
@@ -33,8 +34,12 @@ from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.layout.block import ABSENT
 
-FORMS = ("row", "column", "compressed", "sections")
+FORMS = ("row", "column", "compressed", "sections", "bands")
 """Legal forms of a table."""
+SECTIONED = ("sections", "bands")
+"""Forms that store one row for the middle of each outer axis."""
+SHARING = ("compressed", "sections")
+"""Forms in which neighbouring outputs share columns."""
 
 POINTER_BYTES = 8
 
@@ -168,7 +173,7 @@ class Table:
     def sections(self) -> tuple[Sections, ...]:
         """The sections of each outer axis; forms without sections store every row as top."""
         outer = self.window.axes[:-1]
-        return tuple(a.sections if self.form == "sections" else Sections(a.o, a.o, a.o) for a in outer)
+        return tuple(a.sections if self.form in SECTIONED else Sections(a.o, a.o, a.o) for a in outer)
 
     @property
     def bytes(self) -> int:
@@ -239,7 +244,7 @@ def check_tile(window: Window, kernel_tile: int | None) -> int:
 def shape_of(window: Window, form: str, kernel_tile: int | None = None) -> tuple[int, int]:
     """Return the shape of the table (rows, pointers in a row) without building it."""
     *outer, inner = window.axes
-    rows = math.prod(a.sections.rows if form == "sections" else a.o for a in outer)
+    rows = math.prod(a.sections.rows if form in SECTIONED else a.o for a in outer)
     tile, step = check_tile(window, kernel_tile), input_stride(window, form, kernel_tile)
     return rows, (inner.o - 1) * step + tile if inner.o else 0
 
@@ -248,7 +253,7 @@ def input_stride(window: Window, form: str, kernel_tile: int | None = None) -> i
     """Return the number of pointers from one output to the next; smaller than the kernel if neighbours share columns.
     """
     tile, inner = check_tile(window, kernel_tile), window.axes[-1]
-    if form in ("row", "column") or tile > window.taps:
+    if form not in SHARING or tile > window.taps:
         return tile
     return (inner.k if inner.d or inner.transposed else min(inner.s, inner.k)) * window.columns
 
@@ -260,7 +265,7 @@ def table(window: Window, form: str = "sections", kernel_tile: int | None = None
         raise UsageError(f"a table has no form {form!r}; legal are {', '.join(FORMS)}", code="bad-form")
     tile = check_tile(window, kernel_tile)
     *outer, inner = window.axes
-    outputs = [a.sections.outputs_of_rows() if form == "sections" else np.arange(a.o) for a in outer]
+    outputs = [a.sections.outputs_of_rows() if form in SECTIONED else np.arange(a.o) for a in outer]
     coordinates = [a.meeting()[rows] for a, rows in zip(outer, outputs)] + [inner.meeting()]
     entries = _offsets(coordinates, window.strides)
     # Axes of `entries`: outputs along each axis, then taps along each axis.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from convsmith.arith.ranges import Range, Unbounded, interval
+from convsmith.arith.ranges import Range, Unbounded, interval, upper_bound
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Min, Var, as_index
@@ -98,7 +98,7 @@ def loop_range(loop: For, ranges: dict[Var, Range]) -> Range:
     lo, hi = loop.lo, loop.hi
     return (
         interval(lo, ranges)[0] if lo.terms else lo.const,
-        interval(hi, ranges)[1] - 1 if hi.terms else hi.const - 1,
+        upper_bound(hi, ranges) - 1 if hi.terms else hi.const - 1,
     )
 
 

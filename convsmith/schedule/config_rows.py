@@ -15,6 +15,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.diag.expect import conforms
 from convsmith.diag.record import record
 from convsmith.diag.settings import MAX_THREADS
+from convsmith.layout.indirection import FORMS
 
 if TYPE_CHECKING:
     from convsmith.schedule.config import Config
@@ -322,8 +323,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         table) or `hardware` (a copy engine brings the elements of a step, with zeros for absent ones)""",
         legal=REALISATIONS, default="peel"),
     _row("table", _TEXT, "row", """form of that table: taps by `row` or by `column`, `compressed` (columns shared by
-        outputs are stored once), or in `sections` (one row for all outputs without padding above and below)""",
-        legal=("row", "column", "compressed", "sections"), default="sections", machines="vectors"),
+        outputs are stored once), in `sections` (one row for all outputs without padding above and below), or in
+        `bands` (sections whose outputs share no columns)""", legal=FORMS, default="sections", machines="vectors"),
     _scope("pack", example="wei", doc="operands packed in reading order", default=("wei",)),
     _scope("unfold", example="src", doc="""packed operands that are first copied to an array with a dim for each loop of
         the statement that indexes them, with zeros for absent elements, so that fused loops step evenly through it""",

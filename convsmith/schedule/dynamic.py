@@ -26,10 +26,11 @@ from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic_table import section_sizes, table_steps
+from convsmith.schedule.joined_rows import PixelRows
 from convsmith.schedule.loops import SymbolicSizes
 from convsmith.statement.fused import FusedStatements, suffix
 from convsmith.statement.statement import Statement
-from convsmith.statement.views import IMAGES, end, front_pad
+from convsmith.statement.views import IMAGES, end, front_pad, reads_windows, statement
 
 _EXTENT = 64
 """Extent of each symbolic dim in the representative problem."""
@@ -92,6 +93,20 @@ def through_table(p: Problem) -> bool:
     return isinstance(p, Conv) and not p.dir.startswith("BWD_W")
 
 
+def serves_unpadded(p: Problem, config: Config) -> bool:
+    """Return whether the kernel of ``p`` under ``config``, whose sizes are known at the call, serves calls without pads
+    alone. A kernel of the same config with ``--realise=mask`` serves the other calls.
+    """
+    return isinstance(p, Conv) and config.realise == "peel"
+
+
+def is_padded(q: Conv) -> bool:
+    """Return whether a window of ``q``, the problem of a call, reads pixels that its source does not have."""
+    fine, coarse = (q.o, q.i) if q.deconv else (q.i, q.o)
+    ends = ((o - 1) * s + keff for o, s, keff in zip(coarse, q.s, q.keff))
+    return any(q.p) or any(end > size for end, size in zip(ends, fine))
+
+
 def at_sizes(p: Conv, mb: int, i: tuple[int, ...], o: tuple[int, ...], fronts: tuple[int, ...]) -> Conv:
     """Return the problem with the sizes and front pads of a call."""
     return replace(p, mb=mb, i=i, o=o, p=fronts, name=None)
@@ -136,7 +151,7 @@ def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:
     """Return how the kernel of ``st``, a statement of ``p``, takes its sizes; ConfigError if it cannot."""
     loops = frozenset(d.name for d in st.dims) & set(symbolic_dims(p))
     if st.when == "main":
-        _check_config(p, st, config, loops)
+        _check_config(p, st, config, loops, ("peel",) if isinstance(p, Conv) and reads_windows(p) else ())
     read = {t.name for t in p.tensors} if st.when == "main" else {v.name for v in (*st.factors, st.c)}
     return _symbolic_sizes(p, st, config, "", {name: places(p, name) for name in varying_names(p) if name in read})
 
@@ -144,7 +159,7 @@ def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:
 def symbolic_stage(kernel: FusedStatements, n: int, config: Config) -> SymbolicSizes:
     """Return how the ``kernel`` of stage ``n`` of a chain takes its sizes; ConfigError if it cannot."""
     p, st = kernel.stages.problems[n], kernel.own[n - kernel.start]
-    _check_config(p, st, config, frozenset(d.name for d in st.dims) & set(symbolic_dims(p)))
+    _check_config(p, st, config, frozenset(d.name for d in st.dims) & set(symbolic_dims(p)), ())
     whole = kernel.stages.whole
     found = {name: places(whole, name, n) for name in varying_names(whole, n)}
     return _symbolic_sizes(p, kernel.renamed(n), config, suffix(n), found)
@@ -165,10 +180,15 @@ def _symbolic_sizes(
     return SymbolicSizes(loops, (_general_step(p, st, ends, suffix, found),))
 
 
-def _check_config(p: Problem, st: Statement, config: Config, loops: frozenset[str]) -> None:
-    """Raise ConfigError, which names the words of ``config``, if a kernel of that config does not serve all sizes."""
+def _check_config(
+    p: Problem, st: Statement, config: Config, loops: frozenset[str], unpadded: tuple[str, ...]
+) -> None:  # fmt: skip
+    """Raise ConfigError, which names the words of ``config``, if a kernel of that config does not serve all sizes, or
+    all without pads if its realisation is ``unpadded``.
+    """
     row = st.of("m")[-1].name
     legal = ("indirection", "mask") if through_table(p) else ("mask",) if isinstance(p, Conv) else ("peel", "mask")
+    legal = (*legal, *unpadded)
     table = config.realise == "indirection"
     tiled = {name for name, size in config.tiles_at("register") if size > 1} & loops
     moving = [t.name for t in varying(p) if t.name in config.staged("pack")]
@@ -237,6 +257,25 @@ def size_values(q: Problem, n: int = 0) -> dict[str, int]:
     if isinstance(own, Conv):
         found |= {front_pad(a).name: pad for a, pad in zip(own.axes, own.p)}
     return found
+
+
+def is_pointwise(p: Conv) -> bool:
+    """Return whether a pixel of the result reads one pixel, at its own coordinates if there are no pads."""
+    return reads_windows(p) and all(k == s == 1 for k, s in zip(p.k, p.s))
+
+
+def joined_pixels(q: Problem, arrays: Mapping[str, Tensor], config: Config) -> dict[str, int]:
+    """Return the values of the sizes of a kernel that reads the pixels of ``q``, the problem of a call, where they are,
+    and runs rows as one; none if they stay apart.
+    """
+    if not isinstance(q, Conv) or not is_pointwise(q):
+        return {}
+    st = statement(q)
+    for images in (True, False):
+        rows = PixelRows.of(st, 0, config, images=images, in_place=True)
+        if rows.are_even(arrays.values()):
+            return rows.values(rows.joined(config.threads), arrays)
+    return {}
 
 
 def _general_step(

@@ -1,11 +1,14 @@
 """The table of pointers through which a kernel reads pixels whose number is known only at the call.
 
-The positions of the table's sections are sizes of the kernel.
+The positions of the table's rows are sizes of the kernel. A call may run several rows of pixels as one long row
+(`joined_rows.py`): the table then has all of its rows, one after the other.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from convsmith.ir.buffer import UNKNOWN, make_buffer
 from convsmith.ir.index import Index, Var, as_index, maximum, minimum, product
@@ -15,9 +18,18 @@ from convsmith.passes import indirect as rewrite
 from convsmith.passes.generalise import Place, generalise
 from convsmith.passes.manager import Step
 from convsmith.problem.problem import Problem
+from convsmith.problem.tensor import Tensor
+from convsmith.schedule.config import Config
+from convsmith.schedule.joined_rows import PixelRows
 from convsmith.schedule.pointers import Pointers, pointers
 from convsmith.statement.fused import stage_statement
 from convsmith.statement.statement import Statement
+
+FORM, JOINED_FORM = "bands", "column"
+"""Forms of the table: of separate rows, and of rows that a kernel runs as one. Their outputs are equally far apart."""
+MAX_JOINED_ROW = 64
+"""Maximum number of pixels of rows that run as one. The last register tile of a longer row is a small part of it, and a
+table of all rows would be large."""
 
 
 def table_name(source: str) -> str:
@@ -26,14 +38,40 @@ def table_name(source: str) -> str:
 
 
 def section_sizes(axes: str) -> tuple[Var, ...]:
-    """Return the sizes that determine the positions of the table's sections along the outer ``axes``."""
+    """Return the sizes that determine the positions of the table's rows along the outer ``axes``."""
     return tuple(Var(f"{word}_{a}") for a in axes[:-1] for word in ("low", "high", "row", "step"))
 
 
-def section_values(axes: str, window: Window) -> dict[str, int]:
-    """Return the values of these sizes, by name, at a call with the ``window`` over its source."""
+class TableOfCall(NamedTuple):
+    """The table at the sizes of a call, and the values of the kernel's ``sizes`` that depend on it, by name."""
+
+    pointers: Pointers
+    sizes: Mapping[str, int]
+
+
+def table_of_call(q: Problem, n: int, arrays: Mapping[str, Tensor], config: Config) -> TableOfCall:
+    """Return the table of ``q``, the problem of a call, or of its stage ``n``, whose kernel has these ``arrays``.
+
+    The register tile of ``config`` decides how many tasks there are besides rows.
+    """
+    st = stage_statement(q, n)
+    axes = "".join(d.axis for d in st.of("m") if d.axis)
+    rows = PixelRows.of(st, n, config)
+    count = 1
+    if rows.extents[-1] <= MAX_JOINED_ROW and not st.residues and rows.are_even(arrays.values()):
+        count = rows.joined(config.threads)
+    if count == 1:
+        made = pointers(st, FORM)
+        return TableOfCall(made, _section_values(axes, made.window))
+    made = pointers(st, JOINED_FORM)
+    values = _joined_values(axes, rows, count, made.window.taps)
+    return TableOfCall(made, values | rows.values(count, arrays))
+
+
+def _section_values(axes: str, window: Window) -> dict[str, int]:
+    """Return the values of `section_sizes` for the table of a ``window`` over separate rows."""
     found = {}
-    _, length = shape_of(window, "sections")
+    _, length = shape_of(window, FORM)
     rows = [a.sections.rows for a in window.axes[:-1]]
     for n, (letter, axis, stride) in enumerate(zip(axes[:-1], window.axes, window.strides)):
         s = axis.sections
@@ -44,9 +82,14 @@ def section_values(axes: str, window: Window) -> dict[str, int]:
     return found
 
 
-def call_pointers(q: Problem, n: int = 0) -> Pointers:
-    """Return the pointer table of the problem at the sizes of a call, or of its stage ``n``, and its zero buffer."""
-    return pointers(stage_statement(q, n), "sections")
+def _joined_values(axes: str, rows: PixelRows, count: int, taps: int) -> dict[str, int]:
+    """Return the values of `section_sizes` for a table of all rows, of which ``count`` run as one."""
+    ends = rows.ends(count)
+    found: dict[str, int] = {}
+    for n, letter in enumerate(axes[:-1]):
+        found |= {f"low_{letter}": 0, f"high_{letter}": 1, f"step_{letter}": 0}
+        found[f"row_{letter}"] = math.prod(ends[n + 1 :]) * taps
+    return found
 
 
 def table_steps(st: Statement, places: tuple[Place, ...]) -> tuple[Step, ...]:
@@ -56,7 +99,7 @@ def table_steps(st: Statement, places: tuple[Place, ...]) -> tuple[Step, ...]:
 
 def _pointer_step(st: Statement, places: tuple[Place, ...]) -> Step:
     """Return the rewrite that reads the source through the table, whose rows the sizes locate."""
-    own = pointers(st, "sections")
+    own = pointers(st, FORM)
     outputs = {d.axis: Var(d.name) for d in st.of("m") if d.axis}
     axes = "".join(outputs)
     place: Index = as_index(0)
@@ -68,7 +111,7 @@ def _pointer_step(st: Statement, places: tuple[Place, ...]) -> Step:
         inside = minimum(maximum(y, low), last) - low - product(minimum(below, 1), last - low)
         place = place + product(minimum(y, low) + below, Var(f"row_{a}"))
         moved = moved + product(inside, Var(f"step_{a}"))
-    stride = input_stride(own.window, "sections")
+    stride = input_stride(own.window, FORM)
     taps = {d.axis: d for d in st.of("k") if d.axis}
     apart, within = 1, {}
     for a in reversed([*axes[-1:], *axes[:-1]]):

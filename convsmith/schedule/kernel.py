@@ -11,6 +11,7 @@ from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
+from convsmith.schedule.dynamic import serves_unpadded
 from convsmith.schedule.fill import filling
 from convsmith.schedule.group_limits import check_groups, check_join, check_names, check_parts
 from convsmith.schedule.hardware import expected_rate, hardware_row, hardware_tile
@@ -158,9 +159,9 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
     """Return the statement that ``config`` schedules: offsets are subtracted from the sums, and the reduction is in
     parts.
 
-    The masks of a ``dynamic`` statement contain sizes of its kernel.
+    The masks of a ``dynamic`` statement contain sizes of its kernel, unless it serves calls without pads alone.
     """
-    st = statement(problem, machine, dynamic)
+    st = statement(problem, machine, dynamic, not (dynamic and serves_unpadded(problem, config)))
     if of_fewer_bits(st):
         need = [view.name for view in st.factors if view.requantised is not None or view is st.b]
         if config.offsets != "sums" or not set(need) <= set(config.staged("pack")):

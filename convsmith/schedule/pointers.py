@@ -10,7 +10,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index, Var, as_index, is_false, maximum, minimum
 from convsmith.ir.types import PTR, dtype
 from convsmith.layout.block import LayoutBlock
-from convsmith.layout.indirection import Sections, Table, Window, input_stride, shape_of, table
+from convsmith.layout.indirection import SECTIONED, Sections, Table, Window, input_stride, shape_of, table
 from convsmith.passes import indirect as rewrite
 from convsmith.passes.flatten import offset
 from convsmith.passes.manager import Step
@@ -56,7 +56,7 @@ def _table_buffer(name: str, window: Window, form: str) -> Buffer:
     The forms differ only in strides, which let outputs share columns.
     """
     rank, (_, length) = len(window.axes), shape_of(window, form)
-    rows = [(a.sections.rows if form == "sections" else a.o) for a in window.axes[:-1]]
+    rows = [(a.sections.rows if form in SECTIONED else a.o) for a in window.axes[:-1]]
     shape = [*rows, window.axes[-1].o, *(a.k for a in window.axes)]
     strides = [0] * len(shape)
     for n in range(rank - 1):
@@ -84,7 +84,7 @@ def indirect_step(st: Statement, form: str) -> Step:
     images = [LayoutBlock(0, b.size, b.stride) for b in st.a.layout.blocks if b.dim == 0]
     away = offset(Buffer(st.a.name, PTR, st.a.layout.padded_shape[:1], tuple(images)), st.a.coords[:1])
     for name, axis, stride in zip(outputs[:-1], p.window.axes, p.window.strides):
-        row, steps = (Var(name), as_index(0)) if form != "sections" else _place(axis.sections, Var(name))
+        row, steps = (Var(name), as_index(0)) if form not in SECTIONED else _place(axis.sections, Var(name))
         index.append(row)
         away = away + steps * (axis.s * stride)
     index += [Var(outputs[-1]), *(Var(t.name) for t in taps)]

@@ -270,8 +270,10 @@ def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str
 
 
 def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:
-    """Return the loops that threads share: a loop in pieces stays within a task, unless an image has no other loop."""
-    return tuple(x for x in parallel if x.of not in loops.symbolic or not x.is_tiled or len(st.axes) <= 1)
+    """Return the loops that threads share: a loop in pieces, and the loops in it, stay within a task, unless an image
+    has no other loop.
+    """
+    return tuple(takewhile(lambda x: x.of not in loops.symbolic or not x.is_tiled or len(st.axes) <= 1, parallel))
 
 
 def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> None:

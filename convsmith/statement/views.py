@@ -40,27 +40,28 @@ def front_pad(axis: str) -> Var:
     return Var(f"pad_{axis}")
 
 
-def statement(p: Problem, target: Machine | None = None, symbolic: bool = False) -> Statement:
+def statement(p: Problem, target: Machine | None = None, symbolic: bool = False, padded: bool = True) -> Statement:
     """Return the statement of a matrix product, or of a convolution or deconvolution in its direction.
 
     ``target`` determines the type of the sums; without it, the type is correct for every target. In the masks of a
-    ``symbolic`` statement, extents and pads are sizes of its kernel, and the numbers of ``p`` are placeholders. The
-    intern table caches the statement, because choosing a config and planning it both need it.
+    ``symbolic`` statement, extents and pads are sizes of its kernel, and the numbers of ``p`` are placeholders; one
+    that is not ``padded`` holds for calls without pads, and its masks are true. The intern table caches the statement,
+    because choosing a config and planning it both need it.
     """
     acc = sums_type(p, target)
-    known = nodes()
-    made: Statement | None = known.get((statement, p, acc, symbolic))
+    known, key = nodes(), (statement, p, acc, symbolic, padded)
+    made: Statement | None = known.get(key)
     if made is None:
-        made = known[statement, p, acc, symbolic] = _statement(p, acc, symbolic)
+        made = known[key] = _statement(p, acc, symbolic, padded)
     return made
 
 
-def _statement(p: Problem, acc: str, symbolic: bool) -> Statement:
+def _statement(p: Problem, acc: str, symbolic: bool, padded: bool) -> Statement:
     if isinstance(p, Matmul):
         return _product(p, acc)
     if not isinstance(p, Conv):
         raise UnsupportedError(f"{p} has several stages; available are kernels of one", code="unsupported-chain")
-    return _BY_RESULT[_result(p)](_Relation(p, acc, symbolic))
+    return _BY_RESULT[_result(p)](_Relation(p, acc, symbolic, padded))
 
 
 def sums_type(p: Problem, target: Machine | None) -> str:
@@ -108,6 +109,11 @@ def _narrow(t: Tensor) -> str:
     return t.dtype if factor_type(t.dtype) != t.dtype else ""
 
 
+def reads_windows(p: Conv) -> bool:
+    """Return whether a pixel of the result reads the taps of one window, each of which is present without pads."""
+    return _result(p) == "grid"
+
+
 def _result(p: Conv) -> str:
     """Return which of the three tensors is computed."""
     if p.dir.startswith("BWD_W"):
@@ -128,8 +134,8 @@ class _Side:
 class _Relation:
     """The variables, dims and views that the three statements share."""
 
-    def __init__(self, p: Conv, acc: str, symbolic: bool) -> None:
-        self.p, self.acc, self.symbolic = p, acc, symbolic
+    def __init__(self, p: Conv, acc: str, symbolic: bool, padded: bool) -> None:
+        self.p, self.acc, self.symbolic, self.padded = p, acc, symbolic and padded, padded
         self.group = (Dim("g", p.g, "batch"),) if p.g > 1 else ()
         self.g: Index = Var("g") if p.g > 1 else as_index(0)
         tensors = {t.holds: t for t in p.tensors}
@@ -139,7 +145,7 @@ class _Relation:
         self.wei = tensors["wei"]
         self.batch = Dim(IMAGES, p.mb, "", sort="images")
         self.taps = tuple(Dim("k" + a, n, "", a, "taps") for a, n in zip(p.axes, p.k))
-        self.pads: tuple[Index, ...] = tuple(map(front_pad, p.axes)) if symbolic else tuple(map(as_index, p.p))
+        self.pads: tuple[Index, ...] = tuple(map(front_pad, p.axes)) if self.symbolic else tuple(map(as_index, p.p))
 
     def sizes(self, side: _Side) -> tuple[Var, ...]:
         """Return the sizes in the masks of a view of ``side``."""
@@ -195,7 +201,7 @@ class _Relation:
     def _in_range(self, coord: Index, d: Dim) -> Cond:
         """Return whether ``coord`` lies within ``d``."""
         size = end(d.name) if self.symbolic else as_index(d.size)
-        return conj((coord >= 0, coord < size))
+        return conj((coord >= 0, coord < size)) if self.padded else true()
 
     def _view(self, side: _Side, coords: list[Index], masks: list[Cond]) -> View:
         dims = self.taps if self.symbolic else (*self.image.axes, *self.grid.axes, *self.taps)

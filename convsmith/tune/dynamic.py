@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.dynamic import symbolic_dims, through_table
+from convsmith.schedule.dynamic import is_pointwise, symbolic_dims, through_table
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.lower import transposes
 from convsmith.schedule.product_shape import ProductShape
@@ -18,31 +21,51 @@ from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import LONG_EPILOGUE, operations
 
-_TILES = (4, 6), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)
-"""Register tiles, best first: vectors along the lanes, and pixels."""
-_TRANSPOSED_TILES = (4, 4), (2, 4), (1, 4), (1, 1)
-"""Register tiles of results that are transposed in registers.
-
-Their rows of pixels are stored as whole vectors. With rows of 6, 8 or 12 pixels, whose stores are masked, a kernel
-takes twice as long at some sizes of an image.
+_TILES = (3, 8), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)
+"""Register tiles, best first: vectors along the lanes, and pixels. Of three vectors, remainders of 4, 2 and 1 pixels
+still have as many sums as a latency has multiply-adds, or nearly.
 """
+_WHOLE = (4, 6)
+"""The register tile where four vectors hold all channels."""
+_TRANSPOSED = (4, 4), (3, 4), (2, 8), (2, 4), (1, 16), (1, 8), (1, 4), (1, 1)
+"""Register tiles of results that are transposed in registers, whose pixels are read through a table.
+
+Their rows of pixels are stored as whole vectors, or halves and quarters of one. The address of each pixel needs a
+register.
+"""
+_IN_PLACE = (3, 8), (2, 8), (1, 16), (1, 8), *_TRANSPOSED
+"""Register tiles of such results whose pixels are read in place."""
+_IN_PLACE_FEW = (1, 16), *_IN_PLACE
+"""Register tiles of such results with at most two vectors of channels."""
 
 
-def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
+def _tiles(needed: int, transposed: bool, in_place: bool) -> tuple[tuple[int, int], ...]:
+    """Return register tiles for as many vectors as channels need, best first."""
+    if not transposed:
+        return (_WHOLE, *_TILES) if needed == _WHOLE[0] else _TILES
+    if not in_place:
+        return _TRANSPOSED
+    return _IN_PLACE_FEW if needed <= 2 else _IN_PLACE
+
+
+def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = True) -> Config:
     """Return a config with vectors of channels (or of groups of one channel), and as many pixels or rows as fit the
     registers.
 
-    Pixels are read through a table of pointers; gradients by weights have no table and test each term. Stages of a
-    chain run one after the other.
+    Pixels are read through a table of pointers, unless a pixel of the result reads one pixel in its own place, and the
+    convolution is ``alone``; gradients by weights have no table and test each term. Stages of a chain run one after the
+    other.
     """
     if (stages := stages_of(p)) is not None:
         chained: Config | None = None
         for stage in reversed(stages.problems):
-            chained = dynamic_config(stage, target, threads).changed(consumer=chained)
+            chained = dynamic_config(stage, target, threads, alone=False).changed(consumer=chained)
         assert chained is not None
         return chained
     realise = "indirection" if through_table(p) else "mask" if isinstance(p, Conv) else "peel"
-    each = statement(p, target, symbolic=True)
+    if alone and isinstance(p, Conv) and is_pointwise(p):
+        realise = "peel"
+    each = statement(p, target, symbolic=True, padded=realise != "peel")
     ways: list[tuple[tuple[str, ...], str, Statement]] = [((), "each", each)]
     for flip in flips(p, each) if realise != "mask" else ():
         found = summed(p, each, flip, filled=realise == "indirection")
@@ -55,15 +78,18 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1) -> Config:
     dot = unit.dot and lane == st.n
     terms = ((st.reduce[-1], unit.terms),) if dot else ()
     row = st.of("m")[-1].name
-    order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
     scattered = transposes(st, lane, row, unit.lanes, target) is not None
-    for vectors, pixels in _TRANSPOSED_TILES if scattered else _TILES:
+    order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
+    stays = scattered or prod(st.b.layout.shape) * dtype(st.b.dtype).bytes <= target.costs.weights_kept
+    pixels_first = realise == "peel" and stays and threads == 1 and lane == st.n
+    order = (*order, row, lane) if pixels_first else (*order, lane, row)
+    for vectors, pixels in _tiles(-(-sizes[lane] // unit.lanes), scattered, realise == "peel"):
         if lane != st.n and pixels > 4:
             continue  # pixels share only weights
         if row not in symbolic_dims(p) and pixels > sizes[row]:
             continue
         config = Config(
-            target.name, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=(*order, lane, row),
+            target.name, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=order,
             reduce=st.reduce, instruction=unit.name if dot else "", k_step=terms, realise=realise,
             pack=("wei",) if st.constant else (), offsets=offsets, flip=flip,
             spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,

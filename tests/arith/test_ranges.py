@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from convsmith.arith.evaluate import evaluate
-from convsmith.arith.ranges import Unbounded, interval, try_interval
-from convsmith.ir.index import Index, Var, floordiv, maximum, minimum, mod, quotient
+from convsmith.arith.ranges import Unbounded, interval, try_interval, upper_bound
+from convsmith.ir.index import Index, Var, as_index, floordiv, maximum, minimum, mod, quotient
 from convsmith.ir.index import product as index_product
 
 A, B, C = Var("a"), Var("b"), Var("c")
@@ -61,3 +61,14 @@ def test_a_variable_without_a_range() -> None:
             interval(e, {B: (0, 1)})
         assert try_interval(e, {B: (0, 1)}) is None
     assert try_interval(B * 2, {B: (0, 1)}) == (0, 2)
+
+
+def test_a_minimum_is_bounded_by_its_known_arguments() -> None:
+    known = {A: (0, 5)}
+    assert upper_bound(minimum(A + 2, B * -3 + 7), known) == 7
+    assert upper_bound(minimum(A + 2, B) * 2 - A, known) == 14
+    assert upper_bound(as_index(4), known) == 4
+    assert upper_bound(A * -2 + 1, known) == 1
+    for e in (B, minimum(B, B * 2), minimum(A, B) * -1, A + B):
+        with pytest.raises(Unbounded):
+            upper_bound(e, known)

@@ -28,8 +28,8 @@ from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import run_steps
 from convsmith.problem import Conv, reference
 from convsmith.problem.data import random_arrays
-from convsmith.schedule.dynamic import at_sizes, check_dynamic, general
-from convsmith.schedule.dynamic_table import call_pointers
+from convsmith.schedule.dynamic import at_sizes, check_dynamic, general, serves_unpadded
+from convsmith.schedule.dynamic_table import table_of_call
 from convsmith.schedule.plan import plan
 from convsmith.tune.dynamic import dynamic_config
 
@@ -59,6 +59,14 @@ LINES = (
     "--stag=aBcd16b --dtag=axb --dt=s8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic20ih8iw8oc17oh8ow8kh3kw3ph1pw1",
     "--stag=abx --dtag=abx mb1ic20ih8iw8oc17oh8ow8kh3kw3ph1pw1",
     "--stag=abx --dtag=aBcd16b --dt=u8:s8:u8 --attr-zero-points=src:common:9 g19mb1ic19ih8iw8oc19oh8ow8kh3kw3ph1pw1",
+    "--stag=abx --dtag=abx mb1ic7ih8iw8oc40oh8ow8kh1kw1",
+    "mb1ic7id2ih4iw4oc40od2oh4ow4kd1kh1kw1",
+    "--dt=bf16 mb1ic7ih8iw8oc40oh8ow8kh1kw1",
+    "--dt=u8:s8:s32 --attr-zero-points=src:common:2 mb1ic7ih8iw8oc40oh8ow8kh1kw1",
+    "--dt=s8:s8:s32 --attr-zero-points=src:per_dim_1+wei:per_oc mb1ic7ih8iw8oc40oh8ow8kh1kw1",
+    "g17mb1ic17ih8iw8oc17oh8ow8kh1kw1",
+    "--attr-post-ops=add:f32:per_tensor mb1ic7ih8iw8oc40oh8ow8kh1kw1",
+    "--attr-post-ops=add:f32:8 mb1ic7ih8iw8oc40oh8ow8kh1kw1",
 )
 
 
@@ -120,12 +128,14 @@ def test_the_kernel_is_compiled_once_and_results_lie_channels_last() -> None:
     assert k(x, w, pads=((0, 2), 1)).shape == (2, 17, 11, 13)
 
 
-@pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 6, 11, 13, 16, 17, 20, 21, 22)])
+@pytest.mark.parametrize("line", [LINES[n] for n in (0, 1, 4, 6, 11, 13, 16, 17, 20, 21, 22, -8, -7, -6, -4, -2)])
 def test_nothing_is_touched_beyond_the_arrays(line: str) -> None:
     """Canaries around all arrays; tasks in chunks, last one first."""
     k, rng = cs.compile(line, threads=3, dynamic=dims_of(Conv.parse(line))), random.Random(line)
     for seed in range(6):
         q, _ = at(k.problem, rng)
+        if serves_unpadded(q, k.config):
+            q = at_sizes(q, q.mb, q.i, q.i, (0,) * q.rank)  # pixels that are read in place are all there
         arrays = random_arrays(q, seed)
         compiled = Compiled(q, at_call(k.artifact, q))
         for chunks in (1, 3, 7):
@@ -150,6 +160,25 @@ def test_sums_leave_their_registers_before_a_long_epilogue(threads: int) -> None
         x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, 6, ih, iw), (40, 6, 3, 3)))
         same = cs.compile(f"--accuracy=strict --stag=axb --dtag=axb {line}ih{ih}iw{iw}", threads=1)
         assert k(x, w).tobytes() == same(x, w).tobytes()
+
+
+@pytest.mark.parametrize("realise", ["indirection", "mask"])
+def test_threads_share_no_loop_within_pieces_of_a_row(realise: str) -> None:
+    line = "--stag=axb --dtag=axb mb2ic3ih9iw11oc20kh3kw3ph1pw1"
+    config = f"--target=generic --lane=oc --register=ow:4,oc:4 --order=mb,oh,ow,oc --realise={realise} --threads=3"
+    k, p = cs.compile(line, dynamic="mb,ih,iw", config=config), Conv.parse(line)
+    arrays = random_arrays(p, 5)
+    compiled = Compiled(p, at_call(k.artifact, p))
+    for chunks in (1, 2, 5):
+        check_result(p, compiled(arrays, chunks), expected(p, arrays))
+
+
+@pytest.mark.parametrize("taps", ["kh1kw1", "kh3kw3ph1pw1"])
+def test_vectors_that_channels_fill_in_part_are_multiplied_whole(taps: str) -> None:
+    k = cs.compile(f"--stag=axb --dtag=axb mb1ic8ih9iw9oc24{taps}", dynamic="mb,ih,iw", target="avx512", threads=1)
+    with k.planned() as plan:
+        products = [line for line in str(lower(plan).kernel).splitlines() if "vfmadd" in line]
+    assert products and not any("/8}" in line for line in products)
 
 
 def test_tasks_of_threads_are_divided_by_the_sizes_of_the_call() -> None:
@@ -237,10 +266,49 @@ def test_operands_are_those_of_the_call() -> None:
 
 
 def test_tall_images_have_three_rows_of_pointers() -> None:
-    p = Conv.parse(LINES[0])
+    p = Conv.parse(f"--stag=axb --dtag=axb {LINES[0]}")
+    config = dynamic_config(general(p), host_targets()[0])
     for height in (224, 5000):
         q = at_sizes(p, 1, (height, 224), (height, 224), (1, 1))
-        assert call_pointers(q).entries.entries.shape == (3, (224 + 2) * 3)
+        found = table_of_call(q, 0, {t.name: t for t in q.tensors}, config)
+        assert found.pointers.entries.entries.shape == (3, 224 * 9)
+
+
+@pytest.mark.parametrize(
+    "line, threads, ends",
+    [
+        ("--stag=axb --dtag=axb mb1ic3ih9iw9oc17kh3kw3ph1pw1", 1, {"oh": 1, "ow": 81}),
+        ("--stag=abx --dtag=abx mb4ic3ih9iw9oc17kh3kw3ph1pw1", 1, {"oh": 1, "ow": 81}),
+        ("--stag=axb --dtag=aBcd16b mb1ic3ih9iw9oc17kh3kw3ph1pw1", 1, {"oh": 1, "ow": 81}),
+        ("--stag=axb --dtag=axb mb1ic3ih64iw64oc17kh3kw3ph1pw1", 1, {"oh": 1, "ow": 4096}),
+        ("--stag=axb --dtag=axb mb1ic3ih65iw65oc17kh3kw3ph1pw1", 1, {"oh": 65, "ow": 65}),
+        ("--stag=axb --dtag=axb mb1ic3id4ih6iw6oc17kd3kh1kw1pd1", 1, {"od": 1, "oh": 1, "ow": 144}),
+        ("--stag=axb --dtag=axb mb1ic3id4ih6iw6oc17kd3kh1kw1pd1", 5, {"od": 4, "oh": 6, "ow": 6}),
+        ("--stag=axb --dtag=axb mb1ic3id5ih6iw6oc17kd3kh1kw1pd1", 5, {"od": 5, "oh": 1, "ow": 36}),
+        ("--stag=axb --dtag=axb mb4ic3ih8iw9oc17kh3kw3ph1pw1", 2, {"oh": 1, "ow": 72}),
+        ("--stag=axb --dtag=axb mb1ic3ih8iw9oc17kh3kw3ph1pw1", 2, {"oh": 2, "ow": 36}),
+        ("--stag=axb --dtag=axb mb1ic3ih7iw9oc17kh3kw3ph1pw1", 3, {"oh": 7, "ow": 9}),
+        ("--stag=axb --dtag=axb --attr-post-ops=add:f32:per_tensor ic3ih9iw9oc17kh3kw3ph1pw1", 1, {"oh": 1, "ow": 81}),
+        ("--stag=axb --dtag=axb --attr-post-ops=add:f32:4 mb1ic3ih9iw9oc17kh3kw3ph1pw1", 1, {"oh": 9, "ow": 9}),
+        ("--deconv --stag=axb --dtag=axb mb1ic3ih9iw9oc17kh3kw3sh2sw2ph1pw1", 1, {"oh": 17, "ow": 17}),
+        ("--stag=axb --dtag=axb mb3ic5ih9iw70oc17kh1kw1", 1, {"mb": 1, "oh": 1, "ow": 1890}),
+        ("--stag=abx --dtag=abx mb3ic5ih9iw70oc17kh1kw1", 1, {"mb": 3, "oh": 1, "ow": 630}),
+        ("--stag=axb --dtag=axb mb3ic5id2ih9iw7oc17kd1kh1kw1", 1, {"mb": 1, "od": 1, "oh": 1, "ow": 378}),
+        ("--stag=axb --dtag=axb mb3ic5ih9iw70oc17kh1kw1", 5, {"mb": 3, "oh": 3, "ow": 210}),
+        ("--stag=aBcd16b --dtag=axb mb3ic5ih9iw70oc17kh1kw1", 1, {"mb": 1, "oh": 1, "ow": 1890}),
+    ],
+)
+def test_rows_run_as_one(line: str, threads: int, ends: dict[str, int]) -> None:
+    """Unless rows are long, operands differ from row to row, or threads share the rows; on any threads, exactly."""
+    p = Conv.parse(line)
+    k = cs.compile(p, dynamic=dims_of(p), threads=threads)
+    artifact = at_call(k.artifact, p)
+    sizes = {a.name: a.value for a in artifact.entries["main"].arguments if a.role == "size"}
+    assert {name: sizes[f"{name}_end"] for name in ends} == ends
+    arrays = random_arrays(p, 5)
+    compiled = Compiled(p, artifact)
+    for chunks in (1, 2, 5):
+        check_result(p, compiled(arrays, chunks), expected(p, arrays))
 
 
 def test_several_threads() -> None:
@@ -290,7 +358,7 @@ def test_every_step_computes_the_same(src: str, dst: str, options: str, line: st
         p = general(check_dynamic(q)).canonical()
         config = dynamic_config(p, target, threads).changed(spill_sums=threads == 2)
         made = plan(p, config, target, requirements(q, ()))
-        run_steps(made.program.naive(), made.pipeline, [AtSizes(q, instructions, ("dst",), table=True)])
+        run_steps(made.program.naive(), made.pipeline, [AtSizes(q, instructions, ("dst",), config)])
 
 
 def test_requirements_are_checked_at_the_call() -> None:
@@ -369,7 +437,7 @@ def test_configs_that_are_refused() -> None:
     with pytest.raises(cs.ConfigError, match="need sums of the source") as error:
         cs.compile(zero, dynamic="mb", config="--target=generic --lane=oc --realise=indirection --offsets=sums")
     assert error.value.code == "dynamic"
-    for words in ("--realise=peel", "--fuse=oh+ow", "--register=oh:2,oc:4", "--table=row", "--lane=ow"):
+    for words in ("--realise=pad_copy", "--fuse=oh+ow", "--register=oh:2,oc:4", "--table=row", "--lane=ow"):
         given = {"--target": "generic", "--lane": "oc", "--realise": "indirection"} | dict([words.split("=")])
         config = " ".join(f"{name}={value}" for name, value in given.items())
         with pytest.raises(cs.ConfigError, match=f"{words.split('=')[0]}.*dynamic sizes need") as error:

@@ -128,7 +128,7 @@ def test_every_step_computes_the_same(options: str, line: str, sizes: str, threa
         made = plan(p, config, target, requirements(q, ()))
         for kernel in made.kernels:
             if kernel.statement.when in ("main", "after"):
-                oracle = AtSizes(q, instructions, (kernel.statement.c.name,), config.realise == "indirection")
+                oracle = AtSizes(q, instructions, (kernel.statement.c.name,), config)
                 nest = made.program.naive() if kernel is made.main else naive(p, kernel.statement)
                 run_steps(nest, kernel.pipeline, [oracle])
                 assert oracle.checked > 8
