@@ -419,8 +419,8 @@ KINDS = {
     ),
     "fragments-of-pixels": (
         "--dt=bf16 --stag=abx --dtag=abx mb2ic4ih3oc10oh3kh1",
-        "--lane=oh_ow --fuse=oh+ow --register=oc:6,oh_ow:4 --order=mb,oh_ow,oc --instruction=fragment_bf16 --k_step=ic:4"
-        " --pack=src,wei",
+        "--lane=oh_ow --fuse=oh+ow --register=oc:6,oh_ow:4 --order=mb,oh_ow,oc --instruction=fragment_bf16 "
+        "--k_step=ic:4 --pack=src,wei",
     ),
     "fragments-of-pixels-two-apart": (
         "--dt=bf16 --stag=abx --dtag=abx --attr-post-ops=sum+relu mb1ic5ih5iw9oc7oh3ow5kh1kw1sh2sw2ph0pw0",
@@ -430,6 +430,10 @@ KINDS = {
         "--dt=s8:u8:s8 --stag=abx --dtag=abx mb1ic9ih4oc7oh4kh1",
         "--lane=oh_ow --fuse=oh+ow --register=oc:3,oh_ow:8 --order=mb,oh_ow,oc --instruction=fragment_u8 --k_step=ic:8"
         " --pack=src,wei",
+    ),
+    "fragments-with-rests-transposed": (
+        "--dt=bf16 --stag=abx --dtag=abx mb1ic4iw11oc7ow11kw1",
+        "--lane=oc --register=oc:8,ow:6 --k_step=ic:4 --realise=pad_copy",
     ),
     "fragments-with-rests": (
         "--dt=u8:s8:f32 --stag=axb mb1ic8iw13oc5ow13kw1", "--lane=oc --register=oc:4,ow:5 --k_step=ic:8",
@@ -470,6 +474,11 @@ KINDS = {
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic3ih3iw3oc5oh3ow2kh3kw2ph1pw0",
         "--lane=oc --fuse=oh+ow,kh+kw,kh_kw+ic --register=oc:8,oh_ow:4 --reduce=kh_kw_ic --k_step=kh_kw_ic:8 "
         "--realise=window_copy",
+    ),
+    "windows-of-channels-apart": (
+        "--dt=bf16 --stag=abx --dtag=abx mb1ic3ih5iw5oc6oh3ow3kh2kw3sh2sw2ph1pw1",
+        "--lane=oc --fuse=kw+ic --register=oc:8,ow:2 --order=mb,oh,ow,oc --reduce=kh,kw_ic --k_step=kw_ic:4 "
+        "--cache=oh:2 --realise=window_copy",
     ),
     "windows-with-a-zero-point": (
         "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3 mb1ic3ih5iw5oc3oh3ow3kh2kw3sh2sw2ph1pw1",

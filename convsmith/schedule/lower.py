@@ -10,7 +10,7 @@ from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
-from convsmith.machine.transpositions import square_transposition, tile_shape
+from convsmith.machine.transpositions import tile_shape
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.block_messages import block_messages
 from convsmith.passes.collapse import collapse
@@ -49,16 +49,13 @@ from convsmith.schedule.order import TileLoops
 from convsmith.schedule.product_shape import fragment_rows
 from convsmith.schedule.read import Reads
 from convsmith.schedule.schedule import Copy, Schedule
+from convsmith.schedule.transposed_results import MIN_NEIGHBOURS, transposed_along
 from convsmith.statement.statement import Statement, view_steps
 
 RUNS = (2, 4, 8, 16)
 """Numbers of adjacent elements of a fragment in a lane, which accesses them as vectors."""
 TILES_AHEAD = 2
 """Number of register tiles between a vector of a source and the vector whose cache line its load prefetches."""
-MAX_STEPS = 4
-"""Maximum distance of elements of a result in a residue class that masked stores write as a vector."""
-MIN_NEIGHBOURS = 4
-"""Minimum number of contiguous elements for which a tile of a result is transposed instead of scattered."""
 
 
 def flatten_tiles(s: Schedule, parts: Sequence[KernelPlan]) -> None:
@@ -307,33 +304,15 @@ def adds_zeros(st: Statement, lanes: int) -> bool:
     return layout.shape[inner.dim] < layout.padded_shape[inner.dim]
 
 
-def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine) -> Instruction | None:
-    """Return the row of ``target`` that transposes tiles of ``lanes`` along the dim ``lane``, whose vectors would be
-    scattered, by elements along the dim ``along``, which are contiguous, or a few elements apart in a residue class;
-    None if the result is not written through it.
-
-    Gradients of the weights are written once for all pixels, so that their reads determine the lanes.
-    """
-    steps, apart = view_steps(st.c), st.residues.get(along, 1)
-    if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or not st.constant:
-        return None
-    if apart > (MAX_STEPS if target.has_masked_stores else 1):
-        return None
-    return None if target.vectors.scalable else square_transposition(target.transpositions, st.c.dtype, lanes)
-
-
 def _transpose_results(s: Schedule, k: KernelPlan, along: Sequence[Loop]) -> None:
     """Transpose tiles of a result whose vectors would be scattered, if its elements are contiguous along one of the
     loops ``along``.
     """
-    nest = k.nest
-    for x in along:
-        row = transposes(k.columns, nest.lane.dims[-1], x.dims[-1], nest.lanes, k.machine)
-        if row is not None and x.extent >= MIN_NEIGHBOURS:
-            apart = k.columns.residues.get(x.dims[-1], 1)
-            s.run(transpose_stores, x, nest.lane, tile_shape(row)[:2], MIN_NEIGHBOURS, apart)
-            pick_transpositions(s, nest.lanes, k.machine)
-            return
+    if found := transposed_along(k, along):
+        x, row = found
+        apart = k.columns.residues.get(x.dims[-1], 1)
+        s.run(transpose_stores, x, k.nest.lane, tile_shape(row)[:2], MIN_NEIGHBOURS, apart)
+        pick_transpositions(s, k.nest.lanes, k.machine)
 
 
 def pick_transpositions(s: Schedule, lanes: int, machine: Machine) -> None:

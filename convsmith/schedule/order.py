@@ -20,6 +20,7 @@ from convsmith.schedule.library.warp_groups import warp_groups
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Schedule
+from convsmith.schedule.transposed_results import transposed_along
 
 
 class TileLoops(NamedTuple):
@@ -106,7 +107,7 @@ def _keep_sums(s: Schedule, k: KernelPlan) -> dict[Loop, Loop]:
         s.run(rfactor, nest.lane, nest.lanes)
     elif is_drained(config, nest):
         written = s.drain((*nest.pixels, *nest.vectors, *nest.rows))
-        if nest.rows and nest.vectors:
+        if nest.rows and nest.vectors and not transposed_along(k, nest.rows):
             # The vectors of a row are adjacent in memory.
             columns = [x for x in nest.vectors if x.of == nest.lane.of]
             fragments = [x for x in nest.vectors if x not in columns]

@@ -39,6 +39,7 @@ from convsmith.schedule.order import TileLoops
 from convsmith.schedule.packed_operands import adjacent_units, pack_operands
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.thread_copies import load_registers, share_operands
+from convsmith.schedule.transposed_results import transposed_along
 from convsmith.statement.epilogue import top_bit
 from convsmith.statement.statement import Statement, View
 from convsmith.statement.views import IMAGES
@@ -214,8 +215,8 @@ def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     st, loops, config, nest = k.columns, k.loops, k.config, k.nest
     written, products = reads.tile.written, reads.tile.products
     straight = nest.unrolled if products is None else (products.steps, *reads.tile.fragments)
-    drained = [written[x] for x in nest.vectors] if nest.rows and written else []
-    s.run(bind, (*straight, *drained), "unrolled")
+    columns = [written[x] for x in nest.vectors] if nest.rows and written else []
+    s.run(bind, (*straight, *columns), "unrolled")
     if not nest.has_lanes:
         return
     if config.threads > 1 and reads.parallel:
@@ -226,8 +227,11 @@ def cut_remainders(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     tiled = (x for x in nest.around if x.is_tiled or x in nest.classes or x in cut)
     vectors = (x for x in (*nest.pixels, *nest.vectors) if x.of == config.lane or x in cut)
     _cut_pieces(s, k, written)
-    split = (*tiled, *nest.reduce, *vectors, *(written[x] for x in nest.vectors if written))
-    s.run(partition, split, config.pieces, (nest.lane,))
+    drained: tuple[Loop, ...] = nest.vectors if written else ()
+    exact: tuple[Loop, ...] = (nest.lane,)
+    if written and nest.rows and transposed_along(k, nest.rows):  # a tile that is transposed has constant bounds
+        drained, exact = (*nest.pixels, *nest.vectors), (nest.lane, *(written[x] for x in nest.rows))
+    s.run(partition, (*tiled, *nest.reduce, *vectors, *(written[x] for x in drained)), config.pieces, exact)
     if cut:
         s.run(rebase, nest.lane)
 

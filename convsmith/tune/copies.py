@@ -55,22 +55,26 @@ def _converted(facts: SharedFacts, config: Config) -> Events:
 
 
 def _windows(facts: SharedFacts, loops: Loops, config: Config) -> Events:
-    """Return the events of copying windows: a loop over each row and tap, vectors of each run of memory.
+    """Return the events of copying windows: a loop over each row and tap, vectors of each run of memory. Channels that
+    lie apart are loaded one by one, and stored together for each tap.
 
     Rows that several tiles of rows read are copied again.
     """
     row, taps = facts.st.of("m")[-1].name, loops.dims[config.tiles_at("k_step")[0][0]]
-    run = prod(facts.sizes[n] for n in taps[-2:]) * facts.bytes
+    run = prod(facts.sizes[n] for n in taps[-2:])
     runs = prod(d.size for d in facts.st.of("m", "batch") if d.name != row) * prod(facts.sizes[n] for n in taps[:-2])
-    moves = facts.sizes[row] * -(-run * 8 // facts.target.vector_bits)
+    vectors = -(-run * facts.bytes * 8 // facts.target.vector_bits)
     again, held = 1.0, window_bytes(facts, taps)
     own = {d.name for d in facts.st.of("m", "batch")}
     for rows, size in (tile for tile in config.tiles_at("cache") if tile[0] in own):
         step, more = window_rows(facts, rows)
         again = (size * step + more) / size
         held *= size * step + more
-    window = "window" if held <= facts.target.l1.bytes else "window_far"
-    return (window, runs * again * moves), ("call", runs * again)
+    if facts.src.get(Var(taps[-1])) == 1:
+        move, count = "window" if held <= facts.target.l1.bytes else "window_far", vectors
+    else:
+        move, count = "lane_load", run + facts.sizes[taps[-2]]
+    return (move, runs * again * facts.sizes[row] * count), ("call", runs * again)
 
 
 def window_bytes(facts: SharedFacts, taps: tuple[str, ...]) -> int:

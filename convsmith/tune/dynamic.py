@@ -13,9 +13,9 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import is_pointwise, symbolic_dims, through_table
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.lower import transposes
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, registers
+from convsmith.schedule.transposed_results import transposes
 from convsmith.statement.offsets import flips, summed
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement

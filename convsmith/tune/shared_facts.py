@@ -15,9 +15,9 @@ from convsmith.problem.post_ops import SumPostOp
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, fused_name
-from convsmith.schedule.lower import MIN_NEIGHBOURS, transposes
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
+from convsmith.schedule.transposed_results import MIN_NEIGHBOURS, transposes
 from convsmith.statement.phases import Phase, phased
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.traffic import Traffic

@@ -78,10 +78,12 @@ def window_nests(problem: Problem, st: Statement, target: Machine) -> list[Windo
     """Return the nests of kernels that copy windows, where channels alone do not fill fragments, or rows do not."""
     rows = target.fragment_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
     steps, sizes = view_steps(st.a), st.extents
-    if not rows or target.fragments is None or st.residues or len(st.reduce) < 2 or steps.get(Var(st.reduce[-1])) != 1:
+    if not rows or target.fragments is None or st.residues or len(st.reduce) < 2:
         return []
-    short = sizes[st.of("m")[-1].name] < rows[0].rows // 2 + 1
-    few = sizes[st.reduce[-1]] % rows[0].terms != 0
+    adjacent = steps.get(Var(st.reduce[-1])) == 1
+    short = adjacent and sizes[st.of("m")[-1].name] < rows[0].rows // 2 + 1
+    channels, least = sizes[st.reduce[-1]], min(row.terms for row in rows)
+    few = channels % rows[0].terms != 0 if adjacent else channels < least
     joined = [st.reduce[-2:]] * (few and len(st.reduce) > 2) + [st.reduce] * (few or short)
     found = []
     for taps in joined:

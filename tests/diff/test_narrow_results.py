@@ -10,7 +10,7 @@ from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import target as known_target
 from convsmith.problem import parse_problem
-from convsmith.schedule.lower import transposes
+from convsmith.schedule.transposed_results import transposes
 from convsmith.statement.views import statement
 
 FIRST = "--stag=abx --dtag=abx"

@@ -40,7 +40,10 @@ BF16, INT8 = (
         (f"--dt=bf16:bf16:f32 {FIRST} mb2ic37iw40oc33ow20kw5sw2pw2", ""),
         (f"--dt=u8:s8:f32 {FIRST} mb1ic70ih14oc40oh14kh3ph1", ""),
         (f"--dt=u8:s8:s32 {LAST} mb1ic70ih13oc40oh13kh3ph1", INT8),
-        (f"--dt=s8:s8:s32 --attr-zero-points=src:common:3 {LAST} mb1ic70ih14oc40oh14kh3ph1", ""),
+        (
+            f"--dt=s8:s8:s32 --attr-zero-points=src:common:3 {LAST} mb1ic70ih13oc40oh13kh3ph1",
+            INT8.replace("tdpbusd", "tdpbssd") + " --offsets=sums",
+        ),
         (f"--dir=BWD_D --dt=bf16 {LAST} mb1ic37ih28oc50oh14kh3sh2ph1", ""),
     ],
 )
