@@ -69,10 +69,10 @@ _INTEL_SERVER = (
     ("transform_prefetched", FarRates(0.47, 3.3, 0.62)),
 )  # fmt: skip
 
-_INTEL_SERVER_BY_BITS = ((512, (
+_INTEL_SERVER_BY_BITS = ((256, (("result_moves", 1), ("spill", 2.0))), (512, (
     ("multiply_add", 0.72), ("broadcast", 0.9), ("latency", 5.6), ("exposed", 10.2), ("straight_call", 13.75),
     ("turn", 2.0), ("beyond", 1.5), ("exposed_near", 0.42), ("refill", 15.3),
-)),)  # fmt: skip
+)))  # fmt: skip
 
 _ZEN = (("prefetched_transforms", 1 << 20),)
 _ZEN5 = (
@@ -96,8 +96,10 @@ cache are slower; the rates of transforms that prefetch weights were fitted on S
 problems (13 % of error). At 512 bits, Emerald Rapids starts two multiply-adds in a cycle, so that tiles of four vectors
 by six pixels, which load less, are faster than those of two by fourteen. Its costs were fitted to the layers of
 ResNet-50 and MobileNetV2 and to 37 problems of all directions: 50 of 90 first choices changed, which take 0.97 of the
-time in the mean. The first choices and fastest configs of a Sapphire Rapids lose no more with them, where both were
-measured: 21 of 58 problems.
+time in the mean. At 256 bits, a result moves once between memories and vectors beyond the registers cost half: seven of
+52 first choices changed, depthwise ones most, which take 0.96 of the time. Costs fitted to phases in which another
+tenant used the second thread of the core made 60 of 90 choices slower, by 3 % in the mean. The first choices and
+fastest configs of a Sapphire Rapids lose no more with them, where both were measured: 21 of 58 problems.
 
 The costs of Zen 4 and Zen 5 were fitted to searches of the layers of ResNet-50 and MobileNetV2
 (`benchmarks/measurements/`), on Zen 5 also to 61 depthwise layers of other sizes, 30 to 220 configs each: loads of a
