@@ -11,7 +11,7 @@ from dataclasses import replace
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.rewrite import Rewriter, Substitute
-from convsmith.ir.stmt import Block, For, Kernel, PointerLoad, Stmt, block
+from convsmith.ir.stmt import Block, For, Kernel, Let, PointerLoad, Stmt, block
 from convsmith.ir.threads import has_effects
 from convsmith.ir.walk import bound_in, variables_of
 from convsmith.passes.contracts import ANY, stages
@@ -28,7 +28,12 @@ class _HoistPointers(Rewriter):
         inside = bound_in(out)
         hoisted: dict[_Entry, PointerLoad] = {}
         parts = []
-        stmts = out.body.stmts if isinstance(out.body, Block) else (out.body,)
+        lets: list[Let] = []
+        body = out.body
+        while isinstance(body, Let):
+            lets.append(body)
+            body = body.body
+        stmts = body.stmts if isinstance(body, Block) else (body,)
         for s in stmts:
             if isinstance(s, PointerLoad) and not any(
                 variables_of(i) & inside for i in (*s.index, s.offset, *s.zero_at)
@@ -41,7 +46,10 @@ class _HoistPointers(Rewriter):
             parts.append(s)
         if not hoisted:
             return out
-        nest: Stmt = For(out.var, out.lo, out.hi, block(*parts), out.kind, out.carried)
+        within = block(*parts)
+        for let in reversed(lets):
+            within = Let(let.var, let.value, within)
+        nest: Stmt = For(out.var, out.lo, out.hi, within, out.kind, out.carried)
         for at in reversed(hoisted.values()):
             nest = replace(at, body=nest)
         return nest
@@ -50,6 +58,8 @@ class _HoistPointers(Rewriter):
 @stages(*ANY)
 def hoist_pointers(kernel: Kernel) -> Kernel:
     """Hoist loads from pointer tables out of the loops in which they are invariant.
+
+    They also leave the names of indices that such a loop binds around all of its body.
 
     Before::
 

@@ -66,6 +66,7 @@ def test_a_variable_without_a_range() -> None:
 def test_a_minimum_is_bounded_by_its_known_arguments() -> None:
     known = {A: (0, 5)}
     assert upper_bound(minimum(A + 2, B * -3 + 7), known) == 7
+    assert upper_bound(minimum(A + 2, B, A * 3 - 9), known) == 6
     assert upper_bound(minimum(A + 2, B) * 2 - A, known) == 14
     assert upper_bound(as_index(4), known) == 4
     assert upper_bound(A * -2 + 1, known) == 1

@@ -47,3 +47,17 @@ def test_entries_of_other_offsets_are_others() -> None:
     made = hoist_pointers(kernel)
     assert str(made).count("at t[n]") == 2
     assert (results(made) == results(kernel)).all()
+
+
+def test_an_entry_leaves_the_names_of_indices_within_the_loop() -> None:
+    text = str(reading("t[n] + n * 2 in a or z[0]", "t[n] + 1 in a or z[0]"))
+    head, *body = text.splitlines()
+    at = next(n for n, line in enumerate(body) if line.strip().startswith("for i in")) + 1
+    named = [*body[:at], "      let j = i + 0:", *("  " + line for line in body[at:])]
+    kernel = parse_kernel("\n".join([head, *named]).replace("p[i]", "p[j]") + "\n")
+    made = hoist_pointers(kernel)
+    assert "let j" in str(made)
+    assert str(made).index("at t") < str(made).index("for i in") < str(made).index("let j")
+    assert (results(made) == results(kernel)).all()
+    varying = parse_kernel(str(kernel).replace("at t[n]", "at t[j]"))
+    assert hoist_pointers(varying) is varying
