@@ -431,6 +431,10 @@ KINDS = {
         "--lane=oh_ow --fuse=oh+ow --register=oc:3,oh_ow:8 --order=mb,oh_ow,oc --instruction=fragment_u8 --k_step=ic:8"
         " --pack=src,wei",
     ),
+    "fragments-of-one-column": (
+        "--dt=u8:s8:u8 --stag=axb --dtag=axb --attr-zero-points=src:common:3 mb1ic8iw5oc1ow5kw1",
+        "--lane=oc --register=oc:4,ow:2 --k_step=ic:8 --offsets=sums",
+    ),
     "fragments-with-rests-transposed": (
         "--dt=bf16 --stag=abx --dtag=abx mb1ic4iw11oc7ow11kw1",
         "--lane=oc --register=oc:8,ow:6 --k_step=ic:4 --realise=pad_copy",

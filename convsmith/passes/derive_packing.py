@@ -121,8 +121,10 @@ class Packing:
     def __init__(
         self, kernel: Kernel, operands: frozenset[str], name: str, widths: dict[str, int], convert: bool | str,
         adjacent: tuple[str, ...] = (), filled: bool = False, scope: str = "global", order: tuple[str, ...] = (),
+        columns: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.kernel, self.operands, self.name, self.widths, self.convert = kernel, operands, name, widths, convert
+        self.columns = columns
         self.adjacent, self.filled, self.scope, self.order = adjacent, filled, scope, order
         self.around: dict[Var, Range] = {}
         """Ranges of the variables of the loops around the nest."""
@@ -182,7 +184,8 @@ class Packing:
         return as_index(max(most, self.widths.get(loop.var.name, 0)))
 
     def indexes(self, loop: For) -> bool:
-        return any(loop.var in variables_of(v) for v in self.elements(loop.body))
+        elements = self.elements(loop.body)
+        return any(loop.var.name in self.columns or loop.var in variables_of(v) for v in elements)
 
     def size(self, s: Stmt) -> Index:
         """Return the number of stream elements that one execution of a statement reads."""
@@ -340,6 +343,7 @@ def packing_name(kernel: str, operands: Sequence[str]) -> str:
 def derive_packing(
     kernel: Kernel, operands: Sequence[str], name: str, widths: Sequence[tuple[str, int]] = (),
     convert: bool | str = False, adjacent: tuple[str, ...] = (), filled: bool = False, order: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
 ) -> Kernel:  # fmt: skip
     """Make the kernel read its operands from a packed buffer, and add the packing kernel that writes it to ``packs``.
 
@@ -347,9 +351,10 @@ def derive_packing(
     than their iterations; ``convert`` also packs converted elements that are wider than the original: those of the nest
     or, if it is the name of a type, elements of that type, which the nest converts further. ``adjacent`` are two loops,
     the outer one first, whose dims are adjacent in the packed operand; ``order`` lists all loops that index the operand
-    in the desired order of its dims. With ``filled``, the kernel multiplies the zeros that a packed operand holds in
-    place of absent elements, without tests. If a kernel ``before`` this one only adds up entries, the packing kernel
-    computes the sums (:mod:`convsmith.passes.packed_sums`).
+    in the desired order of its dims. The packed operand has dims for the loops ``columns`` even if they do not index
+    it, because it has one column. With ``filled``, the kernel multiplies the zeros that a packed operand holds in place
+    of absent elements, without tests. If a kernel ``before`` this one only adds up entries, the packing kernel computes
+    the sums (:mod:`convsmith.passes.packed_sums`).
 
     Before::
 
@@ -390,7 +395,9 @@ def derive_packing(
             "dependence", f"derive_packing: kernel {kernel.name} writes {stale[0]}, which is packed before it runs; "
             f"legal are operands that it only reads",
         )  # fmt: skip
-    packing = Packing(kernel, frozenset(operands), name, dict(widths), convert, adjacent, filled, order=order)
+    packing = Packing(
+        kernel, frozenset(operands), name, dict(widths), convert, adjacent, filled, order=order, columns=columns
+    )
     body, writes = packing.derive(kernel.body, as_index(0))
     if packing.packed is None:
         return kernel

@@ -133,13 +133,24 @@ def pack_operands(
         return packed
     adjacent = adjacent_units(nest)
     for name in config.staged("pack") if machine.device is None else ():
-        options = (*(adjacent or ((),)), True) if name == st.a.name and config.realise == "pad_copy" else adjacent
+        is_filled = name == st.a.name and config.realise == "pad_copy"
+        options: tuple[object, ...] = (*(adjacent or ((),)), True) if is_filled else adjacent
         array = (v.array for v in st.factors if v.name == name and name in unfolded)
         operands = (next(array, name), *_added(st, name), *_beside(st, name))
+        if columns := _single_column(st, nest, name):
+            options = ((), False, (), columns)
         packed[name] = s.pack(operands, nest.widths, _conversion(st, nest, name, machine), *options)
     for pair in shared_taps(st, config):
         s.run(share_taps, packed[st.a.name], *pair)
     return packed
+
+
+def _single_column(st: Statement, nest: Nest, name: str) -> tuple[Loop, ...]:
+    """Return the loops over columns of fragments that operand ``name`` must have, although the statement has a single
+    column, which no loop steps through; empty if there are more.
+    """
+    single = name == st.b.name and bool(nest.rows) and st.constant and st.extents[st.n] == 1
+    return tuple(x for x in nest.loops if single and x.role == "n")
 
 
 def adjacent_units(nest: Nest) -> tuple[tuple[Loop, ...], ...]:

@@ -196,7 +196,7 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     whole = bordered and all(is_true(mask) or size == rounded for mask, size, rounded in extents)
     if not packed and not whole:
         return f"elements of {st.a.name} are absent that no padded copy supplies"
-    if sizes[st.n] == 1:
+    if sizes[st.n] == 1 and not st.constant:
         return "the result has one column"
     steps = view_steps(st.a)
     present = is_true(st.a.mask) or (config is not None and st.a.name in config.staged("unfold"))
