@@ -290,7 +290,7 @@ def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Non
             s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes))
             continue
         (inner,) = (y for y in nest.pixels if y.of == x.of)
-        drained = (written[inner],) if config.spill_sums else ()
+        drained = (written[inner],) if written else ()
         shared = config.threads > 1 and len(st.axes) <= 1
         s.run(pieces, x, "", inner, (x.tile, rest, x.tile), drained, shared)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from convsmith.diag.errors import UnsupportedError
+from convsmith.ir.index import Var
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
@@ -17,7 +18,7 @@ from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, registers
 from convsmith.schedule.transposed_results import transposes
 from convsmith.statement.offsets import flips, summed
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import LONG_EPILOGUE, operations
 
@@ -37,6 +38,10 @@ MAX_TAPS = 16
 """Maximum number of taps of such groups with which pixels are computed in the order of memory. With 9 taps that takes
 0.76 to 0.95 of the time, with 49 taps 1.12 times as long.
 """
+MAX_ALONG = 8
+"""Maximum number of channels of the result whose sums are vectors along the channels of the source."""
+PIXELS_ALONG = 12, 8, 6, 5, 4, 3, 2, 1
+"""Pixels of register tiles of such sums, best first."""
 
 
 def _tiles(needed: int, groups: bool, transposed: bool, in_place: bool) -> tuple[tuple[int, int], ...]:
@@ -87,22 +92,41 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     in_order = taps <= MAX_TAPS and not scattered and st.constant if groups else realise == "peel" and stays
     pixels_first = in_order and threads == 1
     order = (*order, row, lane) if pixels_first else (*order, lane, row)
-    for vectors, pixels in _tiles(-(-sizes[lane] // unit.lanes), groups, scattered, realise == "peel"):
+    same = Config(
+        target.name, lane, order=order, reduce=st.reduce, instruction=unit.name if dot else "", k_step=terms,
+        realise=realise, pack=("wei",) if st.constant else (), offsets=offsets, flip=flip,
+        spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,
+    )  # fmt: skip
+    if not dot and offsets == "each" and not groups and _along_channels(st, unit.lanes, target):
+        same = same.changed(lane=st.reduce[-1], spill_sums=False)
+        tiles = [((row, pixels), (st.n, sizes[st.n])) for pixels in PIXELS_ALONG]
+    else:
+        vectors = _tiles(-(-sizes[lane] // unit.lanes), groups, scattered, realise == "peel")
+        tiles = [((row, pixels), (lane, n * unit.lanes)) for n, pixels in vectors]
+    for tile in tiles:
+        (_, pixels), (name, width) = tile
         if row not in symbolic_dims(p) and pixels > sizes[row]:
             continue
-        config = Config(
-            target.name, lane, register=((row, pixels), (lane, vectors * unit.lanes)), order=order,
-            reduce=st.reduce, instruction=unit.name if dot else "", k_step=terms, realise=realise,
-            pack=("wei",) if st.constant else (), offsets=offsets, flip=flip,
-            spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,
-        )  # fmt: skip
+        config = same.changed(register=tile)
         own = ProductShape.of(st, target, config)
-        if sizes[lane] <= (vectors - 1) * own.lanes:
+        if name == config.lane and sizes[name] <= (width // unit.lanes - 1) * own.lanes:
             continue
         loops = loops_after_fusing(st, config)
-        if registers(loops, config, target, own, filled_lanes(st, loops.dims[lane], own)).fit:
+        if registers(loops, config, target, own, filled_lanes(st, loops.dims[config.lane], own)).fit:
             return config
     raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
+
+
+def _along_channels(st: Statement, lanes: int, target: Machine) -> bool:
+    """Return whether the result has so few channels that vectors of ``lanes`` along the channels of the source, whose
+    lanes are summed at the end, take less than half of the multiply-adds of vectors along its own.
+    """
+    columns, channels = st.extents[st.n], st.extents[st.reduce[-1]]
+    near = st.constant and view_steps(st.a).get(Var(st.reduce[-1])) == 1
+    taps = prod(d.size for d in st.of("k") if d.sort == "taps")
+    own = taps * channels * -(-columns // lanes)
+    along = columns * (taps * -(-channels // lanes) + target.costs.lane_sum)
+    return near and columns <= MAX_ALONG and 2 * along <= own
 
 
 def _terms(st: Statement, target: Machine) -> int:
