@@ -11,6 +11,7 @@ from convsmith.codegen.masked_stores import is_spread, store_spread
 from convsmith.codegen.parts_of_bytes import load_part, starts_at_byte, store_part, store_parts, unpacked
 from convsmith.codegen.past_caches import STORE
 from convsmith.codegen.sums_of_lanes import SumEmitter
+from convsmith.codegen.word_loads import is_word, load_word
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
@@ -56,6 +57,7 @@ class AccessEmitter(SumEmitter):
         super().__init__(bits, half, lookup)
         self.written, self.head = written, head
         self.has_masked_stores = False
+        self.masked_bytes = 1
         self.streamed: Mapping[str, int] = {}
         self.vector_of: dict[Buffer, int] = {}
         self.slots: dict[Slot, str] = {}
@@ -186,6 +188,8 @@ class AccessEmitter(SumEmitter):
                 return self._load_lanes(v, lanes)
             if self.head is not None and not self.scalable:
                 return load_head(self, self.head, t, where, n, lanes.active)
+            if not self.scalable and is_word(t, lanes, self.masked_bytes):
+                return load_word(self, t, where, n, lanes.active)
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
             self.declared[f"declare {ty} {name}(ptr, {self.type_i1(n)}, {ty})"] = None
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")

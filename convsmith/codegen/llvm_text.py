@@ -64,7 +64,8 @@ class Facts:
     buffers begin at multiples of ``alignment`` bytes; ``places`` belongs to the kernel that is emitted. Functions that
     run a part of an entry also have the ``part_attributes``, outlined functions the ``called_attributes``. With
     ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With ``has_fused_steps``, quotients
-    that are rounded to bytes are computed by products and sums that round once.
+    that are rounded to bytes are computed by products and sums that round once. Elements of fewer than ``masked_bytes``
+    have no masked loads, and none has if that is 0.
     """
 
     triple: str
@@ -85,6 +86,7 @@ class Facts:
     called_attributes: tuple[str, ...] = ()
     has_masked_stores: bool = False
     has_fused_steps: bool = False
+    masked_bytes: int = 1
 
     @property
     def word(self) -> str:
@@ -103,6 +105,7 @@ class FunctionEmitter(ValueEmitter):
         super().__init__(bits, written, facts.half, flushed, facts.head_load, facts.byte_lookup)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.has_masked_stores, self.has_fused_steps = facts.has_masked_stores, facts.has_fused_steps
+        self.masked_bytes = facts.masked_bytes
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False

@@ -1,0 +1,46 @@
+"""Loads of the leading lanes of a vector as one word, on machines without masked loads of their type, as LLVM text.
+
+LLVM loads such lanes one by one and inserts each into the vector. If the lanes are then repeated, as factors of a dot
+product are, it inserts each repetition too.
+"""
+
+from __future__ import annotations
+
+from convsmith.codegen.shuffles import ShuffleEmitter
+from convsmith.ir.types import DType
+from convsmith.ir.value import Lanes
+
+__all__ = ["is_word", "load_word"]
+
+WORDS = (16, 32, 64)
+"""Bits of the words that a register holds."""
+
+
+def is_word(t: DType, lanes: Lanes, masked_bytes: int) -> bool:
+    """Return whether adjacent lanes, some of which are inactive, form a word, and their type has no masked loads: the
+    machine has those of elements of at least ``masked_bytes``.
+    """
+    has_none = not masked_bytes or t.bytes < masked_bytes
+    return has_none and not lanes.first and lanes.count * t.bits in WORDS
+
+
+def load_word(emit: ShuffleEmitter, t: DType, where: str, lanes: int, active: int) -> str:
+    """Return the vector of ``lanes`` whose first ``active`` elements are loaded from ``where``; the remaining elements
+    are zero.
+
+    The bytes are loaded in the fewest parts of 1, 2 and 4 bytes, none of which overlap.
+    """
+    word, nbytes = f"i{lanes * t.bits}", active * t.bytes
+    total, start = "", 0
+    for size in (4, 2, 1):
+        if nbytes - start < size:
+            continue
+        place = emit.put(f"getelementptr i8, ptr {where}, i64 {start}") if start else where
+        part = emit.put(f"load i{8 * size}, ptr {place}, align {t.bytes if t.bytes <= size else 1}")
+        if 8 * size < lanes * t.bits:
+            part = emit.put(f"zext i{8 * size} {part} to {word}")
+        if start:
+            part = emit.put(f"shl {word} {part}, {8 * start}")
+            part = emit.put(f"or {word} {total}, {part}")
+        total, start = part, start + size
+    return emit.put(f"bitcast {word} {total} to {emit.type(t, lanes)}")
