@@ -38,20 +38,28 @@ MAX_TAPS = 16
 """Maximum number of taps of such groups with which pixels are computed in the order of memory. With 9 taps that takes
 0.76 to 0.95 of the time, with 49 taps 1.12 times as long.
 """
+SHORT_SUM = 64
+"""Maximum number of terms of a sum that takes less time than its place in a transposed result."""
+READ_AGAIN = 2
+"""Ratio of the channels of a source to those of a result above which pixels are read once, for all channels. Otherwise
+a tile of channels is computed for all pixels, so that its rows of the result are written page by page.
+"""
 MAX_ALONG = 8
 """Maximum number of channels of the result whose sums are vectors along the channels of the source."""
 PIXELS_ALONG = 12, 8, 6, 5, 4, 3, 2, 1
 """Pixels of register tiles of such sums, best first."""
 
 
-def _tiles(needed: int, groups: bool, transposed: bool, in_place: bool) -> tuple[tuple[int, int], ...]:
-    """Return register tiles for as many vectors as channels or ``groups`` need, best first."""
+def _tiles(needed: int, groups: bool, transposed: bool, in_place: bool, is_short: bool) -> tuple[tuple[int, int], ...]:
+    """Return register tiles for as many vectors as channels or ``groups`` need, best first. Where sums are short, a
+    result that is transposed has fewer rows at a time.
+    """
     if groups:
         return _GROUPS
     if not transposed:
         return ((_ALL, 6), *_TILES) if needed == _ALL else _TILES
     if in_place:
-        return ((1, 16), *_TRANSPOSED) if needed <= 2 else _TRANSPOSED
+        return ((1, 16), *_TRANSPOSED) if needed <= 2 else _TRANSPOSED[1:] if is_short else _TRANSPOSED
     return ((_ALL, 4), *_TRANSPOSED) if needed == _ALL else _TRANSPOSED
 
 
@@ -87,7 +95,10 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     row = st.of("m")[-1].name
     scattered = transposes(st, lane, row, unit.lanes, target) is not None
     order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
-    stays = scattered or prod(st.b.layout.shape) * dtype(st.b.dtype).bytes <= target.costs.weights_kept
+    channels = sizes[st.reduce[-1]]
+    stays = prod(st.b.layout.shape) * dtype(st.b.dtype).bytes <= target.costs.weights_kept
+    if scattered:
+        stays = channels > READ_AGAIN * sizes[st.n]
     groups, taps = lane != st.n, prod(d.size for d in st.of("k") if d.sort == "taps")
     in_order = taps <= MAX_TAPS and not scattered and st.constant if groups else realise == "peel" and stays
     pixels_first = in_order and threads == 1
@@ -101,7 +112,9 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
         same = same.changed(lane=st.reduce[-1], spill_sums=False)
         tiles = [((row, pixels), (st.n, sizes[st.n])) for pixels in PIXELS_ALONG]
     else:
-        vectors = _tiles(-(-sizes[lane] // unit.lanes), groups, scattered, realise == "peel")
+        vectors = _tiles(
+            -(-sizes[lane] // unit.lanes), groups, scattered, realise == "peel", channels <= SHORT_SUM
+        )  # fmt: skip
         tiles = [((row, pixels), (lane, n * unit.lanes)) for n, pixels in vectors]
     for tile in tiles:
         (_, pixels), (name, width) = tile
