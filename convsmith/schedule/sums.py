@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from convsmith.ir.index import Var
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -18,7 +20,8 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
     """Return the config of ``st``: vectors of sums, or of terms that are added up at the end; on a device, a thread for
     each sum.
 
-    Lanes do not run along ``unknown`` dims, whose sizes are known only at the call.
+    Lanes do not run along ``unknown`` dims, whose sizes are known only at the call. One thread computes short sums,
+    because ``threads`` would meet once more for them.
     """
     if target.device is not None:
         along = max((d for d in st.dims if d.kind != "k"), key=lambda d: d.size)
@@ -26,6 +29,9 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
     lanes = target.width(dtype(st.acc))
     sizes = st.extents
     lane = _lane(st, sizes, lanes, unknown)
+    saved = prod(sizes.values()) / lanes * (1 - 1 / threads)
+    if not unknown and saved < target.costs.meeting:
+        threads = 1
     if lane in st.reduce:
         last = st.of("m")[-1]
         tile = {last.name: min(last.size, PIXELS)}

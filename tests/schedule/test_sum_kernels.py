@@ -29,12 +29,17 @@ from convsmith.statement.statement import Dim, Statement, View
 from convsmith.statement.views import statement
 
 
-def stages(columns: int, depth: int, of: str, acc: str) -> list[Kernel]:
-    """Sums of columns, after each step, in vectors of the portable level."""
+def sums_of(columns: int, depth: int, of: str, acc: str) -> Statement:
+    """The sums of columns."""
     dims = (Dim("n", columns, "m"), Dim("k", depth, "k"))
     source = View("a", of, Layout.from_tag("any", (depth, columns)), (Var("k"), Var("n")), (true(), true()))
     result = View("sums", acc, Layout.from_tag("any", (columns,)), (Var("n"),), (true(),))
-    st = Statement(dims, (source,), result, ("k",), acc, name="add", when="after", finish="sum")
+    return Statement(dims, (source,), result, ("k",), acc, name="add", when="after", finish="sum")
+
+
+def stages(columns: int, depth: int, of: str, acc: str) -> list[Kernel]:
+    """Sums of columns, after each step, in vectors of the portable level."""
+    st = sums_of(columns, depth, of, acc)
     found = [naive(parse_problem(LAYER), st)]
     for step in kernel_plan(st, config_of_sums(st, level(), 1), level()).pipeline:
         found.append(step(found[-1]))
@@ -51,6 +56,12 @@ def test_every_step_adds_the_same(columns: int, of: str, acc: str) -> None:
             sums = np.full(columns, 77, dtype(acc).numpy)
             run(kernel, {"a": a.astype(dtype(of).numpy).ravel(), "sums": sums})
             np.testing.assert_array_equal(sums, a.sum(0), err_msg=str(kernel))
+
+
+@pytest.mark.parametrize(("columns", "threads"), [(64, 1), (1 << 16, 4)])
+def test_threads_share_sums_that_take_longer_than_their_meeting(columns: int, threads: int) -> None:
+    with interning():
+        assert config_of_sums(sums_of(columns, 16, "s8", "s32"), level(), 4).threads == threads
 
 
 def test_as_many_vectors_at_once() -> None:
