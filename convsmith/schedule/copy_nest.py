@@ -58,6 +58,11 @@ class CopyNest:
         return with_fields(self, extents={outer: count, **self.extents}, steps={outer: step, **self.steps})
 
     @property
+    def is_short(self) -> bool:
+        """Whether packing takes less time than compiling what makes it faster."""
+        return prod(self.extents.values()) < SHORT_COPY
+
+    @property
     def bits(self) -> int:
         return dtype(self.dtype).bits
 

@@ -32,7 +32,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
-from convsmith.schedule.copy_nest import PIECES, SHORT_COPY, CopyNest, block, share
+from convsmith.schedule.copy_nest import PIECES, CopyNest, block, share
 from convsmith.schedule.fill import fill
 from convsmith.schedule.loops import Loop, loops_in, names
 from convsmith.schedule.schedule import Schedule
@@ -193,7 +193,7 @@ def _is_long_run(moved: CopyNest, lanes: int) -> bool:
 def _is_scattered(moved: CopyNest, vectors: _CopyVectors) -> bool:
     """Return whether the lanes of vectors of a short copy are apart in the original."""
     is_apart = len(vectors.loops) == 1 and moved.steps[vectors.loops[0].name] > 1
-    return is_apart and prod(moved.extents.values()) < SHORT_COPY
+    return is_apart and moved.is_short
 
 
 def _lower_copy(s: Schedule, vectors: _CopyVectors) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from math import prod
 from typing import NamedTuple
 
 from convsmith.diag.record import record
@@ -19,7 +18,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.transpose import READ, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
-from convsmith.schedule.copy_nest import PIECES, SHORT_COPY, CopyNest, block, share
+from convsmith.schedule.copy_nest import PIECES, CopyNest, block, share
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.schedule import Schedule
 
@@ -49,7 +48,7 @@ def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> _Tiles | None:
     """Return the tiles in which the row transposes the nest, whose rows may be ``tested`` for existence; None if it
     cannot.
     """
-    if row.result.dtype != moved.dtype or prod(moved.extents.values()) < SHORT_COPY:
+    if row.result.dtype != moved.dtype or moved.is_short:
         return None
     height, width, group = tile_shape(row)
     names = [n for n in moved.extents if moved.extents[n] > 1]

@@ -151,18 +151,22 @@ def _makes_kernels(value: object) -> bool:
 
 def test_the_kinds_use_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pass that a schedule or a packing pipeline names changes some kernel above."""
+    import convsmith.schedule.copy_nest
     import convsmith.schedule.lower
     import convsmith.schedule.order
     import convsmith.schedule.packing
     import convsmith.schedule.pipeline
     import convsmith.schedule.read
     import convsmith.schedule.schedule
+    import convsmith.schedule.transposed_copies
+    import convsmith.schedule.transposed_results
 
-    monkeypatch.setattr(convsmith.schedule.packing, "SHORT_COPY", 0)
+    monkeypatch.setattr(convsmith.schedule.copy_nest, "SHORT_COPY", 0)
     schedule = convsmith.schedule
     used = passes_of(
-        schedule.order, schedule.read, schedule.lower, schedule.packing, schedule.pipeline, schedule.schedule
-    )
+        schedule.order, schedule.read, schedule.lower, schedule.packing, schedule.copy_nest, schedule.transposed_copies,
+        schedule.transposed_results, schedule.pipeline, schedule.schedule,
+    )  # fmt: skip
     used -= PASSES_OF_DEVICES  # tests/schedule/test_device_plans.py
     used -= {"pieces"}  # of loops whose extents are given at the call
     used -= {"scale"}  # on machines whose vectors are scalable (test_scalable_steps.py)

@@ -26,7 +26,7 @@ from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import address_of, aligned_empty
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.host_block import HostBlock
-from convsmith.schedule import packing
+from convsmith.schedule import copy_nest, packing
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 from convsmith.schedule.planned import without_limits
@@ -106,7 +106,7 @@ def test_bytes_whose_words_are_multiplied_are_packed_as_words(line: str) -> None
 @pytest.mark.parametrize("line", LINES)
 def test_packed_as_derived(line: str, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreted and on the machine, every element is where the derived nest puts it, zeros included."""
-    monkeypatch.setattr(packing, "SHORT_COPY", 0)
+    monkeypatch.setattr(copy_nest, "SHORT_COPY", 0)
     problem, config, level = chosen(line, isa)
     with interning():
         made = plan(problem, config, level)
@@ -138,7 +138,7 @@ def test_short_copies_of_constant_operands_gather_no_vectors(sizes: str) -> None
         made = plan(problem, default_config(problem, level), level)
         (pack,) = run_steps(made.program.naive(), made.pipeline).packs
         brief, long = (run_steps(pack, packing.packing_steps(pack, level, is_constant=x)) for x in (True, False))
-        assert made.constant == {"wei"} == {pack.params[0].name} and pack.params[1].size < packing.SHORT_COPY
+        assert made.constant == {"wei"} == {pack.params[0].name} and pack.params[1].size < copy_nest.SHORT_COPY
         gathers = re.compile(r"\{\d+:\d+\}")
         assert gathers.search(str(long)) and not gathers.search(str(brief))
         given = exact_numbers(pack.params[0])
@@ -147,7 +147,7 @@ def test_short_copies_of_constant_operands_gather_no_vectors(sizes: str) -> None
 
 def test_vectors_of_pieces_end_with_their_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vector longer than the piece that it writes reads no register beyond those of its tile."""
-    monkeypatch.setattr(packing, "SHORT_COPY", 0)
+    monkeypatch.setattr(copy_nest, "SHORT_COPY", 0)
     problem, config, level = chosen(f"--matmul {PIECES[0]}", "avx512_bf16")
     with interning():
         made = plan(problem, config, level)
@@ -171,7 +171,7 @@ SHARED = [
 @pytest.mark.parametrize(("line", "pack"), SHARED)
 def test_threads_share_a_copy(line: str, pack: tuple[str, ...], isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every element is written by one thread, where the derived nest puts it, and no byte beside them."""
-    monkeypatch.setattr(packing, "SHORT_COPY", 0)
+    monkeypatch.setattr(copy_nest, "SHORT_COPY", 0)
     problem, config, level = chosen(line, isa)
     level = replace(level, costs=replace(level.costs, thread_start=0))
     config = config.changed(pack=pack or config.staged("pack"), threads=3)
