@@ -272,7 +272,7 @@ def joined_pixels(q: Problem, arrays: Mapping[str, Tensor], config: Config) -> d
         return {}
     st = statement(q)
     for images in (True, False):
-        rows = PixelRows.of(st, 0, config, images=images, in_place=True)
+        rows = PixelRows.of(st, config, images=images, in_place=True)
         if rows.are_even(arrays.values()):
             return rows.values(rows.joined(config.threads), arrays)
     return {}

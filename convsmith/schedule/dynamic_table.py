@@ -22,7 +22,7 @@ from convsmith.problem.tensor import Tensor
 from convsmith.schedule.config import Config
 from convsmith.schedule.joined_rows import PixelRows
 from convsmith.schedule.pointers import Pointers, pointers
-from convsmith.statement.fused import stage_statement
+from convsmith.statement.fused import own_statement, stage_statement
 from convsmith.statement.statement import Statement
 
 FORM, JOINED_FORM = "bands", "column"
@@ -56,7 +56,7 @@ def table_of_call(q: Problem, n: int, arrays: Mapping[str, Tensor], config: Conf
     """
     st = stage_statement(q, n)
     axes = "".join(d.axis for d in st.of("m") if d.axis)
-    rows = PixelRows.of(st, n, config)
+    rows = PixelRows.of(own_statement(q, n), config)
     count = 1
     if rows.extents[-1] <= MAX_JOINED_ROW and not st.residues and rows.are_even(arrays.values()):
         count = rows.joined(config.threads)

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from convsmith.problem.tensor import Tensor
 from convsmith.schedule.config import Config
-from convsmith.statement.fused import suffix
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import end
 
@@ -35,14 +34,14 @@ class PixelRows(NamedTuple):
     others: int
 
     @staticmethod
-    def of(st: Statement, n: int, config: Config, *, images: bool = False, in_place: bool = False) -> PixelRows:
-        """Return the pixels of the result of ``st``, the statement of stage ``n``, with the ``images`` or without; the
-        source has the same pixels if they are read ``in_place``.
+    def of(st: Statement, config: Config, *, images: bool = False, in_place: bool = False) -> PixelRows:
+        """Return the pixels of the result of ``st``, a statement with the names of its own problem, with the ``images``
+        or without; the source has the same pixels if they are read ``in_place``.
         """
         found = [d for d in st.of("m") if d.axis or (images and d.sort == "images")]
-        rest = {d.name.removesuffix(suffix(n)): d.size for d in st.dims if d.kind != "k" and d not in found}
-        tiles = (-(-size // config.size(name)) for name, size in rest.items())
-        own = [d.name.removesuffix(suffix(n)) for d in found]
+        rest = [d for d in st.dims if d.kind != "k" and d not in found]
+        tiles = (-(-d.size // config.size(d.name)) for d in rest)
+        own = [d.name for d in found]
         names = [(name, _OTHER_SIDE.get(name[0], name[0]) + name[1:]) if in_place else (name,) for name in own]
         return PixelRows(tuple(names), tuple(d.size for d in found), math.prod(tiles))
 

@@ -33,14 +33,18 @@ def in_whole_blocks(st: Statement) -> Statement:
     return replace(st, c=replace(st.c, layout=layout))
 
 
+def own_statement(problem: Problem, n: int) -> Statement:
+    """Return the statement of ``problem``, or of its stage ``n`` (from 0) with the names that its own problem gives."""
+    stages = stages_of(problem)
+    return statement(problem if stages is None else stages.problems[n])
+
+
 def stage_statement(problem: Problem, n: int) -> Statement:
     """Return the statement of ``problem``. If it has several stages, return the statement of stage ``n`` (from 0) with
     the loops and arrays named as in a kernel of that stage alone.
     """
-    stages = stages_of(problem)
-    if stages is None:
-        return statement(problem)
-    return FusedStatements(stages, n, (statement(stages.problems[n]),)).renamed(n)
+    stages, own = stages_of(problem), own_statement(problem, n)
+    return own if stages is None else FusedStatements(stages, n, (own,)).renamed(n)
 
 
 def stage_name(n: int) -> str:
