@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -12,19 +12,21 @@ from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.frontend.annotated_nest import annotated_nest
-from convsmith.frontend.inspection import Inspected
+from convsmith.frontend.inspection import KernelTexts
+from convsmith.frontend.micro_kernel_texts import MicroKernelTexts
 from convsmith.frontend.tables import indirection_page
 from convsmith.layout.tags import ANY
 from convsmith.machine.registry import target as known_target
 from convsmith.problem.chain import Chain
 from convsmith.problem.descriptor import STAGES
+from convsmith.problem.micro_kernel import MicroKernel, is_micro_kernel
 from convsmith.problem.problem import Problem
 
 __all__ = ["show"]
 
-_TEXTS: dict[str, tuple[str, Callable[[Inspected], str]]] = {
-    "llvm": (";", Inspected.llvm), "asm": ("#", Inspected.asm), "ptx": ("//", Inspected.ptx),
-    "sass": ("//", Inspected.sass), "spirv": (";", Inspected.spirv),
+_TEXTS: dict[str, tuple[str, Callable[[KernelTexts], str]]] = {
+    "llvm": (";", KernelTexts.llvm), "asm": ("#", KernelTexts.asm), "ptx": ("//", KernelTexts.ptx),
+    "sass": ("//", KernelTexts.sass), "spirv": (";", KernelTexts.spirv),
 }  # fmt: skip
 """Texts behind the IR by option: the mark of a comment, and the function from a kernel to the text."""
 
@@ -55,7 +57,8 @@ def show(
 ) -> None:  # fmt: skip
     """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment.
 
-    Kernels for GPUs are shown on any machine. For a model, NODE names one of its convolutions.
+    Kernels for GPUs are shown on any machine. For a model, NODE names one of its convolutions. The name of a
+    micro-kernel, such as f32_dwconv_up2x9, takes the place of a descriptor.
     """
     texts = [text for text, asked in zip(_TEXTS, (llvm, asm, ptx, sass, spirv), strict=True) if asked]
     if sum((after is not None, every, *map(bool, texts), indirection, chain)) > 1:
@@ -67,6 +70,17 @@ def show(
     if kernel_tile is not None and not indirection:
         raise UsageError("--kernel-tile is legal with --indirection only", code="bad-option")
     check_choices(target, config, runs=False)
+    if source is not None and is_micro_kernel(source):
+        given = (node, threads, config, torch, *options.values())
+        if any((*given, inputs, indirection, chain)):
+            raise UsageError(
+                f"{source} is the name of a micro-kernel, which encodes every decision; legal beside it are --target, "
+                f"--after, --all, {', '.join(f'--{text}' for text in _TEXTS)}",
+                code="bad-option",
+            )
+        m = MicroKernel.parse(source)
+        _print_texts(MicroKernelTexts(m, known_target(target or settings.target)), m.name, texts, after, every)
+        return
     if not chain and (asynchronous or (k_split, h_split) != (1, 1)):
         raise UsageError("--k-split, --h-split and --asynchronous are legal with --chain only", code="bad-option")
     listed = one_problem(source, node, options, ANY if chain else layout, inputs, torch, "show")
@@ -77,7 +91,11 @@ def show(
     if indirection:
         note(f"# {heading}\n{indirection_page(listed.problems[0], kernel_tile)}")
         return
-    kernel = build(listed.problems[0], threads, target, config)
+    _print_texts(build(listed.problems[0], threads, target, config), heading, texts, after, every)
+
+
+def _print_texts(kernel: KernelTexts, heading: str, texts: Sequence[str], after: str | None, every: bool) -> None:
+    """Print the first of the ``texts``, or the IR after every pass, or after the one that ``after`` names."""
     if texts:
         comment, text_of = _TEXTS[texts[0]]
         note(f"{comment} {heading}\n{text_of(kernel)}")

@@ -1,4 +1,4 @@
-"""`Inspected`: questions about how a kernel was compiled. Answers run the rewrites of its plan again."""
+"""Questions about how a kernel was compiled. Answers run the rewrites of its plan again."""
 
 from __future__ import annotations
 
@@ -28,18 +28,15 @@ if TYPE_CHECKING:
     from convsmith.schedule.plan import Plan
     from convsmith.schedule.planned import KeptPlan
 
-__all__ = ["Inspected"]
+__all__ = ["Inspected", "KernelTexts"]
 
 
-class Inspected(ABC):
-    """Base class of kernels. `artifact` is None if nothing is compiled."""
+class KernelTexts(ABC):
+    """Base class of what is compiled, whose texts rewrites give. `artifact` is None if nothing is compiled."""
 
-    problem: Problem
     config: Config | GivenSchedule
     target: Machine
     artifact: Artifact | None
-    sizes: Requirements = FIXED
-    """Requirements on the sizes of calls, each of which has its own kernel; empty if one kernel serves all sizes."""
 
     def plan(self) -> Plan:
         """Return every decision worked out: statements, loops, instruction, registers, buffers, pipelines. It can be
@@ -69,17 +66,6 @@ class Inspected(ABC):
     @abstractmethod
     def _new_plan(self) -> Plan:
         """Return the plan, worked out in the current intern table."""
-
-    def explain(self, html: str | Path | None = None) -> str:
-        """Return a page on the kernel: problem, config, plan, packing, work, and the machine's limits.
-
-        The file `html` gets a page to look at, which also shows the passes, the assembly beside its IR, and the bytes
-        through the caches. UsageError if it cannot be written, UnsupportedError if the packages for it are missing.
-        """
-        with import_lock:
-            from convsmith.frontend.explain import explain, explain_in
-
-        return explain(self) if html is None else explain_in(self, html)
 
     def ir(self, stage: str | None = None) -> str:
         """Return the IR, by default of all kernels of a call as they go to LLVM.
@@ -156,10 +142,39 @@ class Inspected(ABC):
             from convsmith.compiler.driver import lower
             from convsmith.compiler.instruments import Recorder
 
+        recorder = Recorder()
+        with faults(self._command()), self.planned() as plan:
+            return lower(plan, [recorder]), recorder.records
+
+    @abstractmethod
+    def _command(self) -> str:
+        """Return the command that shows the kernel."""
+
+
+class Inspected(KernelTexts):
+    """Base class of the kernels of problems."""
+
+    problem: Problem
+    sizes: Requirements = FIXED
+    """Requirements on the sizes of calls, each of which has its own kernel; empty if one kernel serves all sizes."""
+
+    def explain(self, html: str | Path | None = None) -> str:
+        """Return a page on the kernel: problem, config, plan, packing, work, and the machine's limits.
+
+        The file `html` gets a page to look at, which also shows the passes, the assembly beside its IR, and the bytes
+        through the caches. UsageError if it cannot be written, UnsupportedError if the packages for it are missing.
+        """
+        with import_lock:
+            from convsmith.frontend.explain import explain, explain_in
+
+        return explain(self) if html is None else explain_in(self, html)
+
+    def _lower(self) -> tuple[Lowered, list[PassRecord]]:
         if self.artifact is None:
             raise UsageError(
                 f"{self.problem} has no elements in its source or destination: nothing is compiled", code="nothing"
             )
-        recorder = Recorder()
-        with faults(repro("show", self.problem, str(self.config))), self.planned() as plan:
-            return lower(plan, [recorder]), recorder.records
+        return super()._lower()
+
+    def _command(self) -> str:
+        return repro("show", self.problem, str(self.config))

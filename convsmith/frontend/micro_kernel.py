@@ -19,10 +19,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from convsmith.compiler.micro_kernel import micro_kernel_artifact
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.record import record
+from convsmith.frontend.micro_kernel_texts import MicroKernelTexts
 from convsmith.frontend.micro_order import check_order, packed_order, taps_first
 from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import FORMS, Table, Window, table
@@ -71,19 +71,14 @@ class PointerTable:
     addresses: npt.NDArray[np.uint64]
 
 
-class HostMicroKernel:
-    """A micro-kernel in this process. All strides, increments and offsets of a call are in bytes."""
+class HostMicroKernel(MicroKernelTexts):
+    """A micro-kernel in this process, with its texts. All strides, increments and offsets of a call are in bytes."""
 
     def __init__(self, m: MicroKernel, target: str | None = None) -> None:
-        self.kernel = m
-        self.artifact = micro_kernel_artifact(m, registry.target(target))
+        super().__init__(m, registry.target(target))
         self._library = HostLibrary(self.artifact)
         self._memory = numpy_dtype(MEMORY[m.type].name)
         self._calls: dict[tuple[str, ...], PreparedCall] = {}
-
-    @property
-    def name(self) -> str:
-        return self.kernel.name
 
     def pack(self, kernel: Array, bias: Array, scale: Array | None = None, form: str = "sections") -> Weights:
         """Return packed weights, with a bias and a scale per channel.

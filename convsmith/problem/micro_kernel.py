@@ -5,6 +5,10 @@ in several passes: 5 taps in the first, 5 in each middle pass and 5 in the last,
 channels go in subtiles of 8.  XNNPACK rounds channels up to a multiple of 4 here; convsmith never reads beyond the
 channels and keeps this number only as part of the name.  Quantised kernels name their requantisation, for example
 ``qs8_dwconv_fp32_up16x9``.
+
+The names of XNNPACK's functions and files are taken as well: ``xnn_f32_dwconv_minmax_ukernel_9p16c__avx512f`` and
+``f32-dwconv-9p16c-minmax-avx512f.c`` are ``f32_dwconv_up16x9``. Every kernel here clamps its output; the instruction
+set of such a name says whose registers the tile was made for, and has no meaning here.
 """
 
 from __future__ import annotations
@@ -18,10 +22,19 @@ TYPES = ("f32", "f16", "bf16", "qs8", "qu8")
 REQUANTISATIONS = {"fp32": "s32_scale", "rndnu": "s32_scale_up"}
 """Requantisations by name, each with the integer step that multiplies the sums by a channel's scale."""
 
-_NAME = re.compile(
-    r"(?P<type>[a-z]+\d+)_dwconv(?:_(?P<requantise>[a-z]+\d*))?_"
-    r"(?:up(?P<up>\d+)x(?P<taps>\d+)|(?P<f>\d+)f(?P<m>\d+)m(?P<l>\d+)l(?P<c>\d+)c(?P<s>\d+)s(?P<r>\d+)r)"
+_TILE = (
+    r"(?:up(?P<up>\d+)x(?P<taps>\d+)|(?P<primary>\d+)p(?P<channels>\d+)c|"
+    r"(?P<f>\d+)f(?P<m>\d+)m(?P<l>\d+)l(?P<c>\d+)c(?P<s>\d+)s(?P<r>\d+)r)"
 )
+_OWN = re.compile(rf"(?P<type>[a-z]+\d+)_dwconv(?:_(?P<requantise>[a-z]+\d*))?_{_TILE}")
+_FUNCTION = re.compile(
+    rf"xnn_(?P<type>[a-z]+\d+)_dwconv(?:_minmax)?(?:_(?P<requantise>fp32|rndnu))?_ukernel_{_TILE}(?:__\w+)?"
+)
+_FILE = re.compile(
+    rf"(?P<type>[a-z]+\d+)-dwconv-{_TILE}(?:-minmax)?(?:-(?P<requantise>fp32|rndnu))?(?:-[a-z0-9-]+)?(?:\.c)?"
+)
+_NAMES = (_OWN, _FUNCTION, _FILE)
+"""The forms of names: this package's, and those of XNNPACK's functions and files."""
 
 
 @record(frozen=True)
@@ -82,7 +95,7 @@ class MicroKernel:
     @staticmethod
     def parse(name: str) -> MicroKernel:
         """Return the micro-kernel called `name`. ConfigError if the name or one of its numbers is not legal."""
-        match = _NAME.fullmatch(name)
+        match = _match(name)
         if match is None:
             raise ConfigError(
                 "name",
@@ -92,6 +105,8 @@ class MicroKernel:
         type_, requantise = match["type"], match["requantise"] or ""
         if match["up"]:
             return MicroKernel(type_, int(match["up"]), (int(match["taps"]),), requantise=requantise)
+        if match["primary"]:
+            return MicroKernel(type_, int(match["channels"]), (int(match["primary"]),), requantise=requantise)
         taps = tuple(int(match[x]) for x in "fml")
         return MicroKernel(type_, int(match["c"]), taps, int(match["s"]), int(match["r"]), requantise)
 
@@ -116,3 +131,12 @@ class MicroKernel:
                 f"to {self.taps[0]}, or a multipass kernel such as {self.type}_dwconv_5f5m5l{self.channel_tile}c4s4r",
             )  # fmt: skip
         return self.taps[0]
+
+
+def is_micro_kernel(name: str) -> bool:
+    """Return whether a text has the form of a micro-kernel's name."""
+    return _match(name) is not None
+
+
+def _match(name: str) -> re.Match[str] | None:
+    return next((found for form in _NAMES if (found := form.fullmatch(name))), None)

@@ -447,3 +447,19 @@ def test_a_target_that_this_machine_does_not_run(verb: str, status: int) -> None
     result = run(verb, LINE, "--target", isa, "--threads", "1")
     assert result.exit_code == status
     assert status == 0 or f"target {isa!r} needs " in result.output
+
+
+@pytest.mark.parametrize("name", ["f32_dwconv_up2x9", "xnn_f32_dwconv_minmax_ukernel_9p2c__scalar"])
+def test_show_prints_micro_kernels(name: str) -> None:
+    """The IR at each stage, and the assembly of targets that need not be this machine's."""
+    shown = run("show", name, "--target", "generic").output
+    assert shown.startswith("# f32_dwconv_up2x9\nkernel dwconv(input: ptr[?]")
+    assert "alloc acc: f32[] @register" in run("show", name, "--after", "naive").output
+    assert "f32_dwconv_up2x9" in run("show", name, "--target", "hexagon+v68", "--asm").output
+    assert run("show", name, "--all").output.count("\n# 0") > 10
+
+
+@pytest.mark.parametrize("more", [["--threads", "2"], ["--dt=bf16"], ["node"], ["--chain"], ["--config", "--lane=oc"]])
+def test_the_name_of_a_micro_kernel_decides_everything(more: list[str]) -> None:
+    result = run("show", "f32_dwconv_up2x9", *more)
+    assert result.exit_code and "f32_dwconv_up2x9 is the name of a micro-kernel" in result.output

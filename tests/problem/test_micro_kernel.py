@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from convsmith.diag.errors import ConfigError
-from convsmith.problem.micro_kernel import TYPES, MicroKernel
+from convsmith.problem.micro_kernel import TYPES, MicroKernel, is_micro_kernel
 
 NAMES = {
     "f32_dwconv_up16x9": MicroKernel("f32", 16, (9,)),
@@ -22,6 +22,29 @@ def test_names_are_parsed_and_printed(name: str) -> None:
     made = MicroKernel.parse(name)
     assert made == NAMES[name] and made.name == str(made) == name
     assert made.quantised == name.startswith("q") and made.multipass == ("l" in name.rpartition("_")[2])
+
+
+XNNPACK = {
+    "xnn_f32_dwconv_ukernel_up2x3__scalar": "f32_dwconv_up2x3",
+    "xnn_f32_dwconv_minmax_ukernel_9p16c__avx512f": "f32_dwconv_up16x9",
+    "xnn_f32_dwconv_minmax_ukernel_5f5m5l16c8s4r__avx_acc2": "f32_dwconv_5f5m5l16c8s4r",
+    "xnn_qs8_dwconv_minmax_fp32_ukernel_25p8c__neonv8_mul16": "qs8_dwconv_fp32_up8x25",
+    "f32-dwconv-up2x3-scalar.c": "f32_dwconv_up2x3",
+    "f32-dwconv-9p16c-minmax-avx512f.c": "f32_dwconv_up16x9",
+    "qu8-dwconv-9p8c-minmax-rndnu-neon-mul16.c": "qu8_dwconv_rndnu_up8x9",
+    "f16-dwconv-6f6m7l8c8s4r-minmax-f16c": "f16_dwconv_6f6m7l8c8s4r",
+}
+"""Names of XNNPACK's functions and files, with this package's."""
+
+
+@pytest.mark.parametrize("name", XNNPACK)
+def test_names_of_functions_and_files_are_taken(name: str) -> None:
+    assert is_micro_kernel(name) and MicroKernel.parse(name).name == XNNPACK[name]
+
+
+@pytest.mark.parametrize("name", ["xnn_f32_dwconv_9p16c__avx", "f32-dwconv_9p16c", "mb1ic8ih6oc8kh3", "f32-dwconv-9p"])
+def test_other_names_are_none_of_micro_kernels(name: str) -> None:
+    assert not is_micro_kernel(name)
 
 
 @pytest.mark.parametrize(
