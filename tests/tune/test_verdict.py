@@ -139,7 +139,8 @@ def test_a_kernel_of_sizes_of_the_call_is_judged_at_those_of_the_line(line: str)
 
 def test_fixed_sizes_gain_and_do_not() -> None:
     with interning():
-        level, problems = TARGETS["aarch64"], [parse_problem(line).canonical() for line in DYNAMIC]
+        every = (*DYNAMIC, f"{LAST} mb1ic32ih64oc48oh64kh1")
+        level, problems = TARGETS["aarch64"], [parse_problem(line).canonical() for line in every]
         found = [verdict(p, choose(p, level, 1, True), level, dynamic=True) for p in problems]
     assert {str(v).split(": ")[1].split(" (")[0] for v in found} >= {"fixed sizes"}
     assert any("no gain by the model from fixed sizes" in str(v) for v in found)
