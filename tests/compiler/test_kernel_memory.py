@@ -157,6 +157,15 @@ def test_the_kernel_for_weights_beyond_a_limit_is_within_the_bound_too() -> None
     assert np.isinf(kernel(np.ones((1, 8, 6, 6), np.float32), kernel.pack(weights))).all()
 
 
+def test_wider_products_of_weights_beyond_a_limit_count() -> None:
+    """Their packed weights are words, where those of the kernel are bytes."""
+    config = Config.parse("--target=avx2 --lane=oc --register=ow:3,oc:16 --instruction=vpmaddubsw_256 --k_step=ic:4")
+    with interning():
+        problem = parse_problem("--dt=u8:s8:s32 --stag=axb mb1ic16ih6oc64kh1").canonical()
+        made = plan_for(problem, config, target("avx2"))
+        assert bytes_needed(made) >= 2 * memory_of(made).whole > 0
+
+
 @pytest.mark.parametrize("line", (TRANSFORMED, PACKED))
 def test_a_search_stays_within_the_bound(line: str) -> None:
     machine = host_target(None)
