@@ -7,17 +7,15 @@ from typing import Any
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.types import S8, S16, DType
-from convsmith.ir.value import Lanes
+from convsmith.ir.value import MAX_SPREAD, Lanes
 
-MAX_STEPS = 4
-"""Maximum distance of lanes in elements; the same number of vectors is stored, each spread by a shuffle."""
 _SMALL = {8: S8, 16: S16}
 
 
 def is_spread(t: DType, lanes: Lanes) -> bool:
     """Return whether masked stores of vectors take fewer instructions than stores of each of the lanes."""
     step = lanes.stride or 0
-    return 1 < step <= MAX_STEPS and lanes.active - lanes.first > 2 * step
+    return 1 < step <= MAX_SPREAD and lanes.active - lanes.first > 2 * step
 
 
 def store_spread(emit: Any, buffer: Buffer, index: Index, lanes: Lanes, x: str) -> None:

@@ -17,7 +17,7 @@ WORDS = (16, 32, 64)
 
 
 def is_word(t: DType, lanes: Lanes, masked_bytes: int) -> bool:
-    """Return whether adjacent lanes, some of which are inactive, form a word, and their type has no masked loads: the
+    """Return whether adjacent lanes form a word, the first of them is active, and their type has no masked loads: the
     machine has those of elements of at least ``masked_bytes``.
     """
     has_none = not masked_bytes or t.bytes < masked_bytes
@@ -28,7 +28,7 @@ def load_word(emit: ShuffleEmitter, t: DType, where: str, lanes: int, active: in
     """Return the vector of ``lanes`` whose first ``active`` elements are loaded from ``where``; the remaining elements
     are zero.
 
-    The bytes are loaded in the fewest parts of 1, 2 and 4 bytes, none of which overlap.
+    The bytes are loaded in the fewest parts of 1, 2 and 4 bytes, which do not overlap.
     """
     word, nbytes = f"i{lanes * t.bits}", active * t.bytes
     total, start = "", 0

@@ -22,6 +22,9 @@ BINARY = ("add", "sub", "mul", "mulh", "div", "max", "min", *BITWISE)
 UNARY = ("round", "floor", "sqrt", "abs", "neg")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
+MAX_SPREAD = 4
+"""Maximum distance of lanes in elements at which masked stores write them, as that many vectors."""
+
 
 @lru_cache(1 << 12)
 def _stride(offsets: tuple[int, ...]) -> int | None:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from convsmith.ir.index import Var
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.value import MAX_SPREAD
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import square_transposition
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.statement.statement import Statement, view_steps
 
-MAX_STEPS = 4
-"""Maximum distance of elements of a result in a residue class that masked stores write as a vector."""
 MIN_NEIGHBOURS = 4
 """Minimum number of contiguous elements for which a tile of a result is transposed instead of scattered."""
 
@@ -28,7 +27,7 @@ def transposes(st: Statement, lane: str, along: str, lanes: int, target: Machine
     steps, apart = view_steps(st.c), st.residues.get(along, 1)
     if steps.get(Var(along)) != 1 or steps.get(Var(lane), 1) == 1 or not st.constant:
         return None
-    if apart > (MAX_STEPS if target.has_masked_stores else 1):
+    if apart > (MAX_SPREAD if target.has_masked_stores else 1):
         return None
     return None if target.vectors.scalable else square_transposition(target.transpositions, st.c.dtype, lanes)
 
