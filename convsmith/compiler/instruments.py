@@ -23,7 +23,7 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.ir.walk import walk
 from convsmith.layout.layout import Layout
-from convsmith.layout.reorder import to_layout
+from convsmith.layout.reorder import strided, to_layout
 from convsmith.machine.base import Machine
 from convsmith.passes.contracts import stage_after
 from convsmith.passes.manager import Step
@@ -222,7 +222,7 @@ def _memory(x: Array, layout: Layout) -> Array:
     physical = to_layout(x, layout)
     strides = layout.strides if layout.is_plain else tuple(block.stride for block in layout.blocks)
     memory = np.zeros(layout.size, x.dtype)
-    np.lib.stride_tricks.as_strided(memory, physical.shape, [s * x.itemsize for s in strides])[...] = physical
+    strided(memory, physical.shape, strides)[...] = physical
     return memory
 
 

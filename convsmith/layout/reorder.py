@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from convsmith.diag.errors import UsageError
 from convsmith.layout.layout import Layout
 from convsmith.layout.tags import ANY, infer_ndims, parse_sized, parse_tag
 
-__all__ = ["from_layout", "reorder", "to_layout"]
+__all__ = ["from_layout", "reorder", "strided", "to_layout"]
 
 Array = np.ndarray[tuple[int, ...], Any]
 
@@ -28,11 +27,11 @@ def to_layout(x: Array, layout: Layout) -> Array:
     padded = np.zeros(layout.padded_shape, x.dtype)
     padded[tuple(slice(extent) for extent in x.shape)] = x
     memory = np.zeros(layout.size, x.dtype)
-    blocks = as_strided(memory, layout.physical_shape, _bytes([b.stride for b in layout.blocks], x))
+    blocks = strided(memory, layout.physical_shape, [b.stride for b in layout.blocks])
     axes = _axes_by_dim(layout)
     digits = padded.reshape([layout.blocks[axis].size for axis in axes])
     blocks[...] = digits.transpose(np.argsort(axes))
-    return as_strided(memory, layout.shape, _bytes(layout.strides, x)) if layout.is_plain else blocks
+    return strided(memory, layout.shape, layout.strides) if layout.is_plain else blocks
 
 
 def from_layout(x: Array, layout: Layout) -> Array:
@@ -77,8 +76,13 @@ def _axes_by_dim(layout: Layout) -> list[int]:
     return sorted(range(len(layout.blocks)), key=lambda axis: layout.blocks[axis].dim)
 
 
-def _bytes(strides: Sequence[int], x: Array) -> tuple[int, ...]:
-    return tuple(stride * x.itemsize for stride in strides)
+def strided(memory: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """Return the array of a ``shape`` in contiguous ``memory``, whose neighbours lie ``strides`` elements apart.
+
+    It takes every type of elements; numpy's `as_strided` refuses 8-bit floats of ml_dtypes from numpy 2.5 on.
+    """
+    steps = [stride * memory.itemsize for stride in strides]
+    return np.ndarray(tuple(shape), memory.dtype, memory.view(np.uint8), strides=steps)
 
 
 def _check_shape(x: Array, shape: tuple[int, ...], layout: Layout) -> None:

@@ -35,19 +35,50 @@ def test_small_layers_are_measured(gpu: Any, tmp_path: Path, capsys: pytest.Capt
     gpu.main([*words, "--only", "int8,weights,depthwise"])
     file = tmp_path / "gpu-opencl.json"
     rows = json.loads(file.read_text())["rows"]
-    assert [row["kind"] for row in rows] == ["int8", "int8", "weights", "weights", "depthwise"]
-    assert all(row["right"] and row["seconds"] > 0 and row["bytes"] > 0 for row in rows)
+    assert [row["kind"] for row in rows] == ["int8", "int8", "weights", "weights", "depthwise", "depthwise"]
+    assert all(not row["wrong"] and row["seconds"] > 0 and row["bytes"] > 0 for row in rows)
     page = next(tmp_path.glob("gpu-opencl-*.md")).read_text()
-    assert page in capsys.readouterr().out and page.count("| yes |") == len(rows)
+    assert page in capsys.readouterr().out and page.count("--target=opencl") == len(rows)
     file.write_text(json.dumps({"rows": rows[:-1]}))
     gpu.main([*words, "--resume", str(file), "--only", "depthwise"])
     assert json.loads(file.read_text())["rows"][:-1] == rows[:-1]
 
 
+FAULTS = {
+    "ends": ("os._exit(3)", "its process ended with status 3"), "hangs": ("time.sleep(60)", "no answer in 2 s"),
+    "raises": ("raise RuntimeError('an illegal address')", "RuntimeError: an illegal address"),
+}
+"""By what a process does at the first row that it times: the statement, and part of the row's error."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_row_that_ends_its_process_is_the_only_one_lost(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    statement, error = FAULTS[fault]
+    worker, once = tmp_path / "worker.py", tmp_path / "once"
+    worker.write_text(
+        f"import os, sys, time, pathlib; sys.path.insert(0, {str(BENCHMARKS)!r}); import gpu_worker\n"
+        f"once, time_row = pathlib.Path({str(once)!r}), gpu_worker.GpuWorker._time\n"
+        "def broken(self, **request):\n"
+        "    if not once.exists():\n"
+        f"        once.touch(); {statement}\n"
+        "    return time_row(self, **request)\n"
+        "gpu_worker.GpuWorker._time = broken\n"
+        "gpu_worker.main()\n"
+    )
+    monkeypatch.setattr(gpu, "WORKER", worker)
+    gpu.main(["--target", "opencl", "--small", "--rounds", "1", "--out", str(tmp_path), "--only", "int8",
+              "--patience", "2" if fault == "hangs" else "60"])  # fmt: skip
+    first, second = json.loads((tmp_path / "gpu-opencl.json").read_text())["rows"]
+    assert error in first["error"] and second["seconds"] > 0 and not second["wrong"]
+
+
 def test_layers_are_those_of_the_networks(gpu: Any) -> None:
-    found = [problem for _, problem in gpu.layers("bf16", small=False)]
-    assert {p.mb for p in found} == {32, 128} and {t.dtype for p in found for t in p.tensors} == {"bf16"}
-    assert len(found) == 2 * (23 + 9) and all(p.g > 1 for _, p in gpu.layers("depthwise", small=False))
+    found = [row.problem for row in gpu.rows("bf16")]
+    assert {p.mb for p in found} == {32, 256} and {t.dtype for p in found for t in p.tensors} == {"bf16"}
+    assert len(found) == 2 * 23 and all(row.problem.g > 1 for row in gpu.rows("depthwise"))
+    assert all([*gpu.rows(kind)] and [*gpu.rows(kind, small=True)] for kind in gpu.KINDS)
 
 
 class DryGraph:
@@ -81,7 +112,8 @@ class DryTorch(ModuleType):
         self.torch = torch
         names = ("Stream", "Event", "CUDAGraph", "graph", "stream", "current_stream")
         self.cuda = SimpleNamespace(
-            is_available=lambda: True, get_device_name=lambda: "dry", synchronize=lambda: None,
+            is_available=lambda: True, get_device_name=lambda: "dry", synchronize=lambda: None, clock_rate=lambda: 1980,
+            get_device_properties=lambda: SimpleNamespace(L2_cache_size=1 << 12),
             **dict.fromkeys(names, DryGraph),
         )  # fmt: skip
 
@@ -92,12 +124,12 @@ class DryTorch(ModuleType):
         return lambda *sizes, device, **options: found(*sizes, **options)
 
 
-def test_the_way_of_cuda_runs_dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Kernels of sm_90a beside PyTorch's, on the host: the interpreter of PTX runs the launches."""
+@pytest.fixture
+def dry(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The worker for sm_90a, whose launches the interpreter of PTX runs."""
     torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    module, subjects = (importlib.import_module(name) for name in ("gpu", "gpu_subjects"))
-    monkeypatch.setattr(module.report, "RESULTS", module.report.RESULTS)
+    worker, subjects = (importlib.import_module(name) for name in ("gpu_worker", "gpu_subjects"))
     monkeypatch.setattr(cuda, "_opened", OpenedOnce(cuda._OpenedGpu, "CUDA", "cuda"))
     driver = InterpretedDriver((9, 0))
     monkeypatch.setattr(cuda, "_driver", lambda: driver)
@@ -105,9 +137,35 @@ def test_the_way_of_cuda_runs_dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setitem(sys.modules, "torch", DryTorch(torch))
     monkeypatch.setattr(subjects, "SIDE", 16)
     monkeypatch.setattr(subjects, "COPIED", 1 << 10)
-    module.main(["--small", "--rounds", "1", "--out", str(tmp_path), "--only", "bf16,int8"])
-    found = json.loads((tmp_path / "gpu-sm_90a.json").read_text())
-    assert (found["device"], found["bandwidth"]) == ("dry", 2 << 10) and found["product"] > 0
-    assert [row["kind"] for row in found["rows"]] == ["bf16", "bf16", "int8", "int8"]
-    assert all(row["right"] and row["seconds"] == 1 for row in found["rows"])
-    assert [row.get("speedup") for row in found["rows"]] == [1, 1, None, None]
+    monkeypatch.setattr(subjects, "IN_CACHE", 1 << 9)
+    return worker.GpuWorker("sm_90a")
+
+
+LINES = {
+    "bf16": "--dt=bf16 --stag=axb --wtag=axb --dtag=axb mb1ic16ih4oc16oh4kh3ph1",
+    "data": "--dir=BWD_D --dt=bf16 --stag=axb --wtag=axb --dtag=axb mb1ic16ih4oc16oh4kh1",
+    "weights": "--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb mb1ic16ih4oc16oh4kh1",
+    "groups": "--dt=bf16 --stag=axb --wtag=abxc --dtag=axb g2mb1ic32ih4oc32oh4kh1",
+    "int8": "--dt=s8:s8:s32 --stag=axb --wtag=axb --dtag=axb mb1ic16ih4oc16oh4kh1",
+}
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_the_way_of_cuda_runs_dry(dry: Any, kind: str) -> None:
+    """Kernels of sm_90a beside PyTorch's, on the host: several sets of tensors, packed weights, exact results."""
+    answer = dry.answer("time", problem=LINES[kind], config="", rounds=1)
+    assert (answer["wrong"], answer["seconds"], answer["clock"]) == ("", 1, 1980)
+    assert answer.get("speedup") == (None if kind == "int8" else 1)
+
+
+def test_the_ceilings_and_versions_of_cuda_are_asked_for(dry: Any) -> None:
+    found = dry.answer("facts")
+    assert (found["device"], found["bandwidth"], found["cached"]) == ("dry", 2 << 10, 2 << 9) and found["product"] > 0
+    assert {"torch", "cuda", "cudnn"} <= found.keys()
+
+
+def test_wrong_results_are_seen(dry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = type(dry.subjects)._computed
+    monkeypatch.setattr(type(dry.subjects), "_computed", lambda *given: computed(*given) + 1)
+    answer = dry.answer("time", problem=LINES["bf16"], config="", rounds=1)
+    assert answer["wrong"] == "256 of 256 elements of set 0 of 2 differ"
