@@ -146,7 +146,8 @@ class ThreadEmitter(FunctionEmitter):
         if row.exchange is not None:
             self._exchange(s, row)
             return
-        registers = {x.name: self._lane_registers(v) for x, v in zip(row.operands, (s.dst, *s.args))}
+        operands = [(x, v) for x, v in zip(row.operands, (s.dst, *s.args)) if f"{{{x.name}" in row.llvm]
+        registers = {x.name: self._lane_registers(v) for x, v in operands}
         values = row.emit(self.put, registers)
         numbers = self.lane_fragments.registers(s.dst.buffer, self.lane_fragments.fragment(s.dst.buffer, s.dst.index))
         self.slots |= {(s.dst.buffer, number): x for number, x in zip(numbers, values)}

@@ -1,8 +1,8 @@
-"""Places at which the lanes of a warp wait for each other: where a lane reads shared memory that another has written.
+"""Places at which the lanes of a warp wait for each other: where a lane reads memory that another has written.
 
 A loop over lanes ends in a join. The lanes of a warp need not run in lock step, so a join instruction is placed where a
-later statement of the warp accesses shared memory that lanes wrote, or writes memory that they read, without a barrier
-of the group in between.
+later statement of the warp accesses memory that lanes wrote, or writes memory that they read, without a barrier of the
+group in between. The memory is shared memory, or an array: lanes that trade results write what others have read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from convsmith.ir.walk import walk
 __all__ = ["joins"]
 
 State = frozenset[tuple[Buffer, bool]]
-"""Shared buffers that lanes have accessed since the last join, and whether they wrote them."""
+"""Buffers that lanes have accessed since the last join, and whether they wrote them."""
+_OF_OTHERS = ("shared", "global")
+"""Scopes of buffers that other lanes access."""
 
 
 def joins(body: Stmt) -> frozenset[Stmt]:
@@ -58,7 +60,7 @@ class _Joins:
 
 
 def _accesses(s: Stmt) -> State:
-    """Return the shared buffers that ``s`` accesses."""
+    """Return the buffers in memory of other lanes that ``s`` accesses."""
     found: set[tuple[Buffer, bool]] = set()
     for x in walk(s):
         if isinstance(x, (Store, AtomicAdd)):
@@ -69,4 +71,4 @@ def _accesses(s: Stmt) -> State:
             found.add((x.dst.buffer, True))
         elif isinstance(x, Load):
             found.add((x.buffer, False))
-    return frozenset(x for x in found if x[0].scope == "shared")
+    return frozenset(x for x in found if x[0].scope in _OF_OTHERS)

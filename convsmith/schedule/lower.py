@@ -35,6 +35,7 @@ from convsmith.passes.stream import stream
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
 from convsmith.passes.transpose import READ, WRITTEN
+from convsmith.passes.trade_lanes import trade_lanes
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unswitch_uniform import unswitch_uniform
@@ -103,11 +104,15 @@ def multiply_fragments(
     s.run(rows_of, (row,), inner)
     if loads:
         s.run(load_matrices, (row,), loads)
-    neighbours = s.spread_lanes((row,), RUNS)
+    trades = tuple(machine.transpositions)
+    if trades:
+        s.run(trade_lanes, (row,), trades)
+    neighbours = s.spread_lanes((row, *trades), RUNS)
     s.run(simplify)
     if machine.messages:
         s.run(block_messages, machine.messages)
     for x in neighbours:
+        s.run(unswitch_uniform, x)
         s.run(vectorise, x, x.extent, False)
 
 

@@ -62,6 +62,26 @@ LANE_DOT = Instruction(
     "        c[m, l] = c[m, l] + cast(s32, a[m, k]) * cast(s32, b[k, l])\n", "", "", (), "",
 )  # fmt: skip
 """The product of fragments that are spread over the lanes of a warp of four."""
+LANE_SUMS = FragmentLayout(("r // 2", "l + r % 2 * 2"), 2, registers=4)
+LANE_PRODUCT = Instruction(
+    "lane_product",
+    (
+        Operand("c", "f32", (2, 4), LANE_SUMS, "lane", "fragment"),
+        Operand("a", "f32", (2,), FragmentLayout(("l", "e"), 1), "shared", "global"),
+        Operand("b", "f32", (4,), FragmentLayout(("l", "e"), 1), "shared", "global"),
+    ),
+    "  for m in 0 .. 2:\n    for l in 0 .. 4:\n      c[m, l] = c[m, l] + a[m] * b[l]\n", "", "", (), "",
+)  # fmt: skip
+"""The product of two vectors, whose sums are spread over two lanes: each lane has every second column."""
+LANE_TRADE = Instruction(
+    "lane_trade",
+    (
+        Operand("c", "f32", (2, 4), FragmentLayout(("r // 2", "l * 2 + r % 2"), 2, registers=4), "lane", "fragment"),
+        Operand("a", "f32", (2, 4), LANE_SUMS, "lane", "fragment"),
+    ),
+    "  for m in 0 .. 2:\n    for l in 0 .. 4:\n      c[m, l] = a[m, l]\n", "", "", (), "",
+)  # fmt: skip
+"""The trade of these sums: each lane has two neighbouring columns afterwards."""
 ROWS = (
     PORTABLE_FMA, fragment_dot("fragment_dot", (4, 4, 4, 4), ("u8", "s8", "s32"), "", "", (), ""), LANE_DOT,
 )  # fmt: skip
@@ -73,6 +93,8 @@ SUMS = make_buffer("sums", F32, (4,))
 NAMES = {
     "ROWS": ROWS,
     "LANE_DOT": LANE_DOT,
+    "LANE_PRODUCT": LANE_PRODUCT,
+    "LANE_TRADE": LANE_TRADE,
     "MMA": MMA,
     "LOADS": MATRIX_LOADS,
     "MESSAGES": MESSAGES,
@@ -87,7 +109,7 @@ NAMES = {
     "Var": Var,
     "as_index": as_index,
 }
-INSTRUCTIONS = {row.name: row.kernel for row in (*ROWS, MMA, *MATRIX_LOADS, *MESSAGES)}
+INSTRUCTIONS = {row.name: row.kernel for row in (*ROWS, LANE_PRODUCT, LANE_TRADE, MMA, *MATRIX_LOADS, *MESSAGES)}
 MODULES = sorted(m.name for m in pkgutil.iter_modules(convsmith.passes.__path__))
 PASSES = [name for name in MODULES if name not in NO_PASS]
 

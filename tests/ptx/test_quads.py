@@ -1,0 +1,72 @@
+"""Results of products of warp groups: quads of lanes trade words, and store whole sectors."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from convsmith.compiler.cubin import assemble_ptx
+from convsmith.machine.nvidia.quads import QUAD_TRANSPOSITIONS, RUN
+from convsmith.passes.trade_lanes import neighbours
+from ptx.hopper_configs import LAST, LEVEL
+from ptx.rows import places_of
+from ptx.sass import sass, skip_without
+from ptx.test_convolutions import check, made
+
+
+def words(columns: int, dtype: str) -> str:
+    """Return the config of a group of 64 pixels and `columns`."""
+    return (
+        f"--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=kh,kw,ic --register=mb_oh_ow:64,oc:{columns} --realise=hardware "
+        f"--group=mb_oh_ow:64,oc:{columns},ic:64 --shared=src,wei --instruction=wgmma_m64n{columns}k16_{dtype}"
+    )
+
+
+@pytest.mark.parametrize("row", QUAD_TRANSPOSITIONS, ids=lambda row: row.name)
+def test_a_lane_has_runs_of_columns_afterwards(row: object) -> None:
+    result, given = row.operands  # type: ignore[attr-defined]
+    assert (neighbours(given.layout), neighbours(result.layout)) == (2, RUN)
+    for x in (result, given):
+        assert sorted(places_of(x).ravel().tolist()) == list(range(x.size))
+
+
+KINDS = {
+    "32 columns": (f"{LAST} --dt=bf16 mb1ic64ih8oc32oh8kh1", words(32, "bf16")),
+    "64 columns of f16": (f"{LAST} --dt=f16 mb1ic64ih8oc64oh8kh1", words(64, "f16")),
+    "256 columns": (f"{LAST} --dt=bf16 mb1ic64ih8oc256oh8kh1", words(256, "bf16")),
+    "fewer channels than columns": (f"{LAST} --dt=bf16 mb1ic64ih8oc56oh8kh1", words(64, "bf16")),
+    "fewer pixels than rows, bias, residual": (
+        f"--dir=FWD_B --attr-post-ops=sum+relu {LAST} --dt=bf16 mb1ic64ih6oc40oh6kh1", words(32, "bf16"),
+    ),
+}  # fmt: skip
+"""Problems whose results are traded, with configs."""
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_traded_results_are_exact_and_stored_as_vectors(kind: str) -> None:
+    line, config = KINDS[kind]
+    check(line, config, LEVEL)
+    stores = re.findall(r"st\.global\.(\S+)", made(line, config, LEVEL).notes["ptx"])
+    assert stores and set(stores) == {"v4.b32"}
+
+
+@pytest.mark.parametrize("line", [
+    f"{LAST} --dt=bf16 mb1ic64ih8oc20oh8kh1",  # rows of 40 bytes
+    f"{LAST} --dt=bf16:bf16:f32 mb1ic64ih8oc32oh8kh1",  # a quad stores a sector as it is
+])  # fmt: skip
+def test_other_results_are_stored_where_they_are(line: str) -> None:
+    check(line, words(32, "bf16"), LEVEL)
+    assert "shfl" not in made(line, words(32, "bf16"), LEVEL).notes["ptx"]
+
+
+def test_a_word_takes_one_shuffle() -> None:
+    """A tile of 64 x 64 results in a warp group: 16 words of a lane, and the stores of 16 bytes that hold them."""
+    skip_without(LEVEL)
+    line = f"{LAST} --dt=bf16 mb1ic64ih8oc64oh8kh1"
+    (found,) = sass(assemble_ptx(made(line, words(64, "bf16"), LEVEL).notes["ptx"], LEVEL).cubin).values()
+    opcodes = Counter(x.partition(".")[0] for x in found)
+    assert (opcodes["SHFL"], opcodes["STG"]) == (16, 4) and opcodes["SEL"] <= 48 + 2
+    assert all("128" in x for x in found if x.startswith("STG"))
