@@ -91,8 +91,8 @@ class GpuWorker:
     def _tune(self, problem: str, seconds: float) -> dict[str, Any]:
         from convsmith.problem.lines import parse_problem
         from convsmith.tune.database import IN_MEMORY, Database
-        from convsmith.tune.workers import Workers
         from convsmith.tune.search import search
+        from convsmith.tune.workers import Workers
 
         canonical = parse_problem(problem).canonical()
         with Database(IN_MEMORY) as database, Workers() as workers:

@@ -34,8 +34,8 @@ from convsmith.passes.split_barriers import split_barriers
 from convsmith.passes.stream import stream
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
-from convsmith.passes.transpose import READ, WRITTEN
 from convsmith.passes.trade_lanes import trade_lanes
+from convsmith.passes.transpose import READ, WRITTEN
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unswitch_uniform import unswitch_uniform
