@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from convsmith.compiler.cubin import assemble_ptx
-from convsmith.machine.nvidia.quads import QUAD_TRANSPOSITIONS, RUN
+from convsmith.machine.nvidia.quads import QUAD_TRANSPOSITIONS, run_length
 from convsmith.passes.trade_lanes import neighbours
 from ptx.hopper_configs import LAST, LEVEL
 from ptx.rows import places_of
@@ -18,16 +18,17 @@ from ptx.test_convolutions import check, made
 
 def words(columns: int, dtype: str) -> str:
     """Return the config of a group of 64 pixels and `columns`."""
+    terms = 32 if "8" in dtype else 16
     return (
         f"--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=kh,kw,ic --register=mb_oh_ow:64,oc:{columns} --realise=hardware "
-        f"--group=mb_oh_ow:64,oc:{columns},ic:64 --shared=src,wei --instruction=wgmma_m64n{columns}k16_{dtype}"
+        f"--group=mb_oh_ow:64,oc:{columns},ic:64 --shared=src,wei --instruction=wgmma_m64n{columns}k{terms}_{dtype}"
     )
 
 
 @pytest.mark.parametrize("row", QUAD_TRANSPOSITIONS, ids=lambda row: row.name)
 def test_a_lane_has_runs_of_columns_afterwards(row: object) -> None:
     result, given = row.operands  # type: ignore[attr-defined]
-    assert (neighbours(given.layout), neighbours(result.layout)) == (2, RUN)
+    assert (neighbours(given.layout), neighbours(result.layout)) == (2, run_length(result.dtype))
     for x in (result, given):
         assert sorted(places_of(x).ravel().tolist()) == list(range(x.size))
 
@@ -39,6 +40,10 @@ KINDS = {
     "fewer channels than columns": (f"{LAST} --dt=bf16 mb1ic64ih8oc56oh8kh1", words(64, "bf16")),
     "fewer pixels than rows, bias, residual": (
         f"--dir=FWD_B --attr-post-ops=sum+relu {LAST} --dt=bf16 mb1ic64ih6oc40oh6kh1", words(32, "bf16"),
+    ),
+    "bytes": (f"{LAST} --dt=u8:s8:u8 --attr-post-ops=relu mb1ic64ih8oc48oh8kh1", words(64, "u8_s8")),
+    "bytes, scales": (
+        f"{LAST} --dt=s8:s8:s8 --attr-scales=wei:per_oc mb1ic64ih7oc128oh7kh1", words(128, "s8"),
     ),
 }  # fmt: skip
 """Problems whose results are traded, with configs."""
