@@ -45,7 +45,7 @@ def test_small_layers_are_measured(gpu: Any, tmp_path: Path, capsys: pytest.Capt
 
 
 FAULTS = {
-    "ends": ("os._exit(3)", "its process ended with status 3"), "hangs": ("time.sleep(60)", "no answer in 2 s"),
+    "ends": ("os._exit(3)", "its process ended with status 3"), "hangs": ("time.sleep(60)", "no answer in 10 s"),
     "raises": ("raise RuntimeError('an illegal address')", "RuntimeError: an illegal address"),
 }
 """By what a process does at the first row that it times: the statement, and part of the row's error."""
@@ -69,7 +69,7 @@ def test_a_row_that_ends_its_process_is_the_only_one_lost(
     )
     monkeypatch.setattr(gpu, "WORKER", worker)
     gpu.main(["--target", "opencl", "--small", "--rounds", "1", "--out", str(tmp_path), "--only", "int8",
-              "--patience", "2" if fault == "hangs" else "60"])  # fmt: skip
+              "--patience", "10" if fault == "hangs" else "60"])  # fmt: skip
     first, second = json.loads((tmp_path / "gpu-opencl.json").read_text())["rows"]
     assert error in first["error"] and second["seconds"] > 0 and not second["wrong"]
 
@@ -119,7 +119,7 @@ class DryTorch(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.torch, name)
-        if name not in ("empty", "empty_strided", "randn", "randint"):
+        if name not in ("zeros", "empty_strided", "randn", "randint"):
             return found
         return lambda *sizes, device, **options: found(*sizes, **options)
 
