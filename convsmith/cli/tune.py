@@ -43,22 +43,28 @@ __all__ = ["opened", "time_text", "tune"]
 @click.option("--cluster", metavar="ADDRESS", help="Search on the machines of a Dask cluster.")
 @click.option("--report", is_flag=True, help="Print the model's error against all measurements, and measure nothing.")
 @click.option("--space", is_flag=True, help="Print the space around the model's choice, and measure nothing.")
+@click.option("--exhaustive", is_flag=True, help="Measure every config within reach that the model does not rule out.")
 @click.option("--wide", is_flag=True, help="All columns and names, whatever the width.")
 @problem_options
 @input_option
 def tune(
     source: str, budget: float, threads: int | None, target: str | None, layout: str, cluster: str | None, report: bool,
-    space: bool, wide: bool, inputs: ModelInputs, **options: str | bool | None,
+    space: bool, exhaustive: bool, wide: bool, inputs: ModelInputs, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Search for the fastest config of each problem: a network (resnet50, mobilenet_v2, vgg16), a descriptor, a file of
     descriptors, or the convolutions of an ONNX model.
 
     Every measurement is kept in the database (CONVSMITH_DATABASE), and every later `compile` on this machine uses the
-    best one. An interrupted search keeps what it has measured, and a later one goes on from there.
+    best one. An interrupted search keeps what it has measured, and a later one goes on from there. An exhaustive search
+    measures every config that steps reach through configs which the model expects to take at most 1.8 of the least
+    time; the budget ends it too.
     """
     if report:
         _report()
         return
+    if exhaustive and cluster is not None:
+        why = "--exhaustive searches on this machine; legal with --cluster is a search without it"
+        raise UsageError(why, code="bad-option")
     if not source:
         raise UsageError("tune needs a network, a descriptor or a file, or --report", code="no-problem")
     check_choices(target, None, runs=cluster is None and not space)
@@ -97,7 +103,10 @@ def tune(
                         bar.start(f"{text}: {state}")
 
                     near = hints(problem, level, count, database)
-                    outcomes.append(search(problem, level, count, max(share, 0.0), database, workers, near, tell))
+                    left = max(share, 0.0)
+                    outcomes.append(
+                        search(problem, level, count, left, database, workers, near, tell, exhaustive=exhaustive)
+                    )
                     with bar.aside():
                         rows.row(_cells(text, outcomes[-1]))
                         if refused := outcomes[-1].refused:

@@ -6,6 +6,9 @@ are compared within a round only, as ratios to the model's first choice. A ratio
 near the best is sampled again until its quartiles are close. The search ends after `PATIENCE` rounds without a better
 config, or when its time is over.
 
+An exhaustive search measures every config that steps reach from the model's candidates, the most promising ones first,
+through configs that the model expects to take at most `MAX_PREDICTED_RATIO` of the least time that it expects.
+
 Each config that was tried immediately becomes a row of the database, even if it makes no kernel, gives a wrong result
 or kills the process. Existing rows are not measured again.
 """
@@ -16,6 +19,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import islice
 from statistics import median
 
 from convsmith.ir.intern import interning
@@ -107,16 +112,18 @@ class _Candidate:
 def search(
     problem: Problem, target: Machine, threads: int, seconds: float, database: Database, workers: Workers,
     hints: Sequence[Config] = (), tell: Callable[[str], None] = lambda text: None, patience: int = PATIENCE,
+    exhaustive: bool = False,
 ) -> Outcome:  # fmt: skip
     """Search for at most about ``seconds``, and return the outcome; ``hints`` are tried in the first round.
 
-    It ends sooner after ``patience`` rounds without a better config. ``tell`` receives the state of the search as text.
+    It ends sooner after ``patience`` rounds without a better config, or, if it is ``exhaustive``, when every config has
+    been measured that the model does not expect to be far slower. ``tell`` receives the state of the search as text.
     With 0 seconds, no config is measured.
     """
     start = time.perf_counter()
     with interning():
         race = _Race(problem, target, threads, start + seconds, database, workers, tell)
-        ended = race.run(hints, patience) if seconds > 0 else "budget"
+        ended = "budget" if seconds <= 0 else race.run_all(hints) if exhaustive else race.run(hints, patience)
     rows = [row for row in database.rows(**race.origin) if row.status == "ok"]
     took = time.perf_counter() - start
     return Outcome(problem, best_of(rows), race.tried, race.space.refused, took, ended)
@@ -174,6 +181,18 @@ class _Race:
             waited = waited + 1 if winner is best else 0
             best = winner
         ended = "budget" if self.is_over else "nothing better"
+        self.final(best)
+        return ended
+
+    def run_all(self, hints: Sequence[Config]) -> str:
+        """Measure every config within reach, and return the reason why the search ended."""
+        known = self.known()
+        if not self.make(self.reference):
+            return "the model's first choice fails"
+        best, reach = self.reference, self.reach((*known, *hints))
+        while not self.is_over and (some := list(islice(reach, CHALLENGERS))):
+            best = self.round(best, some)
+        ended = "budget" if self.is_over else "every config"
         self.final(best)
         return ended
 
@@ -235,6 +254,33 @@ class _Race:
                     scored.append((cycles, len(scored), c))
         # A plan takes longer than an estimate, and most configs are not reached.
         return (c for _, _, c in sorted(scored) if self.is_legal(c))
+
+    def reach(self, first: Sequence[Config]) -> Iterator[Config]:
+        """Yield the legal, unseen configs that steps reach from the model's candidates and from ``first`` through legal
+        ones, best expected first.
+        """
+        queue: list[tuple[float, int, Config]] = []
+        met: set[Config] = set()
+        least = min(self.space.cycles(c) for c in self.space.seeds)
+
+        def meet(config: Config) -> None:
+            if config not in met and self.space.fits(config):
+                met.add(config)
+                cycles = self.space.cycles(config)
+                if cycles <= MAX_PREDICTED_RATIO * least:
+                    heappush(queue, (cycles, len(met), config))
+
+        for config in (*self.space.seeds, *first):
+            meet(config)
+        while queue:
+            _, _, config = heappop(queue)
+            if not self.is_legal(config):
+                continue
+            if config not in self.seen:
+                yield config
+            for dimension in self.space.dimensions:
+                for near in self.space.neighbours(config, dimension):
+                    meet(near)
 
     def is_legal(self, config: Config) -> bool:
         """Return whether ``config`` makes a kernel, for this number of threads and with the required order of sums."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
+from convsmith.tune import search as search_module
 from convsmith.tune.candidates import candidates
 from convsmith.tune.database import Database
 from convsmith.tune.process import WorkerDied, WorkerProcess
@@ -225,3 +227,32 @@ def test_the_space_refuses_illegal_configs_by_reason(line: str) -> None:
                 assert space.refusal(config) or space.cycles(config) > 0
         assert legal > 10
         assert not space.refused or min(space.refused.values()) > 0
+
+
+def within_reach(space: Space) -> set[Config]:
+    """Return the configs that `reach` visits, found by steps in any order."""
+    least = min(map(space.cycles, space.seeds))
+    queue, found = [*space.seeds], set[Config]()
+    while queue:
+        config = queue.pop()
+        if config in found or not space.fits(config) or space.refusal(config):
+            continue
+        if space.cycles(config) <= search_module.MAX_PREDICTED_RATIO * least:
+            found.add(config)
+            queue += [near for d in space.dimensions for near in space.neighbours(config, d)]
+    return found
+
+
+def test_an_exhaustive_search_measures_every_config_within_reach(database: Database) -> None:
+    """One that is fast is found where a search by steps has given up before it."""
+    problem = parse_problem("--matmul 2x2:2x2").canonical()
+    with interning():
+        every = {*map(str, within_reach(Space(problem, MACHINE, 1)))}
+    with fake("{}") as workers:
+        search(problem, MACHINE, 1, 60, database, workers)
+    missed = sorted(every - {row.config for row in database.rows()})
+    assert len(missed) > 50
+    with fake(json.dumps({f"{missed[-1]}$": 0.5})) as workers:
+        outcome = search(problem, MACHINE, 1, 60, database, workers, exhaustive=True)
+    assert outcome.ended == "every config" and outcome.best is not None and outcome.best.config == missed[-1]
+    assert every <= {row.config for row in database.rows()}
