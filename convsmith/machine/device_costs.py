@@ -51,6 +51,13 @@ class DeviceCosts:
     warp_halo: float = 0.1
     """Time to copy each element of a tile once, relative to the time of its products."""
 
+    resident: int = 256
+    """Threads that reside on a unit below which the time of their work does not shrink, because latencies show."""
+    launch: float = 5000.0
+    """Cycles from the end of a kernel to the start of the next kernel of a call: about 3 microseconds."""
+    cached: float = 2.5
+    """Bytes that all units load from the last cache in the time in which they load a byte from memory."""
+
 
 @record(frozen=True)
 class CopyEngine:

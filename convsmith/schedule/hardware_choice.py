@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -24,18 +24,25 @@ from convsmith.statement.parts import split_reduction, splits
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
+MAX_PARTS = 64
+"""Maximum number of parts of a reduction."""
+MAX_TURNS = 2
+"""Number of tiles that a unit computes one after the other beyond which the reduction has no parts."""
+
 
 class EngineTile(NamedTuple):
     """A config whose operands a copy engine brings, with the ``row`` that multiplies its ``tile`` of rows and columns.
 
-    There are ``groups`` such tiles, in parts of the reduction, each of ``steps`` steps.
+    There are ``groups`` such tiles, in ``parts`` of the reduction, each of ``steps`` steps of ``terms``.
     """
 
     config: Config
     row: Instruction
     tile: tuple[int, int]
     groups: int
+    parts: int
     steps: float
+    terms: int
 
 
 def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[EngineTile] | ConfigError:
@@ -90,10 +97,14 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
                 buffers=max(min(engine.slots, (device.shared.bytes - SLOTS) // slot), 1),
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
-            for split, parts in _splits(st, terms) if terms is pixels else [((), 1)]:
-                groups = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart * parts
-                steps = count_of_terms / parts / step
-                found.append(EngineTile(config.changed(split=split), row, tile, groups, steps))
+            tiles = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart
+            found.append(EngineTile(config, row, tile, tiles, 1, count_of_terms / step, step))
+            if device.units.turns(tiles) <= MAX_TURNS:
+                for split in _splits(whole, terms, step, {x.tap for x in cut.values()}):
+                    ((_, parts),) = split
+                    steps = count_of_terms / parts / step
+                    made = config.changed(split=split)
+                    found.append(EngineTile(made, row, tile, tiles * parts, parts, steps, step))
     return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, mn_major))}")
 
 
@@ -163,11 +174,18 @@ def _has_no_tile(st: Statement, made: EngineTile, engine: CopyEngine) -> bool:
     return any(view_flaw(view, dim, engine) is not None for view, dim in zip(st.factors, moving))
 
 
-def _splits(st: Statement, pixels: list[Dim]) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:
-    """Yield splits of a reduction of ``pixels`` by images, with their parts; some have no whole steps."""
-    yield (), 1
-    images = pixels[0]
-    if splits(st) and not st.constant:
-        for n in range(2, images.size + 1):
-            if not images.size % n:
-                yield ((images.name, n),), n
+def _splits(
+    st: Statement, terms: list[Dim], step: int, tapped: Collection[str]
+) -> Iterator[tuple[tuple[str, int]]]:  # fmt: skip
+    """Yield splits of a reduction in parts of whole steps of ``step`` terms: by channels or images, or by taps other
+    than the ``tapped`` ones, which have phases.
+    """
+    if not splits(st):
+        return
+    around = prod(d.size for d in terms[1:])
+    for d in st.of("k"):
+        if d in terms[1:] or d.name in tapped:
+            continue
+        for n in range(2, min(d.size, MAX_PARTS) + 1):
+            if not d.size % n and not (d in terms and d.size // n * around % step):
+                yield ((d.name, n),)

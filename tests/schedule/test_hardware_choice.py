@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import pytest
@@ -119,6 +120,22 @@ def test_the_plan_says_what_bounds_its_rate(
 def test_sums_of_few_weights_have_parts(line: str, split: bool) -> None:
     """Parts are whole steps: images of 49 pixels are not, in three of them."""
     assert bool(default(line).tiles_at("split")) is split
+
+
+@pytest.mark.parametrize("line, loop", [
+    (f"{LAST} mb1ic256ih14oc256oh14kh3ph1", "ic"), (f"{LAST} mb1ic2048ih7oc512oh7kh1", "ic"),
+    (f"--dir=BWD_D {LAST} mb1ic512ih7oc512oh7kh3ph1", "oc"), (f"{LAST} mb32ic512ih7oc512oh7kh3ph1", ""),
+    (f"{LAST} mb1ic64ih14oc64oh14kh3ph1", ""),
+])  # fmt: skip
+def test_a_grid_of_few_tiles_has_parts_where_the_model_expects_a_gain(line: str, loop: str) -> None:
+    """Parts fill most units, and nothing is gained if adding them up takes as long as what they save."""
+    config = default(line)
+    assert [n for n, _ in config.tiles_at("split")] == [loop][: bool(loop)]
+    if loop:
+        with one_table():
+            plan = plan_for(parse_problem(line), config, target("sm_90a"))
+        assert 100 <= prod(plan.main.nest.grid_sizes) <= 132
+        assert [k.statement.name for k in plan.kernels] == ["conv", "sums"]
 
 
 @pytest.mark.parametrize("line", REFUSED)
