@@ -18,9 +18,9 @@ from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_ENGINE
 from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_mn_major
-from convsmith.schedule.loops import fused_chain, fused_dims
+from convsmith.schedule.loops import fused_chain, fused_dims, in_parts
 from convsmith.schedule.tensor_views import view_flaw
-from convsmith.statement.parts import split_reduction, splits
+from convsmith.statement.parts import splits
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
@@ -112,7 +112,7 @@ def legal_tile(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> 
     """Return the first legal config of ``tiles`` of ``st``, or the flaw of the first one if there is none."""
     why: ConfigError | None = None
     for made in tiles:
-        whole = split_reduction(st, made.config.tiles_at("split"))
+        whole = in_parts(st, made.config, machine)
         flaw = hardware_flaw(whole, made.config, machine)
         if flaw is None:
             return made.config

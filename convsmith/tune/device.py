@@ -20,13 +20,13 @@ from convsmith.schedule.device_tiles import BY_THREADS
 from convsmith.schedule.group_limits import aligned_bytes, along_lanes, shared_bytes
 from convsmith.schedule.hardware import engine_of, hardware_flaw
 from convsmith.schedule.hardware_choice import MAX_PARTS, EngineTile, engine_tiles, legal_tile
-from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.loops import in_parts, loops_after_fusing
 from convsmith.schedule.nest import nest_of
 from convsmith.schedule.packed_operands import packable, packed_statement
 from convsmith.schedule.plan import decided
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import summed
-from convsmith.statement.parts import split_reduction, splits
+from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.tune.device_features import engine_features, kernel_features, parts_features, thread_features
@@ -122,7 +122,7 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
     if found is None or isinstance(found, ConfigError):
         return None
     config = found.changed(pack=plain.staged("pack"))
-    read = packed_statement(split_reduction(st, config.tiles_at("split")), config, machine)
+    read = packed_statement(in_parts(st, config, machine), config, machine)
     return config if hardware_flaw(read, config, machine) is None else None
 
 
