@@ -94,14 +94,14 @@ def solve(kernel: Kernel, loop: str) -> Kernel:
           for i in 0 .. 2:
             for k.a in 0 .. 2:
               for k in 0 .. 3:
-                dst[i] = dst[i] + (a[k + k.a * 3] if k.a - i == 0 else 0.0)
+                dst[i] = dst[i] + (a[k + k.a * 3] if i - k.a == 0 else 0.0)
 
     After ``solve("k.a")``::
 
         kernel k(a: f32[6], dst: f32[2])
           for i in 0 .. 2:
             for k in 0 .. 3:
-              dst[i] = dst[i] + a[k + i * 3]
+              dst[i] = dst[i] + (a[i * 3 + k] if i >= 0 and -i + 1 >= 0 else 0.0)
     """
     require_loops(kernel, (loop,), "solve")
     return with_body(kernel, _Solve(loop).stmt(kernel.body))

@@ -173,7 +173,7 @@ class _EngineTiles(NestBuilder):
 def group_tile(nest: Nest) -> GroupTile:
     """Return the loops of the tile of a group of warps."""
     (warps,), (fragments,), (steps, term), (row, column) = nest.threads, nest.at("warp"), nest.terms, nest.rows
-    return GroupTile(nest.grid, nest.parts, nest.steps, warps, fragments, steps, (row, column, term))
+    return GroupTile(nest.grid, nest.steps, warps, fragments, steps, (row, column, term), nest.parts)
 
 
 def _copy(found: EngineLoops, tiled: GroupTile, view: View, engine: CopyEngine) -> EngineCopy | ConfigError:

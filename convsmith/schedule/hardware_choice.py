@@ -100,10 +100,8 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
             tiles = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart
             found.append(EngineTile(config, row, tile, tiles, 1, count_of_terms / step, step))
             if device.units.turns(tiles) <= MAX_TURNS:
-                for split in _splits(whole, terms, step, {x.tap for x in cut.values()}):
-                    ((_, parts),) = split
-                    steps = count_of_terms / parts / step
-                    made = config.changed(split=split)
+                for loop, parts, steps in _splits(whole, terms, step, {x.tap for x in cut.values()}):
+                    made = config.changed(split=((loop, parts),))
                     found.append(EngineTile(made, row, tile, tiles * parts, parts, steps, step))
     return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, mn_major))}")
 
@@ -176,16 +174,23 @@ def _has_no_tile(st: Statement, made: EngineTile, engine: CopyEngine) -> bool:
 
 def _splits(
     st: Statement, terms: list[Dim], step: int, tapped: Collection[str]
-) -> Iterator[tuple[tuple[str, int]]]:  # fmt: skip
-    """Yield splits of a reduction in parts of whole steps of ``step`` terms: by channels or images, or by taps other
-    than the ``tapped`` ones, which have phases.
+) -> Iterator[tuple[str, int, float]]:  # fmt: skip
+    """Yield splits of a reduction, each a loop, the number of its parts, and the steps of a part, of ``step`` terms:
+    the loop of all ``terms`` if it is fused, and otherwise loops in equal parts, of channels or of taps other than the
+    ``tapped`` ones, which have phases.
     """
     if not splits(st):
         return
-    around = prod(d.size for d in terms[1:])
+    whole = prod(d.size for d in st.of("k")) / step
+    if len(terms) > 1:
+        loop, _ = fused_chain([d.name for d in terms])
+        count = prod(d.size for d in terms)
+        for n in range(2, MAX_PARTS + 1):
+            steps = -(-count // (n * step))
+            if (n - 1) * steps * step < count:
+                yield loop, n, steps * whole * step / count
     for d in st.of("k"):
-        if d in terms[1:] or d.name in tapped:
-            continue
-        for n in range(2, min(d.size, MAX_PARTS) + 1):
-            if not d.size % n and not (d in terms and d.size // n * around % step):
-                yield ((d.name, n),)
+        if (d not in terms or len(terms) == 1) and d.name not in tapped:
+            for n in range(2, min(d.size, MAX_PARTS) + 1):
+                if not d.size % n and not (d in terms and d.size // n % step):
+                    yield d.name, n, whole / n

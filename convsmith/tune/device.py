@@ -18,19 +18,19 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_THREADS
 from convsmith.schedule.group_limits import aligned_bytes, along_lanes, shared_bytes
-from convsmith.schedule.hardware import engine_of, hardware_flaw
-from convsmith.schedule.hardware_choice import MAX_PARTS, EngineTile, engine_tiles, legal_tile
+from convsmith.schedule.hardware import hardware_flaw
+from convsmith.schedule.hardware_choice import engine_tiles, legal_tile
 from convsmith.schedule.loops import in_parts, loops_after_fusing
 from convsmith.schedule.nest import nest_of
 from convsmith.schedule.packed_operands import packable, packed_statement
 from convsmith.schedule.plan import decided
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import summed
-from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
-from convsmith.tune.device_features import engine_features, kernel_features, parts_features, thread_features
+from convsmith.tune.device_features import kernel_features, thread_features
 from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, inner_dims, items
+from convsmith.tune.device_parts import engine_cycles, shared_by_groups
 from convsmith.tune.features import cycles
 
 MIN_LANES = 8
@@ -62,7 +62,7 @@ def device_config(problem: Problem, machine: Machine, packs: bool = True) -> Con
         found = min(_every(problem, st, machine, packs), key=_rank, default=None)
         if found is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
-        return _in_parts(st, found, machine)
+        return shared_by_groups(st, found, machine)
 
 
 def _of_stages(stages: Stages, machine: Machine) -> Config:
@@ -88,7 +88,7 @@ def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]
         st = statement(problem, machine)
         found = {} if (config := _of_hardware(problem, st, machine)) is None else {config: 0.0}
         ranked = sorted(_every(problem, st, machine, packs=True), key=_rank)[:SEEDS]
-        found |= {_in_parts(st, x, machine): x.cycles for x in reversed(ranked)}
+        found |= {shared_by_groups(st, x, machine): x.cycles for x in reversed(ranked)}
     return dict(sorted(found.items(), key=lambda x: x[1]))
 
 
@@ -135,15 +135,8 @@ def _best_by_engine(st: Statement, machine: Machine, rounds: bool) -> Config | C
         return tiles
     if not tiles:
         return None
-    assert machine.device is not None
-    units, around = machine.device.units, engine_of(machine).around
-
-    def rank(x: EngineTile) -> tuple[float, int, str]:
-        times = units.turns(x.groups) * (x.steps + around) * x.terms * dtype(st.a.factor).bits / 16
-        products, sums = engine_features(times, x.tile, x.row), parts_features("engine", x.parts, st, machine)
-        return cycles((*products, *sums), machine), x.tile[0], str(x.config)
-
-    return legal_tile(sorted(tiles, key=rank), st, machine)
+    ranked = sorted(tiles, key=lambda x: (engine_cycles(x, st, machine), x.tile[0], str(x.config)))
+    return legal_tile(ranked, st, machine)
 
 
 def _every(
@@ -176,30 +169,6 @@ def _has_neighbouring_taps(st: Statement) -> bool:
 
 def _rank(choice: DeviceChoice) -> tuple[float, str]:
     return choice.cycles, str(choice.config)
-
-
-def _in_parts(st: Statement, choice: DeviceChoice, machine: Machine) -> Config:
-    """Return the config of ``choice`` with the parts of the reduction that the model expects to be fastest, if the
-    groups are too few for all units.
-    """
-    assert machine.device is not None
-    config, units = choice.config, machine.device.units
-    if not splits(st):
-        return config
-    nest = nest_of(Schedule(), st, loops_after_fusing(st, config), config, machine)
-    groups, least = prod(nest.grid_sizes), machine.device.costs.resident / nest.size
-    turn = choice.cycles / units.turns(groups)
-
-    def expected(parts: int) -> float:
-        turns = max(units.turns(groups * parts), least)
-        return turns * turn / parts + cycles(parts_features("thread", parts, st, machine), machine)
-
-    ways = [(expected(1), 1, "")]
-    for d in (x for n in st.reduce for x in st.of("k") if x.name == n):
-        even = (n for n in range(2, min(d.size, MAX_PARTS) + 1) if not d.size % n)
-        ways += [(expected(n), n, d.name) for n in even if not d.size // n % config.group_size(d.name)]
-    _, parts, loop = min(ways, key=lambda way: way[:2])
-    return config.changed(split=((loop, parts),)) if loop else config
 
 
 def _choices(st: Statement, machine: Machine) -> Iterator[DeviceChoice]:

@@ -141,6 +141,27 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--group=mb_ih_iw:64,ic:32,oc:64 --shared=diff_dst,wei --buffers=3 --split=oc:2 "
         "--instruction=wgmma_m64n32k16_bf16_k_mn",
     ),
+    "backward by weights in parts of fused pixels": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb7ic64ih7oc64oh7kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --split=mb_oh_ow:3 --instruction=wgmma_m64n64k16_bf16_mn_mn",
+    ),
+    "backward by weights, added by groups": (
+        f"--dir=BWD_W {LAST} --dt=bf16:f32:bf16 mb3ic64ih7oc64oh7kh1kw2pw1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --split=mb_oh_ow:3 --join=atomic --instruction=wgmma_m64n64k16_bf16_mn_mn",
+    ),
+    "channels added by groups": (f"{LAST} --dt=bf16:bf16:f32 mb1ic128ih5oc24oh5kh3ph1",
+                                 forward() + " --split=ic:2 --join=atomic"),
+    "taps added by groups": (f"{LAST} --dt=f16:f16:f32 mb1ic64ih5oc24oh5kh3ph1",
+                             forward(row="wgmma_m64n16k16_f16") + " --split=kh:3 --join=atomic"),
+    "bytes added by groups": (f"{LAST} --dt=s8:s8:s32 mb1ic256ih9oc24oh9kh1",
+                              forward(k=128, row="wgmma_m64n16k32_s8") + " --split=ic:2 --join=atomic"),
+    "backward by data, added by groups": (
+        f"--dir=BWD_D {LAST} --dt=f32:bf16:bf16 mb1ic64ih5oc128oh5kh3ph1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 --group=mb_ih_iw:64,ic:64,oc:64"
+        " --shared=diff_dst,wei --buffers=2 --split=oc:2 --join=atomic --instruction=wgmma_m64n64k16_bf16_k_mn",
+    ),
     "backward by weights": (
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc64oh5kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "

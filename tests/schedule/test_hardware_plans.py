@@ -23,6 +23,13 @@ SMALL = {
         "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 "
         "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n16k16_bf16_k_mn",
     ),
+    "parts of pixels": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb3iw10ic64oc32ow9kw2pw0",
+        "--lane=oc --fuse=mb+ow --reduce=mb_ow --register=ic:64,oc:32 --group=ic:64,oc:32,mb_ow:16 "
+        "--shared=src,diff_dst --buffers=2 --split=mb_ow:2 --instruction=wgmma_m64n32k16_bf16_mn_mn",
+    ),
+    "added by groups": (f"{LAST} --dt=bf16:bf16:f32 mb1ic32ih9iw8oc24oh8ow8kh2kw2ph0pw0",
+                        forward(k=16) + " --split=ic:2 --join=atomic"),
 }  # fmt: skip
 """Problems of few products, with configs."""
 LARGER = ("1x1", "f16", "s8", "post-ops", "scales", "groups of 16 channels", "backward by weights")
@@ -53,7 +60,10 @@ def check(line: str, words: str, names: frozenset[str]) -> set[str]:
     return changed
 
 
-@pytest.mark.parametrize(("kind", "names"), [("taps", {"tensor_copies"}), ("phases", {"residue"})])
+@pytest.mark.parametrize(("kind", "names"), [
+    ("taps", {"tensor_copies"}), ("phases", {"residue"}), ("parts of pixels", {"solve"}),
+    ("added by groups", {"block_reduction", "residue"}),
+])  # fmt: skip
 def test_kernels_compute_the_same_after_passes_for_a_copy_engine(kind: str, names: set[str]) -> None:
     assert check(*SMALL[kind], frozenset(names)) == names
 

@@ -13,18 +13,18 @@ from convsmith.schedule.schedule import Schedule
 class GroupTile(NamedTuple):
     """The loops of a nest whose tiles groups multiply.
 
-    Loops of the ``grid`` step over tiles of the result, outermost first, and then over ``parts`` of the reduction, which
-    are added to it. Loops of ``stepping`` step through the reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose own
-    loops are ``inner``.
+    Loops of the ``grid`` step over tiles of the result, outermost first, loops of ``stepping`` over steps of the
+    reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose own
+    loops are ``inner``. The last loops of the grid may be over ``parts`` of the reduction, which groups add up.
     """
 
     grid: tuple[Loop, ...]
-    parts: tuple[Loop, ...]
     stepping: tuple[Loop, ...]
     warps: Loop
     fragments: Loop
     steps: Loop
     inner: tuple[Loop, Loop, Loop]
+    parts: tuple[Loop, ...] = ()
 
 
 def warp_groups(s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0) -> None:
