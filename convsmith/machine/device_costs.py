@@ -71,6 +71,8 @@ class CopyEngine:
     """Maximum number of pixels of an im2col copy."""
     box: int
     """Maximum number of elements along a dim of a tile."""
+    dims: int
+    """Maximum number of dims of a tensor."""
     alignment: int
     """Bytes that divide the strides of a tensor and the address of a row."""
     steps: int

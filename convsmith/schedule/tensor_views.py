@@ -33,6 +33,8 @@ def view_flaw(view: View, inner: str, engine: CopyEngine) -> ConfigError | None:
     blocks = view.layout.blocks
     if len({b.dim for b in blocks}) < len(blocks) or any(b.size != view.layout.shape[b.dim] for b in blocks):
         return _refuse(view, "has a blocked layout")
+    if len(view.coords) > engine.dims:
+        return _refuse(view, f"has {len(view.coords)} dims, at most {engine.dims}")
     strides = _strides(view, engine.alignment)
     nearest, *others = sorted(range(len(view.coords)), key=lambda d: strides[d])
     if strides[nearest] != 1 or Var(inner) not in variables_of(view.coords[nearest]):

@@ -62,7 +62,7 @@ def device_config(problem: Problem, machine: Machine, packs: bool = True) -> Con
         found = min(_every(problem, st, machine, packs), key=_rank, default=None)
         if found is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
-        return shared_by_groups(st, found, machine)
+        return _in_parts(problem, st, found, machine)
 
 
 def _of_stages(stages: Stages, machine: Machine) -> Config:
@@ -88,7 +88,7 @@ def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]
         st = statement(problem, machine)
         found = {} if (config := _of_hardware(problem, st, machine)) is None else {config: 0.0}
         ranked = sorted(_every(problem, st, machine, packs=True), key=_rank)[:SEEDS]
-        found |= {shared_by_groups(st, x, machine): x.cycles for x in reversed(ranked)}
+        found |= {_in_parts(problem, st, x, machine): x.cycles for x in reversed(ranked)}
     return dict(sorted(found.items(), key=lambda x: x[1]))
 
 
@@ -169,6 +169,12 @@ def _has_neighbouring_taps(st: Statement) -> bool:
 
 def _rank(choice: DeviceChoice) -> tuple[float, str]:
     return choice.cycles, str(choice.config)
+
+
+def _in_parts(problem: Problem, st: Statement, choice: DeviceChoice, machine: Machine) -> Config:
+    """Return the config of ``choice``, with parts of the reduction if the model expects a gain."""
+    sums = summed(problem, st) if choice.config.offsets == "sums" else None
+    return shared_by_groups(sums or st, choice, machine)
 
 
 def _choices(st: Statement, machine: Machine) -> Iterator[DeviceChoice]:

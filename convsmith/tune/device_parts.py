@@ -55,7 +55,7 @@ def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> C
         return turns * turn / parts + cycles(parts_features("thread", parts, st, machine), machine)
 
     ways = [(expected(1), 1, "")]
-    for d in (x for n in st.reduce for x in st.of("k") if x.name == n):
+    for d in (x for n in st.reduce for x in st.of("k") if x.name == n and n not in st.residues):
         even = (n for n in range(2, min(d.size, MAX_PARTS) + 1) if not d.size % n)
         ways += [(expected(n), n, d.name) for n in even if not d.size // n % config.group_size(d.name)]
     _, parts, loop = min(ways, key=lambda way: way[:2])

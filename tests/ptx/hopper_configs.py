@@ -147,7 +147,7 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--shared=src,diff_dst --buffers=2 --split=mb_oh_ow:3 --instruction=wgmma_m64n64k16_bf16_mn_mn",
     ),
     "backward by weights, added by groups": (
-        f"--dir=BWD_W {LAST} --dt=bf16:f32:bf16 mb3ic64ih7oc64oh7kh1kw2pw1",
+        f"--dir=BWD_W {LAST} --dt=bf16:f32:bf16 mb3ic64ih7iw6oc64oh7ow7kh1kw2ph0pw1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
         "--shared=src,diff_dst --buffers=2 --split=mb_oh_ow:3 --join=atomic --instruction=wgmma_m64n64k16_bf16_mn_mn",
     ),
