@@ -19,6 +19,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_ENGINE
 from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_mn_major
 from convsmith.schedule.loops import fused_chain, fused_dims, in_parts
+from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.tensor_views import view_flaw
 from convsmith.statement.parts import splits
 from convsmith.statement.phases import phased, phases
@@ -110,12 +111,13 @@ def legal_tile(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> 
     """Return the first legal config of ``tiles`` of ``st``, or the flaw of the first one if there is none."""
     why: ConfigError | None = None
     for made in tiles:
-        whole = in_parts(st, made.config, machine)
-        flaw = hardware_flaw(whole, made.config, machine)
+        read = packed_statement(in_parts(st, made.config, machine), made.config, machine)
+        flaw = hardware_flaw(read, made.config, machine)
         if flaw is None:
             return made.config
         why = why or flaw
-        if _has_no_tile(phased(st, made.config.phases), made, engine_of(machine)):
+        own = phased(packed_statement(st, made.config, machine), made.config.phases)
+        if _has_no_tile(own, made, engine_of(machine)):
             break
     assert why is not None
     return why

@@ -49,8 +49,10 @@ def split_chain(st: Statement, dims: Sequence[str], parts: int, size: int) -> St
 
 
 def splits(st: Statement) -> bool:
-    """Return whether the result can have parts, because its layout has room for another dim."""
-    return len(st.c.coords) < MAX_DIMS
+    """Return whether the result can have parts, because its layout, and those of packed factors, have room for another
+    dim.
+    """
+    return all(len(v.coords) < MAX_DIMS for v in (st.c, *st.factors) if v is st.c or v.packed)
 
 
 def _split(st: Statement, loop: str, parts: int) -> Statement:

@@ -18,9 +18,8 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_THREADS
 from convsmith.schedule.group_limits import aligned_bytes, along_lanes, shared_bytes
-from convsmith.schedule.hardware import hardware_flaw
 from convsmith.schedule.hardware_choice import engine_tiles, legal_tile
-from convsmith.schedule.loops import in_parts, loops_after_fusing
+from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.nest import nest_of
 from convsmith.schedule.packed_operands import packable, packed_statement
 from convsmith.schedule.plan import decided
@@ -117,26 +116,24 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
         return found
     if not packs or not st.constant or st.b.name not in packable(st):
         return None
-    plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=(st.b.name,))
-    found = _best_by_engine(packed_statement(st, plain, machine), machine, rounds)
-    if found is None or isinstance(found, ConfigError):
-        return None
-    config = found.changed(pack=plain.staged("pack"))
-    read = packed_statement(in_parts(st, config, machine), config, machine)
-    return config if hardware_flaw(read, config, machine) is None else None
+    found = _best_by_engine(st, machine, rounds, (st.b.name,))
+    return None if isinstance(found, ConfigError) else found
 
 
-def _best_by_engine(st: Statement, machine: Machine, rounds: bool) -> Config | ConfigError | None:
-    """Return the legal config of a copy engine that the model expects to be fastest, or the reason why there is none;
-    None without an engine.
+def _best_by_engine(
+    st: Statement, machine: Machine, rounds: bool, pack: tuple[str, ...] = ()
+) -> Config | ConfigError | None:  # fmt: skip
+    """Return the legal config of a copy engine that the model expects to be fastest, with the operands of ``pack``
+    packed, or the reason why there is none; None without an engine.
     """
-    tiles = engine_tiles(st, machine, rounds)
+    plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=pack)
+    tiles = engine_tiles(packed_statement(st, plain, machine), machine, rounds)
     if isinstance(tiles, ConfigError):
         return tiles
     if not tiles:
         return None
     ranked = sorted(tiles, key=lambda x: (engine_cycles(x, st, machine), x.tile[0], str(x.config)))
-    return legal_tile(ranked, st, machine)
+    return legal_tile((x._replace(config=x.config.changed(pack=pack)) for x in ranked), st, machine)
 
 
 def _every(
@@ -174,7 +171,7 @@ def _rank(choice: DeviceChoice) -> tuple[float, str]:
 def _in_parts(problem: Problem, st: Statement, choice: DeviceChoice, machine: Machine) -> Config:
     """Return the config of ``choice``, with parts of the reduction if the model expects a gain."""
     sums = summed(problem, st) if choice.config.offsets == "sums" else None
-    return shared_by_groups(sums or st, choice, machine)
+    return shared_by_groups(packed_statement(sums or st, choice.config, machine), choice, machine)
 
 
 def _choices(st: Statement, machine: Machine) -> Iterator[DeviceChoice]:
