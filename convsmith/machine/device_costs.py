@@ -51,8 +51,8 @@ class DeviceCosts:
     warp_halo: float = 0.1
     """Time to copy each element of a tile once, relative to the time of its products."""
 
-    resident: int = 256
-    """Threads that reside on a unit below which the time of their work does not shrink, because latencies show."""
+    resident: int = 128
+    """Threads that a unit needs to multiply at its full rate: a warp in each of its four parts."""
     launch: float = 5000.0
     """Cycles from the end of a kernel to the start of the next kernel of a call: about 3 microseconds."""
     cached: float = 2.5

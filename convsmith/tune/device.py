@@ -133,7 +133,7 @@ def _best_by_engine(
     if not tiles:
         return None
     ranked = sorted(tiles, key=lambda x: (engine_cycles(x, st, machine), x.tile[0], str(x.config)))
-    return legal_tile((x._replace(config=x.config.changed(pack=pack)) for x in ranked), st, machine)
+    return legal_tile([x._replace(config=x.config.changed(pack=pack)) for x in ranked], st, machine)
 
 
 def _every(
