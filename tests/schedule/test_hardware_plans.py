@@ -9,6 +9,8 @@ from devices import DeviceOracle
 from ptx.hopper_configs import KINDS, LAST, LEVEL, forward
 
 from convsmith.ir.intern import interning
+from convsmith.ir.stmt import AtomicAdd, Invoke
+from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.passes.manager import run_steps
@@ -66,6 +68,17 @@ def check(line: str, words: str, names: frozenset[str]) -> set[str]:
 ])  # fmt: skip
 def test_kernels_compute_the_same_after_passes_for_a_copy_engine(kind: str, names: set[str]) -> None:
     assert check(*SMALL[kind], frozenset(names)) == names
+
+
+def test_sums_in_warp_groups_are_added_to_tails() -> None:
+    """Rows beyond the last pixel are multiplied without a test, and not added."""
+    line, words = KINDS["channels added by groups"]
+    with interning():
+        config = Config.parse(f"--target={LEVEL} --pack= --realise=hardware {words}")
+        plan = plan_for(parse_problem(line), config, target(LEVEL))
+        kernel = run_steps(plan.naive(), plan.pipeline)
+    assert {s.instruction for s in statements_of(kernel.body) if isinstance(s, Invoke)} == {config.instruction}
+    assert any(isinstance(s, AtomicAdd) for s in statements_of(kernel.body))
 
 
 @pytest.mark.slow

@@ -29,8 +29,8 @@ def planned(line: str, machine: Machine) -> Plan:
     return plan_for(parse_problem(line), device_config(parse_problem(line), machine), machine)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_groups_share_the_channels_of_one_image(level: str) -> None:
+@pytest.mark.parametrize(("level", "shared"), [("sm_80", "kh"), ("sm_90a", "ic")])
+def test_groups_share_the_reduction_of_one_image(level: str, shared: str) -> None:
     """The default config of a layer of few tiles gives nearly all units one."""
     machine = target(level)
     assert machine.device is not None
@@ -38,7 +38,7 @@ def test_groups_share_the_channels_of_one_image(level: str) -> None:
         plan = planned(LAYER, machine)
     ((loop, parts),) = plan.decided.tiles_at("split")
     tiles, units = prod(plan.main.nest.grid_sizes), machine.device.units.count
-    assert loop == "ic" and tiles // parts < units <= 1.1 * tiles
+    assert loop == shared and tiles // parts < units <= 1.1 * tiles
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -49,6 +49,21 @@ def test_no_part_pays_for_a_dear_kernel(level: str, monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(machine.prices, f"{unit}_launch", 1000 * machine.prices[f"{unit}_launch"])
     with one_table():
         assert not device_config(parse_problem(LAYER), machine).tiles_at("split")
+
+
+@pytest.mark.parametrize("level", ("opencl", "sm_80"))
+def test_parts_hold_whole_steps_and_vectors(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a kernel is free, a reduction has as many parts as it has steps that are shared evenly."""
+    machine = target(level)
+    for name in ("thread_launch", "thread_cached_byte", "thread_stored_byte"):
+        monkeypatch.setitem(machine.prices, name, 0.0)
+    for shape in ("mb1ic31iw17oc32ow20kw1pw1", "mb4ic8iw16oc16ow16kw3pw1", "mb6ic16iw40oc16ow40kw3pw1"):
+        problem = parse_problem(f"--dir=BWD_W --stag=axb --dtag=axb {shape}")
+        config = device_config(problem, machine)
+        sizes = {d.name: d.size for d in statement(problem, machine).of("k")}
+        for loop, parts in config.tiles_at("split"):
+            assert not sizes[loop] // parts % config.group_size(loop)
+            assert not sizes[loop] // parts % dict(config.tiles_at("vectors")).get(loop, 1)
 
 
 def test_many_tiles_and_short_reductions_have_no_parts() -> None:
