@@ -271,8 +271,8 @@ Split = tuple[int, str, tuple[str, str]]
 
 
 class NestBuilder:
-    """Splits the loops of a statement by their tiles. ``parts`` maps each loop to its parts, outermost first; ``added``
-    are loops over parts of the reduction that groups add to the result.
+    """Splits the loops of a statement by their tiles. ``parts`` maps each loop to its parts, outermost first; groups add
+    up the sums of the iterations of loops ``added``.
     """
 
     def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config) -> None:
@@ -281,20 +281,17 @@ class NestBuilder:
         self.added: list[Loop] = []
 
     def part(self, loop: Loop) -> Loop:
-        """Return the loop over the terms of a part, if groups share ``loop`` of the reduction, whose parts each make
-        their own sums or add to the result; otherwise ``loop``.
-        """
+        """Return the loop over the terms of a part, if groups share ``loop`` of the reduction, otherwise ``loop``."""
         parts = dict(self.config.tiles_at("split")).get(loop.of)
-        is_atomic = self.config.join == "atomic"
-        if parts is None or not (is_atomic or len(loop.dims) > 1):
+        if parts is None or (self.config.join == "ordered" and len(loop.dims) == 1):
             return loop
         size = terms_of_part(loop, self.config, parts)
         over, own = self.s.tile(self.s.extend(loop, size), size, ("a", ""), ("grid", loop.level))
-        if is_atomic:
+        if self.config.join == "atomic":
             self.added.append(over)
             return own
         self.s.run(simplify)
-        self.s.run(solve, over)
+        self.s.run(solve, over)  # a part has the terms of its own iteration alone
         self.parts[PART] = [over._replace(name=PART, role="batch")]
         return own
 
