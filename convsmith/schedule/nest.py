@@ -271,8 +271,8 @@ Split = tuple[int, str, tuple[str, str]]
 
 
 class NestBuilder:
-    """Splits the loops of a statement by their tiles. ``parts`` maps each loop to its parts, outermost first; groups add
-    up the sums of the iterations of loops ``added``.
+    """Splits the loops of a statement by their tiles. ``parts`` maps each loop to its parts, outermost first. Groups
+    add up the sums of the iterations of the loops ``added``.
     """
 
     def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config) -> None:

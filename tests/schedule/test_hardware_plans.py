@@ -26,11 +26,11 @@ SMALL = {
         "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n16k16_bf16_k_mn",
     ),
     "parts of pixels": (
-        f"--dir=BWD_W {LAST} --dt=bf16 mb3iw10ic64oc32ow9kw2pw0",
+        f"--dir=BWD_W {LAST} --dt=bf16 mb3iw9ic64oc32ow9kw1",
         "--lane=oc --fuse=mb+ow --reduce=mb_ow --register=ic:64,oc:32 --group=ic:64,oc:32,mb_ow:16 "
         "--shared=src,diff_dst --buffers=2 --split=mb_ow:2 --instruction=wgmma_m64n32k16_bf16_mn_mn",
     ),
-    "added by groups": (f"{LAST} --dt=bf16:bf16:f32 mb1ic32ih9iw8oc24oh8ow8kh2kw2ph0pw0",
+    "added by groups": (f"{LAST} --dt=bf16:bf16:f32 mb1ic32ih5iw4oc24oh5ow3kh1kw2ph0pw0",
                         forward(k=16) + " --split=ic:2 --join=atomic"),
 }  # fmt: skip
 """Problems of few products, with configs."""
