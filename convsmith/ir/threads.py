@@ -38,9 +38,9 @@ def nest_of(loop: For) -> list[For]:
     return out
 
 
-def has_effects(s: Stmt) -> bool:
-    """Return whether ``s`` contains one of EFFECTS."""
-    return any(type(x) in EFFECTS for x in statements_of(s))
+def has_effects(s: Stmt, kinds: tuple[type[Stmt], ...] = EFFECTS) -> bool:
+    """Return whether ``s`` contains an effect of the ``kinds``."""
+    return any(type(x) in kinds for x in statements_of(s))
 
 
 class PipelineParts(NamedTuple):

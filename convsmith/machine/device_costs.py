@@ -51,6 +51,13 @@ class DeviceCosts:
     warp_halo: float = 0.1
     """Time to copy each element of a tile once, relative to the time of its products."""
 
+    resident: int = 128
+    """Threads that a unit needs to multiply at its full rate: a warp in each of its four parts."""
+    launch: float = 5000.0
+    """Cycles from the end of a kernel to the start of the next kernel of a call: about 3 microseconds."""
+    cached: float = 2.5
+    """Bytes that all units load from the last cache in the time in which they load a byte from memory."""
+
 
 @record(frozen=True)
 class CopyEngine:
@@ -64,6 +71,8 @@ class CopyEngine:
     """Maximum number of pixels of an im2col copy."""
     box: int
     """Maximum number of elements along a dim of a tile."""
+    dims: int
+    """Maximum number of dims of a tensor."""
     alignment: int
     """Bytes that divide the strides of a tensor and the address of a row."""
     steps: int

@@ -19,6 +19,11 @@ LIMITS = frozenset({
 })  # fmt: skip
 """Costs that decide which nests and features a model counts; some of them are prices of events as well."""
 
+MULTIPLY_ADDS = 64
+"""Multiply-adds of f32 that a unit of a device is assumed to compute in a cycle if its rate is unknown."""
+MEMORY_BYTES = 8
+"""Bytes of memory that a unit of a device is assumed to read in a cycle if the rate is unknown."""
+
 
 def prices_of(machine: Machine) -> dict[str, float]:
     """Return the price of each event by its name: cycles, or a ratio of times for what slows other events.
@@ -79,6 +84,9 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
       by its name, for each of its multiply-adds;
     - ``engine_product``, ``engine_read`` and ``engine_element``: a multiply-add of factors that a copy engine brings,
       the read of its factors, and an element of a copy; ``engine_late_element``, one that waits for such a read.
+    - ``thread_launch``, ``thread_stored_byte`` and ``thread_cached_byte``: the launch of one more kernel, and a byte
+      that all units store or load, in memory or in the last cache; with ``engine_``, in multiply-adds of fragments of
+      16-bit elements.
     """
     costs, engine = device.costs, device.engine
     loads = {"shared": costs.shared_load, "global": costs.global_load}
@@ -92,4 +100,10 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     if engine is not None:
         prices |= {"engine_product": 1.0, "engine_read": engine.reads, "engine_element": engine.balance / 2}
         prices["engine_late_element"] = prices["engine_element"] * engine.reads
+    units = device.units
+    moved = units.memory_bytes or MEMORY_BYTES * units.count
+    for unit, rate in (("thread", units.multiply_adds or MULTIPLY_ADDS), ("engine", units.of_fragments)):
+        stored = rate / moved
+        prices |= {f"{unit}_launch": costs.launch * rate, f"{unit}_stored_byte": stored}
+        prices[f"{unit}_cached_byte"] = stored / costs.cached
     return prices

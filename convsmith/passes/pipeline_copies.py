@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, mod
-from convsmith.ir.stmt import For, Kernel, Stmt, TensorCopy, block
+from convsmith.ir.stmt import FENCES, For, Kernel, Stmt, TensorCopy, block
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.relocate import Relocate, with_slots
 from convsmith.passes.scope import (
@@ -63,7 +63,7 @@ def pipeline_copies(kernel: Kernel, loop: str, slots: int, around: str = "") -> 
               tensor s[i % 3, 0] = a[0, 0] dims(4:1, 8:4) box(4, 1) at(0, i)
               c[i] = s[i % 3, 3]
     """
-    require_no_effects(kernel, "pipeline_copies")
+    require_no_effects(kernel, "pipeline_copies", FENCES)
     require_loops(kernel, (loop, around) if around else (loop,), "pipeline_copies")
     if slots < 1:
         raise ConfigError("pipeline", f"pipeline_copies: {slots} slots for {loop}; legal is at least 1")

@@ -15,7 +15,7 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.instruction import LANES, Instruction, Operand
 from convsmith.ir.rewrite import Rewriter
 from convsmith.ir.stages import TENSORISED
-from convsmith.ir.stmt import Alloc, For, Invoke, Kernel, Stmt, Store
+from convsmith.ir.stmt import FENCES, Alloc, For, Invoke, Kernel, Stmt, Store
 from convsmith.ir.threads import has_effects
 from convsmith.ir.value import Load, Value
 from convsmith.ir.walk import children, walk
@@ -88,7 +88,7 @@ class _UseRows(Rewriter):
 
     def visit_Alloc(self, a: Alloc) -> Stmt:
         forms = self.table.fragments.get(a.buffer.dtype.name)
-        if not forms or a.buffer.scope != "register" or has_effects(a.body):
+        if not forms or a.buffer.scope != "register" or has_effects(a.body, FENCES):
             return self._Alloc(a)
         nests = [(loops, s) for loops, s in _nests(a.body) if s.buffer is a.buffer]
         sums = [(loops, s) for loops, s in nests if _adds(s, a.buffer)]

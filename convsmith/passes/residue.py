@@ -7,7 +7,7 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var, as_index, floordiv, minimum
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.stmt import FENCES, For, Kernel, Stmt
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_nest_order
 from convsmith.passes.scope import LoopRewriter, require_loops, require_no_effects, with_body
@@ -70,7 +70,7 @@ def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
             for g in 0 .. (-g.p) // 2 + 3:
               dst[g * 2 + g.p] = a[g * 2 + g.p]
     """
-    require_no_effects(kernel, "residue")
+    require_no_effects(kernel, "residue", FENCES)
     require_loops(kernel, (loop,), "residue")
     if modulus < 1:
         raise ConfigError("modulus", f"residue: loop {loop} modulo {modulus}; there is at least one class")

@@ -1,4 +1,4 @@
-"""Replace a loop by the solution of a modular equation if all other iterations of the loop have no effect."""
+"""Replace a loop by the solution of an equation if all other iterations of the loop have no effect."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ from convsmith.passes.scope import perfect_nest, require_loops, with_body, wrap
 def _solution(cond: Cond, var: Var, end: int, inner: set[Var]) -> tuple[Index, Cond] | None:
     """Return the only value of ``var`` in ``0 .. end`` that can satisfy ``cond``, and the remaining condition.
 
-    None if the condition is not an equation modulo a number, or may have several solutions.
+    None if the condition is no equation, possibly modulo a number, or may have several solutions.
     """
-    if type(cond) is not Eq0 or cond.arg.const or len(cond.arg.terms) != 1:
+    if type(cond) is not Eq0:
+        return None
+    sides = dict(cond.arg.terms)
+    sign = sides.pop(var, 0)
+    value = make_sum(cond.arg.const, sides) * -sign
+    if abs(sign) == 1 and not variables_of(value) & (inner | {var}):
+        return value, conj((value >= 0, value < end))
+    if cond.arg.const or len(cond.arg.terms) != 1:
         return None
     atom = cond.arg.terms[0][0]
     if not isinstance(atom, Mod):
@@ -66,7 +73,7 @@ def solve(kernel: Kernel, loop: str) -> Kernel:
     """Replace ``loop`` by the iteration whose variable solves an equation.
 
     The equation is part of the mask of the term that the loop adds, so all other iterations have no effect. A loop
-    without an equation is unchanged.
+    without an equation is unchanged. An equation may be modulo a number.
 
     Before::
 
@@ -80,6 +87,21 @@ def solve(kernel: Kernel, loop: str) -> Kernel:
         kernel k(a: f32[7], b: f32[4], dst: f32[5])
           for i in 0 .. 5:
             dst[i] = dst[i] + a[i + (i + 1) % 3] * b[(i + 1) % 3]
+
+    Before::
+
+        kernel k(a: f32[6], dst: f32[2])
+          for i in 0 .. 2:
+            for k.a in 0 .. 2:
+              for k in 0 .. 3:
+                dst[i] = dst[i] + (a[k + k.a * 3] if i - k.a == 0 else 0.0)
+
+    After ``solve("k.a")``::
+
+        kernel k(a: f32[6], dst: f32[2])
+          for i in 0 .. 2:
+            for k in 0 .. 3:
+              dst[i] = dst[i] + (a[i * 3 + k] if i >= 0 and -i + 1 >= 0 else 0.0)
     """
     require_loops(kernel, (loop,), "solve")
     return with_body(kernel, _Solve(loop).stmt(kernel.body))

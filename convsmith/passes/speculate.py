@@ -8,7 +8,7 @@ from convsmith.arith.ranges import Range
 from convsmith.arith.simplify import simplify
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Cond, Index, Var, conj, is_true, parts_of
-from convsmith.ir.stmt import Alloc, Block, For, If, Kernel, Stmt, Store
+from convsmith.ir.stmt import Alloc, AtomicAdd, Block, For, If, Kernel, Stmt, Store
 from convsmith.ir.value import Binary, Load, Select, Value
 from convsmith.ir.walk import bound_in, variables_of, walk
 from convsmith.passes.accesses import reads_any
@@ -54,9 +54,9 @@ def _reads(s: Stmt, buffer: Buffer, conds: tuple[Cond, ...]) -> Iterator[tuple[t
     elif isinstance(s, Block):
         for x in s.stmts:
             yield from _reads(x, buffer, conds)
-    elif isinstance(s, Store):
+    elif isinstance(s, (Store, AtomicAdd)):
         value: Value = s.value
-        if s.buffer is buffer and is_only_sum(s):
+        if isinstance(s, Store) and s.buffer is buffer and is_only_sum(s):
             assert isinstance(value, Binary)
             value = value.b
         if reads_any(value, {buffer}):

@@ -18,7 +18,7 @@ from convsmith.arith.ranges import Range
 from convsmith.arith.tensor_maps import copied_rows
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Cond, Index, Var, as_index
-from convsmith.ir.stmt import For, Kernel, Stmt, Store, TensorCopy, block
+from convsmith.ir.stmt import FENCES, For, Kernel, Stmt, Store, TensorCopy, block
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.value import Load, Select, Value
 from convsmith.passes.contracts import LOOPS, stages
@@ -151,7 +151,7 @@ def tensor_copies(kernel: Kernel, copies: Sequence[MappedCopy]) -> Kernel:
               for x in 0 .. 4:
                 c[i, x, 0] = s[x, 1]
     """
-    require_no_effects(kernel, "tensor_copies")
+    require_no_effects(kernel, "tensor_copies", FENCES)
     rewriter = _TensorCopies(copies)
     body = rewriter.stmt(kernel.body)
     if missing := rewriter.copies.keys() - rewriter.replaced:

@@ -313,7 +313,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         register tiles leave, where its extent is known at the call; what these leave is done in powers of two""",
         machines="vectors", check=_check_remainder),
     _level("split", example="mb:2", doc="""a reduction loop and the number of parts in which it is summed, so that
-        threads share it""", check=_check_split),
+        threads share it; on machines that have groups, it may be a fused loop, which has parts of whole steps of a
+        group, and the last part what they leave""", check=_check_split),
     _row("phases", _NAMES, "ow", """pixel loops of the result that a stride divides: their residue classes become
         columns of the product, in a loop of their own (`rw` of `ow` or `iw`)""", holds=(_LOOP,), machines="vectors"),
     _row("realise", _TEXT, "peel", """how masked elements are read: `peel` (split loops so that no test remains), `mask`

@@ -9,7 +9,6 @@ from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import FloorDiv, Index, Var, is_true
-from convsmith.ir.instruction import Instruction
 from convsmith.ir.shared import taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
@@ -17,7 +16,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.footprint import dense_blocks
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import Loop, Loops, fused_dims
+from convsmith.schedule.loops import Loop, Loops, fused_dims, terms_of_part
 from convsmith.schedule.nest import Nest, tile_of
 from convsmith.schedule.registers import check_words
 from convsmith.statement.statement import Statement, View
@@ -64,7 +63,7 @@ def check_parts(st: Statement, loops: Loops, config: Config) -> None:
     if not config.tiles_at("split"):
         raise ConfigError("join", "--join=atomic needs --split=")
     (loop, parts), *_ = config.tiles_at("split")
-    if loops.kinds.get(loop) != "k" or loops.extents[loop] % parts:
+    if not has_parts(loops, config, loop, parts):
         legal = ", ".join(f"{n} ({loops.extents[n]})" for n in loops.of("k"))
         raise ConfigError("split", f"--split={loop}:{parts}: legal is a reduction loop and a divisor of it: {legal}")
     if st.acc not in ATOMIC or st.c.dtype != st.acc:
@@ -74,13 +73,13 @@ def check_parts(st: Statement, loops: Loops, config: Config) -> None:
         )  # fmt: skip
 
 
-def check_join(config: Config, row: Instruction | None) -> None:
-    """Raise ConfigError if sums that groups would add to the result are in fragments of ``row``."""
-    if config.join == "atomic" and row is not None:
-        raise ConfigError(
-            "join", f"--join=atomic: {row.name} keeps its sums in fragments, which are not added to the "
-            "result one by one; legal is --join=ordered, or an instruction without fragments",
-        )  # fmt: skip
+def has_parts(loops: Loops, config: Config, loop: str, parts: int) -> bool:
+    """Return whether ``loop`` is a reduction loop with so many parts: equal ones, or whole steps of several dims."""
+    if loops.kinds.get(loop) != "k":
+        return False
+    whole = loops.whole(loop)
+    left = whole.extent - (parts - 1) * terms_of_part(whole, config, parts)
+    return left > 0 and (len(whole.dims) > 1 or not whole.extent % parts)
 
 
 def check_groups(
@@ -91,7 +90,6 @@ def check_groups(
     """
     if machine.device is None:
         return {}
-    check_join(config, None if nest.warp is None else nest.warp.row)
     shared = shared_bytes(st, loops, config, nest)
     if (flaw := limit_flaw(machine, nest, aligned_bytes(shared))) is not None:
         raise flaw

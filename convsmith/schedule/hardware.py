@@ -23,7 +23,7 @@ from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.library.warp_groups import GroupTile
-from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing
+from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing, terms_of_part
 from convsmith.schedule.nest import Nest, NestBuilder
 from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.product_shape import ProductShape, named_row
@@ -96,6 +96,12 @@ def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> 
             "hardware", f"--realise=hardware: {loops.extents[terms]} terms of a part of the reduction stand "
             f"beside those of another one in memory; legal is a step that divides them, found {size}",
         )  # fmt: skip
+    split, parts = next(iter(config.tiles_at("split")), ("", 1))
+    if config.join == "atomic" and split == terms and terms_of_part(loops.whole(terms), config, parts) % size:
+        return ConfigError(
+            "hardware", f"--realise=hardware: a part of the reduction is no whole steps of {size}; legal is a step "
+            f"that divides {terms_of_part(loops.whole(terms), config, parts)}",
+        )  # fmt: skip
     legal = _over_groups(loops, rows, config)
     if not set(config.order) <= set(legal):
         return ConfigError(
@@ -148,14 +154,16 @@ class _EngineTiles(NestBuilder):
             (found.rows, height, "wi", "group"), (found.columns, width, "fi", "warp"),
             (found.terms, found.row.terms, "si", "group"),
         ):  # fmt: skip
-            loop, group = self.whole(n), self.config.group_size(n)
+            loop, group = self.part(self.whole(n)), self.config.group_size(n)
             splits = (group, "gb", (loop.level, level)), (size, letters, (level, "instruction"))
             self.split(self.s.extend(loop, group), splits)
+        for n in found.outer:
+            self.parts[n] = [self.part(self.whole(n))]
         grid = [*self.config.order, *_over_groups(self.loops, found.rows, self.config)]
         outer = [self.parts.get(n, [self.whole(n)])[0] for n in dict.fromkeys((*grid, *found.outer, found.terms))]
         inner = [x for parts in self.parts.values() for x in parts[1:]]
         lanes = found.row.result.layout.lanes
-        return Nest((*outer, *inner), ProductShape.of_row(found.row), warp_size=lanes, copiers=lanes)
+        return Nest((*self.added, *outer, *inner), ProductShape.of_row(found.row), warp_size=lanes, copiers=lanes)
 
     def whole(self, name: str) -> Loop:
         """Return the loop of that name, over groups or over steps."""
@@ -165,7 +173,7 @@ class _EngineTiles(NestBuilder):
 def group_tile(nest: Nest) -> GroupTile:
     """Return the loops of the tile of a group of warps."""
     (warps,), (fragments,), (steps, term), (row, column) = nest.threads, nest.at("warp"), nest.terms, nest.rows
-    return GroupTile(nest.grid, nest.steps, warps, fragments, steps, (row, column, term))
+    return GroupTile(nest.grid, nest.steps, warps, fragments, steps, (row, column, term), nest.parts)
 
 
 def _copy(found: EngineLoops, tiled: GroupTile, view: View, engine: CopyEngine) -> EngineCopy | ConfigError:

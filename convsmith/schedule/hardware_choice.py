@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -18,24 +18,32 @@ from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_ENGINE
 from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_mn_major
-from convsmith.schedule.loops import fused_chain, fused_dims
+from convsmith.schedule.loops import fused_chain, fused_dims, in_parts
+from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.tensor_views import view_flaw
-from convsmith.statement.parts import split_reduction, splits
+from convsmith.statement.parts import splits
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
+
+MAX_PARTS = 64
+"""Maximum number of parts of a reduction."""
+MAX_TURNS = 2
+"""Number of tiles that a unit computes one after the other beyond which the reduction has no parts."""
 
 
 class EngineTile(NamedTuple):
     """A config whose operands a copy engine brings, with the ``row`` that multiplies its ``tile`` of rows and columns.
 
-    There are ``groups`` such tiles, in parts of the reduction, each of ``steps`` steps.
+    There are ``groups`` such tiles, in ``parts`` of the reduction, each of ``steps`` steps of ``terms``.
     """
 
     config: Config
     row: Instruction
     tile: tuple[int, int]
     groups: int
+    parts: int
     steps: float
+    terms: int
 
 
 def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[EngineTile] | ConfigError:
@@ -90,10 +98,12 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
                 buffers=max(min(engine.slots, (device.shared.bytes - SLOTS) // slot), 1),
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
-            for split, parts in _splits(st, terms) if terms is pixels else [((), 1)]:
-                groups = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart * parts
-                steps = count_of_terms / parts / step
-                found.append(EngineTile(config.changed(split=split), row, tile, groups, steps))
+            tiles = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart
+            found.append(EngineTile(config, row, tile, tiles, 1, count_of_terms / step, step))
+            if device.units.turns(tiles) <= MAX_TURNS:
+                for loop, parts, steps in _splits(whole, terms, step, {x.tap for x in cut.values()}):
+                    made = config.changed(split=((loop, parts),))
+                    found.append(EngineTile(made, row, tile, tiles * parts, parts, steps, step))
     return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, mn_major))}")
 
 
@@ -101,12 +111,13 @@ def legal_tile(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> 
     """Return the first legal config of ``tiles`` of ``st``, or the flaw of the first one if there is none."""
     why: ConfigError | None = None
     for made in tiles:
-        whole = split_reduction(st, made.config.tiles_at("split"))
-        flaw = hardware_flaw(whole, made.config, machine)
+        read = packed_statement(in_parts(st, made.config, machine), made.config, machine)
+        flaw = hardware_flaw(read, made.config, machine)
         if flaw is None:
             return made.config
         why = why or flaw
-        if _has_no_tile(phased(st, made.config.phases), made, engine_of(machine)):
+        own = phased(packed_statement(st, made.config, machine), made.config.phases)
+        if _has_no_tile(own, made, engine_of(machine)):
             break
     assert why is not None
     return why
@@ -163,11 +174,25 @@ def _has_no_tile(st: Statement, made: EngineTile, engine: CopyEngine) -> bool:
     return any(view_flaw(view, dim, engine) is not None for view, dim in zip(st.factors, moving))
 
 
-def _splits(st: Statement, pixels: list[Dim]) -> Iterator[tuple[tuple[tuple[str, int], ...], int]]:
-    """Yield splits of a reduction of ``pixels`` by images, with their parts; some have no whole steps."""
-    yield (), 1
-    images = pixels[0]
-    if splits(st) and not st.constant:
-        for n in range(2, images.size + 1):
-            if not images.size % n:
-                yield ((images.name, n),), n
+def _splits(
+    st: Statement, terms: list[Dim], step: int, tapped: Collection[str]
+) -> Iterator[tuple[str, int, float]]:  # fmt: skip
+    """Yield splits of a reduction, each a loop, the number of its parts, and the steps of a part, of ``step`` terms:
+    the loop of all ``terms`` if it is fused, and otherwise loops in equal parts, of channels or of taps other than the
+    ``tapped`` ones, which have phases.
+    """
+    if not splits(st):
+        return
+    whole = prod(d.size for d in st.of("k")) / step
+    if len(terms) > 1:
+        loop, _ = fused_chain([d.name for d in terms])
+        count = prod(d.size for d in terms)
+        for n in range(2, MAX_PARTS + 1):
+            steps = -(-count // (n * step))
+            if (n - 1) * steps * step < count:
+                yield loop, n, steps * whole * step / count
+    for d in st.of("k"):
+        if (d not in terms or len(terms) == 1) and d.name not in tapped:
+            for n in range(2, min(d.size, MAX_PARTS) + 1):
+                if not d.size % n and not (d in terms and d.size // n % step):
+                    yield d.name, n, whole / n

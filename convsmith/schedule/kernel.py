@@ -13,10 +13,10 @@ from convsmith.schedule.buffers import buffers
 from convsmith.schedule.config import Config
 from convsmith.schedule.dynamic import serves_unpadded
 from convsmith.schedule.fill import filling
-from convsmith.schedule.group_limits import check_groups, check_join, check_names, check_parts
-from convsmith.schedule.hardware import expected_rate, hardware_row, hardware_tile
+from convsmith.schedule.group_limits import check_groups, check_names, check_parts
+from convsmith.schedule.hardware import expected_rate, hardware_tile
 from convsmith.schedule.kernel_plan import KernelPlan
-from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, loops_after_fusing, places
+from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, in_parts, loops_after_fusing, places
 from convsmith.schedule.lower import check_streams
 from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.order import order_loops
@@ -28,7 +28,6 @@ from convsmith.schedule.read import check_reads
 from convsmith.schedule.registers import check_config
 from convsmith.schedule.schedule import Schedule, zeroing_loops
 from convsmith.statement.offsets import MAX_WEIGHT_SUMS, of_fewer_bits, summed
-from convsmith.statement.parts import split_reduction
 from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
 
@@ -121,14 +120,15 @@ def _engine_kernel(st: Statement, config: Config, machine: Machine) -> KernelPla
             "sums alone; legal is none",
         )
     read = packed_statement(st, config, machine)
-    check_join(config, hardware_row(read, config, machine))
     loops = loops_after_fusing(read, config)
+    check_parts(st, loops, config)
     made = hardware_tile(read, loops, config, machine)
     if isinstance(made, ConfigError):
         raise made
     return KernelPlan(
         st, config, machine, loops, made.nest, made.schedule, brought=made,
         buffers=buffers(made.st, config, made.nest, made.shared), notes=tuple(expected_rate(made, machine)),
+        zeroing=filling(zeroing_loops(len(st.c.coords))) if made.nest.parts else (),
     )  # fmt: skip
 
 
@@ -192,4 +192,4 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
                 "which kernels with dynamic sizes do not make; legal is --offsets=each",
             )  # fmt: skip
-    return split_reduction(st, config.tiles_at("split") if config.join == "ordered" else ())
+    return in_parts(st, config, machine)

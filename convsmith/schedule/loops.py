@@ -9,8 +9,10 @@ from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
 from convsmith.ir.stmt import Stmt
 from convsmith.ir.walk import loops_of
+from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
+from convsmith.statement.parts import split_chain, split_reduction
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import KINDS, Dim, Statement
 
@@ -121,6 +123,30 @@ def fused_dims(config: Config, loop: str) -> tuple[str, ...]:
     for a, b in config.fuse:
         dims[fused_name(a, b)] = (*dims.get(a, (a,)), *dims.get(b, (b,)))
     return dims.get(loop, (loop,))
+
+
+def in_parts(st: Statement, config: Config, machine: Machine) -> Statement:
+    """Return the statement with the parts of its reduction that ``config`` gives results of their own. On a device, a
+    part may be whole steps of several dims, whose loops are fused.
+    """
+    for loop, parts in config.tiles_at("split") if config.join == "ordered" else ():
+        dims = fused_dims(config, loop)
+        loops = loops_after_fusing(st, config)
+        if machine.device is None or len(dims) == 1 or loop not in loops.extents:
+            st = split_reduction(st, ((loop, parts),))
+        else:
+            st = split_chain(st, dims, parts, terms_of_part(loops.whole(loop), config, parts))
+    return st
+
+
+def terms_of_part(loop: Loop, config: Config, parts: int) -> int:
+    """Return the terms of each of ``parts`` of a ``loop`` of the reduction: equally many along one dim, and whole steps
+    of a group along several, the last of which may be shorter.
+    """
+    if len(loop.dims) == 1:
+        return loop.extent // parts
+    step = config.group_size(loop.of)
+    return -(-loop.extent // (parts * step)) * step
 
 
 def loops_after_fusing(st: Statement, config: Config) -> Loops:

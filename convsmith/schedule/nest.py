@@ -10,13 +10,16 @@ from math import prod
 from convsmith.diag.forking import cached_property
 from convsmith.diag.record import record
 from convsmith.machine.base import Machine
+from convsmith.passes.simplify import simplify
+from convsmith.passes.solve import solve
 from convsmith.schedule.config import Config
 from convsmith.schedule.fusing import fuse_dims
 from convsmith.schedule.group_fragments import WarpTile, lane_row, warp_tile
-from convsmith.schedule.loops import Loop, Loops
+from convsmith.schedule.loops import Loop, Loops, terms_of_part
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes
 from convsmith.schedule.schedule import Schedule
+from convsmith.statement.parts import PART
 from convsmith.statement.statement import Statement
 
 GRID_DIMS = 3
@@ -268,11 +271,29 @@ Split = tuple[int, str, tuple[str, str]]
 
 
 class NestBuilder:
-    """Splits the loops of a statement by their tiles. ``parts`` maps each loop to its parts, outermost first."""
+    """Splits the loops of a statement by their tiles. ``parts`` maps each loop to its parts, outermost first. Groups
+    add up the sums of the iterations of the loops ``added``.
+    """
 
     def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config) -> None:
         self.s, self.st, self.loops, self.config = s, st, loops, config
         self.parts: dict[str, list[Loop]] = {}
+        self.added: list[Loop] = []
+
+    def part(self, loop: Loop) -> Loop:
+        """Return the loop over the terms of a part, if groups share ``loop`` of the reduction, otherwise ``loop``."""
+        parts = dict(self.config.tiles_at("split")).get(loop.of)
+        if parts is None or (self.config.join == "ordered" and len(loop.dims) == 1):
+            return loop
+        size = terms_of_part(loop, self.config, parts)
+        over, own = self.s.tile(self.s.extend(loop, size), size, ("a", ""), ("grid", loop.level))
+        if self.config.join == "atomic":
+            self.added.append(over)
+            return own
+        self.s.run(simplify)
+        self.s.run(solve, over)  # a part has the terms of its own iteration alone
+        self.parts[PART] = [over._replace(name=PART, role="batch")]
+        return own
 
     def split(self, loop: Loop, splits: Sequence[Split]) -> None:
         """Split ``loop``, then the loop within each of its tiles."""
@@ -423,15 +444,11 @@ class _GroupTiles(NestBuilder):
         """Return the nest, including the loops over residue ``classes``; the groups of a class are consecutive."""
         for n in self.order():
             loop = self.loops.whole(n, "thread" if self.loops.kinds[n] == "k" else "grid")
-            parts = dict(self.config.tiles_at("split")).get(n) if self.config.join == "atomic" else None
-            around: list[Loop] = []
-            if parts is not None:
-                *around, loop = self.s.tile(loop, loop.extent // parts, ("a", ""), ("grid", loop.level))
+            loop = self.part(loop)
             if loop.extent % tile_of(self.loops, self.config, n)[0] or n in self.loops.residues:
                 loop = self.s.extend(loop, tile_of(self.loops, self.config, n)[0])
             self.split(loop, [*self.splits(loop)])
-            self.parts[n][:0] = around
-        made = [x for parts in self.parts.values() for x in parts]
+        made = [*self.added, *(x for parts in self.parts.values() for x in parts)]
         made.sort(key=lambda x: x.of == self.config.lane and x.level in ("group", "instruction"))
         if self.row is None:
             return Nest((*classes, *made), ProductShape.thread())

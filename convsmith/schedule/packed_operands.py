@@ -94,6 +94,11 @@ def _unfolded(st: Statement, view: View) -> View:
 def _packed(st: Statement, view: View, config: Config) -> View:
     """Return the packed view, with one dim for each loop that indexes it."""
     order = _order(st, view, config)
+    if len(order) > MAX_DIMS:
+        raise ConfigError(
+            "pack", f"--pack={view.name}: {', '.join(d.name for d in order)} index it; legal is an operand that at "
+            f"most {MAX_DIMS} loops index",
+        )  # fmt: skip
     shape = tuple(d.size for d in order)
     coords = tuple(Var(d.name) for d in order)
     return replace(view, layout=Layout(shape, dense(shape)), coords=coords, packed=True)

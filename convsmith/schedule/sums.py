@@ -10,21 +10,23 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.fill import THREADS
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Dim, Statement, view_steps
 
+WARP = 32
+"""Adjacent threads whose loads are one access if they load adjacent elements."""
 VECTORS, PIXELS = 4, 8
 """Vectors of sums, or pixels whose lanes are added up together, of a register tile."""
 
 
 def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozenset[str] = frozenset()) -> Config:
     """Return the config of ``st``: vectors of sums, or of terms that are added up at the end; on a device, a thread for
-    each sum.
+    each sum, and adjacent threads along adjacent elements of the result.
 
     Lanes do not run along ``unknown`` dims, whose sizes are known only at the call. One thread computes short sums,
     because ``threads`` would meet once more for them.
     """
     if target.device is not None:
-        along = max((d for d in st.dims if d.kind != "k"), key=lambda d: d.size)
+        along = _thread_dim(st)
         return Config(target.name, along.name, group=((along.name, min(THREADS, along.size)),), pack=(), realise="mask")
     lanes = target.width(dtype(st.acc))
     sizes = st.extents
@@ -38,6 +40,15 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
     else:
         tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
     return Config(target.name, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)
+
+
+def _thread_dim(st: Statement) -> Dim:
+    """Return the dim of the result along which threads are adjacent: the contiguous one if a warp, or all sums, are
+    along it, otherwise the largest.
+    """
+    free, steps = [d for d in st.dims if d.kind != "k"], view_steps(st.c)
+    enough = min(WARP, max(d.size for d in free))
+    return max(free, key=lambda d: (d.size >= enough and steps.get(Var(d.name)) == 1, d.size))
 
 
 def _lane(st: Statement, sizes: dict[str, int], lanes: int, unknown: frozenset[str]) -> str:

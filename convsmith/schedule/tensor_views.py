@@ -33,6 +33,8 @@ def view_flaw(view: View, inner: str, engine: CopyEngine) -> ConfigError | None:
     blocks = view.layout.blocks
     if len({b.dim for b in blocks}) < len(blocks) or any(b.size != view.layout.shape[b.dim] for b in blocks):
         return _refuse(view, "has a blocked layout")
+    if len(view.coords) > engine.dims:
+        return _refuse(view, f"has {len(view.coords)} dims, at most {engine.dims}")
     strides = _strides(view, engine.alignment)
     nearest, *others = sorted(range(len(view.coords)), key=lambda d: strides[d])
     if strides[nearest] != 1 or Var(inner) not in variables_of(view.coords[nearest]):
@@ -76,7 +78,7 @@ def mapped_copy(
     box = [row]
     for d in order[1:]:
         moving = [t for t in tiles if t.size > 1 and _is_moved(view.coords[d], t)]
-        if len(moving) > 1 or any(view.coords[d].terms != ((Var(t.dims[0][0]), 1),) for t in moving):
+        if len(moving) > 1 or not all(_is_contiguous(view.coords[d], t) for t in moving):
             return _refuse(view, f"has the coordinate {view.coords[d]}")
         box.append(moving[0].size if moving else 1)
     if max(box) > engine.box:
@@ -132,6 +134,17 @@ def _refuse(view: View, why: str) -> ConfigError:
 
 def _is_moved(coordinate: Index, tile: TileLoop) -> bool:
     return any(Var(n) in variables_of(coordinate) for n, _ in tile.dims)
+
+
+def _is_contiguous(coordinate: Index, tile: TileLoop) -> bool:
+    """Return whether a tile brings a run of elements along ``coordinate``, and nothing beyond the ends of its loop if
+    other loops move the coordinate too.
+    """
+    (name, size), *others = tile.dims
+    own, beside = Var(name), dict(coordinate.terms)
+    if others or beside.pop(own, 0) != 1 or any(own in variables_of(x) for x in beside):
+        return False
+    return not beside or not size % tile.size
 
 
 def _strides(view: View, alignment: int) -> dict[int, int]:

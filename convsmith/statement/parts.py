@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Index, Var, true
+from convsmith.ir.index import Index, Var, as_index, conj, eq, floordiv, true
 from convsmith.layout.tags import MAX_DIMS
 from convsmith.statement.statement import Dim, Statement, View, view_steps
 
@@ -26,9 +27,32 @@ def split_reduction(st: Statement, split: Sequence[tuple[str, int]]) -> Statemen
     return st
 
 
+def split_chain(st: Statement, dims: Sequence[str], parts: int, size: int) -> Statement:
+    """Return the statement with ``parts`` of the reduction along all of ``dims``, counted together, outermost first:
+    each sums ``size`` consecutive terms, the last one what they leave.
+    """
+    found = [d for n in dims for d in st.of("k") if d.name == n]
+    count = prod(d.size for d in found)
+    if len(found) < len(dims) or not splits(st) or (parts - 1) * size >= count:
+        raise ConfigError(
+            "split", f"--split={'_'.join(dims)}:{parts}: {parts} parts of {size} of {count} terms; legal are loops of "
+            f"the reduction, parts that have terms, and a result of fewer than {MAX_DIMS} dims",
+        )  # fmt: skip
+    place, step = as_index(0), count
+    for d in found:
+        step //= d.size
+        place += Var(d.name) * step
+    own = eq(floordiv(place, size), Var(PART))
+    a, *others = st.factors
+    factors = (replace(a, masks=(conj((own, a.masks[0])), *a.masks[1:])), *others)
+    return replace(_with_parts(st, parts), dims=(Dim(PART, parts, "batch"), *st.dims), factors=factors)
+
+
 def splits(st: Statement) -> bool:
-    """Return whether the result can have parts, because its layout has room for another dim."""
-    return len(st.c.coords) < MAX_DIMS
+    """Return whether the result can have parts, because its layout, and those of packed factors, have room for another
+    dim.
+    """
+    return all(len(v.coords) < MAX_DIMS for v in (st.c, *st.factors) if v is st.c or v.packed)
 
 
 def _split(st: Statement, loop: str, parts: int) -> Statement:
@@ -43,11 +67,14 @@ def _split(st: Statement, loop: str, parts: int) -> Statement:
     size = sizes[loop] // parts
     in_part: dict[Var, Index] = {Var(loop): Var(PART) * size + Var(loop)}
     dims = tuple(replace(d, size=size) if d.name == loop else d for d in st.dims)
+    factors = tuple(v.at(in_part) for v in st.factors)
+    return replace(_with_parts(st, parts), dims=(Dim(PART, parts, "batch"), *dims), factors=factors)
+
+
+def _with_parts(st: Statement, parts: int) -> Statement:
+    """Return the statement with a result for each part, which another statement finishes."""
     c = View(SUMS, st.acc, st.c.layout.repeated(parts), (Var(PART), *st.c.coords), (true(),) * (len(st.c.coords) + 1))
-    return replace(
-        st, dims=(Dim(PART, parts, "batch"), *dims), factors=tuple(v.at(in_part) for v in st.factors), c=c, sums=(),
-        finish="sum", part_of=st,
-    )  # fmt: skip
+    return replace(st, c=c, sums=(), finish="sum", part_of=st)
 
 
 def sum_of_parts(st: Statement) -> Statement:

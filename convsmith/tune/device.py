@@ -18,19 +18,18 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_THREADS
 from convsmith.schedule.group_limits import aligned_bytes, along_lanes, shared_bytes
-from convsmith.schedule.hardware import engine_of, hardware_flaw
-from convsmith.schedule.hardware_choice import EngineTile, engine_tiles, legal_tile
+from convsmith.schedule.hardware_choice import engine_tiles, legal_tile
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.nest import nest_of
 from convsmith.schedule.packed_operands import packable, packed_statement
 from convsmith.schedule.plan import decided
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.offsets import summed
-from convsmith.statement.parts import splits
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
-from convsmith.tune.device_features import engine_features, kernel_features, thread_features
+from convsmith.tune.device_features import kernel_features, thread_features
 from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, inner_dims, items
+from convsmith.tune.device_parts import engine_cycles, shared_by_groups
 from convsmith.tune.features import cycles
 
 MIN_LANES = 8
@@ -62,7 +61,7 @@ def device_config(problem: Problem, machine: Machine, packs: bool = True) -> Con
         found = min(_every(problem, st, machine, packs), key=_rank, default=None)
         if found is None:
             raise ConfigError("no-config", f"no config makes a kernel of {problem} for {machine.name}")
-        return _in_parts(st, found.config, machine)
+        return _in_parts(problem, st, found, machine)
 
 
 def _of_stages(stages: Stages, machine: Machine) -> Config:
@@ -88,7 +87,7 @@ def device_candidates(problem: Problem, machine: Machine) -> dict[Config, float]
         st = statement(problem, machine)
         found = {} if (config := _of_hardware(problem, st, machine)) is None else {config: 0.0}
         ranked = sorted(_every(problem, st, machine, packs=True), key=_rank)[:SEEDS]
-        found |= {_in_parts(st, x.config, machine): x.cycles for x in reversed(ranked)}
+        found |= {_in_parts(problem, st, x, machine): x.cycles for x in reversed(ranked)}
     return dict(sorted(found.items(), key=lambda x: x[1]))
 
 
@@ -117,31 +116,24 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
         return found
     if not packs or not st.constant or st.b.name not in packable(st):
         return None
-    plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=(st.b.name,))
-    found = _best_by_engine(packed_statement(st, plain, machine), machine, rounds)
-    if found is None or isinstance(found, ConfigError):
-        return None
-    config = found.changed(pack=plain.staged("pack"))
-    return config if hardware_flaw(packed_statement(st, config, machine), config, machine) is None else None
+    found = _best_by_engine(st, machine, rounds, (st.b.name,))
+    return None if isinstance(found, ConfigError) else found
 
 
-def _best_by_engine(st: Statement, machine: Machine, rounds: bool) -> Config | ConfigError | None:
-    """Return the legal config of a copy engine that the model expects to be fastest, or the reason why there is none;
-    None without an engine.
+def _best_by_engine(
+    st: Statement, machine: Machine, rounds: bool, pack: tuple[str, ...] = ()
+) -> Config | ConfigError | None:  # fmt: skip
+    """Return the legal config of a copy engine that the model expects to be fastest, with the operands of ``pack``
+    packed, or the reason why there is none; None without an engine.
     """
-    tiles = engine_tiles(st, machine, rounds)
+    plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=pack)
+    tiles = engine_tiles(packed_statement(st, plain, machine), machine, rounds)
     if isinstance(tiles, ConfigError):
         return tiles
     if not tiles:
         return None
-    assert machine.device is not None
-    units, around = machine.device.units, engine_of(machine).around
-
-    def rank(x: EngineTile) -> tuple[float, int, str]:
-        times = units.turns(x.groups) * (x.steps + around)
-        return cycles(engine_features(times, x.tile, x.row), machine), x.tile[0], str(x.config)
-
-    return legal_tile(sorted(tiles, key=rank), st, machine)
+    ranked = sorted(tiles, key=lambda x: (engine_cycles(x, st, machine), x.tile[0], str(x.config)))
+    return legal_tile([x._replace(config=x.config.changed(pack=pack)) for x in ranked], st, machine)
 
 
 def _every(
@@ -176,25 +168,10 @@ def _rank(choice: DeviceChoice) -> tuple[float, str]:
     return choice.cycles, str(choice.config)
 
 
-def _in_parts(st: Statement, config: Config, machine: Machine) -> Config:
-    """Return the config with enough parts of the reduction to occupy all units, for gradients of weights, which have
-    few sums of many terms.
-    """
-    assert machine.device is not None
-    if st.constant or not splits(st):
-        return config
-    loops, units = loops_after_fusing(st, config), machine.device.units
-    nest = nest_of(Schedule(), st, loops, config, machine)
-    tiles = dict(config.tiles_at("group") if config.instruction else config.tiles_at("vectors"))
-    wanted = units.count * units.threads // (prod(nest.grid_sizes) * nest.size)
-    ways = [
-        (n, d.name) for d in st.of("k") for n in range(2, min(wanted, d.size) + 1)
-        if not d.size % n and not d.size // n % tiles.get(d.name, 1)
-    ]  # fmt: skip
-    if not ways:
-        return config
-    parts, loop = max(ways, key=lambda way: (way[0], -st.reduce.index(way[1])))
-    return config.changed(split=((loop, parts),))
+def _in_parts(problem: Problem, st: Statement, choice: DeviceChoice, machine: Machine) -> Config:
+    """Return the config of ``choice``, with parts of the reduction if the model expects a gain."""
+    sums = summed(problem, st) if choice.config.offsets == "sums" else None
+    return shared_by_groups(packed_statement(sums or st, choice.config, machine), choice, machine)
 
 
 def _choices(st: Statement, machine: Machine) -> Iterator[DeviceChoice]:

@@ -19,7 +19,7 @@ from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config, Level
 from convsmith.schedule.config_rows import Sizes
 from convsmith.schedule.device_tiles import space_of_tiles
-from convsmith.schedule.group_limits import ATOMIC
+from convsmith.schedule.group_limits import ATOMIC, has_parts
 from convsmith.schedule.hardware import EngineLoops, engine_loops, hardware_row, hardware_rows, is_mn_major
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
@@ -191,16 +191,17 @@ def _orders(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _parts(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the parts of the reduction of a gradient of weights, and how groups join them."""
-    st = at.statement
-    if st.constant or not splits(st):
+    """Yield the parts of the reduction along each of its dims, and along fused ones, and how groups join them."""
+    st, fused = at.statement, [n for n in at.loops.of("k") if len(at.loops.dims[n]) > 1]
+    if not splits(st):
         return
     yield dict(split=(), join="ordered")
-    for d in st.of("k"):
-        for parts in (n for n in PARTS if not d.size % n):
-            yield dict(split=((d.name, parts),), join="ordered")
-            if st.acc in ATOMIC and st.c.dtype == st.acc:
-                yield dict(split=((d.name, parts),), join="atomic")
+    ways = [(d.name, n) for d in st.of("k") for n in PARTS if not d.size % n]
+    ways += [(loop, n) for loop in fused for n in PARTS if has_parts(at.loops, at.config, loop, n)]
+    for way in ways:
+        yield dict(split=(way,), join="ordered")
+        if st.acc in ATOMIC and st.c.dtype == st.acc and way[0] in at.loops.extents:
+            yield dict(split=(way,), join="atomic")
 
 
 def _fusions(at: DevicePoint) -> Iterator[Changes]:

@@ -22,7 +22,7 @@ from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement
 from convsmith.tune.features import Features, Section
 
-__all__ = ["engine_features", "kernel_features", "thread_features", "warp_features"]
+__all__ = ["engine_features", "kernel_features", "parts_features", "thread_features", "warp_features"]
 
 
 def kernel_features(
@@ -103,6 +103,20 @@ def engine_features(times: float, tile: tuple[int, int], row: Instruction) -> Fe
         Section(times, tuple((cause, ((name, count * number),)) for cause, name, number in causes), overlap=inf)
         for count, causes in ((height * width, products), (height + width, copies))
     )
+
+
+def parts_features(unit: str, parts: int, st: Statement, machine: Machine) -> Features:
+    """Return the features of a kernel that adds up ``parts`` of the sums of ``st``, in the time of a ``unit``, "thread"
+    or "engine", which multiplies; none for one part.
+
+    Each part is stored and loaded, in a cache if all of them fit, and the kernel starts after the products have ended.
+    """
+    if parts == 1:
+        return ()
+    nbytes = 2 * parts * prod(d.size for d in st.dims if d.kind != "k") * dtype(st.acc).bytes
+    place = "cached" if nbytes <= machine.memories[-1].bytes else "stored"
+    launch, moved = ((f"{unit}_launch", 1.0),), ((f"{unit}_{place}_byte", float(nbytes)),)
+    return Section(1, (("launch of sums", launch),)), Section(1, (("parts of sums", moved),))
 
 
 def _moves(loops: Loops, of: str, coords: tuple[Index, ...]) -> bool:

@@ -18,6 +18,7 @@ from convsmith.machine.registry import target
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import Problem, parse_problem
 from convsmith.schedule.config import Config
+from convsmith.tune.device import device_config
 
 HEAD = "--target=opencl --pack="
 
@@ -52,7 +53,8 @@ def test_the_random_problems_are_of_all_kinds(seeds: range) -> None:
 
 def test_parts_of_a_reduction_hold_whole_vectors() -> None:
     require_opencl()
-    check(parse_problem("--dir=BWD_W --dt=f16 --stag=aBc8b --dtag=aBc16b mb1ic31iw17oc32ow20kw1pw1"), None, 0)
+    problem = parse_problem("--dir=BWD_W --dt=f16 --stag=aBc8b --dtag=aBc16b mb1ic31iw17oc32ow20kw1pw1")
+    check(problem, device_config(problem, target("opencl")).changed(split=(("ow", 5),)), 0)
 
 
 def check_kind(kind: str) -> None:

@@ -113,6 +113,55 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
         "--shared=src,diff_dst --split=mb:2 --instruction=wgmma_m64n64k16_bf16_mn_mn",
     ),
+    "channels in parts": (f"{LAST} --dt=bf16 mb1ic256ih5oc24oh5kh3ph1", forward() + " --split=ic:4"),
+    "taps in parts": (f"{LAST} --dt=f16 mb1ic64ih5iw4oc24oh5ow4kh3kw3ph1pw1",
+                      forward(row="wgmma_m64n16k16_f16") + " --split=kw:3"),
+    "parts and an epilogue": (f"--dir=FWD_B {LAST} --dt=bf16 --attr-post-ops=sum:2+relu mb1ic256ih7oc24oh7kh1",
+                              forward() + " --split=ic:2"),
+    "parts, scales and bytes": (
+        f"--dir=FWD_B {LAST} --dt=s8:s8:s8 --attr-scales=src:common:0.5+wei:per_oc mb1ic256ih5oc24oh5kh1",
+        forward(k=128, row="wgmma_m64n16k32_s8") + " --split=ic:2",
+    ),
+    "parts and zero points": (
+        f"{LAST} --dt=u8:s8:u8 --attr-zero-points=src:common:3+wei:common:1+dst:common:2 mb1ic128ih6oc16oh6kh3ph1",
+        forward(k=64, row="wgmma_m64n16k32_u8_s8") + " --offsets=sums --split=ic:2",
+    ),
+    "groups in parts": (
+        "--stag=axb --wtag=abxc --dtag=axb --dt=bf16 g2mb1ic256ih5iw4oc32oh5ow4kh3kw1ph1pw0",
+        forward() + " --split=ic:2",
+    ),
+    "backward by data in parts": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb1ic64ih5oc128oh5kh3ph1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 --group=mb_ih_iw:64,ic:64,oc:64"
+        " --shared=diff_dst,wei --buffers=2 --split=oc:2 --instruction=wgmma_m64n64k16_bf16_k_mn",
+    ),
+    "backward by data, a stride and parts": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb2ic64ih7oc128oh4kh3ph1sh2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:32 "
+        "--group=mb_ih_iw:64,ic:32,oc:64 --shared=diff_dst,wei --buffers=3 --split=oc:2 "
+        "--instruction=wgmma_m64n32k16_bf16_k_mn",
+    ),
+    "backward by weights in parts of fused pixels": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb7ic64ih7oc64oh7kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --split=mb_oh_ow:3 --instruction=wgmma_m64n64k16_bf16_mn_mn",
+    ),
+    "backward by weights, added by groups": (
+        f"--dir=BWD_W {LAST} --dt=bf16:f32:bf16 mb3ic64ih7iw6oc64oh7ow7kh1kw2ph0pw1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --split=mb_oh_ow:3 --join=atomic --instruction=wgmma_m64n64k16_bf16_mn_mn",
+    ),
+    "channels added by groups": (f"{LAST} --dt=bf16:bf16:f32 mb1ic128ih5oc24oh5kh3ph1",
+                                 forward() + " --split=ic:2 --join=atomic"),
+    "taps added by groups": (f"{LAST} --dt=f16:f16:f32 mb1ic64ih5oc24oh5kh3ph1",
+                             forward(row="wgmma_m64n16k16_f16") + " --split=kh:3 --join=atomic"),
+    "bytes added by groups": (f"{LAST} --dt=s8:s8:s32 mb1ic256ih9oc24oh9kh1",
+                              forward(k=128, row="wgmma_m64n16k32_s8") + " --split=ic:2 --join=atomic"),
+    "backward by data, added by groups": (
+        f"--dir=BWD_D {LAST} --dt=f32:bf16:bf16 mb1ic64ih5oc128oh5kh3ph1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 --group=mb_ih_iw:64,ic:64,oc:64"
+        " --shared=diff_dst,wei --buffers=2 --split=oc:2 --join=atomic --instruction=wgmma_m64n64k16_bf16_k_mn",
+    ),
     "backward by weights": (
         f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc64oh5kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:64 --group=ic:64,oc:64,mb_oh_ow:64 "

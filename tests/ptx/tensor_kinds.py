@@ -90,6 +90,30 @@ AMPERE = {
     ),
     "weights-of-points": (f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16:f32:bf16 mb2ic32ih6oc24oh6kh1",
                           _bf16("--register=oc:16,ic:16 --group=oc:32,ic:32,ow:8,oh:4", "oc", "src,diff_dst")),
+    "parts": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic64iw20oc20ow20kw3pw1",
+              _bf16("--register=oc:16,ow:16 --group=oc:32,ow:32,ic:16 --split=ic:2")),
+    "parts-packed": (f"{_CHANNELS_LAST} --dt=bf16 --dir=FWD_B --attr-post-ops=relu mb1ic32iw33oc12ow33kw3pw1",
+                     _bf16("--register=oc:8,ow:16 --group=oc:16,ow:32,ic:16 --pack=wei --pad=wei:8 --buffers=2 "
+                           "--copies=async --split=ic:2")),
+    "added": (f"{_CHANNELS_LAST} --wtag=axb --dt=bf16:bf16:f32 mb1ic64iw18oc32ow18kw3pw1",
+              _bf16("--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --buffers=2 --copies=async --swizzle=src:8,wei:8 "
+                    "--split=kw:3 --join=atomic")),
+    "bytes-added": (f"{_CHANNELS_LAST} --dt=s8:s8:s32 mb1ic64iw33oc12ow33kw3pw1",
+                    _words("m16n8k32_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32 --split=ic:2 "
+                           "--join=atomic")),
+    "backward-and-stride-added": (
+        f"--dir=BWD_D {_CHANNELS_LAST} --dt=f32:bf16:bf16 mb1ic8ih8oc32oh4kh3ph1sh2",
+        _bf16("--register=ic:8,iw:4,ih:4 --group=ic:8,iw:4,ih:4,oc:16 --split=oc:2 --join=atomic", "ic",
+              "diff_dst,wei"),
+    ),
+    "weights-in-parts": (
+        f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16 mb3ic16ih6oc16oh6kh3ph1",
+        _bf16("--fuse=mb+oh,mb_oh+ow --register=oc:8,ic:16 --group=oc:16,ic:16,mb_oh_ow:16 --split=mb_oh_ow:3", "oc",
+              "src,diff_dst"),
+    ),
+    "weights-added": (f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16:f32:bf16 mb2ic16ih6oc16oh6kh3ph1",
+                      _bf16("--register=oc:8,ic:16 --group=oc:16,ic:16,ow:8,oh:2 --split=mb:2 --join=atomic", "oc",
+                            "src,diff_dst")),
     "volume": (f"{_CHANNELS_LAST} --dt=bf16 mb1ic8id3ih4iw4oc8od3oh4ow4kd3kh1kw2pd1",
                _bf16("--register=oc:8,oh:4,ow:4 --group=oc:8,oh:4,ow:4,ic:8,kw:2")),
 }  # fmt: skip
@@ -134,6 +158,13 @@ SMALL = {
              _bf16("--register=oc:8,ow:16 --group=oc:8,ow:16,ic:8,kw:2"), "sm_80"),
     "bytes": (f"{_CHANNELS_LAST} --dt=s8:s8:s32 mb1ic9iw7oc5ow7kw1",
               _words("m16n8k16_s8", "--register=oc:8,ow:16 --group=oc:8,ow:16,ic:16"), "sm_80"),
+    "added": (f"{_CHANNELS_LAST} --dt=bf16:bf16:f32 mb1ic16iw9oc5ow9kw2pw1",
+              _bf16("--register=oc:8,ow:16 --group=oc:8,ow:16,ic:8,kw:2 --split=ic:2 --join=atomic"), "sm_80"),
+    "weights-in-parts": (
+        f"--dir=BWD_W {_CHANNELS_LAST} --dt=bf16 mb2ic5iw9oc5ow9kw1",
+        _bf16("--fuse=mb+ow --register=oc:8,ic:16 --group=oc:8,ic:16,mb_ow:16 --split=mb_ow:2", "oc", "src,diff_dst"),
+        "sm_80",
+    ),
     "quads": (f"{_CHANNELS_LAST} --dt=f16:f16:f32 mb1ic3iw9oc5ow9kw3pw1",
               _half("--register=oc:8,ow:32 --group=oc:8,ow:32,ic:4"), "sm_70"),
 }  # fmt: skip

@@ -44,8 +44,9 @@ def test_the_opcodes_of_a_hot_loop(
     name: str, level: str, line: str, product: str, request: pytest.FixtureRequest
 ) -> None:
     skip_without(level)
-    assembled = assemble_ptx(made(line, "", level).notes["ptx"], level)
-    symbol, use = next(iter(assembled.uses.items()))
+    artifact = made(line, "", level)
+    assembled, symbol = assemble_ptx(artifact.notes["ptx"], level), artifact.entries["main"].symbol
+    use = assembled.uses[symbol]
     counts = hot_loop(disassembly(assembled.cubin)[symbol], product)
     head = f"{assembled.assembler}, LLVM {llvm_bind.llvm_version()}"
     lines = [head, line, str(use), *(f"{n:5} {opcode}" for opcode, n in sorted(counts.items()))]

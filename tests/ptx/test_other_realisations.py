@@ -40,6 +40,9 @@ CASES = {
     "zero points of channels": (
         f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic32ih4oc16oh4kh1", "a factor has a zero point",
     ),
+    "a volume of groups": (
+        f"{GROUPS} --dt=bf16 g2mb1ic32id3ih3iw3oc32od3oh3ow3kd2kh1kw2pd1pw1", "wei has 6 dims, at most 5",
+    ),
     "f32": (f"{LAST} mb1ic16ih4oc16oh4kh1", "no instruction multiplies f32:f32:f32 from shared memory"),
 }  # fmt: skip
 """Problems with part of the reason that `explain` gives."""

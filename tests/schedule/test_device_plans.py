@@ -16,7 +16,7 @@ from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Alloc, For, Kernel, Store
+from convsmith.ir.stmt import Alloc, AtomicAdd, For, Kernel, Store
 from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
@@ -246,14 +246,18 @@ def test_transforms_are_refused() -> None:
 
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90a", "xe_hpc"])
-def test_sums_in_fragments_are_not_joined_atomically(level: str) -> None:
-    """The default config on fragments of a gradient, with its reduction in parts that groups would add."""
+def test_sums_in_fragments_are_joined_atomically(level: str) -> None:
+    """The default config on fragments of a gradient, with its reduction in parts that groups add to the result."""
     machine = target(level)
     problem = parse_problem("--dir=BWD_W --dt=f16:f32:f16 --stag=axb --dtag=axb mb4ic64ih8oc64kh1").canonical()
-    config = device_config(problem, machine).changed(split=(("mb", 2),), join="atomic")
+    config = device_config(problem, machine)
+    config = config.changed(split=(("mb_oh_ow" if config.realise == "hardware" else "mb", 2),), join="atomic")
     assert any(word in config.instruction for word in ("mma", "dpas"))
-    with pytest.raises(ConfigError, match=r"--join=atomic: .* keeps its sums in fragments"):
-        plan_for(problem, config, machine)
+    with interning():
+        plan = plan_for(problem, config, machine)
+        assert [k.statement.name for k in plan.kernels] == ["conv"]
+        kernel = run_steps(plan.naive(), before_lowering(plan))
+    assert any(isinstance(x, AtomicAdd) for x in statements_of(kernel.body))
 
 
 def test_kernels_of_devices_run_all_passes_of_devices() -> None:

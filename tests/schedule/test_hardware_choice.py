@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ from convsmith.schedule import hardware, kernel, order
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import MAX_BUFFERS
 from convsmith.schedule.kernel import kernel_plan
+from convsmith.schedule.loops import in_parts
 from convsmith.schedule.planned import plan_for
-from convsmith.statement.parts import split_reduction
 from convsmith.statement.views import statement
 from convsmith.tune.device import device_config
 
@@ -121,6 +122,22 @@ def test_sums_of_few_weights_have_parts(line: str, split: bool) -> None:
     assert bool(default(line).tiles_at("split")) is split
 
 
+@pytest.mark.parametrize("line, loop", [
+    (f"{LAST} mb1ic256ih14oc256oh14kh3ph1", "ic"), (f"{LAST} mb1ic2048ih7oc512oh7kh1", "ic"),
+    (f"--dir=BWD_D {LAST} mb1ic512ih7oc512oh7kh3ph1", "oc"), (f"{LAST} mb32ic512ih7oc512oh7kh3ph1", ""),
+    (f"{LAST} mb1ic64ih14oc64oh14kh3ph1", ""),
+])  # fmt: skip
+def test_a_grid_of_few_tiles_has_parts_where_the_model_expects_a_gain(line: str, loop: str) -> None:
+    """Parts fill most units, and nothing is gained if adding them up takes as long as what they save."""
+    config = default(line)
+    assert [n for n, _ in config.tiles_at("split")] == [loop][: bool(loop)]
+    if loop:
+        with one_table():
+            plan = plan_for(parse_problem(line), config, target("sm_90a"))
+        assert 100 <= prod(plan.main.nest.grid_sizes) <= 132
+        assert [k.statement.name for k in plan.kernels] == ["conv", "sums"]
+
+
 @pytest.mark.parametrize("line", REFUSED)
 def test_another_realisation_is_taken_for_a_reason(line: str) -> None:
     config = default(line)
@@ -159,10 +176,15 @@ def test_a_predicate_gives_the_error_of_planning(line: str) -> None:
             *tile, slots = sizes
             group = tuple((n, size * factor) for (n, size), factor in zip(config.tiles_at("group"), tile))
             other = config.changed(group=group, buffers=min(slots, MAX_BUFFERS))
-            flaw = hardware.hardware_flaw(split_reduction(st, config.tiles_at("split")), other, machine)
+            try:
+                shared = in_parts(st, other, machine)
+            except ConfigError as error:  # a step so long that the last part has no terms
+                assert error.code == "split"
+                continue
+            flaw = hardware.hardware_flaw(shared, other, machine)
             found.add(flaw is None)
             try:
-                kernel_plan(split_reduction(st, config.tiles_at("split")), other, machine)
+                kernel_plan(shared, other, machine)
                 assert flaw is None
             except ConfigError as error:
                 assert flaw is not None and (error.code, error.message) == (flaw.code, flaw.message)

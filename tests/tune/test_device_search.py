@@ -72,7 +72,7 @@ def test_the_fastest_config_of_a_space_wins(
 
 def test_parts_of_a_reduction_keep_its_vectors() -> None:
     """The first candidate makes a kernel, where a part of a loop would be shorter than a vector along it."""
-    line = "--dir=BWD_W --stag=axb --dtag=axb mb4ic8iw16oc16ow16kw3pw1"
+    line = "--dir=BWD_W --stag=axb --dtag=axb mb64ic16iw64oc32ow64kw3pw1"
     with interning():
         space = DeviceSpace(parse_problem(line), target("sm_80"))
         assert (

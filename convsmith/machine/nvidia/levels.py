@@ -41,7 +41,7 @@ _SCALARS = (
     *(_dot_bytes(a, b) for a, b in (("s8", "s8"), ("u8", "s8"), ("s8", "u8"), ("u8", "u8"))),
 )
 _ENGINE = CopyEngine(
-    widths=(128, 64, 32), pixels=1024, box=256, alignment=16, steps=8,
+    widths=(128, 64, 32), pixels=1024, box=256, dims=5, alignment=16, steps=8,
     corners=((-(1 << 15), (1 << 15) - 1), (-128, 127), (-16, 15)), offsets=((1 << 16) - 1, 255, 31),
     slots=4, addresses=32, reserved=2048, columns=256, balance=96.0, reads=32.0, around=8.0,
 )  # fmt: skip

@@ -15,7 +15,7 @@ class GroupTile(NamedTuple):
 
     Loops of the ``grid`` step over tiles of the result, outermost first, loops of ``stepping`` over steps of the
     reduction. In a tile, ``warps`` has rows, ``fragments`` columns, and ``steps`` terms of an instruction, whose own
-    loops are ``inner``.
+    loops are ``inner``. The last loops of the grid may be over ``parts`` of the reduction, which groups add up.
     """
 
     grid: tuple[Loop, ...]
@@ -24,6 +24,7 @@ class GroupTile(NamedTuple):
     fragments: Loop
     steps: Loop
     inner: tuple[Loop, Loop, Loop]
+    parts: tuple[Loop, ...] = ()
 
 
 def warp_groups(s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0) -> None:
@@ -31,9 +32,12 @@ def warp_groups(s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], s
     loop over steps. One more warp starts the copies, up to as many steps ahead as there are ``slots``. ``residing``
     groups are on the device at a time, each of which computes several tiles, unless that is 0.
     """
-    row, column, _ = tile.inner
+    row, column, term = tile.inner
     sums = (tile.warps, tile.fragments, row, column)
-    s.reorder(*tile.grid, *sums)
+    s.reorder(*(x for x in tile.grid if x not in tile.parts), *sums)
+    for x in tile.parts:
+        s.reorder(x, *tile.stepping, tile.steps, term)
+        s.add_atomically(x, sums)
     s.bind("grid", *tile.grid)
     s.bind("warp", tile.warps)
     s.fission(*sums)

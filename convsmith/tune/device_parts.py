@@ -1,0 +1,102 @@
+"""Parts of a reduction that groups of threads share: whether they pay by the model, and what `explain` says of them.
+
+Parts give work to units that have no tile of the result. Each part stores its sums, and a second kernel adds them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.schedule.config import Config
+from convsmith.schedule.hardware import engine_of
+from convsmith.schedule.hardware_choice import MAX_PARTS, EngineTile, engine_tiles
+from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.nest import nest_of
+from convsmith.schedule.packed_operands import packed_statement
+from convsmith.schedule.plan import Plan
+from convsmith.schedule.schedule import Schedule
+from convsmith.statement.parts import splits
+from convsmith.statement.statement import Statement
+from convsmith.tune.device_features import engine_features, parts_features
+from convsmith.tune.device_fragments import DeviceChoice
+from convsmith.tune.features import cycles
+
+__all__ = ["engine_cycles", "parts_lines", "shared_by_groups"]
+
+
+def engine_cycles(x: EngineTile, st: Statement, machine: Machine) -> float:
+    """Return the expected time of all groups of a tile that a copy engine brings, and of the kernel that adds up its
+    parts, in multiply-adds of fragments of 16-bit elements.
+    """
+    assert machine.device is not None
+    steps = machine.device.units.turns(x.groups) * (x.steps + engine_of(machine).around)
+    products = engine_features(steps * x.terms * dtype(st.a.factor).bits / 16, x.tile, x.row)
+    return cycles((*products, *parts_features("engine", x.parts, st, machine)), machine)
+
+
+def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> Config:
+    """Return the config of ``choice`` with the parts of the reduction that the model expects to be fastest, if the
+    groups are too few for all units.
+    """
+    assert machine.device is not None
+    config, units = choice.config, machine.device.units
+    if not splits(st):
+        return config
+    nest = nest_of(Schedule(), st, loops_after_fusing(st, config), config, machine)
+    groups, least = prod(nest.grid_sizes), machine.device.costs.resident / nest.size
+    turn = choice.cycles / units.turns(groups)
+
+    def expected(parts: int) -> float:
+        turns = max(units.turns(groups * parts), least)
+        return turns * turn / parts + cycles(parts_features("thread", parts, st, machine), machine)
+
+    ways = [(expected(1), 1, "")]
+    for d in (x for n in st.reduce for x in st.of("k") if x.name == n and n not in st.residues):
+        even = (n for n in range(2, min(d.size, MAX_PARTS) + 1) if not d.size % n)
+        ways += [(expected(n), n, d.name) for n in even if not d.size // n % config.group_size(d.name)]
+    _, parts, loop = min(ways, key=lambda way: way[:2])
+    return config.changed(split=((loop, parts),)) if loop else config
+
+
+def parts_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a reduction that groups of a device share, if they do, with the number of tiles that they give
+    to units, and the time that the model expects with and without them.
+    """
+    config, machine = plan.config, plan.machine
+    if not isinstance(config, Config) or machine.device is None or not config.tiles_at("split"):
+        return
+    ((loop, parts),) = config.tiles_at("split")
+    tiles, units = prod(x.extent for x in plan.main.nest.grid), machine.device.units
+    joined = "adds its sums to the result" if config.join == "atomic" else "stores its sums, which a kernel adds up"
+    yield "parts", (
+        f"{loop} in {parts} parts, each of which {joined}: {tiles} tiles instead of {-(-tiles // parts)} for "
+        f"{units.count} units"
+    )
+    if config.realise == "hardware" and config.join == "ordered":
+        yield from _expected_gain(plan, config)
+
+
+def _expected_gain(plan: Plan, config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the cycles that the model expects with the parts of ``config``, and at best without parts."""
+    machine = plan.machine
+    assert machine.device is not None
+    st = plan.main.statement.whole
+    tiles = engine_tiles(packed_statement(st, config, machine), machine, plan.problem.accuracy == "any")
+    if isinstance(tiles, ConfigError):
+        return
+    names = (config.instruction, config.tiles_at("group"), config.tiles_at("split"))
+    own = (x for x in tiles if (x.config.instruction, x.config.tiles_at("group"), x.config.tiles_at("split")) == names)
+    shared, alone = (
+        min((engine_cycles(x, st, machine) for x in found), default=0.0)
+        for found in (own, (x for x in tiles if x.parts == 1))
+    )
+    if shared and alone:
+        rate, launch = machine.device.units.of_fragments, machine.device.costs.launch
+        yield "", (
+            f"the model expects {shared / rate:,.0f} cycles, {launch:,.0f} of them to start that kernel, and "
+            f"{alone / rate:,.0f} without parts"
+        )
