@@ -82,11 +82,11 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
       those from global memory;
     - ``warp_shared_byte``, ``warp_global_byte``, ``warp_barrier`` and ``warp_store``, and an instruction on fragments
       by its name, for each of its multiply-adds;
-    - ``engine_product``, ``engine_read`` and ``engine_element``: a multiply-add of factors that a copy engine brings,
-      the read of its factors, and an element of a copy; ``engine_late_element``, one that waits for such a read.
+    - in cycles, ``engine_product``, a multiply-add of 16-bit factors that a copy engine brings; ``engine_read`` and
+      ``engine_row``, a row that a group of warps reads, and one that is copied; ``engine_wait`` and
+      ``engine_row_wait``, the latency of a step's copies and that of a row; ``engine_result``.
     - ``thread_launch``, ``thread_stored_byte`` and ``thread_cached_byte``: the launch of one more kernel, and a byte
-      that all units store or load, in memory or in the last cache; with ``engine_``, in multiply-adds of fragments of
-      16-bit elements.
+      that all units store or load, in memory or in the last cache; with ``engine_``, in cycles.
     """
     costs, engine = device.costs, device.engine
     loads = {"shared": costs.shared_load, "global": costs.global_load}
@@ -98,11 +98,12 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     prices |= {"warp_shared_byte": 1 / costs.warp_shared, "warp_global_byte": 1 / costs.warp_global}
     prices |= {"warp_barrier": costs.warp_barrier, "warp_store": costs.warp_store}
     if engine is not None:
-        prices |= {"engine_product": 1.0, "engine_read": engine.reads, "engine_element": engine.balance / 2}
-        prices["engine_late_element"] = prices["engine_element"] * engine.reads
+        prices |= {"engine_product": 1 / device.units.of_fragments, "engine_wait": engine.latency}
+        prices |= {"engine_row_wait": engine.row_latency, "engine_read": engine.row_read}
+        prices |= {"engine_row": engine.row_copy, "engine_result": engine.result}
     units = device.units
     moved = units.memory_bytes or MEMORY_BYTES * units.count
-    for unit, rate in (("thread", units.multiply_adds or MULTIPLY_ADDS), ("engine", units.of_fragments)):
+    for unit, rate in (("thread", units.multiply_adds or MULTIPLY_ADDS), ("engine", 1.0)):
         stored = rate / moved
         prices |= {f"{unit}_launch": costs.launch * rate, f"{unit}_stored_byte": stored}
         prices[f"{unit}_cached_byte"] = stored / costs.cached

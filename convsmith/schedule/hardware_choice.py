@@ -34,7 +34,8 @@ MAX_TURNS = 2
 class EngineTile(NamedTuple):
     """A config whose operands a copy engine brings, with the ``row`` that multiplies its ``tile`` of rows and columns.
 
-    There are ``groups`` such tiles, in ``parts`` of the reduction, each of ``steps`` steps of ``terms``.
+    There are ``groups`` such tiles, in ``parts`` of the reduction, each of ``steps`` steps of ``terms``. The config has
+    as many slots as shared memory has room for.
     """
 
     config: Config
@@ -95,7 +96,7 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
                 machine.name, lane, phases=tuple(cut), fuse=(*row_pairs, *term_pairs), reduce=reduce,
                 register=((row_loop, height), (lane, tile[1])), instruction=row.name, realise="hardware", pack=(),
                 group=((row_loop, tile[0]), (lane, tile[1]), (term_loop, step)), shared=(st.a.name, st.b.name),
-                buffers=max(min(engine.slots, (device.shared.bytes - SLOTS) // slot), 1),
+                buffers=max((n for n in engine.slots if n <= (device.shared.bytes - SLOTS) // slot), default=1),
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
             tiles = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart

@@ -29,7 +29,7 @@ from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.tune.device_features import kernel_features, thread_features
 from convsmith.tune.device_fragments import DeviceChoice, fragment_choices, inner_dims, items
-from convsmith.tune.device_parts import engine_cycles, shared_by_groups
+from convsmith.tune.device_parts import ranked_tiles, shared_by_groups
 from convsmith.tune.features import cycles
 
 MIN_LANES = 8
@@ -132,7 +132,7 @@ def _best_by_engine(
         return tiles
     if not tiles:
         return None
-    ranked = sorted(tiles, key=lambda x: (engine_cycles(x, st, machine), x.tile[0], str(x.config)))
+    ranked = ranked_tiles(tiles, st, machine)
     return legal_tile([x._replace(config=x.config.changed(pack=pack)) for x in ranked], st, machine)
 
 

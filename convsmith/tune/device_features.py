@@ -17,12 +17,14 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_limits import loaded_vector
+from convsmith.schedule.hardware import engine_of
+from convsmith.schedule.hardware_choice import EngineTile
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement
 from convsmith.tune.features import Features, Section
 
-__all__ = ["engine_features", "kernel_features", "parts_features", "thread_features", "warp_features"]
+__all__ = ["engine_features", "kernel_features", "parts_features", "residing", "thread_features", "warp_features"]
 
 
 def kernel_features(
@@ -90,19 +92,37 @@ def warp_features(
     )  # fmt: skip
 
 
-def engine_features(times: float, tile: tuple[int, int], row: Instruction) -> Features:
-    """Return the features of ``times`` steps, each of which multiplies a ``tile`` of rows and columns that a copy
-    engine has brought, for each of its terms. Each product of ``row`` reads its factors from shared memory, which takes
-    copies later while it is read.
+def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
+    """Return the features of all tiles of the busiest unit, of rows and columns that a copy engine brings, in cycles.
+
+    A step takes as long as the slowest of its parts: its products; the reads of the factors by each group of warps; the
+    copies; and their latency, which the slots of all groups that reside on the unit share.
     """
-    (height, width), (tall, wide) = tile, row.result.shape
-    reads = 1 / tall + 1 / wide
-    products = (("products", "engine_product", 1), ("loads", "engine_read", reads))
-    copies = (("copies", "engine_element", 1), ("late copies", "engine_late_element", reads))
-    return tuple(
-        Section(times, tuple((cause, ((name, count * number),)) for cause, name, number in causes), overlap=inf)
-        for count, causes in ((height * width, products), (height + width, copies))
-    )
+    assert machine.device is not None
+    engine, units, size = engine_of(machine), machine.device.units, dtype(st.a.factor)
+    (height, width), (tall, wide) = x.tile, x.row.result.shape
+    tiles = units.turns(x.groups)
+    rows = (height + width) * x.terms * size.bytes / engine.widths[0]
+    reads = height // tall * (tall * (width // wide) + width) * x.terms * size.bytes / engine.widths[0]
+    at_once = tiles / units.turns(-(-x.groups // residing(x, size.bytes, machine)))
+    waits = 1 / (x.config.buffers * at_once)
+    step = (
+        ("products", (("engine_product", height * width * x.terms * size.bits / 16),)),
+        ("loads", (("engine_read", reads),)), ("copies", (("engine_row", rows),)),
+        ("latency of copies", (("engine_wait", waits), ("engine_row_wait", waits * rows))),
+    )  # fmt: skip
+    around = ("write-back", (("engine_result", height * width),))
+    return Section(tiles * x.steps, step, overlap=inf), Section(tiles, (around,))
+
+
+def residing(x: EngineTile, nbytes: int, machine: Machine) -> int:
+    """Return the number of groups with a tile of elements of ``nbytes`` that reside on a unit at a time."""
+    assert machine.device is not None
+    units, engine, (height, width) = machine.device.units, engine_of(machine), x.tile
+    threads = (height // x.row.result.shape[0] + 1) * x.row.result.layout.lanes
+    shared = sum(x.tile) * x.terms * nbytes * x.config.buffers + engine.reserved
+    registers = threads * (width // 2 + engine.addresses)
+    return max(min(units.shared // shared, units.threads // threads, units.registers // registers), 1)
 
 
 def parts_features(unit: str, parts: int, st: Statement, machine: Machine) -> Features:

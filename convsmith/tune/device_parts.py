@@ -5,11 +5,10 @@ Parts give work to units that have no tile of the result. Each part stores its s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.hardware import engine_of
@@ -25,17 +24,41 @@ from convsmith.tune.device_features import engine_features, parts_features
 from convsmith.tune.device_fragments import DeviceChoice
 from convsmith.tune.features import cycles
 
-__all__ = ["engine_cycles", "parts_lines", "shared_by_groups"]
+__all__ = ["engine_cycles", "parts_lines", "ranked_tiles", "shared_by_groups"]
+
+
+MAX_SLOTTED = 24
+"""Number of tiles for which the number of slots is chosen."""
 
 
 def engine_cycles(x: EngineTile, st: Statement, machine: Machine) -> float:
-    """Return the expected time of all groups of a tile that a copy engine brings, and of the kernel that adds up its
-    parts, in multiply-adds of fragments of 16-bit elements.
+    """Return the cycles that all groups of a tile that a copy engine brings are expected to take, and the kernel that
+    adds up its parts.
     """
-    assert machine.device is not None
-    steps = machine.device.units.turns(x.groups) * (x.steps + engine_of(machine).around)
-    products = engine_features(steps * x.terms * dtype(st.a.factor).bits / 16, x.tile, x.row)
-    return cycles((*products, *parts_features("engine", x.parts, st, machine)), machine)
+    parts = parts_features("engine", x.parts, st, machine)
+    return cycles((*engine_features(x, st, machine), *parts), machine)
+
+
+def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> list[EngineTile]:
+    """Return the ``tiles`` of ``st``, best expected first; the `MAX_SLOTTED` best ones with the number of slots that the
+    model expects to be fastest.
+
+    Fewer slots leave room for more groups on a unit. Of equal expectations, the one with most slots is taken.
+    """
+
+    def expected(x: EngineTile) -> tuple[float, int]:
+        return engine_cycles(x, st, machine), -x.config.buffers
+
+    def by_time(x: EngineTile) -> tuple[float, int, str]:
+        return engine_cycles(x, st, machine), x.tile[0], str(x.config)
+
+    ranked = sorted(tiles, key=by_time)
+    numbers, slotted = engine_of(machine).slots, []
+    for x in ranked[:MAX_SLOTTED]:
+        legal = (n for n in numbers if n <= x.config.buffers)
+        ways = [x, *(x._replace(config=x.config.changed(buffers=n)) for n in legal)]
+        slotted.append(min(ways, key=expected))
+    return [*sorted(slotted, key=by_time), *ranked[MAX_SLOTTED:]]
 
 
 def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> Config:

@@ -7,11 +7,14 @@ import pytest
 from convsmith.ir.intern import interning
 from convsmith.machine.registry import device_targets, target
 from convsmith.problem import parse_problem
+from convsmith.schedule.config import Config
+from convsmith.schedule.hardware_choice import EngineTile
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.plan import Plan, decided
+from convsmith.statement.views import statement
 from convsmith.tune import features
 from convsmith.tune.device import device_candidates, device_config, expected_cycles
-from convsmith.tune.device_features import engine_features, kernel_features, thread_features
+from convsmith.tune.device_features import engine_features, kernel_features, residing, thread_features
 from convsmith.tune.features import Features, cycles, time
 
 PLAIN = "--stag=axb --dtag=axb mb1ic16ih9oc24oh9kh3ph1"
@@ -64,13 +67,29 @@ def test_twice_the_price_of_barriers_adds_what_barriers_take(monkeypatch: pytest
     assert after == {**before, "barriers": 2 * before["barriers"]} and before["products"] == 3 * 64
 
 
-def test_small_instructions_wait_for_reads_of_their_factors() -> None:
-    """Products and copies of a tile take longer with an instruction whose factors are read more often."""
+def of_tile(columns: int, tile: tuple[int, int], buffers: int = 4) -> dict[str, float]:
+    """Return the expected cycles by cause of 132 tiles of 16 steps, multiplied by an instruction of so many columns."""
+    machine, st = target("sm_90a"), statement(parse_problem(LAYER).canonical(), target("sm_90a"))
+    row = next(row for row in machine.instructions if row.name == f"wgmma_m64n{columns}k16_bf16")
+    config = Config("sm_90a", "oc", buffers=buffers, instruction=row.name, shared=("src", "wei"), group=(("ow", 1),))
+    return time(engine_features(EngineTile(config, row, tile, 132, 1, 16, 64), st, machine), machine)
+
+
+def test_a_step_takes_as_long_as_its_slowest_part() -> None:
+    """Factors that small instructions read more often, products of a large tile, copies of few slots."""
+    wide, narrow = of_tile(64, (64, 64), 8), of_tile(16, (64, 64), 8)
+    assert "loads" in narrow and sum(wide.values()) < sum(narrow.values())
+    assert "products" in of_tile(256, (128, 256))
+    few, many = of_tile(128, (64, 128), 2), of_tile(128, (64, 128), 8)
+    assert "latency of copies" in few and sum(few.values()) > 1.5 * sum(many.values())
+
+
+def test_slots_and_threads_bound_the_groups_of_a_unit() -> None:
     machine = target("sm_90a")
-    rows = {row.name: row for row in machine.instructions}
-    wide, narrow = (engine_features(1, (64, 64), rows[f"wgmma_m64n{n}k16_bf16"]) for n in (64, 16))
-    assert cycles(wide, machine) < cycles(narrow, machine)
-    assert set(time(wide, machine)) == {"products", "copies"} and set(time(narrow, machine)) == {"loads", "late copies"}
+    row = next(row for row in machine.instructions if row.name == "wgmma_m64n64k16_bf16")
+    for tile, buffers, groups in (((64, 64), 4, 3), ((64, 64), 8, 1), ((256, 64), 2, 1), ((64, 64), 2, 4)):
+        config = Config("sm_90a", "oc", buffers=buffers, instruction=row.name, shared=("src", "wei"), group=(("ow", 1),))
+        assert residing(EngineTile(config, row, tile, 132, 1, 16, 64), 2, machine) == groups
 
 
 def test_more_slots_copy_no_more_bytes() -> None:
