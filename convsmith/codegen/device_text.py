@@ -13,6 +13,7 @@ from typing import Any
 from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.accesses import Slot
 from convsmith.codegen.artifact import AXES
+from convsmith.codegen.byte_floats import extended, truncated
 from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
@@ -40,6 +41,7 @@ from convsmith.ir.stmt import (
     Store,
     Wait,
 )
+from convsmith.ir.types import DType
 from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
 from convsmith.ir.walk import variables_of
 
@@ -56,6 +58,7 @@ class ThreadEmitter(FunctionEmitter):
         super().__init__(kernel, facts, symbol, written, flushed, None)
         self.dialect, self.geometry = dialect, geometry(kernel)
         self.spaces = dict(dialect.spaces)
+        self.byte_floats = {calls.dtype: calls for calls in dialect.byte_floats}
         self.divisors: dict[Var, int] = {}
         self.definitions: list[str] = []
         self.taken = 0
@@ -76,6 +79,14 @@ class ThreadEmitter(FunctionEmitter):
 
     def _truncate_bfloat(self, x: str, lanes: int) -> str:
         return self.truncate_normal(x, lanes) if self.dialect.rounds_bfloat else super()._truncate_bfloat(x, lanes)
+
+    def _extend(self, x: str, t: DType, lanes: int) -> str:
+        calls = self.byte_floats.get(t.name)
+        return super()._extend(x, t, lanes) if calls is None else extended(self, calls, x, t, lanes)
+
+    def _truncate_small(self, x: str, t: DType, lanes: int) -> str:
+        calls = self.byte_floats.get(t.name)
+        return super()._truncate_small(x, t, lanes) if calls is None else truncated(self, calls, x, t, lanes)
 
     # -- fragments
     def is_held(self, buffer: Buffer) -> bool:
