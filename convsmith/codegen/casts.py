@@ -167,7 +167,7 @@ class CastEmitter(ScalarEmitter):
             # 2**31 - 1 is not an f32, so values from 2**31 on are selected separately.
             low, high = b.limits
             x = self._numbers(x, a, lanes) if bounds is None else x
-            inside = self._clamp(self.intrinsic("rint", a, lanes, x), a, lanes, low, 2**31 - 128)
+            inside = self.clamp(self.intrinsic("rint", a, lanes, x), a, lanes, low, 2**31 - 128)
             big = self.put(f"fcmp oge {self.type(a, lanes)} {x}, {self.const(a, 2**31, lanes)}")
             converted = self.convert("fptosi", inside, a, b, lanes)
             return self.choose(big, b, lanes, self.const(b, high, lanes), converted)
@@ -179,7 +179,7 @@ class CastEmitter(ScalarEmitter):
         """
         if bounds is None and b.limits[0] != 0:
             x = self._numbers(x, a, lanes)
-        return self._clamp(x, a, lanes, *b.limits, bounds)
+        return self.clamp(x, a, lanes, *b.limits, bounds)
 
     def _numbers(self, x: str, t: DType, lanes: int) -> str:
         """Return a float with 0 in place of NaN."""
@@ -195,7 +195,7 @@ class CastEmitter(ScalarEmitter):
         rounded = self.put(f"fadd {self.type(t, lanes)} {x}, {self.const(t, magic, lanes)}")
         return self.put(f"bitcast {self.type(t, lanes)} {rounded} to {self.vector(f'i{t.bits}', lanes)}")
 
-    def _clamp(self, x: str, t: DType, lanes: int, low: float, high: float, bounds: Bounds | None = None) -> str:
+    def clamp(self, x: str, t: DType, lanes: int, low: float, high: float, bounds: Bounds | None = None) -> str:
         """Return ``x`` within limits; a limit that its ``bounds`` respect needs no comparison, and a NaN becomes
         ``low``.
         """

@@ -18,6 +18,7 @@ from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
+from convsmith.codegen.scaled_quotients import SCALED
 from convsmith.codegen.warp_joins import joins
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
@@ -52,6 +53,7 @@ class ThreadEmitter(FunctionEmitter):
     """Emits the statements of one thread; `definitions` declare the arrays that a group shares."""
 
     store_of_lane = "store"  # the driver's compiler would bypass caches for a volatile one
+    quotients = SCALED
 
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
         written, flushed = written_buffers(kernel.body), flushed_buffers(kernel, facts.rows)
