@@ -35,6 +35,7 @@ from convsmith.ir.stmt import (
     Barrier,
     Commit,
     For,
+    If,
     Invoke,
     Kernel,
     Let,
@@ -43,8 +44,8 @@ from convsmith.ir.stmt import (
     Wait,
 )
 from convsmith.ir.types import DType
-from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
-from convsmith.ir.walk import variables_of
+from convsmith.ir.value import Lanes, Load, Select, const, dtype_of, lanes_of
+from convsmith.ir.walk import statements_of, variables_of
 
 __all__ = ["ThreadEmitter"]
 
@@ -263,6 +264,19 @@ class ThreadEmitter(FunctionEmitter):
             self.lane_variables.add(s.var)
         self.stmt(s.body)
 
+    def _If(self, s: If) -> None:
+        """Emit the numbers that the quotients of several branches share ahead of the first; not ahead of a loop, in
+        which they would take registers.
+        """
+        inside = list(statements_of(s.body))
+        if not any(isinstance(x, For) for x in inside):
+            for store in (x for x in inside if isinstance(x, Store)):
+                lanes = store.lanes.count if store.lanes else 0
+                quotient = self.quick_quotient(store.value, lanes)
+                if quotient is not None and not any(map(variables_of, quotient.numbers)):
+                    self.quotients.numbers(self, quotient, dtype_of(store.value), lanes)
+        METHODS[If](self, s)
+
     def _number(self, s: For, n: int) -> str:
         """Return the number of the group or the thread along the axis ``n``."""
         call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
@@ -389,5 +403,5 @@ class ThreadEmitter(FunctionEmitter):
 
 _THREAD_METHODS: dict[type[Stmt], Callable[[ThreadEmitter, Any], None]] = {
     kind: getattr(ThreadEmitter, f"_{kind.__name__}")
-    for kind in (For, Alloc, Let, Invoke, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
+    for kind in (For, If, Alloc, Let, Invoke, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
 }

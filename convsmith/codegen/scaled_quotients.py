@@ -7,7 +7,7 @@ fused steps divide exactly (:mod:`convsmith.codegen.quotients`). The power is 1 
 others, a numerator becomes infinite or loses places only if the quotient is far beyond the limits of a byte, or far
 below 1.
 
-A quotient is clamped before the steps, so that all numbers are finite. If a zero point is added, the clamps are beyond
+A numerator is clamped before the steps, so that all numbers are finite. If a zero point is added, the clamps are beyond
 the sum of any such integer and a byte, and the sum is clamped again.
 """
 
@@ -46,9 +46,7 @@ def bits_of_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> s
     ty = emit.type(F32, lanes)
     n = numbers_of(emit, v, t, lanes)
     x = emit.put(f"fmul {ty} {emit.value(v.x, lanes)}, {n.factor}")
-    inside = x
-    for how, limit in (("ogt", n.least), ("olt", n.greatest)):
-        inside = emit.choose(emit.put(f"fcmp {how} {ty} {inside}, {limit}"), F32, lanes, inside, limit)
+    inside = emit.intrinsic("minnum", F32, lanes, emit.intrinsic("maxnum", F32, lanes, x, n.least), n.greatest)
     found = exact_quotient(emit, inside, n.s, n.reciprocal, lanes)
     if n.added:
         found = emit.clamp(emit.put(f"fadd {ty} {found}, {n.added}"), F32, lanes, *t.limits)

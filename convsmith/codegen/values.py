@@ -85,7 +85,7 @@ class ValueEmitter(AccessEmitter):
             lanes = s.lanes.count if s.lanes else 0
             for v in self._constant_in(s.value, moving):
                 self.known.set((v, lanes), self.value(v, lanes))
-            quotient = self._quotient(s.value, lanes)
+            quotient = self.quick_quotient(s.value, lanes)
             if quotient is not None and all(self._is_constant(x, moving) for x in quotient.numbers):
                 self.quotients.numbers(self, quotient, dtype_of(s.value), lanes)
 
@@ -121,7 +121,7 @@ class ValueEmitter(AccessEmitter):
             return self.intrinsic("fma", t, lanes, *[self.value(x, lanes) for x in (v.a, v.b, v.c)])
         if isinstance(v, Cast) and t is BF16 and is_flushed(v.a, self.flushed):
             return self.truncate_normal(self.value(v.a, lanes), lanes)
-        quotient = self._quotient(v, lanes)
+        quotient = self.quick_quotient(v, lanes)
         if quotient is not None:
             bits = self.quotients.bits(self, quotient, t, lanes)
             return self.put(f"trunc {self.vector('i32', lanes)} {bits} to {ty}")
@@ -150,7 +150,7 @@ class ValueEmitter(AccessEmitter):
         assert isinstance(v, Select)
         return self._select(v, ty, lanes)
 
-    def _quotient(self, v: Value, lanes: int) -> Quotient | None:
+    def quick_quotient(self, v: Value, lanes: int) -> Quotient | None:
         """Return the parts of a quotient that products compute; None for other values."""
         is_faster = self.has_fused_steps and (lanes or self.quotients.serves_scalars)
         return quotient_of(v, self.written) if is_faster else None

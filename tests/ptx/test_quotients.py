@@ -71,3 +71,12 @@ def test_a_number_has_one_reciprocal(level: str, lanes: int) -> None:
     text = kernel_ptx(quotients("u8", lanes, is_added=True), target(level))
     assert text.count("rcp.rn.f32") == 1 and "div" not in text
     assert text.count("fma.rn.f32") == 2 * max(lanes, 1)
+
+
+def test_branches_share_a_reciprocal() -> None:
+    store = "out[t * 2 + {0}]{{2}} = cast(u8, x[t * 2 + {0}]{{2}} / s[0]{{2:0}})"
+    kernel = parse_kernel(
+        "kernel k(x: f32[128], s: f32[1], out: u8[128])\n  for t in 0 .. 32 #group:\n"
+        + "".join(f"    if t >= {n}:\n      {store.format(n)}\n" for n in (0, 3, 64))
+    )
+    assert kernel_ptx(kernel, target("sm_90a")).count("rcp.rn.f32") == 1
