@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from convsmith.codegen.byte_packs import elements, joined
 from convsmith.ir.dialect import ByteFloatCalls
 from convsmith.ir.types import F8_E4M3, F8_E5M2, F32, DType
 
@@ -22,9 +23,7 @@ rounded to even.
 
 def truncated(emit: ThreadEmitter, calls: ByteFloatCalls, x: str, t: DType, lanes: int) -> str:
     """Return f32 as 8-bit floats of type ``t``."""
-    zero = emit.const(F32, 0, 0)
-    ones = [emit.put(f"extractelement {emit.type(F32, lanes)} {x}, i64 {n}") for n in range(lanes)] if lanes else [x]
-    words = []
+    zero, ones, words = emit.const(F32, 0, 0), elements(emit, x, F32, lanes), []
     for low, high in zip(ones[::2], [*ones[1::2], zero]):
         word = emit.spell(calls.rounds, low=low, high=high)
         for one, unit in ((low, 1), (high, 256)):
@@ -35,7 +34,7 @@ def truncated(emit: ThreadEmitter, calls: ByteFloatCalls, x: str, t: DType, lane
     if not lanes:
         return emit.put(f"trunc i16 {words[0]} to {t.llvm}")
     count = 2 * len(words)
-    pairs = emit.put(f"bitcast {emit.vector('i16', len(words))} {_joined(emit, 'i16', words)} to {emit.type(t, count)}")
+    pairs = emit.put(f"bitcast {emit.vector('i16', len(words))} {joined(emit, 'i16', words)} to {emit.type(t, count)}")
     return pairs if count == lanes else emit.shuffle(t, count, pairs, "poison", list(range(lanes)))
 
 
@@ -50,7 +49,7 @@ def extended(emit: ThreadEmitter, calls: ByteFloatCalls, x: str, t: DType, lanes
     for n in range(count // 2):
         pair = emit.put(f"extractelement {words} {pairs}, i64 {n}")
         found += _extended_pair(emit, calls, pair, min(lanes - 2 * n, 2))
-    return _joined(emit, F32.llvm, found)
+    return joined(emit, F32.llvm, found)
 
 
 def _extended_pair(emit: ThreadEmitter, calls: ByteFloatCalls, pair: str, count: int) -> list[str]:
@@ -58,14 +57,6 @@ def _extended_pair(emit: ThreadEmitter, calls: ByteFloatCalls, pair: str, count:
     halves = emit.spell(calls.extends, pair=pair)
     ones = [emit.put(f"extractelement <2 x half> {halves}, i64 {n}") for n in range(count)]
     return [emit.put(f"fpext half {x} to {F32.llvm}") for x in ones]
-
-
-def _joined(emit: ThreadEmitter, element: str, ones: list[str]) -> str:
-    """Return a vector of elements."""
-    out = "poison"
-    for n, x in enumerate(ones):
-        out = emit.put(f"insertelement {emit.vector(element, len(ones))} {out}, {element} {x}, i64 {n}")
-    return out
 
 
 def _is_beyond(emit: ThreadEmitter, x: str, t: DType) -> str:

@@ -13,7 +13,9 @@ from typing import Any
 from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.accesses import Slot
 from convsmith.codegen.artifact import AXES
+from convsmith.codegen.bounds import Bounds
 from convsmith.codegen.byte_floats import extended, truncated
+from convsmith.codegen.byte_packs import packed_bytes
 from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
@@ -61,6 +63,7 @@ class ThreadEmitter(FunctionEmitter):
         super().__init__(kernel, facts, symbol, written, flushed, None)
         self.dialect, self.geometry = dialect, geometry(kernel)
         self.spaces = dict(dialect.spaces)
+        self.packs = {(of, to): call for of, to, call in dialect.packs}
         self.byte_floats = {calls.dtype: calls for calls in dialect.byte_floats}
         self.divisors: dict[Var, int] = {}
         self.definitions: list[str] = []
@@ -82,6 +85,10 @@ class ThreadEmitter(FunctionEmitter):
 
     def _truncate_bfloat(self, x: str, lanes: int) -> str:
         return self.truncate_normal(x, lanes) if self.dialect.rounds_bfloat else super()._truncate_bfloat(x, lanes)
+
+    def cast(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None = None) -> str:
+        call = self.packs.get((a.name, b.name))
+        return super().cast(x, a, b, lanes, bounds) if call is None else packed_bytes(self, call, x, a, b, lanes)
 
     def _extend(self, x: str, t: DType, lanes: int) -> str:
         calls = self.byte_floats.get(t.name)

@@ -12,7 +12,7 @@ clamped quotients are not close enough, take a branch to a division; threads of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.types import F32, DType
@@ -83,10 +83,8 @@ class _Numbers(NamedTuple):
     zero: str
 
 
-def bits_of_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> str:
-    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``, as the low bits of
-    words.
-    """
+def rounded_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> str:
+    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``."""
     ty, word = emit.type(F32, lanes), emit.vector("i32", lanes)
     x, n = emit.value(v.x, lanes), numbers_of(emit, v, t, lanes)
     near, far, end = (emit.label(hint) for hint in ("near", "far", "end"))
@@ -105,7 +103,8 @@ def bits_of_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> s
     arms.append((emit.bits_of_rounded(emit.saturated(divided, F32, t, lanes), F32, lanes), far))
     emit.lines.append(f"  br label %{end}")
     emit.start(end)
-    return emit.put(f"phi {word} {', '.join(f'[ {bits}, %{label} ]' for bits, label in arms)}")
+    bits = emit.put(f"phi {word} {', '.join(f'[ {bits}, %{label} ]' for bits, label in arms)}")
+    return emit.put(f"trunc {word} {bits} to {emit.type(t, lanes)}")
 
 
 def exact_quotient(emit: ValueEmitter, x: str, s: str, reciprocal: str, lanes: int) -> str:
@@ -156,14 +155,14 @@ def _within(emit: ValueEmitter, x: str, least: float, greatest: float) -> str:
 
 
 class QuotientForm(NamedTuple):
-    """A way to compute quotients: the function that emits their shared numbers, that which emits a quotient as the low
-    bits of words, and whether it serves scalars.
+    """A way to compute quotients: the function for their shared numbers, that for a quotient, and whether
+    it serves scalars.
     """
 
-    numbers: Callable[[ValueEmitter, Quotient, DType, int], object]
-    bits: Callable[[ValueEmitter, Quotient, DType, int], str]
+    numbers: Callable[[Any, Quotient, DType, int], object]
+    rounded: Callable[[Any, Quotient, DType, int], str]
     serves_scalars: bool
 
 
-BRANCHED = QuotientForm(numbers_of, bits_of_quotient, serves_scalars=False)
+BRANCHED = QuotientForm(numbers_of, rounded_quotient, serves_scalars=False)
 """Quotients of vectors, with a branch to a division."""

@@ -20,7 +20,7 @@ from convsmith.codegen.quotients import MAX_DIVISOR, Quotient, QuotientForm, exa
 from convsmith.ir.types import F32, DType
 
 if TYPE_CHECKING:
-    from convsmith.codegen.values import ValueEmitter
+    from convsmith.codegen.device_text import ThreadEmitter
 
 _FAR = 2.0**40
 """Maximum size of a quotient to which an integer is added: beyond it, no sum with 32 bits is within a byte's limits."""
@@ -39,23 +39,23 @@ class _Numbers(NamedTuple):
     greatest: str
 
 
-def bits_of_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> str:
-    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``, as the low bits of
-    words.
-    """
-    ty = emit.type(F32, lanes)
+def rounded_quotient(emit: ThreadEmitter, v: Quotient, t: DType, lanes: int) -> str:
+    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``."""
+    ty, is_signed = emit.type(F32, lanes), t.limits[0] < 0
     n = numbers_of(emit, v, t, lanes)
     x = emit.put(f"fmul {ty} {emit.value(v.x, lanes)}, {n.factor}")
-    inside = emit.intrinsic("minnum", F32, lanes, emit.intrinsic("maxnum", F32, lanes, x, n.least), n.greatest)
-    found = exact_quotient(emit, inside, n.s, n.reciprocal, lanes)
+    # NaN becomes 0: for unsigned types by the lower clamp, for others in the conversion.
+    for how, limit in zip(("maximum", "minimum") if is_signed else ("maxnum", "minnum"), (n.least, n.greatest)):
+        x = emit.intrinsic(how, F32, lanes, x, limit)
+    found = exact_quotient(emit, x, n.s, n.reciprocal, lanes)
     if n.added:
-        found = emit.clamp(emit.put(f"fadd {ty} {found}, {n.added}"), F32, lanes, *t.limits)
-    if t.limits[0]:  # NaN becomes 0, for unsigned types by the lower clamp
-        found = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, found, emit.const(F32, 0, lanes))
-    return emit.bits_of_rounded(found, F32, lanes)
+        return emit.cast(emit.put(f"fadd {ty} {found}, {n.added}"), F32, t, lanes)
+    if is_signed and (F32.name, t.name) not in emit.packs:
+        found = emit.number_or_zero(found, F32, lanes)
+    return emit.cast(found, F32, t, lanes, t.limits)
 
 
-def numbers_of(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> _Numbers:
+def numbers_of(emit: ThreadEmitter, v: Quotient, t: DType, lanes: int) -> _Numbers:
     """Return the operands of quotients by one number, which are computed once in a scope."""
     key = ("quotient", v.s, v.added, t, lanes)
     known = [emit.known.get((*key, name)) for name in _Numbers._fields]
@@ -72,7 +72,7 @@ def numbers_of(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> _Number
     return made
 
 
-def _scaled(emit: ValueEmitter, s: str) -> tuple[str, str, str]:
+def _scaled(emit: ThreadEmitter, s: str) -> tuple[str, str, str]:
     """Return the factor of numerators, and the divisor by which their products are divided, with its reciprocal.
 
     A quotient by 0, infinity or NaN is the product by the reciprocal: the factor is that, and the divisor 1.
@@ -94,5 +94,5 @@ def _scaled(emit: ValueEmitter, s: str) -> tuple[str, str, str]:
     )  # fmt: skip
 
 
-SCALED = QuotientForm(numbers_of, bits_of_quotient, serves_scalars=True)
+SCALED = QuotientForm(numbers_of, rounded_quotient, serves_scalars=True)
 """Quotients of scalars and vectors, without a branch."""

@@ -123,8 +123,7 @@ class ValueEmitter(AccessEmitter):
             return self.truncate_normal(self.value(v.a, lanes), lanes)
         quotient = self.quick_quotient(v, lanes)
         if quotient is not None:
-            bits = self.quotients.bits(self, quotient, t, lanes)
-            return self.put(f"trunc {self.vector('i32', lanes)} {bits} to {ty}")
+            return self.quotients.rounded(self, quotient, t, lanes)
         if isinstance(v, Cast):
             bounds = bounds_of(v.a) if t.kind != "float" else None
             return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes, bounds)

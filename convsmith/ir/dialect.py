@@ -77,7 +77,9 @@ class Dialect:
     waits for all but ``{pending}`` of the groups. Each array in shared memory is a definition of its own, or a part of
     the array ``dynamic``, whose size the launch states. A device with ``pipelines`` runs pipelined loops. One that
     ``rounds_bfloat`` rounds f32 to bf16 in one instruction. ``byte_floats`` are the types of 8-bit floats for which the
-    device has conversions. At a ``join``, the lanes of a warp wait for each other.
+    device has conversions. ``packs`` holds a type of numbers, a type of bytes, and the text that rounds and saturates
+    the numbers ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of the word
+    ``{rest}``. At a ``join``, the lanes of a warp wait for each other.
     """
 
     convention: str
@@ -98,3 +100,4 @@ class Dialect:
     join: DialectCall | None = None
     rounds_bfloat: bool = False
     byte_floats: tuple[ByteFloatCalls, ...] = ()
+    packs: tuple[tuple[str, str, DialectCall], ...] = ()

@@ -22,7 +22,7 @@ from ptx.kernels import kernel_ptx, run_kernel
 THREADS = 32
 FLOATS = [name for name, row in DTYPES.items() if row.kind == "float"]
 PAIRS = [(of, to) for of in DTYPES for to in DTYPES if of != to and DTYPES[of].per_byte == DTYPES[to].per_byte == 1
-         and {of, to} & {*FLOATS}]  # fmt: skip
+         and ({of, to} & {*FLOATS} or DTYPES[to].bits == 8)]  # fmt: skip
 
 
 def cast_kernel(of: str, to: str, size: int, lanes: int) -> Kernel:
@@ -54,7 +54,8 @@ def test_every_pair(of: str, to: str, lanes: int, level: str) -> None:
 
 
 @pytest.mark.parametrize(("of", "to"), [("f32", "f16"), ("f16", "f32"), ("f32", "f8_e4m3"), ("f32", "f8_e5m2"),
-                                        ("f8_e4m3", "f32"), ("f8_e5m2", "f32"), ("f64", "f8_e5m2")])  # fmt: skip
+                                        ("f8_e4m3", "f32"), ("f8_e5m2", "f32"), ("f64", "f8_e5m2"),
+                                        ("f32", "u8"), ("f32", "s8"), ("s32", "s8"), ("s32", "u8")])  # fmt: skip
 @pytest.mark.parametrize("lanes", [0, 1, 4])
 def test_hardware_conversions(of: str, to: str, lanes: int) -> None:
     check(of, to, lanes, "sm_90a")
@@ -69,10 +70,15 @@ def check(of: str, to: str, lanes: int, level: str) -> None:
 
 WORDS = {
     "sm_70": (("f32", "f16", "cvt.rn.f16.f32"), ("f16", "f32", "cvt.f32.f16")),
-    "sm_80": (("f32", "f16", "cvt.rn.f16x2.f32"), ("f16", "f32", "cvt.f32.f16"), ("f32", "bf16", "cvt.rn.bf16x2.f32")),
+    "sm_80": (
+        ("f32", "f16", "cvt.rn.f16x2.f32"), ("f16", "f32", "cvt.f32.f16"), ("f32", "bf16", "cvt.rn.bf16x2.f32"),
+        ("s32", "s8", "cvt.pack.sat.s8.s32.b32"), ("s32", "u8", "cvt.pack.sat.u8.s32.b32"),
+    ),
     "sm_90a": (
         ("f32", "f16", "cvt.rn.f16x2.f32"), ("f16", "f32", "cvt.f32.f16"), ("f32", "bf16", "cvt.rn.bf16x2.f32"),
         ("f32", "f8_e4m3", "cvt.rn.satfinite.e4m3x2.f32"), ("f32", "f8_e5m2", "cvt.rn.satfinite.e5m2x2.f32"),
+        ("f32", "s8", "cvt.pack.sat.s8.s32.b32"), ("f32", "u8", "cvt.rni.s32.f32"),
+        ("s32", "s8", "cvt.pack.sat.s8.s32.b32"), ("s32", "u8", "cvt.pack.sat.u8.s32.b32"),
         ("f8_e4m3", "f32", "cvt.rn.f16x2.e4m3x2"), ("f8_e5m2", "f32", "cvt.rn.f16x2.e5m2x2"),
     ),
 }  # fmt: skip
@@ -85,4 +91,4 @@ def test_a_conversion_is_the_instruction_of_the_level(machine: Machine) -> None:
         text = kernel_ptx(cast_kernel(of, to, 128, 4), machine)
         body = text[text.index("{\n") :]
         assert re.search(rf"\b{re.escape(word)}\b", body), (of, to)
-        assert not re.search(r"\b(lop3|fma|sub|setp\.\w+\.s32|shr)\b", body), (of, to, body)
+        assert not re.search(r"\b(lop3|fma|sub|min|max|setp\.\w+\.s32|shr)\b", body), (of, to, body)

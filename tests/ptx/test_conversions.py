@@ -140,6 +140,17 @@ def test_every_pair_of_8_bit_floats_is_a_pair_of_f16(name: str) -> None:
     np.testing.assert_array_equal((found >> 16).astype(np.uint16).view(np.float16), wanted[::-1])
 
 
+@pytest.mark.parametrize(("to", "low", "high"), [("s8", -128, 127), ("u8", 0, 255)])
+def test_two_integers_are_saturated_below_the_rest(to: str, low: int, high: int) -> None:
+    rng = np.random.default_rng(4)
+    words = np.concatenate([np.arange(-300, 300), rng.integers(-(1 << 31), 1 << 31, 200), [-(1 << 31), (1 << 31) - 1]])
+    bits = words.astype(np.int32).view(np.uint32)
+    found = converted(f"cvt.pack.sat.{to}.s32.b32 %c, %a, %b, %b;", bits)
+    one = words.clip(low, high) & 255
+    wanted = (bits[1:].astype(np.int64) << 16 | one[:-1] << 8 | one[1:]) & 0xFFFFFFFF
+    assert found.tolist()[:-1] == wanted.tolist()
+
+
 def test_an_unknown_modifier_is_refused() -> None:
     with pytest.raises(PtxError, match="the modifier rp is not understood"):
         converted("cvt.rp.f16.f32 %h0, %a; cvt.u32.u16 %c, %h0;", ALL_8)

@@ -21,6 +21,8 @@ _MODIFIERS = {*_WHOLE, "rn", "rz", "rna", "sat", "satfinite", "relu"}
 
 def convert(ins: PtxInstruction, made: Operands) -> Execute:
     """Return the function of a `cvt`. PtxError for a modifier that the interpreter does not know."""
+    if ins.words[1] == "pack":
+        return _pack(ins, made)
     _, *modifiers, _, _ = words = ins.words
     unknown = {*modifiers} - _MODIFIERS
     if unknown:
@@ -43,6 +45,24 @@ def convert(ins: PtxInstruction, made: Operands) -> Execute:
         return pack
     (source,) = sources
     return lambda warp, mask: put(warp, function(source(warp)), mask)
+
+
+def _pack(ins: PtxInstruction, made: Operands) -> Execute:
+    """Return the function of ``cvt.pack``: two saturated integers, the first above the second, below a third operand's
+    lower bits.
+    """
+    to, of = TYPES[ins.words[3]], TYPES[ins.words[4]]
+    put, word, bits = made.write(ins.arguments[0], TYPES["b32"]), UNSIGNED[to.bytes], 8 * to.bytes
+    high, low = (made.read(x, of) for x in ins.arguments[1:3])
+    rest = made.read(ins.arguments[3], TYPES["b32"]) if len(ins.arguments) > 3 else None
+    function = partial(_to_integer, ["sat"], of, to)
+
+    def pack(warp: Warp, mask: np.ndarray) -> None:
+        above, below = (function(x(warp)).view(word).astype(np.uint32) for x in (high, low))
+        upper = rest(warp) << np.uint32(2 * bits) if rest is not None else np.uint32(0)
+        put(warp, upper | above << np.uint32(bits) | below, mask)
+
+    return pack
 
 
 def _to_tf32(x: np.ndarray) -> np.ndarray:

@@ -82,9 +82,20 @@ def _byte_float(name: str) -> ByteFloatCalls:
     )  # fmt: skip
 
 
-def dialect(copies: bool, has_byte_floats: bool = False, pipelines: bool = False) -> Dialect:
+def _pack(to: str, is_float: bool) -> DialectCall:
+    """Return the saturation of two integers of 32 bits to bytes; of two floats, which are rounded first."""
+    rounds = "llvm.nvvm.f2i.rn"
+    lines = tuple(f"call i32 @{rounds}(float {{{x}}})" for x in ("high", "low")) if is_float else ()
+    numbers = "i32 {0}, i32 {1}" if is_float else "i32 {high}, i32 {low}"
+    pack = f'call i32 asm "cvt.pack.sat.{to}.s32.b32 $0, $1, $2, $3;", "=r,r,r,r"({numbers}, i32 {{rest}})'
+    return DialectCall((*lines, pack), (f"declare i32 @{rounds}(float)",) if is_float else ())
+
+
+def dialect(
+    copies: bool, packed: tuple[str, ...] = (), has_byte_floats: bool = False, pipelines: bool = False
+) -> Dialect:
     """Return the dialect of a level, with or without asynchronous copies, conversions of 8-bit floats, and pipelines of
-    copies through tensor maps.
+    copies through tensor maps; numbers of the types ``packed`` become bytes by an instruction.
 
     Without a minimum number of groups per unit, ptxas may spill to make room for more groups. A split barrier waits in
     its second part, because the hardware's barriers count each thread once.
@@ -99,4 +110,5 @@ def dialect(copies: bool, has_byte_floats: bool = False, pipelines: bool = False
         alignment=ALIGNMENT, dynamic="@shared", pipelines=PIPELINES if pipelines else None,
         join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"), rounds_bfloat=copies,
         byte_floats=tuple(map(_byte_float, ("e4m3", "e5m2"))) if has_byte_floats else (),
+        packs=tuple((of, to, _pack(to, of == "f32")) for of in packed for to in ("s8", "u8")),
     )  # fmt: skip

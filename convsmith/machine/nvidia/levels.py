@@ -56,9 +56,10 @@ def _level(
     ``rate`` is the ratio of ``mma.sync`` to f32 multiply-adds, from the peak rates of the data sheets.
     """
     needs = _GENERATIONS[: _GENERATIONS.index(name) + 1]
+    packed = (("s32",) if "sm_75" in needs else ()) + (("f32",) if "sm_90" in needs else ())
     device = Device(
         runtime="cuda", grid=_GROUPS, group=_GROUP, threads=1024,
-        dialect=dialect("sm_80" in needs, has_byte_floats="sm_89" in needs, pipelines="sm_90a" in needs),
+        dialect=dialect("sm_80" in needs, packed, has_byte_floats="sm_89" in needs, pipelines="sm_90a" in needs),
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
         fragment_rate=rate, engine=_ENGINE if "sm_90a" in needs else None,
     )  # fmt: skip
