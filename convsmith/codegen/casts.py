@@ -166,7 +166,7 @@ class CastEmitter(ScalarEmitter):
         if a is F32 and b is S32:
             # 2**31 - 1 is not an f32, so values from 2**31 on are selected separately.
             low, high = b.limits
-            x = self.number_or_zero(x, a, lanes) if bounds is None else x
+            x = self._numbers(x, a, lanes) if bounds is None else x
             inside = self._clamp(self.intrinsic("rint", a, lanes, x), a, lanes, low, 2**31 - 128)
             big = self.put(f"fcmp oge {self.type(a, lanes)} {x}, {self.const(a, 2**31, lanes)}")
             converted = self.convert("fptosi", inside, a, b, lanes)
@@ -178,10 +178,10 @@ class CastEmitter(ScalarEmitter):
         """Return a float within the limits of the integers ``b``; NaN becomes 0, for unsigned types by the lower limit.
         """
         if bounds is None and b.limits[0] != 0:
-            x = self.number_or_zero(x, a, lanes)
+            x = self._numbers(x, a, lanes)
         return self._clamp(x, a, lanes, *b.limits, bounds)
 
-    def number_or_zero(self, x: str, t: DType, lanes: int) -> str:
+    def _numbers(self, x: str, t: DType, lanes: int) -> str:
         """Return a float with 0 in place of NaN."""
         number = self.put(f"fcmp ord {self.type(t, lanes)} {x}, {x}")
         return self.choose(number, t, lanes, x, self.const(t, 0, lanes))

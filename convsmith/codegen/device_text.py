@@ -15,7 +15,7 @@ from convsmith.codegen.accesses import Slot
 from convsmith.codegen.artifact import AXES
 from convsmith.codegen.bounds import Bounds
 from convsmith.codegen.byte_floats import extended, truncated
-from convsmith.codegen.byte_packs import packed_bytes
+from convsmith.codegen.byte_packs import elements, joined, packed_bytes
 from convsmith.codegen.denormals import flushed_buffers
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
@@ -45,7 +45,7 @@ from convsmith.ir.stmt import (
     Store,
     Wait,
 )
-from convsmith.ir.types import DType
+from convsmith.ir.types import F32, S32, DType
 from convsmith.ir.value import Lanes, Load, Select, const, dtype_of, lanes_of
 from convsmith.ir.walk import statements_of, variables_of
 
@@ -87,8 +87,13 @@ class ThreadEmitter(FunctionEmitter):
         return self.truncate_normal(x, lanes) if self.dialect.rounds_bfloat else super()._truncate_bfloat(x, lanes)
 
     def cast(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None = None) -> str:
-        call = self.packs.get((a.name, b.name))
-        return super().cast(x, a, b, lanes, bounds) if call is None else packed_bytes(self, call, x, a, b, lanes)
+        pack, rounds = self.packs.get((a.name, b.name)), self.dialect.rounds_word
+        if pack is not None:
+            return packed_bytes(self, pack, x, a, b, lanes)
+        if rounds is None or a is not F32 or b is not S32:
+            return super().cast(x, a, b, lanes, bounds)
+        words = [self.spell(rounds, x=one) for one in elements(self, x, a, lanes)]
+        return joined(self, b.llvm, words) if lanes else words[0]
 
     def _extend(self, x: str, t: DType, lanes: int) -> str:
         calls = self.byte_floats.get(t.name)

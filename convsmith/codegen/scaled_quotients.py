@@ -26,7 +26,7 @@ _FAR = 2.0**40
 """Maximum size of a quotient to which an integer is added: beyond it, no sum with 32 bits is within a byte's limits."""
 
 
-class _Numbers(NamedTuple):
+class _ScaledNumbers(NamedTuple):
     """The operands that all quotients by one number share, in all lanes: what a numerator is multiplied by, the divisor
     of the product, its reciprocal, what is added, and the least and the greatest product.
     """
@@ -44,30 +44,32 @@ def rounded_quotient(emit: ThreadEmitter, v: Quotient, t: DType, lanes: int) -> 
     ty, is_signed = emit.type(F32, lanes), t.limits[0] < 0
     n = numbers_of(emit, v, t, lanes)
     x = emit.put(f"fmul {ty} {emit.value(v.x, lanes)}, {n.factor}")
-    # NaN becomes 0: for unsigned types by the lower clamp, for others in the conversion.
-    for how, limit in zip(("maximum", "minimum") if is_signed else ("maxnum", "minnum"), (n.least, n.greatest)):
-        x = emit.intrinsic(how, F32, lanes, x, limit)
-    found = exact_quotient(emit, x, n.s, n.reciprocal, lanes)
+    # NaN becomes 0: for unsigned types by the lower clamp, for others in a conversion without bounds, or here.
+    is_converted = is_signed and (n.added != "" or (F32.name, t.name) in emit.packs)
+    inside = x
+    for how, limit in zip(("maximum", "minimum") if is_converted else ("maxnum", "minnum"), (n.least, n.greatest)):
+        inside = emit.intrinsic(how, F32, lanes, inside, limit)
+    found = exact_quotient(emit, inside, n.s, n.reciprocal, lanes)
     if n.added:
-        return emit.cast(emit.put(f"fadd {ty} {found}, {n.added}"), F32, t, lanes)
-    if is_signed and (F32.name, t.name) not in emit.packs:
-        found = emit.number_or_zero(found, F32, lanes)
-    return emit.cast(found, F32, t, lanes, t.limits)
+        found = emit.put(f"fadd {ty} {found}, {n.added}")
+    elif is_signed and not is_converted:
+        found = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, found, emit.const(F32, 0, lanes))
+    return emit.cast(found, F32, t, lanes, None if n.added else t.limits)
 
 
-def numbers_of(emit: ThreadEmitter, v: Quotient, t: DType, lanes: int) -> _Numbers:
+def numbers_of(emit: ThreadEmitter, v: Quotient, t: DType, lanes: int) -> _ScaledNumbers:
     """Return the operands of quotients by one number, which are computed once in a scope."""
     key = ("quotient", v.s, v.added, t, lanes)
-    known = [emit.known.get((*key, name)) for name in _Numbers._fields]
+    known = [emit.known.get((*key, name)) for name in _ScaledNumbers._fields]
     if known[0] is not None:
-        return _Numbers(*(x or "" for x in known))
+        return _ScaledNumbers(*(x or "" for x in known))
     factor, s, reciprocal = _scaled(emit, emit.value(v.s, 0))
     ends = (-_FAR, _FAR) if v.added is not None else t.limits
     least, greatest = (emit.put(f"fmul {F32.llvm} {emit.const(F32, x, 0)}, {s}") for x in ends)
     added = emit.value(v.added, 0) if v.added is not None else ""
-    made = _Numbers(*(emit.splat(F32, x, lanes) if x and lanes else x
+    made = _ScaledNumbers(*(emit.splat(F32, x, lanes) if x and lanes else x
                       for x in (factor, s, reciprocal, added, least, greatest)))  # fmt: skip
-    for name, x in zip(_Numbers._fields, made, strict=True):
+    for name, x in zip(_ScaledNumbers._fields, made, strict=True):
         emit.known.set((*key, name), x)
     return made
 

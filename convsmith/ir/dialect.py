@@ -79,7 +79,8 @@ class Dialect:
     ``rounds_bfloat`` rounds f32 to bf16 in one instruction. ``byte_floats`` are the types of 8-bit floats for which the
     device has conversions. ``packs`` holds a type of numbers, a type of bytes, and the text that rounds and saturates
     the numbers ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of the word
-    ``{rest}``. At a ``join``, the lanes of a warp wait for each other.
+    ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN. At a ``join``, the
+    lanes of a warp wait for each other.
     """
 
     convention: str
@@ -101,3 +102,4 @@ class Dialect:
     rounds_bfloat: bool = False
     byte_floats: tuple[ByteFloatCalls, ...] = ()
     packs: tuple[tuple[str, str, DialectCall], ...] = ()
+    rounds_word: DialectCall | None = None

@@ -53,9 +53,13 @@ def test_every_pair(of: str, to: str, lanes: int, level: str) -> None:
     check(of, to, lanes, level)
 
 
-@pytest.mark.parametrize(("of", "to"), [("f32", "f16"), ("f16", "f32"), ("f32", "f8_e4m3"), ("f32", "f8_e5m2"),
-                                        ("f8_e4m3", "f32"), ("f8_e5m2", "f32"), ("f64", "f8_e5m2"),
-                                        ("f32", "u8"), ("f32", "s8"), ("s32", "s8"), ("s32", "u8")])  # fmt: skip
+HARDWARE = [
+    ("f32", "f16"), ("f16", "f32"), ("f32", "f8_e4m3"), ("f32", "f8_e5m2"), ("f8_e4m3", "f32"), ("f8_e5m2", "f32"),
+    ("f64", "f8_e5m2"), ("f32", "u8"), ("f32", "s8"), ("f32", "s32"), ("s32", "s8"), ("s32", "u8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "to"), HARDWARE)
 @pytest.mark.parametrize("lanes", [0, 1, 4])
 def test_hardware_conversions(of: str, to: str, lanes: int) -> None:
     check(of, to, lanes, "sm_90a")
@@ -69,15 +73,16 @@ def check(of: str, to: str, lanes: int, level: str) -> None:
 
 
 WORDS = {
-    "sm_70": (("f32", "f16", "cvt.rn.f16.f32"), ("f16", "f32", "cvt.f32.f16")),
+    "sm_70": (("f32", "f16", "cvt.rn.f16.f32"), ("f16", "f32", "cvt.f32.f16"), ("f32", "s32", "cvt.rni.s32.f32")),
     "sm_80": (
         ("f32", "f16", "cvt.rn.f16x2.f32"), ("f16", "f32", "cvt.f32.f16"), ("f32", "bf16", "cvt.rn.bf16x2.f32"),
         ("s32", "s8", "cvt.pack.sat.s8.s32.b32"), ("s32", "u8", "cvt.pack.sat.u8.s32.b32"),
+        ("f32", "s32", "cvt.rni.s32.f32"),
     ),
     "sm_90a": (
         ("f32", "f16", "cvt.rn.f16x2.f32"), ("f16", "f32", "cvt.f32.f16"), ("f32", "bf16", "cvt.rn.bf16x2.f32"),
         ("f32", "f8_e4m3", "cvt.rn.satfinite.e4m3x2.f32"), ("f32", "f8_e5m2", "cvt.rn.satfinite.e5m2x2.f32"),
-        ("f32", "s8", "cvt.pack.sat.s8.s32.b32"), ("f32", "u8", "cvt.rni.s32.f32"),
+        ("f32", "s8", "cvt.pack.sat.s8.s32.b32"), ("f32", "u8", "cvt.rni.s32.f32"), ("f32", "s32", "cvt.rni.s32.f32"),
         ("s32", "s8", "cvt.pack.sat.s8.s32.b32"), ("s32", "u8", "cvt.pack.sat.u8.s32.b32"),
         ("f8_e4m3", "f32", "cvt.rn.f16x2.e4m3x2"), ("f8_e5m2", "f32", "cvt.rn.f16x2.e5m2x2"),
     ),

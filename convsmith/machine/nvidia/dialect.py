@@ -82,13 +82,15 @@ def _byte_float(name: str) -> ByteFloatCalls:
     )  # fmt: skip
 
 
+_ROUND = "llvm.nvvm.f2i.rn"
+
+
 def _pack(to: str, is_float: bool) -> DialectCall:
     """Return the saturation of two integers of 32 bits to bytes; of two floats, which are rounded first."""
-    rounds = "llvm.nvvm.f2i.rn"
-    lines = tuple(f"call i32 @{rounds}(float {{{x}}})" for x in ("high", "low")) if is_float else ()
+    lines = tuple(f"call i32 @{_ROUND}(float {{{x}}})" for x in ("high", "low")) if is_float else ()
     numbers = "i32 {0}, i32 {1}" if is_float else "i32 {high}, i32 {low}"
     pack = f'call i32 asm "cvt.pack.sat.{to}.s32.b32 $0, $1, $2, $3;", "=r,r,r,r"({numbers}, i32 {{rest}})'
-    return DialectCall((*lines, pack), (f"declare i32 @{rounds}(float)",) if is_float else ())
+    return DialectCall((*lines, pack), (f"declare i32 @{_ROUND}(float)",) if is_float else ())
 
 
 def dialect(
@@ -111,4 +113,5 @@ def dialect(
         join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"), rounds_bfloat=copies,
         byte_floats=tuple(map(_byte_float, ("e4m3", "e5m2"))) if has_byte_floats else (),
         packs=tuple((of, to, _pack(to, of == "f32")) for of in packed for to in ("s8", "u8")),
+        rounds_word=_result("i32", _ROUND, "float", "float {x}"),
     )  # fmt: skip
