@@ -40,8 +40,14 @@ def cast_kernel(of: str, to: str, size: int, lanes: int) -> Kernel:
 def numbers(name: str) -> np.ndarray:
     """Return every number of a small float, and samples of other types, as often as all threads have lanes for."""
     row = DTYPES[name]
-    is_small = row.kind == "float" and row.bits <= 16
-    found = np.arange(1 << row.bits, dtype=f"u{row.bits // 8}").view(row.numpy) if is_small else samples(name)
+    found = samples(name)
+    if row.kind == "float" and row.bits <= 16:
+        found = np.arange(1 << row.bits, dtype=f"u{row.bits // 8}").view(row.numpy)
+    elif row.kind == "float":
+        ends = np.array([448, 464, 480, 57344, 61440, 65504, 65520], row.numpy)  # of 8-bit floats and f16
+        infinity = np.array(np.inf, row.numpy)
+        around = np.concatenate([ends, np.nextafter(ends, -infinity), np.nextafter(ends, infinity)])
+        found = np.concatenate([found, around, -around])
     return np.resize(found, -(-len(found) // (24 * THREADS)) * 24 * THREADS)
 
 
