@@ -57,7 +57,22 @@ OF_KINDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "sm_90a": {name: (line, f"--realise=hardware {words}") for name, (line, words) in KINDS.items()}, "sm_80": AMPERE,
 }  # fmt: skip
 """Problems of all kinds with their configs, by levels whose code the disassembler reads."""
-PRODUCTS = ("HGMMA", "IGMMA", "QGMMA", "HMMA", "IMMA")
+_LAST = "--stag=axb --wtag=axb --dtag=axb"
+_LAYER, _DEPTHWISE = "mb32ic256ih28oc256oh28kh3ph1", "g384mb32ic384ih14oc384oh14kh3ph1"
+_SCALES = "--attr-scales=src:common:0.5+wei:per_oc+dst:common:0.25"
+RESULTS = {
+    "f16": f"{_LAST} --dt=f16 {_LAYER}", "bf16": f"{_LAST} --dt=bf16 {_LAYER}",
+    "f8": f"{_LAST} --dt=f8_e4m3:f8_e4m3:f8_e4m3 --accuracy=any {_LAYER}",
+    "u8": f"{_LAST} --dt=u8:s8:u8 {_LAYER}", "u8, scales": f"{_LAST} --dt=u8:s8:u8 {_SCALES} {_LAYER}",
+    "s8, scales": f"{_LAST} --dt=s8:s8:s8 {_SCALES} {_LAYER}",
+    "u8, scales, zero point and relu":
+        f"{_LAST} --dt=u8:s8:u8 {_SCALES} --attr-zero-points=dst:common:3 --attr-post-ops=relu {_LAYER}",
+    "f16, depthwise": f"{_LAST} --dt=f16 {_DEPTHWISE}", "bf16, depthwise": f"{_LAST} --dt=bf16 {_DEPTHWISE}",
+    "f8, depthwise": f"{_LAST} --dt=f8_e4m3:f8_e4m3:f8_e4m3 {_DEPTHWISE}",
+    "u8, depthwise, scales": f"{_LAST} --dt=u8:s8:u8 {_SCALES} {_DEPTHWISE}",
+}  # fmt: skip
+"""Layers whose results have small types, and take the default configs."""
+PRODUCTS = ("HGMMA", "IGMMA", "QGMMA", "HMMA", "IMMA", "IDP", "FFMA")
 TO_FLOATS, TO_BYTES = ("F2F", "F2FP"), ("F2I", "F2IP", "I2IP")
 FROM_SMALL = ("I2F", "I2FP", "HADD2")
 CONVERSIONS = (*TO_FLOATS, *TO_BYTES, *FROM_SMALL)
@@ -85,10 +100,33 @@ def test_the_opcodes_of_a_hot_loop(
     assembled = assemble_ptx(made(line, "", level).notes["ptx"], level)
     symbol, use = next(iter(assembled.uses.items()))
     counts = hot_loop(disassembly(assembled.cubin)[symbol], product)
-    lines = [tools_of(assembled), line, str(use), *(f"{n:5} {opcode}" for opcode, n in sorted(counts.items()))]
-    text = "\n".join(lines) + "\n"
-    wanted = golden(HERE / f"{name}.{level}.txt", text, request)
-    assert counts[product] and text == wanted, "if this is as it should be: pytest tests/ptx --update-golden"
+    lines = [line, str(use), *(f"{n:5} {opcode}" for opcode, n in sorted(counts.items()))]
+    compare(f"{name}.{level}.txt", assembled, lines, request)
+    assert counts[product]
+
+
+def budget(kind: str, assembled: AssembledKernels) -> str:
+    """Return a line of the opcodes, products, registers and conversions of the main kernel."""
+    code = disassembly(assembled.cubin)["convsmith"]
+    whole = roots(code)
+    product = next(x for x in PRODUCTS if whole[x])
+    loop = hot_loop(code, product)
+    counts = [f"{whole.total() - whole['NOP']:5} opcodes", f"{loop.total():4} for {loop[product]:3} {product}",
+              f"{assembled.uses['convsmith'].registers:3} registers"]  # fmt: skip
+    return f"{kind:38} {', '.join([*counts, *(f'{whole[x]} {x}' for x in CONVERSIONS if whole[x])])}"
+
+
+def compare(name: str, assembled: AssembledKernels, lines: list[str], request: pytest.FixtureRequest) -> None:
+    text = "\n".join([tools_of(assembled), *lines]) + "\n"
+    wanted = golden(HERE / name, text, request)
+    assert text == wanted, "if this is as it should be: pytest tests/ptx --update-golden"
+
+
+def test_the_budget_of_results(request: pytest.FixtureRequest) -> None:
+    """Most opcodes of these kernels are those that convert, scale and store results, or load small types."""
+    skip_without("sm_90a")
+    layers = {name: assemble_ptx(made(line, "", "sm_90a").notes["ptx"], "sm_90a") for name, line in RESULTS.items()}
+    compare("results.sm_90a.txt", layers["f16"], [budget(*x) for x in layers.items()], request)
 
 
 def compiled(line: str, words: str, level: str) -> tuple[str, Kernel]:
@@ -124,24 +162,15 @@ def test_the_budget_of_every_kind(level: str, request: pytest.FixtureRequest) ->
         codes = disassembly(assembled.cubin)
         assert all((x.stack, x.spilled, x.filled) == (0, 0, 0) for x in assembled.uses.values()), kind
         assert not any({"LDL", "STL"} & roots(x).keys() for x in codes.values()), kind
-        code = codes["convsmith"]
-        whole, numbers = roots(code), casts(kernel)
+        whole, numbers = roots(codes["convsmith"]), casts(kernel)
         small = needed(numbers, ("f32",), ("f16", "bf16", "f8_e4m3", "f8_e5m2"))
         assert -(-small // 2) <= sum(whole[x] for x in TO_FLOATS) <= small, kind
         sources = ("s32", "f32") if level == "sm_90a" else ("s32",)
         to_bytes = needed(numbers, sources, ("s8", "u8"))
         assert -(-to_bytes // 2) <= sum(whole[x] for x in TO_BYTES), kind
         assert sum(whole[x] for x in FROM_SMALL) <= needed(numbers, ("s32", "f16"), ("f32",)), kind
-        product = next(x for x in PRODUCTS if whole[x])
-        loop = hot_loop(code, product)
-        converted = ", ".join(f"{whole[x]} {x}" for x in CONVERSIONS if whole[x])
-        lines.append(
-            f"{kind:38} {loop.total():4} opcodes for {loop[product]:2} {product}, "
-            f"{assembled.uses['convsmith'].registers:3} registers{', ' * bool(converted)}{converted}"
-        )
-    text = "\n".join([tools_of(assembled), *lines]) + "\n"
-    wanted = golden(HERE / f"kinds.{level}.txt", text, request)
-    assert text == wanted, "if this is as it should be: pytest tests/ptx --update-golden"
+        lines.append(budget(kind, assembled))
+    compare(f"kinds.{level}.txt", assembled, lines, request)
 
 
 @pytest.mark.parametrize("kind", VOLTA)
@@ -157,4 +186,5 @@ def test_every_result_of_sm_70_is_one_conversion(kind: str) -> None:
 
 def test_every_text_belongs_to_a_layer() -> None:
     texts = {f"{name}.{level}.txt" for name, level, *_ in BUDGETS} | {f"kinds.{level}.txt" for level in OF_KINDS}
+    texts.add("results.sm_90a.txt")
     assert {x.name for x in HERE.glob("*.txt")} == texts
