@@ -62,7 +62,7 @@ class ThreadEmitter(FunctionEmitter):
         written, flushed = written_buffers(kernel.body), flushed_buffers(kernel, facts.rows)
         super().__init__(kernel, facts, symbol, written, flushed, None)
         self.dialect, self.geometry = dialect, geometry(kernel)
-        self.spaces = dict(dialect.spaces)
+        self.spaces, self.has_fused_steps = dict(dialect.spaces), dialect.reciprocal is not None
         self.packs = {(of, to): call for of, to, call in dialect.packs}
         self.byte_floats = {calls.dtype: calls for calls in dialect.byte_floats}
         self.divisors: dict[Var, int] = {}

@@ -7,6 +7,10 @@ fused steps divide exactly (:mod:`convsmith.codegen.quotients`). The power is 1 
 others, a numerator becomes infinite or loses places only if the quotient is far beyond the limits of a byte, or far
 below 1.
 
+The reciprocal of the divisor is an approximation, improved by two fused steps, by which ptxas computes ``rcp.rn`` as
+well. It is correctly rounded (`test_a_reciprocal_is_rounded_once`). A division would call a function for divisors close
+to the limits of f32, and ptxas runs the products of warp groups one after the other in a kernel with a call.
+
 A numerator is clamped before the steps, so that all numbers are finite. If a zero point is added, the clamps are beyond
 the sum of any such integer and a byte, and the sum is clamped again.
 """
@@ -89,9 +93,12 @@ def _scaled(emit: ThreadEmitter, s: str) -> tuple[str, str, str]:
     is_number = emit.put(f"and i1 {', '.join(tests)}")
     factor = emit.intrinsic("copysign", F32, 0, power, s)
     divisor = emit.choose(is_number, F32, 0, emit.put(f"fmul {f32} {s}, {factor}"), s)
-    reciprocal = emit.put(f"fdiv {f32} {one}, {divisor}")
+    assert emit.dialect.reciprocal is not None
+    near = emit.spell(emit.dialect.reciprocal, x=divisor)
+    error = emit.intrinsic("fma", F32, 0, emit.put(f"fneg {f32} {divisor}"), near, one)
+    reciprocal = emit.intrinsic("fma", F32, 0, near, error, near)
     return (
-        emit.choose(is_number, F32, 0, factor, reciprocal), emit.choose(is_number, F32, 0, divisor, one),
+        emit.choose(is_number, F32, 0, factor, near), emit.choose(is_number, F32, 0, divisor, one),
         emit.choose(is_number, F32, 0, reciprocal, one),
     )  # fmt: skip
 

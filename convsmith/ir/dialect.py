@@ -79,8 +79,10 @@ class Dialect:
     ``rounds_bfloat`` rounds f32 to bf16 in one instruction. ``byte_floats`` are the types of 8-bit floats for which the
     device has conversions. ``packs`` holds a type of numbers, a type of bytes, and the text that rounds and saturates
     the numbers ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of the word
-    ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN. At a ``join``, the
-    lanes of a warp wait for each other.
+    ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN.
+    ``reciprocal`` returns ``1 / {x}`` of an f32 that is not denormal, with an error of less than a unit of the last
+    place; with it, quotients that are rounded to bytes are computed by products. At a ``join``, the lanes of a warp
+    wait for each other.
     """
 
     convention: str
@@ -103,3 +105,4 @@ class Dialect:
     byte_floats: tuple[ByteFloatCalls, ...] = ()
     packs: tuple[tuple[str, str, DialectCall], ...] = ()
     rounds_word: DialectCall | None = None
+    reciprocal: DialectCall | None = None

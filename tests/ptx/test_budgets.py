@@ -106,10 +106,14 @@ def test_the_opcodes_of_a_hot_loop(
 
 
 def budget(kind: str, assembled: AssembledKernels) -> str:
-    """Return a line of the opcodes, products, registers and conversions of the main kernel."""
+    """Return a line of the opcodes, products, registers and conversions of the main kernel.
+
+    A kernel whose warp groups multiply calls no function, or ptxas would run the products one after the other.
+    """
     code = disassembly(assembled.cubin)["convsmith"]
     whole = roots(code)
     product = next(x for x in PRODUCTS if whole[x])
+    assert not assembled.warnings and not (product.endswith("GMMA") and whole["CALL"]), kind
     loop = hot_loop(code, product)
     counts = [f"{whole.total() - whole['NOP']:5} opcodes", f"{loop.total():4} for {loop[product]:3} {product}",
               f"{assembled.uses['convsmith'].registers:3} registers"]  # fmt: skip

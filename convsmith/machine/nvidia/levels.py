@@ -66,7 +66,7 @@ def _level(
     return Machine(
         name=name, triple=TRIPLE, cpu=name, features=_PTX, needs=needs, vectors=RegisterFile("register", 255, 32),
         memories=core_caches(128 << 10, l2, rates=(128, 64)), costs=Costs(multiply_add=1.0, broadcast=1.0, latency=4.0),
-        attributes=(), instructions=(*_SCALARS, *products), device=device, half="converts", has_fused_steps=True,
+        attributes=(), instructions=(*_SCALARS, *products), device=device, half="converts",
         matrix_loads=MATRIX_LOADS if "sm_75" in needs else (),
     )  # fmt: skip
 
