@@ -17,6 +17,7 @@ from convsmith.codegen.bounds import Bounds
 from convsmith.codegen.byte_floats import extended, truncated
 from convsmith.codegen.byte_packs import elements, joined, packed_bytes
 from convsmith.codegen.denormals import flushed_buffers
+from convsmith.codegen.divisions import divided
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
@@ -57,6 +58,8 @@ class ThreadEmitter(FunctionEmitter):
 
     store_of_lane = "store"  # the driver's compiler would bypass caches for a volatile one
     quotients = SCALED
+    may_call = True
+    """Whether code that calls functions is as fast as other code."""
 
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
         written, flushed = written_buffers(kernel.body), flushed_buffers(kernel, facts.rows)
@@ -85,6 +88,11 @@ class ThreadEmitter(FunctionEmitter):
 
     def _truncate_bfloat(self, x: str, lanes: int) -> str:
         return self.truncate_normal(x, lanes) if self.dialect.rounds_bfloat else super()._truncate_bfloat(x, lanes)
+
+    def operation(self, op: str, t: DType, lanes: int, *operands: str) -> str:
+        if op == "fdiv" and t is F32 and not self.may_call and self.dialect.wide_reciprocal is not None:
+            return divided(self, operands, lanes)
+        return super().operation(op, t, lanes, *operands)
 
     def cast(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None = None) -> str:
         pack, rounds = self.packs.get((a.name, b.name)), self.dialect.rounds_word

@@ -88,7 +88,7 @@ def rounded_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> s
     ty, word = emit.type(F32, lanes), emit.vector("i32", lanes)
     x, n = emit.value(v.x, lanes), numbers_of(emit, v, t, lanes)
     near, far, end = (emit.label(hint) for hint in ("near", "far", "end"))
-    emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {_NEARLY_ALWAYS}")
+    emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {NEARLY_ALWAYS}")
     emit.start(near)
     inside = x
     if n.zero:  # NaN becomes 0, for unsigned types by the lower clamp
@@ -115,7 +115,8 @@ def exact_quotient(emit: ValueEmitter, x: str, s: str, reciprocal: str, lanes: i
     return emit.intrinsic("fma", F32, lanes, rest, reciprocal, q)
 
 
-_NEARLY_ALWAYS = '!prof !{!"branch_weights", i32 1000, i32 1}'
+NEARLY_ALWAYS = '!prof !{!"branch_weights", i32 1000, i32 1}'
+"""LLVM's note on a branch to its first label."""
 
 
 def _plus(emit: ValueEmitter, x: str, n: _Numbers, ty: str) -> str:

@@ -93,14 +93,21 @@ def _scaled(emit: ThreadEmitter, s: str) -> tuple[str, str, str]:
     is_number = emit.put(f"and i1 {', '.join(tests)}")
     factor = emit.intrinsic("copysign", F32, 0, power, s)
     divisor = emit.choose(is_number, F32, 0, emit.put(f"fmul {f32} {s}, {factor}"), s)
-    assert emit.dialect.reciprocal is not None
-    near = emit.spell(emit.dialect.reciprocal, x=divisor)
-    error = emit.intrinsic("fma", F32, 0, emit.put(f"fneg {f32} {divisor}"), near, one)
-    reciprocal = emit.intrinsic("fma", F32, 0, near, error, near)
+    near, reciprocal = rounded_reciprocal(emit, divisor)
     return (
         emit.choose(is_number, F32, 0, factor, near), emit.choose(is_number, F32, 0, divisor, one),
         emit.choose(is_number, F32, 0, reciprocal, one),
     )  # fmt: skip
+
+
+def rounded_reciprocal(emit: ThreadEmitter, x: str) -> tuple[str, str]:
+    """Return approximations of ``1 / x``: that of the device, and one that is correctly rounded where ``x`` is far from
+    the limits of f32.
+    """
+    assert emit.dialect.reciprocal is not None
+    near = emit.spell(emit.dialect.reciprocal, x=x)
+    error = emit.intrinsic("fma", F32, 0, emit.put(f"fneg {F32.llvm} {x}"), near, emit.const(F32, 1, 0))
+    return near, emit.intrinsic("fma", F32, 0, near, error, near)
 
 
 SCALED = QuotientForm(numbers_of, rounded_quotient, serves_scalars=True)

@@ -81,8 +81,8 @@ class Dialect:
     the numbers ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of the word
     ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN.
     ``reciprocal`` returns ``1 / {x}`` of an f32 that is not denormal, with an error of less than a unit of the last
-    place; with it, quotients that are rounded to bytes are computed by products. At a ``join``, the lanes of a warp
-    wait for each other.
+    place; with it, quotients that are rounded to bytes are computed by products. ``wide_reciprocal`` returns
+    that of an f64 with an error of less than ``2**-19`` of it. At a ``join``, the lanes of a warp wait for each other.
     """
 
     convention: str
@@ -106,3 +106,4 @@ class Dialect:
     packs: tuple[tuple[str, str, DialectCall], ...] = ()
     rounds_word: DialectCall | None = None
     reciprocal: DialectCall | None = None
+    wide_reciprocal: DialectCall | None = None

@@ -67,6 +67,7 @@ RESULTS = {
     "s8, scales": f"{_LAST} --dt=s8:s8:s8 {_SCALES} {_LAYER}",
     "u8, scales, zero point and relu":
         f"{_LAST} --dt=u8:s8:u8 {_SCALES} --attr-zero-points=dst:common:3 --attr-post-ops=relu {_LAYER}",
+    "bf16, swish": f"{_LAST} --dt=bf16 --attr-post-ops=swish:1 {_LAYER}",
     "f16, depthwise": f"{_LAST} --dt=f16 {_DEPTHWISE}", "bf16, depthwise": f"{_LAST} --dt=bf16 {_DEPTHWISE}",
     "f8, depthwise": f"{_LAST} --dt=f8_e4m3:f8_e4m3:f8_e4m3 {_DEPTHWISE}",
     "u8, depthwise, scales": f"{_LAST} --dt=u8:s8:u8 {_SCALES} {_DEPTHWISE}",

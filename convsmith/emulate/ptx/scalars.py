@@ -147,6 +147,14 @@ def _in_double(function: Callable[[Any], Any]) -> Callable[[Words], Function]:
     return lambda words: lambda a: function(a.astype(np.float64)).astype(a.dtype)
 
 
+def _reciprocal(words: Words) -> Function:
+    """Return the reciprocal; that of f64 depends on the upper words alone, and its lower word is 0."""
+    if words[-1] != "f64" or "approx" not in words:
+        return _in_double(lambda a: 1 / a)(words)
+    upper = np.uint64(0xFFFFFFFF << 32)
+    return lambda a: ((1 / (a.view(np.uint64) & upper).view(np.float64)).view(np.uint64) & upper).view(np.float64)
+
+
 def _fixed(function: Function) -> Callable[[Words], Function]:
     return lambda words: function
 
@@ -157,7 +165,7 @@ FUNCTIONS: dict[str, Callable[[Words], Function]] = {
     "and": _fixed(np.bitwise_and), "or": _fixed(np.bitwise_or), "xor": _fixed(np.bitwise_xor), "not": _fixed(np.invert),
     "shl": _shift, "shr": _shift, "shf": _funnel, "bfe": _extract, "bfi": _fixed(_insert),
     "copysign": _fixed(lambda a, b: np.copysign(b, a)),
-    "sqrt": _in_double(np.sqrt), "rsqrt": _in_double(lambda a: 1 / np.sqrt(a)), "rcp": _in_double(lambda a: 1 / a),
+    "sqrt": _in_double(np.sqrt), "rsqrt": _in_double(lambda a: 1 / np.sqrt(a)), "rcp": _reciprocal,
     "ex2": _in_double(np.exp2), "lg2": _in_double(np.log2), "sin": _in_double(np.sin), "cos": _in_double(np.cos),
     "tanh": _in_double(np.tanh),
     "lop3": _fixed(_lut), "prmt": _fixed(_permute),

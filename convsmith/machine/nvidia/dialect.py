@@ -114,5 +114,6 @@ def dialect(
         byte_floats=tuple(map(_byte_float, ("e4m3", "e5m2"))) if has_byte_floats else (),
         packs=tuple((of, to, _pack(to, of == "f32")) for of in packed for to in ("s8", "u8")),
         reciprocal=_result("float", "llvm.nvvm.rcp.approx.ftz.f", "float", "float {x}"),
+        wide_reciprocal=_result("double", "llvm.nvvm.rcp.approx.ftz.d", "double", "double {x}"),
         rounds_word=_result("i32", _ROUND, "float", "float {x}"),
     )  # fmt: skip
