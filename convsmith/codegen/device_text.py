@@ -13,10 +13,15 @@ from typing import Any
 from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.accesses import Slot
 from convsmith.codegen.artifact import AXES
+from convsmith.codegen.bounds import Bounds
+from convsmith.codegen.byte_floats import extended, truncated
+from convsmith.codegen.byte_packs import elements, joined, packed_bytes
 from convsmith.codegen.denormals import flushed_buffers
+from convsmith.codegen.divisions import divided
 from convsmith.codegen.geometry import geometry
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts, FunctionEmitter, written_buffers
+from convsmith.codegen.scaled_quotients import SCALED
 from convsmith.codegen.warp_joins import joins
 from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
@@ -33,6 +38,7 @@ from convsmith.ir.stmt import (
     Barrier,
     Commit,
     For,
+    If,
     Invoke,
     Kernel,
     Let,
@@ -40,8 +46,9 @@ from convsmith.ir.stmt import (
     Store,
     Wait,
 )
-from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
-from convsmith.ir.walk import variables_of
+from convsmith.ir.types import F32, S32, DType
+from convsmith.ir.value import Lanes, Load, Select, const, dtype_of, lanes_of
+from convsmith.ir.walk import statements_of, variables_of
 
 __all__ = ["ThreadEmitter"]
 
@@ -50,12 +57,17 @@ class ThreadEmitter(FunctionEmitter):
     """Emits the statements of one thread; `definitions` declare the arrays that a group shares."""
 
     store_of_lane = "store"  # the driver's compiler would bypass caches for a volatile one
+    quotients = SCALED
+    may_call = True
+    """Whether code that calls functions is as fast as other code."""
 
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
         written, flushed = written_buffers(kernel.body), flushed_buffers(kernel, facts.rows)
         super().__init__(kernel, facts, symbol, written, flushed, None)
         self.dialect, self.geometry = dialect, geometry(kernel)
-        self.spaces = dict(dialect.spaces)
+        self.spaces, self.has_fused_steps = dict(dialect.spaces), dialect.reciprocal is not None
+        self.packs = {(of, to): call for of, to, call in dialect.packs}
+        self.byte_floats = {calls.dtype: calls for calls in dialect.byte_floats}
         self.divisors: dict[Var, int] = {}
         self.definitions: list[str] = []
         self.taken = 0
@@ -76,6 +88,28 @@ class ThreadEmitter(FunctionEmitter):
 
     def _truncate_bfloat(self, x: str, lanes: int) -> str:
         return self.truncate_normal(x, lanes) if self.dialect.rounds_bfloat else super()._truncate_bfloat(x, lanes)
+
+    def operation(self, op: str, t: DType, lanes: int, *operands: str) -> str:
+        if op == "fdiv" and t is F32 and not self.may_call and self.dialect.wide_reciprocal is not None:
+            return divided(self, operands, lanes)
+        return super().operation(op, t, lanes, *operands)
+
+    def cast(self, x: str, a: DType, b: DType, lanes: int, bounds: Bounds | None = None) -> str:
+        pack, rounds = self.packs.get((a.name, b.name)), self.dialect.rounds_word
+        if pack is not None:
+            return packed_bytes(self, pack, x, a, b, lanes)
+        if rounds is None or a is not F32 or b is not S32:
+            return super().cast(x, a, b, lanes, bounds)
+        words = [self.spell(rounds, x=one) for one in elements(self, x, a, lanes)]
+        return joined(self, b.llvm, words) if lanes else words[0]
+
+    def _extend(self, x: str, t: DType, lanes: int) -> str:
+        calls = self.byte_floats.get(t.name)
+        return super()._extend(x, t, lanes) if calls is None else extended(self, calls, x, t, lanes)
+
+    def _truncate_small(self, x: str, t: DType, lanes: int) -> str:
+        calls = self.byte_floats.get(t.name)
+        return super()._truncate_small(x, t, lanes) if calls is None else truncated(self, calls, x, t, lanes)
 
     # -- fragments
     def is_held(self, buffer: Buffer) -> bool:
@@ -251,6 +285,19 @@ class ThreadEmitter(FunctionEmitter):
             self.lane_variables.add(s.var)
         self.stmt(s.body)
 
+    def _If(self, s: If) -> None:
+        """Emit the numbers that the quotients of several branches share ahead of the first; not ahead of a loop, in
+        which they would take registers.
+        """
+        inside = list(statements_of(s.body))
+        if not any(isinstance(x, For) for x in inside):
+            for store in (x for x in inside if isinstance(x, Store)):
+                lanes = store.lanes.count if store.lanes else 0
+                quotient = self.quick_quotient(store.value, lanes)
+                if quotient is not None and not any(map(variables_of, quotient.numbers)):
+                    self.quotients.numbers(self, quotient, dtype_of(store.value), lanes)
+        METHODS[If](self, s)
+
     def _number(self, s: For, n: int) -> str:
         """Return the number of the group or the thread along the axis ``n``."""
         call = self.dialect.group_number if s.kind == "grid" else self.dialect.thread_number
@@ -377,5 +424,5 @@ class ThreadEmitter(FunctionEmitter):
 
 _THREAD_METHODS: dict[type[Stmt], Callable[[ThreadEmitter, Any], None]] = {
     kind: getattr(ThreadEmitter, f"_{kind.__name__}")
-    for kind in (For, Alloc, Let, Invoke, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
+    for kind in (For, If, Alloc, Let, Invoke, Barrier, AsyncCopy, Commit, Wait, AtomicAdd)
 }

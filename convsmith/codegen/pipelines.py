@@ -45,6 +45,8 @@ class _WarpFragments(LaneFragments):
 class PipelineEmitter(ThreadEmitter):
     """Emits the statements of one thread of a kernel with a pipelined loop."""
 
+    may_call = False  # ptxas would run the products of groups of warps one after the other
+
     def __init__(self, kernel: Kernel, facts: Facts, dialect: Dialect, symbol: str) -> None:
         super().__init__(kernel, facts, dialect, symbol)
         if dialect.pipelines is None:

@@ -5,16 +5,18 @@ last place away from ``x / s``, and ``q + r * (x - q * s)``, in two fused steps,
 tries each quotient that is close to the middle between two numbers (`tests/codegen/test_quotients.py`). This needs
 numbers and divisors far from the limits of f32. A quotient that becomes a byte can be clamped before, which keeps the
 numbers there. Divisors beyond `MAX_DIVISOR` and negative ones, and added zero points beyond `MAX_ADDED`, for which
-clamped quotients are not close enough, take a branch to a division.
+clamped quotients are not close enough, take a branch to a division; threads of a device have quotients without branches
+(:mod:`convsmith.codegen.scaled_quotients`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.types import F32, DType
-from convsmith.ir.value import Binary, Cast, Load, Value, dtype_of, lanes_of
+from convsmith.ir.value import Binary, Cast, Load, Value, dtype_of
 
 if TYPE_CHECKING:
     from convsmith.codegen.values import ValueEmitter
@@ -42,15 +44,15 @@ class Quotient(NamedTuple):
 def quotient_of(v: Value, written: set[Buffer]) -> Quotient | None:
     """Return the parts of a quotient that is rounded to bytes; None for other values.
 
-    Divisor and what is added are in memory that is not ``written``.
+    Divisor and what is added, an integer, are in memory that is not ``written``.
     """
-    if not isinstance(v, Cast) or v.dtype.kind == "float" or v.dtype.bits != 8 or not lanes_of(v):
+    if not isinstance(v, Cast) or v.dtype.kind == "float" or v.dtype.bits != 8:
         return None
     if dtype_of(v.a) is not F32:
         return None
     at, added = v.a, None
     if isinstance(at, Binary) and at.op == "add":
-        added = _number(at.b, written)
+        added = _number(at.b, written) if isinstance(at.b, Cast) and dtype_of(at.b.a).kind != "float" else None
         at = at.a if added is not None else at
     if isinstance(at, Binary) and at.op == "div" and (s := _number(at.b, written)) is not None:
         return Quotient(at.a, s, added)
@@ -81,23 +83,19 @@ class _Numbers(NamedTuple):
     zero: str
 
 
-def bits_of_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> str:
-    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``, as the low bits of
-    words.
-    """
+def rounded_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> str:
+    """Return the quotient and what is added to it, rounded and saturated to the 8-bit type ``t``."""
     ty, word = emit.type(F32, lanes), emit.vector("i32", lanes)
     x, n = emit.value(v.x, lanes), numbers_of(emit, v, t, lanes)
     near, far, end = (emit.label(hint) for hint in ("near", "far", "end"))
-    emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {_NEARLY_ALWAYS}")
+    emit.lines.append(f"  br i1 {n.is_near}, label %{near}, label %{far}, {NEARLY_ALWAYS}")
     emit.start(near)
     inside = x
     if n.zero:  # NaN becomes 0, for unsigned types by the lower clamp
         inside = emit.choose(emit.put(f"fcmp ord {ty} {x}, {x}"), F32, lanes, x, n.zero)
     for how, limit in (("ogt", n.least), ("olt", n.greatest)):
         inside = emit.choose(emit.put(f"fcmp {how} {ty} {inside}, {limit}"), F32, lanes, inside, limit)
-    q = emit.put(f"fmul {ty} {inside}, {n.reciprocal}")
-    rest = emit.intrinsic("fma", F32, lanes, emit.put(f"fneg {ty} {q}"), n.s, inside)
-    exact = emit.intrinsic("fma", F32, lanes, rest, n.reciprocal, q)
+    exact = exact_quotient(emit, inside, n.s, n.reciprocal, lanes)
     arms = [(emit.bits_of_rounded(_plus(emit, exact, n, ty), F32, lanes), near)]
     emit.lines.append(f"  br label %{end}")
     emit.start(far)
@@ -105,10 +103,20 @@ def bits_of_quotient(emit: ValueEmitter, v: Quotient, t: DType, lanes: int) -> s
     arms.append((emit.bits_of_rounded(emit.saturated(divided, F32, t, lanes), F32, lanes), far))
     emit.lines.append(f"  br label %{end}")
     emit.start(end)
-    return emit.put(f"phi {word} {', '.join(f'[ {bits}, %{label} ]' for bits, label in arms)}")
+    bits = emit.put(f"phi {word} {', '.join(f'[ {bits}, %{label} ]' for bits, label in arms)}")
+    return emit.put(f"trunc {word} {bits} to {emit.type(t, lanes)}")
 
 
-_NEARLY_ALWAYS = '!prof !{!"branch_weights", i32 1000, i32 1}'
+def exact_quotient(emit: ValueEmitter, x: str, s: str, reciprocal: str, lanes: int) -> str:
+    """Return ``x / s`` by a product and two fused steps."""
+    ty = emit.type(F32, lanes)
+    q = emit.put(f"fmul {ty} {x}, {reciprocal}")
+    rest = emit.intrinsic("fma", F32, lanes, emit.put(f"fneg {ty} {q}"), s, x)
+    return emit.intrinsic("fma", F32, lanes, rest, reciprocal, q)
+
+
+NEARLY_ALWAYS = '!prof !{!"branch_weights", i32 1000, i32 1}'
+"""LLVM's note on a branch to its first label."""
 
 
 def _plus(emit: ValueEmitter, x: str, n: _Numbers, ty: str) -> str:
@@ -145,3 +153,17 @@ def _within(emit: ValueEmitter, x: str, least: float, greatest: float) -> str:
     above = emit.put(f"fcmp oge {F32.llvm} {x}, {emit.const(F32, least, 0)}")
     below = emit.put(f"fcmp ole {F32.llvm} {x}, {emit.const(F32, greatest, 0)}")
     return emit.put(f"and i1 {above}, {below}")
+
+
+class QuotientForm(NamedTuple):
+    """A way to compute quotients: the function for their shared numbers, that for a quotient, and whether
+    it serves scalars.
+    """
+
+    numbers: Callable[[Any, Quotient, DType, int], object]
+    rounded: Callable[[Any, Quotient, DType, int], str]
+    serves_scalars: bool
+
+
+BRANCHED = QuotientForm(numbers_of, rounded_quotient, serves_scalars=False)
+"""Quotients of vectors, with a branch to a division."""

@@ -8,7 +8,7 @@ from convsmith.codegen.accesses import AccessEmitter
 from convsmith.codegen.bounds import bounds_of
 from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.products import LEAST, high_product
-from convsmith.codegen.quotients import bits_of_quotient, numbers_of, quotient_of
+from convsmith.codegen.quotients import BRANCHED, Quotient, quotient_of
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Index
 from convsmith.ir.instruction import ByteLookup, HeadLoad
@@ -40,6 +40,8 @@ _UNARY = {"round": "rint", "floor": "floor", "sqrt": "sqrt", "abs": "fabs"}
 
 class ValueEmitter(AccessEmitter):
     """Emits values. No element of ``flushed`` buffers is denormal."""
+
+    quotients = BRANCHED
 
     def __init__(
         self, bits: int, written: set[Buffer], half: Half, flushed: frozenset[Buffer], head: HeadLoad | None = None,
@@ -83,9 +85,9 @@ class ValueEmitter(AccessEmitter):
             lanes = s.lanes.count if s.lanes else 0
             for v in self._constant_in(s.value, moving):
                 self.known.set((v, lanes), self.value(v, lanes))
-            quotient = quotient_of(s.value, self.written) if self.has_fused_steps else None
+            quotient = self.quick_quotient(s.value, lanes)
             if quotient is not None and all(self._is_constant(x, moving) for x in quotient.numbers):
-                numbers_of(self, quotient, dtype_of(s.value), lanes)
+                self.quotients.numbers(self, quotient, dtype_of(s.value), lanes)
 
     def _constant_in(self, v: Value, moving: set[Index]) -> Iterator[Value]:
         """Yield the largest constant parts of a value that have its lanes."""
@@ -119,10 +121,9 @@ class ValueEmitter(AccessEmitter):
             return self.intrinsic("fma", t, lanes, *[self.value(x, lanes) for x in (v.a, v.b, v.c)])
         if isinstance(v, Cast) and t is BF16 and is_flushed(v.a, self.flushed):
             return self.truncate_normal(self.value(v.a, lanes), lanes)
-        quotient = quotient_of(v, self.written) if self.has_fused_steps and isinstance(v, Cast) else None
+        quotient = self.quick_quotient(v, lanes)
         if quotient is not None:
-            bits = bits_of_quotient(self, quotient, t, lanes)
-            return self.put(f"trunc {self.vector('i32', lanes)} {bits} to {ty}")
+            return self.quotients.rounded(self, quotient, t, lanes)
         if isinstance(v, Cast):
             bounds = bounds_of(v.a) if t.kind != "float" else None
             return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes, bounds)
@@ -147,6 +148,11 @@ class ValueEmitter(AccessEmitter):
             return self.sums_of_vectors(t, n, [self.value(a, n) for a in v.args])
         assert isinstance(v, Select)
         return self._select(v, ty, lanes)
+
+    def quick_quotient(self, v: Value, lanes: int) -> Quotient | None:
+        """Return the parts of a quotient that products compute; None for other values."""
+        is_faster = self.has_fused_steps and (lanes or self.quotients.serves_scalars)
+        return quotient_of(v, self.written) if is_faster else None
 
     def _compare(self, v: Where, lanes: int) -> str:
         t = dtype_of(v.a)

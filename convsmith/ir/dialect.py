@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.diag.record import record
 
-__all__ = ["Dialect", "DialectCall", "PipelineCalls"]
+__all__ = ["ByteFloatCalls", "Dialect", "DialectCall", "PipelineCalls"]
 
 
 @record(frozen=True)
@@ -50,6 +50,19 @@ class PipelineCalls:
 
 
 @record(frozen=True)
+class ByteFloatCalls:
+    """LLVM's conversions of pairs of 8-bit floats of the type ``dtype``.
+
+    ``rounds`` makes a word of 16 bits of the f32 ``{low}`` and ``{high}``: it rounds to nearest even, takes the largest
+    number in place of what is beyond it, and keeps NaN. ``extends`` makes two f16 of such a word, ``{pair}``.
+    """
+
+    dtype: str
+    rounds: DialectCall
+    extends: DialectCall
+
+
+@record(frozen=True)
 class Dialect:
     """LLVM's spelling of a kernel whose threads a device runs.
 
@@ -63,7 +76,13 @@ class Dialect:
     clear; a copy of any other number of bytes is a load and a store. ``commit`` closes a group of copies, and ``wait``
     waits for all but ``{pending}`` of the groups. Each array in shared memory is a definition of its own, or a part of
     the array ``dynamic``, whose size the launch states. A device with ``pipelines`` runs pipelined loops. One that
-    ``rounds_bfloat`` rounds f32 to bf16 in one instruction. At a ``join``, the lanes of a warp wait for each other.
+    ``rounds_bfloat`` rounds f32 to bf16 in one instruction. ``byte_floats`` are the types of 8-bit floats for which the
+    device has conversions. ``packs`` holds a type of numbers, a type of bytes, and the text that rounds and saturates
+    the numbers ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of the word
+    ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN.
+    ``reciprocal`` returns ``1 / {x}`` of an f32 that is not denormal, with an error of less than a unit of the last
+    place; with it, quotients that are rounded to bytes are computed by products. ``wide_reciprocal`` returns
+    that of an f64 with an error of less than ``2**-19`` of it. At a ``join``, the lanes of a warp wait for each other.
     """
 
     convention: str
@@ -83,3 +102,8 @@ class Dialect:
     pipelines: PipelineCalls | None = None
     join: DialectCall | None = None
     rounds_bfloat: bool = False
+    byte_floats: tuple[ByteFloatCalls, ...] = ()
+    packs: tuple[tuple[str, str, DialectCall], ...] = ()
+    rounds_word: DialectCall | None = None
+    reciprocal: DialectCall | None = None
+    wide_reciprocal: DialectCall | None = None

@@ -36,8 +36,14 @@ def sass(cubin: bytes) -> dict[str, list[str]]:
     return {name: _OPCODE.findall(text) for name, text in disassembly(cubin).items()}
 
 
+def roots(text: str) -> Counter[str]:
+    """Return how often each opcode stands in a text, without its modifiers."""
+    return Counter(x.split(".")[0] for x in _OPCODE.findall(text))
+
+
 def hot_loop(text: str, products: str) -> Counter[str]:
-    """Return how often each opcode stands in the innermost loop with most `products`; the whole text without a loop.
+    """Return how often each opcode stands in the innermost loop with most `products`; in the whole text if no loop has
+    any.
 
     A loop that only waits, within another, has no products.
     """
@@ -47,7 +53,7 @@ def hot_loop(text: str, products: str) -> Counter[str]:
         start = labels[found[1]]
         if start < found.start():
             loops.append((start, found.end()))
-    loops = [x for x in loops if products in text[slice(*x)]] or loops
+    loops = [x for x in loops if products in text[slice(*x)]]
     inner = [x for x in loops if not any(y != x and x[0] <= y[0] and y[1] <= x[1] for y in loops)]
-    found = [Counter(x.split(".")[0] for x in _OPCODE.findall(text[a:b])) for a, b in inner]
-    return max(found or [Counter(_OPCODE.findall(text))], key=lambda counts: counts[products])
+    found = [roots(text[a:b]) for a, b in inner]
+    return max(found or [roots(text)], key=lambda counts: counts[products])

@@ -30,12 +30,13 @@ class PtxType:
 
 
 _BF16 = np.dtype(ml_dtypes.bfloat16)
+_E4M3, _E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 TYPES: dict[str, PtxType] = {
     **{f"{kind}{8 * n}": PtxType(np.dtype(f"{letter}{n}"))
        for kind, letter in (("s", "i"), ("u", "u"), ("b", "u")) for n in (1, 2, 4, 8)},
     "f16": PtxType(np.dtype(np.float16)), "f16x2": PtxType(np.dtype(np.float16), 2),
     "bf16": PtxType(_BF16), "bf16x2": PtxType(_BF16, 2),
-    "e4m3": PtxType(np.dtype(ml_dtypes.float8_e4m3fn)), "e5m2": PtxType(np.dtype(ml_dtypes.float8_e5m2)),
+    "e4m3": PtxType(_E4M3), "e4m3x2": PtxType(_E4M3, 2), "e5m2": PtxType(_E5M2), "e5m2x2": PtxType(_E5M2, 2),
     "f32": PtxType(np.dtype(np.float32)), "tf32": PtxType(np.dtype(np.float32)),
     "f32x2": PtxType(np.dtype(np.float32), 2),
     "f64": PtxType(np.dtype(np.float64)), "pred": PtxType(np.dtype(bool)),

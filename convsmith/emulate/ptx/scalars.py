@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and conversions: a table from opcodes to functions of numpy arrays."""
+"""Arithmetic and comparisons: a table from opcodes to functions of numpy arrays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.emulate.ptx.conversions import convert
 from convsmith.emulate.ptx.operands import TYPES, Operands, PtxType
 from convsmith.emulate.ptx.parser import PtxError, PtxInstruction
 from convsmith.emulate.ptx.warp import Execute, Warp
@@ -146,6 +147,14 @@ def _in_double(function: Callable[[Any], Any]) -> Callable[[Words], Function]:
     return lambda words: lambda a: function(a.astype(np.float64)).astype(a.dtype)
 
 
+def _reciprocal(words: Words) -> Function:
+    """Return the reciprocal; that of f64 depends on the upper words alone, and its lower word is 0."""
+    if words[-1] != "f64" or "approx" not in words:
+        return _in_double(lambda a: 1 / a)(words)
+    upper = np.uint64(0xFFFFFFFF << 32)
+    return lambda a: ((1 / (a.view(np.uint64) & upper).view(np.float64)).view(np.uint64) & upper).view(np.float64)
+
+
 def _fixed(function: Function) -> Callable[[Words], Function]:
     return lambda words: function
 
@@ -156,7 +165,7 @@ FUNCTIONS: dict[str, Callable[[Words], Function]] = {
     "and": _fixed(np.bitwise_and), "or": _fixed(np.bitwise_or), "xor": _fixed(np.bitwise_xor), "not": _fixed(np.invert),
     "shl": _shift, "shr": _shift, "shf": _funnel, "bfe": _extract, "bfi": _fixed(_insert),
     "copysign": _fixed(lambda a, b: np.copysign(b, a)),
-    "sqrt": _in_double(np.sqrt), "rsqrt": _in_double(lambda a: 1 / np.sqrt(a)), "rcp": _in_double(lambda a: 1 / a),
+    "sqrt": _in_double(np.sqrt), "rsqrt": _in_double(lambda a: 1 / np.sqrt(a)), "rcp": _reciprocal,
     "ex2": _in_double(np.exp2), "lg2": _in_double(np.log2), "sin": _in_double(np.sin), "cos": _in_double(np.cos),
     "tanh": _in_double(np.tanh),
     "lop3": _fixed(_lut), "prmt": _fixed(_permute),
@@ -171,11 +180,10 @@ _COMPARE: dict[str, Function] = {
     "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
     "num": lambda a, b: (a == a) & (b == b), "nan": lambda a, b: (a != a) | (b != b),
 }  # fmt: skip
-_ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def scalar(ins: PtxInstruction, made: Operands) -> Execute | None:
-    """Return the function of an instruction of this file; None for other instructions."""
+    """Return the function of an instruction that computes with scalars; None for other instructions."""
     words = ins.words
     root = words[0]
     if root in ("mul", "mad", "fma", "mul24", "mad24"):
@@ -183,7 +191,7 @@ def scalar(ins: PtxInstruction, made: Operands) -> Execute | None:
     if root == "setp":
         return _compare(ins, made)
     if root == "cvt":
-        return _convert(ins, made)
+        return convert(ins, made)
     if root in ("selp", "slct"):
         type_ = TYPES[words[1]]
         a, b = (made.read(x, type_) for x in ins.arguments[1:3])
@@ -288,57 +296,3 @@ def _compare(ins: PtxInstruction, made: Operands) -> Execute:
 
     return compare
 
-
-def _convert(ins: PtxInstruction, made: Operands) -> Execute:
-    words = ins.words
-    to, of = TYPES[words[-2]], TYPES[words[-1]]
-    put = made.write(ins.arguments[0], to)
-    sources = [made.read(x, of) for x in ins.arguments[1:]]
-    if to.count == 2:  # the first source becomes the upper half
-        high, low = sources
-        relu = "relu" in words
-
-        def pack(warp: Warp, mask: np.ndarray) -> None:
-            pair = np.stack([low(warp), high(warp)], 1).astype(to.dtype).ravel()
-            put(warp, np.maximum(pair, to.dtype.type(0)) if relu else pair, mask)
-
-        return pack
-    (source,) = sources
-    convert = _conversion(words, of, to)
-    return lambda warp, mask: put(warp, convert(source(warp)), mask)
-
-
-def _conversion(words: Words, of: PtxType, to: PtxType) -> Function:
-    rounding = next((f for word, f in _ROUND.items() if word in words), None)
-    floats = of.dtype.kind not in "iu", to.dtype.kind not in "iu"
-    if words[-2] == "tf32":
-        return lambda x: (x.view(np.uint32) + np.uint32(0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
-    if floats == (True, False):
-        limits = np.iinfo(to.dtype)
-
-        def to_integer(x: np.ndarray) -> np.ndarray:
-            if rounding is None:
-                raise PtxError(f"{'.'.join(words)} has no rounding")
-            whole = rounding(x.astype(np.float64))
-            exact = [0 if y != y else int(min(max(y, limits.min), limits.max)) for y in whole.tolist()]
-            return np.array(exact, to.dtype)
-
-        return to_integer
-    if floats == (True, True):
-        saturates, relu = "sat" in words, "relu" in words
-
-        def to_float(x: np.ndarray) -> np.ndarray:
-            y = (x if rounding is None else rounding(x)).astype(to.dtype)
-            if "rz" in words and to.bytes < of.bytes:
-                up = np.abs(y.astype(np.float64)) > np.abs(x.astype(np.float64))
-                bits = y.view(f"u{to.bytes}")
-                y = np.where(up, bits - 1, bits).astype(bits.dtype).view(to.dtype)
-            if saturates:
-                y = np.clip(np.where(y != y, 0, y), 0, 1).astype(to.dtype)
-            return np.maximum(y, to.dtype.type(0)) if relu else y
-
-        return to_float
-    if "sat" in words and not floats[1]:
-        low, high = np.iinfo(to.dtype).min, np.iinfo(to.dtype).max
-        return lambda x: np.array([min(max(int(y), low), high) for y in x], to.dtype)
-    return lambda x: x.astype(to.dtype)

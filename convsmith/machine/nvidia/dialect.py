@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.ir.dialect import Dialect, DialectCall, PipelineCalls
+from convsmith.ir.dialect import ByteFloatCalls, Dialect, DialectCall, PipelineCalls
 
 
 def _number(register: str) -> DialectCall:
@@ -73,8 +73,31 @@ PIPELINES = PipelineCalls(
 )  # fmt: skip
 
 
-def dialect(copies: bool, pipelines: bool = False) -> Dialect:
-    """Return the dialect of a level, with or without asynchronous copies, and pipelines of copies through tensor maps.
+def _byte_float(name: str) -> ByteFloatCalls:
+    """Return the conversions of the 8-bit floats that PTX names `name`."""
+    rounds, extends = f"llvm.nvvm.ff.to.{name}x2.rn", f"llvm.nvvm.{name}x2.to.f16x2.rn"
+    return ByteFloatCalls(
+        f"f8_{name}", _result("i16", rounds, "float, float", "float {high}, float {low}"),
+        _result("<2 x half>", extends, "i16", "i16 {pair}"),
+    )  # fmt: skip
+
+
+_ROUND = "llvm.nvvm.f2i.rn"
+
+
+def _pack(to: str, is_float: bool) -> DialectCall:
+    """Return the saturation of two integers of 32 bits to bytes; of two floats, which are rounded first."""
+    lines = tuple(f"call i32 @{_ROUND}(float {{{x}}})" for x in ("high", "low")) if is_float else ()
+    numbers = "i32 {0}, i32 {1}" if is_float else "i32 {high}, i32 {low}"
+    pack = f'call i32 asm "cvt.pack.sat.{to}.s32.b32 $0, $1, $2, $3;", "=r,r,r,r"({numbers}, i32 {{rest}})'
+    return DialectCall((*lines, pack), (f"declare i32 @{_ROUND}(float)",) if is_float else ())
+
+
+def dialect(
+    copies: bool, packed: tuple[str, ...] = (), has_byte_floats: bool = False, pipelines: bool = False
+) -> Dialect:
+    """Return the dialect of a level, with or without asynchronous copies, conversions of 8-bit floats, and pipelines of
+    copies through tensor maps; numbers of the types ``packed`` become bytes by an instruction.
 
     Without a minimum number of groups per unit, ptxas may spill to make room for more groups. A split barrier waits in
     its second part, because the hardware's barriers count each thread once.
@@ -88,4 +111,9 @@ def dialect(copies: bool, pipelines: bool = False) -> Dialect:
         wait=_void("llvm.nvvm.cp.async.wait.group", "i32 immarg", "i32 {pending}") if copies else None,
         alignment=ALIGNMENT, dynamic="@shared", pipelines=PIPELINES if pipelines else None,
         join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"), rounds_bfloat=copies,
+        byte_floats=tuple(map(_byte_float, ("e4m3", "e5m2"))) if has_byte_floats else (),
+        packs=tuple((of, to, _pack(to, of == "f32")) for of in packed for to in ("s8", "u8")),
+        reciprocal=_result("float", "llvm.nvvm.rcp.approx.ftz.f", "float", "float {x}"),
+        wide_reciprocal=_result("double", "llvm.nvvm.rcp.approx.ftz.d", "double", "double {x}"),
+        rounds_word=_result("i32", _ROUND, "float", "float {x}"),
     )  # fmt: skip

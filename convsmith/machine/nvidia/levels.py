@@ -58,16 +58,17 @@ def _level(
     ``rate`` is the ratio of ``mma.sync`` to f32 multiply-adds, from the peak rates of the data sheets.
     """
     needs = _GENERATIONS[: _GENERATIONS.index(name) + 1]
+    packed = (("s32",) if "sm_75" in needs else ()) + (("f32",) if "sm_90" in needs else ())
     device = Device(
-        runtime="cuda", dialect=dialect("sm_80" in needs, pipelines="sm_90a" in needs), grid=_GROUPS, group=_GROUP,
-        threads=1024,
+        runtime="cuda", grid=_GROUPS, group=_GROUP, threads=1024,
+        dialect=dialect("sm_80" in needs, packed, has_byte_floats="sm_89" in needs, pipelines="sm_90a" in needs),
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
         fragment_rate=rate, engine=_ENGINE if "sm_90a" in needs else None,
     )  # fmt: skip
     return Machine(
         name=name, triple=TRIPLE, cpu=name, features=_PTX, needs=needs, vectors=RegisterFile("register", 255, 32),
         memories=core_caches(128 << 10, l2, rates=(128, 64)), costs=Costs(multiply_add=1.0, broadcast=1.0, latency=4.0),
-        attributes=(), instructions=(*_SCALARS, *products), device=device,
+        attributes=(), instructions=(*_SCALARS, *products), device=device, half="converts",
         matrix_loads=MATRIX_LOADS if "sm_75" in needs else (),
         transpositions=QUAD_TRANSPOSITIONS if "sm_90a" in needs else (),
     )  # fmt: skip
