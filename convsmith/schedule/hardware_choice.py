@@ -21,7 +21,7 @@ from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardwa
 from convsmith.schedule.loops import fused_chain, fused_dims, in_parts
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.tensor_views import view_flaw
-from convsmith.statement.parts import splits
+from convsmith.statement.parts import cuts_iterations, splits
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
@@ -190,7 +190,7 @@ def _splits(
         count = prod(d.size for d in terms)
         for n in range(2, MAX_PARTS + 1):
             steps = -(-count // (n * step))
-            if (n - 1) * steps * step < count:
+            if (n - 1) * steps * step < count and not cuts_iterations(terms, steps * step):
                 yield loop, n, steps * whole * step / count
     for d in st.of("k"):
         if (d not in terms or len(terms) == 1) and d.name not in tapped:

@@ -38,6 +38,11 @@ def split_chain(st: Statement, dims: Sequence[str], parts: int, size: int) -> St
             "split", f"--split={'_'.join(dims)}:{parts}: {parts} parts of {size} of {count} terms; legal are loops of "
             f"the reduction, parts that have terms, and a result of fewer than {MAX_DIMS} dims",
         )  # fmt: skip
+    if cuts_iterations(found, size):
+        raise ConfigError(
+            "split", f"--split={'_'.join(dims)}:{parts}: parts of {size} terms cut iterations of {dims[0]} in parts of "
+            "different terms; legal are parts that have the terms of an iteration or more, or that divide them",
+        )  # fmt: skip
     place, step = as_index(0), count
     for d in found:
         step //= d.size
@@ -46,6 +51,14 @@ def split_chain(st: Statement, dims: Sequence[str], parts: int, size: int) -> St
     a, *others = st.factors
     factors = (replace(a, masks=(conj((own, a.masks[0])), *a.masks[1:])), *others)
     return replace(_with_parts(st, parts), dims=(Dim(PART, parts, "batch"), *st.dims), factors=factors)
+
+
+def cuts_iterations(dims: Sequence[Dim], size: int) -> bool:
+    """Return whether parts of ``size`` terms along ``dims``, counted together, are shorter than an iteration of one of
+    them and do not divide it: the number of such a part has no simple form.
+    """
+    steps = (prod(d.size for d in dims[n + 1 :]) for n in range(len(dims)))
+    return any(step > size and step % size for step in steps)
 
 
 def splits(st: Statement) -> bool:
