@@ -60,6 +60,8 @@ _ARRAY = re.compile(
     r"(sum_of_|host_|true_|packed_|diff_|scales_|zero_points_|rounding_)*(src|wei|bia|dst|post_op_\d\w*|workspace)(_\d+)?"
 )
 """Names of arrays, which the example declares next to the kernel."""
+_DRIVER = re.compile(r"cu[A-Z]\w*|CU[a-z_A-Z]\w*|cuu?int\w*|cl[A-Z_]\w*|CL_\w*")
+"""Names of the headers of CUDA's driver and of OpenCL."""
 _OWN = "convsmith"
 """Prefix of the names of entries, and of the types of the header."""
 
@@ -114,6 +116,8 @@ def _fault(name: str) -> str:
         return "a word of C, C++, Rust or convsmith"
     if _ARRAY.fullmatch(name) or _NUMBER.fullmatch(name):
         return "a word of C, C++, Rust or convsmith"
+    if _DRIVER.fullmatch(name):
+        return "a name of a device's driver"
     if name in _c_library():
         return "a name of the C library"
     return "the name of a system's header or library, or of a target of CMake" if name in _FILES else ""

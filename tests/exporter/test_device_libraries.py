@@ -133,6 +133,19 @@ def test_the_example_finds_a_wrong_launch(old: str, new: str, what: str, tmp_pat
     assert re.search(what, found), found
 
 
+def test_an_optional_array_may_be_given(tmp_path: Path) -> None:
+    """With another zero point than that of the line, the loops in C compute another result too."""
+    exported(BYTES, "sm_80", tmp_path)
+    text = (tmp_path / "example.c").read_text()
+    call = "layer(&m, src, wei, 0, dst, workspace, stream)"
+    assert text.count("host_zero_points_src[i] = (int32_t)2.0;") == 1 and text.count(call) == 2
+    text = text.replace("(int32_t)2.0", "(int32_t)3.0").replace(call, call.replace(" 0,", " points,"))
+    made = "CUdeviceptr points;\ncheck(cuMemAlloc(&points, 4));\ncheck(cuMemcpyHtoD(points, host_zero_points_src, 4));\n"
+    first = text.index("    CUdeviceptr src;")
+    (tmp_path / "example.c").write_text(text[:first] + made + text[first:])
+    assert run_cuda(tmp_path).startswith("layer: right, ")
+
+
 @pytest.mark.parametrize("target", [t.name for t in device_targets()])
 def test_the_c_of_every_device_is_legal(target: str, tmp_path: Path) -> None:
     lines = [LINE, "--dt=bf16 --stag=axb --dtag=axb mb1ic64ih6oc64kh3ph1", BYTES]
@@ -146,6 +159,20 @@ def test_the_c_of_every_device_is_legal(target: str, tmp_path: Path) -> None:
         run(tool("gcc"), "-std=c11", *STRICT, "-fsyntax-only", folder, tmp_path / "example.c")
         run(tool("gcc"), "-std=c99", *STRICT, "-fsyntax-only", folder, "-x", "c", library.header)
         run(tool("g++"), "-std=c++11", *STRICT, "-fsyntax-only", folder, "-x", "c++", library.header)
+
+
+NAMES = ("cuInit", "CUstream", "clFinish", "cl_mem", "small", "module", "m", "status", "queue", "stream", "to_bf16",
+         "bits_f32_s32", "largest", "host_src", "true_dst", "a", "a_module", "a_maps", "a_load", "a_naive", "memory",
+         "src_s", "check", "text_of", "malloc", "expected")  # fmt: skip
+"""Names of nodes that mean something else in a launch header, an example, or the driver's header."""
+
+
+@pytest.mark.parametrize("target", ["sm_80", "opencl"])
+def test_names_that_mean_something_else(target: str, tmp_path: Path) -> None:
+    lines = [f'--dt=bf16 mb1ic2ih3oc2kh1n"{name}"' for name in NAMES]
+    library = cs.export(lines, tmp_path, target=target, name="net", prefix="")
+    assert len({kernel.name.upper() for kernel in library.kernels}) == len(NAMES)
+    run(tool("gcc"), "-std=c11", *STRICT, "-fsyntax-only", f"-I{HERE / 'headers'}", tmp_path / "example.c")
 
 
 def test_the_manifest_says_all_of_a_launch(tmp_path: Path) -> None:
@@ -173,6 +200,19 @@ def test_the_manifest_says_all_of_a_launch(tmp_path: Path) -> None:
     )  # fmt: skip
     assert src["sizes"] == [64, 14, 14, 32] and src["steps"] == [128, 1792, 25088] and src["lower"] == [-1, -1]
     assert diff_dst["upper"] == [0, 0] and diff_dst["form"][1].startswith("CU_TENSOR_MAP_SWIZZLE_")
+
+
+@pytest.mark.parametrize(("target", "form"), [("sm_80", "= workspace + {};"), ("opencl", ", workspace, {}, ")])
+def test_arrays_between_entries_have_places_of_their_own(target: str, form: str, tmp_path: Path) -> None:
+    library = exported(BYTES, target, tmp_path)
+    (kernel,) = json.loads(library.manifest.read_text())["kernels"]
+    (whole,) = (p["bytes"] for p in kernel["parameters"] if p["name"] == "workspace")
+    arguments = [a for e in kernel["entries"] for a in e["arguments"] if a["memory"]["parameter"] == "workspace"]
+    places = {a["name"]: a["memory"]["offset"] for a in arguments}
+    sizes = {a["name"]: a["bytes"] for a in arguments}
+    (first, start), (second, end) = sorted(places.items(), key=lambda item: item[1])
+    assert (start, sizes.keys()) == (0, {first, second}) and sizes[first] <= end <= whole - sizes[second]
+    assert library.header.read_text().count(form.format(end)) == 2
 
 
 def test_the_manifest_names_the_packing_entry(tmp_path: Path) -> None:

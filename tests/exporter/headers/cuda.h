@@ -47,6 +47,12 @@ typedef enum {
 typedef enum { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 } CUtensorMapL2promotion;
 typedef enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 } CUtensorMapFloatOOBfill;
 
+/* The library has the functions with pointers of 64 bits under these names. */
+#define cuMemAlloc cuMemAlloc_v2
+#define cuMemFree cuMemFree_v2
+#define cuMemcpyHtoD cuMemcpyHtoD_v2
+#define cuMemcpyDtoH cuMemcpyDtoH_v2
+
 CUresult cuInit(unsigned int);
 CUresult cuGetErrorName(CUresult, const char **);
 CUresult cuDeviceGet(CUdevice *, int);
