@@ -50,7 +50,7 @@ _RESERVED = frozenset(
     """
     bytes calls check code contents context decoded device encoded end expected found i large largest least loaded m
     made main maps memory modulo n names one_after_the_other open_device platforms queue quotient seconds small start
-    status stream text_of tiles_are_granted took whole within wrong
+    status stream taken text_of tiles_are_granted took whole within wrong
     """.split()
 ).union(PROVIDED)
 """Names of functions that programs or exported code define, and of variables of the examples."""

@@ -128,9 +128,14 @@ class OpenClDriver(Driver):
         return (
             ("static cl_context context;", "static cl_device_id device;", "static cl_command_queue queue;",
              "static cl_int status;"),
-            ("cl_platform_id platforms[16];", "cl_uint count = 0;", "check(clGetPlatformIDs(16, platforms, &count));",
-             "status = CL_DEVICE_NOT_FOUND;", "for (cl_uint n = 0; n < count && n < 16 && status != CL_SUCCESS; n++)",
-             "    status = clGetDeviceIDs(platforms[n], CL_DEVICE_TYPE_ALL, 1, &device, NULL);", "check(status);",
+            ("cl_platform_id platforms[16];", "cl_uint count = 0;", 'char taken[256] = "";',
+             "check(clGetPlatformIDs(16, platforms, &count));", "status = CL_DEVICE_NOT_FOUND;",
+             "/* The first device that takes SPIR-V. */",
+             'for (cl_uint n = 0; n < count && n < 16 && strstr(taken, "SPIR-V") == NULL; n++) {',
+             "    status = clGetDeviceIDs(platforms[n], CL_DEVICE_TYPE_ALL, 1, &device, NULL);",
+             "    if (status == CL_SUCCESS)",
+             "        (void)clGetDeviceInfo(device, CL_DEVICE_IL_VERSION, sizeof taken - 1, taken, NULL);", "}",
+             "check(status);",
              "context = clCreateContext(NULL, 1, &device, NULL, NULL, &status);", "check(status);",
              "queue = clCreateCommandQueueWithProperties(context, device, NULL, &status);", "check(status);"),
         )  # fmt: skip

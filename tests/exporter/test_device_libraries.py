@@ -140,7 +140,8 @@ def test_an_optional_array_may_be_given(tmp_path: Path) -> None:
     call = "layer(&m, src, wei, 0, dst, workspace, stream)"
     assert text.count("host_zero_points_src[i] = (int32_t)2.0;") == 1 and text.count(call) == 2
     text = text.replace("(int32_t)2.0", "(int32_t)3.0").replace(call, call.replace(" 0,", " points,"))
-    made = "CUdeviceptr points;\ncheck(cuMemAlloc(&points, 4));\ncheck(cuMemcpyHtoD(points, host_zero_points_src, 4));\n"
+    made = "CUdeviceptr points;\ncheck(cuMemAlloc(&points, 4));\n"
+    made += "check(cuMemcpyHtoD(points, host_zero_points_src, 4));\n"
     first = text.index("    CUdeviceptr src;")
     (tmp_path / "example.c").write_text(text[:first] + made + text[first:])
     assert run_cuda(tmp_path).startswith("layer: right, ")

@@ -35,7 +35,7 @@ WEIGHTS = np.ones((16, 8, 3, 3), np.float32)
         ({"name": "class"}, "bad-name", "name 'class' is a word of C, C\\+\\+, Rust or convsmith"),
         ({"name": "memcpy"}, "bad-name", "is a word of"),
         ({"name": "exp"}, "bad-name", "name 'exp' is a name of the C library; legal are .* such as conv_exp"),
-        ({"name": "cl_mem"}, "bad-name", "name 'cl_mem' is a name of a device's driver; legal are .* such as conv_cl_mem"),
+        ({"name": "cl_mem"}, "bad-name", "name 'cl_mem' is a name of a device's driver; .* such as conv_cl_mem"),
         ({"name": "math"}, "bad-name", "name 'math' is the name of a system's header or library"),
         ({"prefix": "3x3"}, "bad-name", "prefix '3x3' is not legal; .* such as net_3x3"),
         ({"prefix": "convsmith_net"}, "bad-name", "prefix 'convsmith_net' is not legal; .* not with convsmith"),

@@ -35,6 +35,7 @@ typedef struct _cl_buffer_region {
 #define CL_INVALID_MEM_OBJECT -38
 #define CL_TRUE 1
 #define CL_DEVICE_TYPE_ALL 0xFFFFFFFFu
+#define CL_DEVICE_IL_VERSION 0x105B
 #define CL_MEM_READ_WRITE (1 << 0)
 #define CL_MEM_READ_ONLY (1 << 2)
 #define CL_MEM_COPY_HOST_PTR (1 << 5)
@@ -42,6 +43,7 @@ typedef struct _cl_buffer_region {
 
 extern cl_int clGetPlatformIDs(cl_uint, cl_platform_id *, cl_uint *);
 extern cl_int clGetDeviceIDs(cl_platform_id, cl_device_type, cl_uint, cl_device_id *, cl_uint *);
+extern cl_int clGetDeviceInfo(cl_device_id, cl_uint, size_t, void *, size_t *);
 extern cl_context clCreateContext(const cl_context_properties *, cl_uint, const cl_device_id *,
                                   void (*)(const char *, const void *, size_t, void *), void *, cl_int *);
 extern cl_command_queue clCreateCommandQueueWithProperties(cl_context, cl_device_id, const cl_queue_properties *,
