@@ -25,8 +25,11 @@ __all__ = ["ArgumentPlace", "DeviceKernel", "build_device_kernel"]
 
 @record(frozen=True)
 class ArgumentPlace:
-    """The memory of an entry's argument: ``nbytes`` at an offset in the array behind a parameter. If that array is
-    ``optional`` or there is none, a constant of the loaded module, by its number.
+    """The memory of an entry's argument: ``nbytes`` at an ``offset`` in the array behind a ``parameter``, of which
+    other arguments have other parts if ``is_part``.
+
+    ``constant`` is the number of the array of the loaded module that takes its place where a call omits the array, or
+    where there is no parameter.
     """
 
     nbytes: int
