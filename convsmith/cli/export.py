@@ -12,7 +12,7 @@ from convsmith.cli.problems import ProblemCommand, choice_options, problem_optio
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
-from convsmith.exporter.library import FORMATS, ExportedLibrary, export_kernels, kernels_for
+from convsmith.exporter.library import DEVICE_FORMATS, FORMATS, ExportedLibrary, export_kernels, kernels_for
 from convsmith.exporter.names import check_name, check_prefix, legal_name
 from convsmith.exporter.target import THIS_MACHINE
 
@@ -27,8 +27,9 @@ __all__ = ["export"]
 @problem_options
 @input_option
 @click.option("-o", "--output", metavar="DIR", required=True, help="Directory of the files; it is made.")
-@click.option("--format", "form", default="static-library", show_default=True, metavar="FORMAT",
-              help=f"{', '.join(FORMATS)}; source is assembly, which gcc -c and clang -c take.")  # fmt: skip
+@click.option("--format", "form", metavar="FORMAT",
+              help=f"{', '.join(FORMATS)} (the default); source is assembly, which gcc -c and clang -c take. Of a "
+                   f"device: {', '.join(DEVICE_FORMATS)}.")  # fmt: skip
 @click.option("--name", metavar="NAME", help="Name of the library, and of its kernel where there is one.")
 @click.option("--prefix", metavar="PREFIX",
               help="Beginning of kernels' names; the library's name by default if there are several.")  # fmt: skip
@@ -37,20 +38,24 @@ __all__ = ["export"]
 @click.option("--built-in", is_flag=True,
               help="Build in what a MODEL holds for each node: weights, biases, scales, zero points.")  # fmt: skip
 def export(
-    source: str, threads: int | None, target: str | None, config: str | None, layout: str, output: str, form: str,
-    name: str | None, prefix: str | None, weights: tuple[str, ...], built_in: bool, inputs: ModelInputs,
-    **options: str | bool | None,
+    source: str, threads: int | None, target: str | None, config: str | None, layout: str, output: str,
+    form: str | None, name: str | None, prefix: str | None, weights: tuple[str, ...], built_in: bool,
+    inputs: ModelInputs, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Write kernels for programs without Python: code, a header for C and C++, declarations for Rust, a manifest, a
     CMake file and an example. The code calls no library; threads are the program's.
+
+    For a device (sm_90a, opencl and others), the code is a module, which the header's functions load and launch through
+    the driver.
 
     --target is cpu (this machine), a level, or a triple with features: aarch64-linux-gnu+dotprod, say. The lines of a
     FILE become one library, and so do the convolutions of a model: their names are --prefix and the names of its nodes.
     Nodes of one size share a kernel, unless their weights are --built-in; the manifest lists the nodes of each.
     """
     settings.validate()
-    if form not in FORMATS:
-        raise UsageError(f"--format={form} is not legal; legal are {choices(form, FORMATS)}", code="bad-format")
+    if form is not None and form not in (*FORMATS, *DEVICE_FORMATS):
+        legal = choices(form, (*FORMATS, *DEVICE_FORMATS))
+        raise UsageError(f"--format={form} is not legal; legal are {legal}", code="bad-format")
     if name is not None:
         check_name(name)
     if prefix is not None:
@@ -83,12 +88,14 @@ def _array(text: str) -> tuple[str, str]:
 _CONTENTS = {
     ".a": "object code", ".o": "object code", ".s": "assembly", ".h": "header for C and C++",
     ".rs": "declarations for Rust", ".txt": "for add_subdirectory of CMake", ".c": "example", ".json": "manifest",
+    ".cubin": "machine code", ".ptx": "code for later generations", ".spv": "SPIR-V",
 }  # fmt: skip
 """Contents of files by the ends of their names."""
 
 
 def _page(library: ExportedLibrary) -> str:
     """Return the kernels of a library with their levels, and its files with their contents."""
+    contents = {**_CONTENTS, ".h": "launch header for C and C++"} if library.is_for_device else _CONTENTS
     lines = [f"{kernel.name}  {kernel.problem}, {kernel.machine.name}" for kernel in library.kernels]
     width = max(len(str(file)) for file in library.files)
-    return "\n".join([*lines, *(f"{file!s:{width}}  {_CONTENTS[file.suffix]}" for file in library.files)])
+    return "\n".join([*lines, *(f"{file!s:{width}}  {contents[file.suffix]}" for file in library.files)])

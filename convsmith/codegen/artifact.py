@@ -280,6 +280,11 @@ class Artifact:
     address_bits: int = 64
     plan: Any = field(default=None, compare=False, repr=False)
 
+    @property
+    def is_for_device(self) -> bool:
+        """Whether a device runs the entries."""
+        return self.entries["main"].launch.kind == "grid"
+
     @cached_property
     def steps(self) -> dict[str, Entry]:
         """The entries of every call, in order."""

@@ -105,7 +105,7 @@ def _run(kernel: BuiltKernel) -> Iterator[str]:
     for p in results:
         sum_ = f"sum_of_{p.name}"
         yield f"    double {sum_} = 0;"
-        yield f"    for (size_t i = 0; i < {p.nbytes // p.alignment}; i++)"
+        yield f"    for (size_t i = 0; i < {p.elements}; i++)"
         yield f"        {sum_} += {p.name}[i];"
     yield "    int calls = 0;"
     yield "    double start = seconds(), end;"
@@ -135,5 +135,5 @@ def _filled(p: Parameter) -> Iterator[str]:
     if p.tensor is None:
         return
     value = f"i * 7 % 5 == 0 ? {_ONES[p.type]} : 0" if p.type in _ONES else "i * 7 % 5"
-    yield f"    for (size_t i = 0; i < {p.nbytes // p.alignment}; i++)"
+    yield f"    for (size_t i = 0; i < {p.elements}; i++)"
     yield f"        {p.name}[i] = ({C_TYPES[p.type]})({value});"

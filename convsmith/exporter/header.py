@@ -7,12 +7,15 @@ from textwrap import wrap
 
 from convsmith.exporter.build import BuiltKernel
 from convsmith.exporter.interface import WORKSPACE, Parameter
+from convsmith.exporter.kernel import ExportedKernel
 from convsmith.frontend.public import public
 from convsmith.ir.types import dtype
 from convsmith.layout.layout import Layout
 from convsmith.runtime.arrays import within_text
 
-__all__ = ["C_TYPES", "header_text", "macro", "tensor_text"]
+__all__ = [
+    "C_TYPES", "about_lines", "comment", "header_text", "macro", "prototype", "size_macros", "tensor_text"
+]  # fmt: skip
 
 C_TYPES = {
     "f32": "float", "f64": "double", "f16": "uint16_t", "bf16": "uint16_t", "s32": "int32_t", "s16": "int16_t",
@@ -43,7 +46,7 @@ def header_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
     """Return the header of the library ``name``."""
     guard = f"{macro(name)}_H"
     parts = [
-        *_comment(f"{name}: kernels compiled by convsmith {public('__version__')}, for C and C++. They call no library "
+        *comment(f"{name}: kernels compiled by convsmith {public('__version__')}, for C and C++. They call no library "
                   "and check nothing; each NAME_check compares the memory of a call with what NAME needs."),
         "", f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", "",
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
@@ -78,7 +81,7 @@ def _declared(p: Parameter) -> str:
     return f"{'' if p.is_written else 'const '}{C_TYPES[p.type]} *{p.name}"
 
 
-def _comment(*texts: str) -> list[str]:
+def comment(*texts: str) -> list[str]:
     """Return the lines of a comment of several paragraphs."""
     safe = (text.replace("*/", "* /") for text in texts)
     lines = [line for text in safe for line in wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)]
@@ -86,41 +89,55 @@ def _comment(*texts: str) -> list[str]:
     return [f"{marked[0]} */"] if len(marked) == 1 else [*marked, " */"]
 
 
-def _prototype(head: str, parameters: Sequence[str]) -> str:
+def prototype(head: str, parameters: Sequence[str]) -> str:
     """Return a prototype in lines of bounded length."""
     return "\n".join(wrap(f"{head}({', '.join(parameters)});", _WIDTH, subsequent_indent="    "))
 
 
-def _kernel_lines(kernel: BuiltKernel) -> Iterator[str]:
+def about_lines(kernel: ExportedKernel) -> Iterator[str]:
+    """Yield sentences about a kernel, and what its arrays must hold."""
     interface, m = kernel.interface, kernel.machine
-    of_kernel = [f"{p.name}: {tensor_text(p)}." for p in interface.parameters]
-    about = [f"{kernel.problem}.", f"For {m.name} ({m.triple}), with {kernel.config}."]
-    about += [f"Of the nodes {', '.join(kernel.nodes)}."] if len(kernel.nodes) > 1 else []
-    about += [f"Built in: {', '.join(sorted(interface.built_in))}."] if interface.built_in else []
-    about += [_PERMISSIONS[name] for name in m.permissions]
-    about += [f"Calls {', '.join(kernel.needs)} of the compiler's library."] if kernel.needs else []
+    yield f"{kernel.problem}."
+    yield f"For {m.name} ({m.triple}), with {kernel.config}."
+    if len(kernel.nodes) > 1:
+        yield f"Of the nodes {', '.join(kernel.nodes)}."
+    if interface.built_in:
+        yield f"Built in: {', '.join(sorted(interface.built_in))}."
+    yield from (_PERMISSIONS[name] for name in m.permissions)
+    if kernel.needs:
+        yield f"Calls {', '.join(kernel.needs)} of the compiler's library."
     for name, limit in interface.artifact.limits.items():
         if name not in interface.built_in:
-            about.append(f"{name} must hold {within_text(limit)}, or the result is wrong.")
+            yield f"{name} must hold {within_text(limit)}, or the result is wrong."
     for entry in interface.artifact.steps.values():
         for a in entry.arguments:
             if a.role == "zero" and a.recipe:
                 low, high = dtype(a.dtype).limits
-                about.append(f"{a.recipe} must hold numbers from {low} to {high}.")
-    if m.needs:
-        about.append(f"The CPU must have {', '.join(m.needs)}.")
-    yield from _comment(*about)
+                yield f"{a.recipe} must hold numbers from {low} to {high}."
+
+
+def size_macros(kernel: ExportedKernel) -> Iterator[str]:
+    """Yield the macros of the bytes of a kernel's arrays."""
+    interface = kernel.interface
     for p in interface.parameters:
         yield f"#define {macro(interface.name)}_{macro(p.name)}_BYTES {p.nbytes}"
     for packing in interface.packings:
         if packing.workspace:
             yield f"#define {macro(packing.symbol)}_{macro(WORKSPACE)}_BYTES {packing.workspace}"
+
+
+def _kernel_lines(kernel: BuiltKernel) -> Iterator[str]:
+    interface, m = kernel.interface, kernel.machine
+    of_kernel = [f"{p.name}: {tensor_text(p)}." for p in interface.parameters]
+    of_cpu = [f"The CPU must have {', '.join(m.needs)}."] if m.needs else []
+    yield from comment(*about_lines(kernel), *of_cpu)
+    yield from size_macros(kernel)
     yield ""
     for packing in interface.packings:
         read = [f"{p.name}: {tensor_text(p)}." for p in packing.parameters if p.tensor is not None]
-        yield from _comment(f"Packs {packing.operand} once, for any number of calls.", *read)
-        yield _prototype(f"void {packing.symbol}", list(map(_declared, packing.parameters)))
-    yield from _comment(
+        yield from comment(f"Packs {packing.operand} once, for any number of calls.", *read)
+        yield prototype(f"void {packing.symbol}", list(map(_declared, packing.parameters)))
+    yield from comment(
         "The kernel. It checks nothing.", *of_kernel,
         *([f"It runs in at most {interface.threads} parts through `parallel`; where that is null, the calling thread "
            "runs all."] if interface.threads > 1 else []),
@@ -128,12 +145,12 @@ def _kernel_lines(kernel: BuiltKernel) -> Iterator[str]:
           if interface.workspace else []),
     )  # fmt: skip
     threads = ["convsmith_parallel parallel", "void *pool"] if interface.threads > 1 else []
-    yield _prototype(f"void {interface.name}", [*map(_declared, interface.parameters), *threads])
-    yield from _comment(
+    yield prototype(f"void {interface.name}", [*map(_declared, interface.parameters), *threads])
+    yield from comment(
         "Returns 0 where every array of a call is large enough and aligned, and no array that is written overlaps "
         "another; else a code."
     )
     pairs = [text for p in interface.parameters for text in (f"const void *{p.name}", f"size_t {p.name}_bytes")]
-    yield _prototype(f"int {interface.check}", pairs)
-    yield from _comment("Returns what a code says, as text.")
+    yield prototype(f"int {interface.check}", pairs)
+    yield from comment("Returns what a code says, as text.")
     yield f"const char *{interface.message}(int code);"

@@ -18,6 +18,7 @@ from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.record import record
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
 from convsmith.runtime.border import tensors_of
+from convsmith.runtime.device_library import ALIGNMENT as OF_DEVICE
 from convsmith.runtime.operand_packing import PackedParts
 
 __all__ = ["WORKSPACE", "EntryUse", "Interface", "PackingFunction", "Parameter", "interface_of"]
@@ -50,6 +51,12 @@ class Parameter:
     def type(self) -> str:
         """The type of the elements; empty for memory with the kernel's private contents."""
         return self.tensor.dtype if self.tensor is not None else ""
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of a tensor in memory, with those between its own."""
+        assert self.tensor is not None
+        return self.nbytes // ArraySpec(self.tensor).dtype.itemsize
 
 
 @record(frozen=True)
@@ -123,6 +130,7 @@ def interface_of(
     arguments = [a for entry in steps for a in entry.arguments]
     plain = {a.name for a in arguments if a.role in ("in", "out", "inout")}
     packed = [of for of in artifact.packs if any(a.of == of and a.role == "packed" for a in arguments)]
+    least = OF_DEVICE if artifact.is_for_device else 1
     parameters: list[Parameter] = []
     for tensor in sorted(tensors.values(), key=lambda t: (t.role != "in", order.index(t.name))):
         if tensor.name in built_in:
@@ -130,23 +138,24 @@ def interface_of(
         if tensor.name in packed:
             parameters.append(_packed_parameter(artifact, tensor.name))
         if tensor.name in plain:
-            parameters.append(_tensor_parameter(tensor, tensor.role != "in"))
+            parameters.append(_tensor_parameter(tensor, tensor.role != "in", least))
     uses, workspace = _uses(steps)
     threads = max(entry.launch.threads for entry in steps)
     if workspace:
         parameters.append(_workspace(workspace))
     free = [of for of in packed if of not in built_in]
     packings = tuple(
-        _packing(artifact, of, f"{name}_pack" + (f"_{of}" if len(packed) > 1 else ""), built_in) for of in free
+        _packing(artifact, of, f"{name}_pack" + (f"_{of}" if len(packed) > 1 else ""), built_in, least)
+        for of in free
     )
     return Interface(
         name, artifact, tuple(parameters), uses, packings, workspace, threads, frozenset(built_in)
     )  # fmt: skip
 
 
-def _tensor_parameter(tensor: Argument, is_written: bool) -> Parameter:
+def _tensor_parameter(tensor: Argument, is_written: bool, least: int) -> Parameter:
     spec = ArraySpec(tensor)
-    return Parameter(tensor.name, max(spec.extent, 1), spec.dtype.itemsize, is_written, tensor)
+    return Parameter(tensor.name, max(spec.extent, 1), max(spec.dtype.itemsize, least), is_written, tensor)
 
 
 def _packed_parameter(artifact: Artifact, operand: str, is_written: bool = False) -> Parameter:
@@ -160,12 +169,16 @@ def _workspace(nbytes: int) -> Parameter:
     return Parameter(WORKSPACE, nbytes, ALIGNMENT, True)
 
 
-def _packing(artifact: Artifact, operand: str, symbol: str, built_in: Collection[str]) -> PackingFunction:
+def _packing(
+    artifact: Artifact, operand: str, symbol: str, built_in: Collection[str], least: int
+) -> PackingFunction:  # fmt: skip
     """Return the function that packs ``operand``; one thread runs its entries."""
     entries = tuple(artifact.entries[name] for name in artifact.packs[operand])
     read = {a.name: a for entry in entries for a in entry.arguments if a.role == "in" and a.name not in built_in}
     uses, workspace = _uses(entries, artifact.passed_on(operand))
-    parameters = [*(_tensor_parameter(a, False) for a in read.values()), _packed_parameter(artifact, operand, True)]
+    parameters = [
+        *(_tensor_parameter(a, False, least) for a in read.values()), _packed_parameter(artifact, operand, True)
+    ]  # fmt: skip
     return PackingFunction(
         symbol, operand, (*parameters, *([_workspace(workspace)] if workspace else [])), uses, workspace
     )  # fmt: skip

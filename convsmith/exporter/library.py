@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from convsmith.diag.choices import choices
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.expect import expect_text, shown
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
 from convsmith.exporter.archive import archive
 from convsmith.exporter.build import BuiltKernel, build_kernel
+from convsmith.exporter.device_build import DeviceKernel, build_device_kernel
+from convsmith.exporter.device_example import device_example_text
+from convsmith.exporter.device_header import device_header_text
 from convsmith.exporter.example import example_text
 from convsmith.exporter.header import header_text
+from convsmith.exporter.kernel import ExportedKernel, exportable
 from convsmith.exporter.manifest import cmake_text, manifest_text
 from convsmith.exporter.names import check_name, check_prefix, legal_name, unique_names
 from convsmith.exporter.rust import rust_text
@@ -29,23 +33,32 @@ from convsmith.runtime.array_file import read_array
 from convsmith.runtime.arrays import Array, as_array, numpy_dtype
 from convsmith.schedule.wish import on_threads, read_decisions
 
-__all__ = ["FORMATS", "ExportedLibrary", "export", "export_kernels", "kernels_for", "weights_of"]
+__all__ = ["DEVICE_FORMATS", "FORMATS", "ExportedLibrary", "export", "export_kernels", "kernels_for", "weights_of"]
 
 FORMATS = ("object", "source", "static-library")
 """Forms of code: object files; assembly, which `gcc -c` and `clang -c` take; an archive of object files."""
+DEVICE_FORMATS = ("module",)
+"""Forms of code of a device: files that its driver loads."""
 
 Weights = Mapping[str, Array | str | os.PathLike[str]]
 
 
 @record(frozen=True)
 class ExportedLibrary:
-    """The files of an exported library and its kernels with their interfaces; programs link the files `code`."""
+    """The files of an exported library and its kernels with their interfaces; programs link the files `code`, or load
+    those of a device.
+    """
 
     name: str
     directory: Path
     code: tuple[Path, ...]
     files: tuple[Path, ...]
-    kernels: tuple[BuiltKernel, ...]
+    kernels: tuple[ExportedKernel, ...]
+
+    @property
+    def is_for_device(self) -> bool:
+        """Whether a device runs the kernels."""
+        return self.kernels[0].machine.device is not None
 
     @property
     def header(self) -> Path:
@@ -60,21 +73,22 @@ class ExportedLibrary:
 
 def export(
     problem: str | Problem | CompiledKernel | Sequence[str | Problem | CompiledKernel],
-    directory: str | os.PathLike[str], *, target: str = THIS_MACHINE, format: str = "static-library",
+    directory: str | os.PathLike[str], *, target: str = THIS_MACHINE, format: str | None = None,
     name: str | None = None, prefix: str | None = None, threads: int | None = None, config: str | None = None,
     weights: Array | str | os.PathLike[str] | Weights | None = None,
 ) -> ExportedLibrary:  # fmt: skip
     """Write the kernels of one problem or several to `directory`, which is created: code, header, manifest, example.
 
-    `target` is ``cpu`` (this machine), a level, or a triple with features, such as "aarch64-linux-gnu+dotprod"; a
-    compiled kernel keeps its own target. `format` is "object", "source" (assembly) or "static-library". `name` is the
+    `target` is ``cpu`` (this machine), a level, a device such as "sm_90a", or a triple with features, such as
+    "aarch64-linux-gnu+dotprod"; a compiled kernel keeps its own target. `format` is "static-library" (the default),
+    "object" or "source" (assembly) for CPUs; the code of a device is a "module", which its driver loads. `name` is the
     library's, by default the problem's; a single kernel has the same name. The names of several kernels begin with
     `prefix`, by default the library's name; an empty prefix adds nothing. `weights`, an array or a file of
     `numpy.save`, is packed and built in; a dict builds in several arrays of one kernel, by name. `threads` and `config`
     are passed to `compile`.
 
     UsageError for an unknown target, format or name, for weights that do not fit, and for a directory that cannot be
-    written; UnsupportedError for a kernel without code of a CPU.
+    written; UnsupportedError for a kernel that cannot be exported.
     """
     if isinstance(problem, str | Problem) or not isinstance(problem, Sequence):
         problem = [problem]
@@ -102,7 +116,7 @@ def kernels_for(
 
 
 def export_kernels(
-    kernels: Sequence[CompiledKernel], directory: str | os.PathLike[str], *, format: str = "static-library",
+    kernels: Sequence[CompiledKernel], directory: str | os.PathLike[str], *, format: str | None = None,
     name: str | None = None, prefix: str | None = None,
     weights: Array | str | os.PathLike[str] | Weights | list[dict[str, Array]] | None = None,
     nodes: Sequence[Sequence[str]] = (),
@@ -113,11 +127,10 @@ def export_kernels(
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
         message = f"directory={shown(directory)} is not legal: expected the path of a directory"
         raise UsageError(message, code="bad-file")
-    if not isinstance(format, str) or format not in FORMATS:
-        message = f"format {shown(format)} is not legal; legal are {choices(format, FORMATS)}"
-        raise UsageError(message, code="bad-format")
     if not kernels:
         raise UsageError("no kernel to export; legal are one or more", code="no-problem")
+    is_device = _is_device(kernels)
+    form = _legal_format(format, DEVICE_FORMATS if is_device else FORMATS)
     library = check_name(name) if name is not None else None if len(kernels) == 1 else "kernels"
     names = _names_of(kernels, library, prefix)
     several = weights if isinstance(weights, list) else [] if weights is None else [weights]
@@ -125,10 +138,42 @@ def export_kernels(
         raise UsageError(
             f"weights for {len(kernels)} kernels; legal are those of one kernel a library", code="bad-weights"
         )
+    if several and is_device:
+        raise UsageError(
+            "weights are built into the code of CPUs; legal for a device is none: a program packs them once, by the "
+            "function with _pack behind the kernel's name",
+            code="bad-weights",
+        )
     given = [weights_of(k.problem, arrays) for k, arrays in zip(kernels, several)] or [{}] * len(kernels)
-    rows = zip(kernels, names, given, nodes or [()] * len(kernels))
-    built = tuple(build_kernel(k, own, arrays, tuple(of)) for k, own, arrays, of in rows)
-    return _written(library or names[0], Path(directory), format, built)
+    rows = [*zip(kernels, names, given, map(tuple, nodes or [()] * len(kernels)))]
+    own, folder = library or names[0], Path(directory)
+    if is_device:
+        return _written(own, folder, form, *_device_files(own, [build_device_kernel(k, n, of) for k, n, _, of in rows]))
+    return _written(own, folder, form, *_cpu_files(own, form, [build_kernel(*row) for row in rows]))
+
+
+def _is_device(kernels: Sequence[CompiledKernel]) -> bool:
+    """Return whether a device runs the kernels. UnsupportedError if one library cannot hold them all."""
+    for k in kernels:
+        exportable(k)
+    runtimes = {k.target.device.runtime if k.target.device is not None else "" for k in kernels}
+    if len(runtimes) > 1:
+        raise UnsupportedError(
+            f"kernels for {', '.join(dict.fromkeys(k.target.name for k in kernels))} run by different drivers; "
+            "available are libraries for one of them each",
+            code="export",
+        )
+    return runtimes != {""}
+
+
+def _legal_format(format_: object, legal: tuple[str, ...]) -> str:
+    """Return a form of code, by default the last of those that are ``legal``. UsageError for others."""
+    if format_ is None:
+        return legal[-1]
+    if not isinstance(format_, str) or format_ not in legal:
+        message = f"format {shown(format_)} is not legal; legal are {choices(format_, legal)}"
+        raise UsageError(message, code="bad-format")
+    return format_
 
 
 def _names_of(kernels: Sequence[CompiledKernel], library: str | None, prefix: str | None) -> list[str]:
@@ -188,8 +233,12 @@ def _loaded(problem: Problem, name: str, given: Array | str | os.PathLike[str]) 
     return array
 
 
-def _written(name: str, directory: Path, format_: str, kernels: tuple[BuiltKernel, ...]) -> ExportedLibrary:
-    """Write the files of a library. UsageError if the directory cannot be written."""
+_Files = tuple[Mapping[str, bytes], Mapping[str, str], Sequence[ExportedKernel]]
+"""The files of the code and of texts, by their names, and the kernels."""
+
+
+def _cpu_files(name: str, format_: str, kernels: Sequence[BuiltKernel]) -> _Files:
+    """Return the files of a library for a CPU, but for its manifest."""
     if format_ == "source":
         code = {f"{k.name}.s": k.assembly() for k in kernels}
     elif format_ == "object":
@@ -201,9 +250,24 @@ def _written(name: str, directory: Path, format_: str, kernels: tuple[BuiltKerne
         f"{name}.h": header_text(name, kernels), f"{name}.rs": rust_text(name, kernels),
         "CMakeLists.txt": cmake_text(name, format_, tuple(code)), "example.c": example_text(name, command, kernels),
     }  # fmt: skip
+    return code, texts, kernels
+
+
+def _device_files(name: str, kernels: Sequence[DeviceKernel]) -> _Files:
+    """Return the files of a library for a device, but for its manifest."""
+    code = {f"{k.name}{end}": content for k in kernels for end, content in k.code.items()}
+    texts = {f"{name}.h": device_header_text(name, kernels), "example.c": device_example_text(name, kernels)}
+    return code, texts, kernels
+
+
+def _written(
+    name: str, directory: Path, format_: str, code: Mapping[str, bytes], texts: Mapping[str, str],
+    kernels: Sequence[ExportedKernel],
+) -> ExportedLibrary:  # fmt: skip
+    """Write the files of a library. UsageError if the directory cannot be written."""
     files = (*code, *texts, f"{name}.json")
-    texts[f"{name}.json"] = manifest_text(name, format_, files, kernels)
-    contents = {**code, **{file: text.encode() for file, text in texts.items()}}
+    manifest = manifest_text(name, format_, files, kernels)
+    contents = {**code, **{file: text.encode() for file, text in {**texts, f"{name}.json": manifest}.items()}}
     file = ""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -213,5 +277,6 @@ def _written(name: str, directory: Path, format_: str, kernels: tuple[BuiltKerne
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{printable(str(directory / file))}: cannot be written: {why}", code="bad-file") from None
     return ExportedLibrary(
-        name, directory, tuple(directory / file for file in code), tuple(directory / file for file in files), kernels
-    )
+        name, directory, tuple(directory / file for file in code), tuple(directory / file for file in files),
+        tuple(kernels),
+    )  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from convsmith.codegen.llvm_bind import llvm_version
-from convsmith.exporter.build import BuiltKernel
 from convsmith.exporter.header import C_TYPES
 from convsmith.exporter.interface import Parameter
+from convsmith.exporter.kernel import ExportedKernel
 from convsmith.frontend.public import public
 from convsmith.layout.layout import Layout
 
@@ -19,7 +19,7 @@ SCHEMA = 1
 """Version of the manifest's schema."""
 
 
-def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequence[BuiltKernel]) -> str:
+def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequence[ExportedKernel]) -> str:
     """Return the manifest of the library ``name`` as JSON."""
     content = {
         "schema": SCHEMA, "library": name, "format": format_, "convsmith": public("__version__"),
@@ -28,7 +28,7 @@ def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequen
     return json.dumps(content, indent=2) + "\n"
 
 
-def _kernel(kernel: BuiltKernel) -> dict[str, Any]:
+def _kernel(kernel: ExportedKernel) -> dict[str, Any]:
     interface, m = kernel.interface, kernel.machine
     return {
         "name": kernel.name, "problem": kernel.problem, "nodes": list(kernel.nodes), "config": kernel.config,
@@ -44,9 +44,10 @@ def _kernel(kernel: BuiltKernel) -> dict[str, Any]:
         ],
         "built_in": sorted(interface.built_in),
         "limits": {name: x for name, x in interface.artifact.limits.items() if name not in interface.built_in},
-        "codes": {str(n): text for n, (_, _, text) in enumerate(interface.faults, 1)},
-        "symbols": list(interface.symbols),
+        "codes": kernel.codes,
+        "symbols": list(kernel.symbols),
         "undefined_symbols": list(kernel.needs),
+        **kernel.launches(),
     }  # fmt: skip
 
 

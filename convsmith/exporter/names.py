@@ -14,7 +14,7 @@ from convsmith.exporter.library_functions import PROVIDED
 __all__ = ["check_name", "check_prefix", "legal_name", "unique_names"]
 
 _SUFFIX = re.compile(
-    r"_(pack|pack_\w+|check|message|run|diff|(packed|scales|zero_points|rounding)(_post_op_\d+)?(_diff)?)$",
+    r"_(pack|pack_\w+|check|message|run|diff|load|unload|module|maps|tensor_maps|naive|(packed|scales|zero_points|rounding)(_post_op_\d+)?(_diff)?)$",
     re.IGNORECASE,
 )
 """Suffixes that turn the name of a kernel into another of its identifiers: a function of the library or of the example,
@@ -47,13 +47,21 @@ _FILES = frozenset(
 """Names of standard headers, of libraries that linkers search, and of CMake targets, which no exported file may have.
 """
 _RESERVED = frozenset(
-    {"calls", "code", "end", "i", "main", "one_after_the_other", "seconds", "start", "tiles_are_granted", *PROVIDED}
-)
-"""Names of functions that programs or exported code define, and of variables of the example."""
+    """
+    bytes calls check code contents context decoded device encoded end expected found i large largest least loaded m
+    made main maps memory modulo n names one_after_the_other open_device platforms queue quotient seconds small start
+    status stream taken text_of tiles_are_granted took whole within wrong
+    """.split()
+).union(PROVIDED)
+"""Names of functions that programs or exported code define, and of variables of the examples."""
+_NUMBER = re.compile(r"(bits|largest|least|of|to)_(b?f|[su])\d\w*")
+"""Names of functions of an example that convert or compare numbers of a type."""
 _ARRAY = re.compile(
-    r"(sum_of_|packed_|diff_|scales_|zero_points_|rounding_)*(src|wei|bia|dst|post_op_\d\w*|workspace)(_\d+)?"
+    r"(sum_of_|host_|true_|packed_|diff_|scales_|zero_points_|rounding_)*(src|wei|bia|dst|post_op_\d\w*|workspace)(_\d+)?"
 )
 """Names of arrays, which the example declares next to the kernel."""
+_DRIVER = re.compile(r"cu[A-Z]\w*|CU[a-z_A-Z]\w*|cuu?int\w*|cl[A-Z_]\w*|CL_\w*")
+"""Names of the headers of CUDA's driver and of OpenCL."""
 _OWN = "convsmith"
 """Prefix of the names of entries, and of the types of the header."""
 
@@ -104,8 +112,12 @@ def _fault(name: str) -> str:
     """Return the reason why ``name`` cannot be the name of a kernel; empty if it can."""
     if _IDENTIFIER.fullmatch(name) is None:
         return "no identifier of C"
-    if name in _KEYWORDS or name in _RESERVED or name.startswith(_OWN) or _ARRAY.fullmatch(name):
+    if name in _KEYWORDS or name in _RESERVED or name.startswith(_OWN):
         return "a word of C, C++, Rust or convsmith"
+    if _ARRAY.fullmatch(name) or _NUMBER.fullmatch(name):
+        return "a word of C, C++, Rust or convsmith"
+    if _DRIVER.fullmatch(name):
+        return "a name of a device's driver"
     if name in _c_library():
         return "a name of the C library"
     return "the name of a system's header or library, or of a target of CMake" if name in _FILES else ""

@@ -23,19 +23,13 @@ _ARCHITECTURES = ("x86_64", "aarch64", "hexagon")
 
 
 def export_machine(text: str) -> Machine:
-    """Return the machine that ``text`` names: a level, or a triple with features such as
+    """Return the machine that ``text`` names: a level, a device, or a triple with features such as
     ``aarch64-linux-gnu+dotprod``. UsageError for an unknown level, triple or feature.
     """
     expect_text("target", text, "bad-target")
-    levels = {t.name: t for t in known_targets()}
-    if text in levels:
-        return levels[text]
-    if text in {t.name for t in device_targets()}:
-        raise UsageError(
-            f"target {text!r} is a device, which a run time launches; legal are CPUs. `convsmith show --asm` prints "
-            "the code of a device",
-            code="bad-target",
-        )
+    levels, devices = {t.name: t for t in known_targets()}, {t.name: t for t in device_targets()}
+    if text in levels or text in devices:
+        return {**levels, **devices}[text]
     triple, *features = text.split("+")
     architecture, _, rest = triple.partition("-")
     vendor, _, system = rest.partition("-")
@@ -44,7 +38,7 @@ def export_machine(text: str) -> Machine:
         raise UsageError(
             f"target {text!r} is unknown; known are {THIS_MACHINE}, the triples {triples} (also with "
             f"{', '.join(_SYSTEMS[1:])} at the end) with features such as +avx2, and the levels "
-            f"{choices(text, levels)}",
+            f"{choices(text, {**levels, **devices})}",
             code="bad-target",
         )
     family = [t for t in levels.values() if t.triple.partition("-")[0] == architecture and t.needs]

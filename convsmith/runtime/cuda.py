@@ -19,12 +19,12 @@ from convsmith.runtime.arrays import Array, address_of
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce
 from convsmith.runtime.tensor_maps import encoded_maps
 
-__all__ = ["CudaFunction", "CudaLibrary", "CudaMemory", "check_device", "device_name"]
+__all__ = ["GENERATIONS", "CudaFunction", "CudaLibrary", "CudaMemory", "check_device", "device_name"]
 
 _DEVICE = 0
 _CAPTURING = 1
 """CUDA's number of the status of a stream whose work is captured."""
-_GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
+GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
 """By target: the compute capability that runs its code, and whether only that capability does."""
 
 
@@ -198,14 +198,14 @@ def code_for(artifact: Artifact, capability: tuple[int, int]) -> bytes:
     generation.
     """
     _check_generation(artifact.target, capability)
-    is_own = capability[0] == _GENERATIONS[artifact.target][0][0]
+    is_own = capability[0] == GENERATIONS[artifact.target][0][0]
     return artifact.code if is_own else artifact.notes["ptx"].encode() + b"\0"
 
 
 def _check_generation(target: str, capability: tuple[int, int]) -> None:
-    if target not in _GENERATIONS:
-        raise UnsupportedError(f"code for {target}; legal are {', '.join(_GENERATIONS)}", code="cuda")
-    needed, only = _GENERATIONS[target]
+    if target not in GENERATIONS:
+        raise UnsupportedError(f"code for {target}; legal are {', '.join(GENERATIONS)}", code="cuda")
+    needed, only = GENERATIONS[target]
     if capability < needed or (only and capability != needed):
         have = f"sm_{capability[0]}{capability[1]}"
         raise UnsupportedError(f"code for {target} does not run on this GPU, which is {have}", code="cuda")

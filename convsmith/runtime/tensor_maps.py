@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from convsmith.codegen.artifact import MapArgument
 from convsmith.diag.errors import ToolchainError
+from convsmith.diag.record import record
 from convsmith.ir.types import DTYPES
 from convsmith.runtime.arrays import address_of, aligned_empty
 
-__all__ = ["encoded_maps"]
+__all__ = ["MapEncoding", "encoded_maps", "encoding_of"]
 
 _MAP_BYTES = 128
 """Bytes of a tensor map, which is also the alignment of memory from `aligned_empty`."""
@@ -41,6 +42,47 @@ _ELEMENTS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32", "s32": "INT
     ("s8", "u8", "f8_e4m3", "f8_e5m2"), "UINT8"
 )
 """The driver's names of the types of elements that copies bring unchanged."""
+_SWIZZLE = "CU_TENSOR_MAP_SWIZZLE_"
+_FORMS = ("CUtensorMapInterleave", "CUtensorMapSwizzle", "CUtensorMapL2promotion", "CUtensorMapFloatOOBfill")
+"""The driver's enumerations of the parts of a map's form."""
+
+
+@record(frozen=True)
+class MapEncoding:
+    """The parameters of the driver's ``function`` that makes a tensor map, apart from the map and the tensor's address.
+
+    ``type`` and the four parts of ``form`` are names of the driver's enumerators. ``sizes`` count elements, ``steps``
+    bytes between neighbours along each dim but the innermost. ``box`` are the elements of a tile; an im2col map has
+    ``channels`` and ``pixels`` instead, and the corners ``lower`` and ``upper``.
+    """
+
+    function: str
+    type: str
+    sizes: tuple[int, ...]
+    steps: tuple[int, ...]
+    element_steps: tuple[int, ...]
+    form: tuple[str, str, str, str]
+    box: tuple[int, ...] = ()
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+    channels: int = 0
+    pixels: int = 0
+
+
+def encoding_of(made: MapArgument) -> MapEncoding:
+    """Return the parameters with which the driver makes a map."""
+    m, rank = made.map, len(made.map.dims)
+    swizzle = f"{_SWIZZLE}{made.swizzle}B" if made.swizzle else f"{_SWIZZLE}NONE"
+    form = ("CU_TENSOR_MAP_INTERLEAVE_NONE", swizzle, "CU_TENSOR_MAP_L2_PROMOTION_L2_256B",
+            "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE")  # fmt: skip
+    type_ = f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[made.dtype]}"
+    steps = tuple(n * DTYPES[made.dtype].bytes for n in m.strides[1:])
+    if m.pixels:
+        return MapEncoding(
+            "cuTensorMapEncodeIm2col", type_, m.dims, steps, (1, *m.steps, 1), form, (), m.lower, m.upper, m.box[0],
+            m.pixels,
+        )  # fmt: skip
+    return MapEncoding("cuTensorMapEncodeTiled", type_, m.dims, steps, (1,) * rank, form, m.box)
 
 
 class _Gpu(Protocol):
@@ -61,25 +103,15 @@ def encoded_maps(gpu: _Gpu, maps: Sequence[MapArgument], addresses: Sequence[int
 
 def _encode(gpu: _Gpu, place: int, made: MapArgument, address: int) -> None:
     """Write the map of a tensor at an ``address`` of the device to ``place``."""
-    driver, m, rank = gpu.driver, made.map, len(made.map.dims)
-    swizzle = f"CU_TENSOR_MAP_SWIZZLE_{made.swizzle}B" if made.swizzle else "CU_TENSOR_MAP_SWIZZLE_NONE"
-    form = (
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(driver.CUtensorMapSwizzle, swizzle),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )
-    type_ = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_ELEMENTS[made.dtype]}")
-    steps = [n * DTYPES[made.dtype].bytes for n in m.strides[1:]]
-    tensor = (place, int(type_), rank, address, _row(ctypes.c_uint64, m.dims), _row(ctypes.c_uint64, steps))
-    last = tuple(map(int, form))
-    if m.pixels:
-        corners = (_row(ctypes.c_int, m.lower), _row(ctypes.c_int, m.upper))
-        apart = _row(ctypes.c_uint32, (1, *m.steps, 1))
-        status = _function(gpu, "cuTensorMapEncodeIm2col")(*tensor, *corners, m.box[0], m.pixels, apart, *last)
-    else:
-        box, apart = _row(ctypes.c_uint32, m.box), _row(ctypes.c_uint32, (1,) * rank)
-        status = _function(gpu, "cuTensorMapEncodeTiled")(*tensor, box, apart, *last)
+    driver, e = gpu.driver, encoding_of(made)
+    form = tuple(int(getattr(getattr(driver, kind), name)) for kind, name in zip(_FORMS, e.form))
+    type_ = int(getattr(driver.CUtensorMapDataType, e.type))
+    sizes, steps = _row(ctypes.c_uint64, e.sizes), _row(ctypes.c_uint64, e.steps)
+    part: tuple[Any, ...] = (_row(ctypes.c_uint32, e.box),)
+    if e.pixels:
+        part = (_row(ctypes.c_int, e.lower), _row(ctypes.c_int, e.upper), e.channels, e.pixels)
+    apart = _row(ctypes.c_uint32, e.element_steps)
+    status = _function(gpu, e.function)(place, type_, len(e.sizes), address, sizes, steps, *part, apart, *form)
     gpu.check((driver.CUresult(status),), f"the tensor map of {made.of}")
 
 

@@ -79,7 +79,8 @@ def given_kernel(problem: Problem, config: GivenSchedule, machine: Machine) -> t
     """Return the program of ``problem``, and the main kernel that the function of ``config`` makes from its naive nest;
     `finish` completes it. ConfigError if no code can be generated for the resulting kernel.
     """
-    made, statements = _program(problem, machine)
+    made = program_of(problem, machine)
+    statements = _main_statements(made)
     s = KernelSchedule(problem, machine, main_nest(made.naive(), machine), statements)
     config.function(s)
     if s.reached in LOOPS:
@@ -106,17 +107,23 @@ def _shared(s: Stmt) -> Iterator[For]:
         yield from (x for part in (s.body.stmts if isinstance(s.body, Block) else (s.body,)) for x in _shared(part))
 
 
-def _program(problem: Problem, machine: Machine) -> tuple[Program, tuple[Statement, ...]]:
-    """Return the program of ``problem``, with the statements of its main kernel."""
+def program_of(problem: Problem, machine: Machine) -> Program:
+    """Return the program of ``problem`` before any decision: one main kernel computes all stages."""
     stages = stages_of(problem)
     if stages is not None:
         own = tuple(statement(p, machine) for p in stages.problems)
-        joint = FusedStatements(stages, 0, own)
-        return fused_program(problem, (joint,)), tuple(map(joint.renamed, joint.numbers))
-    st = statement(problem, machine)
-    if of_fewer_bits(st):
+        return fused_program(problem, (FusedStatements(stages, 0, own),))
+    return program(problem, statement(problem, machine))
+
+
+def _main_statements(made: Program) -> tuple[Statement, ...]:
+    """Return the statements of the main kernel. UnsupportedError if packing makes their entries."""
+    if made.kernels:
+        (joint,) = made.kernels
+        return tuple(map(joint.renamed, joint.numbers))
+    if of_fewer_bits(made.main):
         raise UnsupportedError(
-            f"schedule=: {problem} has entries of fewer bits, which are made while packing; available are 8 bits",
+            f"schedule=: {made.problem} has entries of fewer bits, which are made while packing; available are 8 bits",
             code="bits",
         )
-    return program(problem, st), (st,)
+    return (made.main,)

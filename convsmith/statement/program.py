@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from convsmith.diag.record import record
 from convsmith.ir.stmt import Kernel
 from convsmith.problem.micro_kernel import MicroKernel
@@ -59,9 +62,17 @@ class Program:
             return self.transform.naive()
         if self.nest is not None:
             return self.nest
+        return self._nest(self.main, [self._nest(st) for st in self.of("packing", "before")])
+
+    def _nest(self, st: Statement, before: Sequence[Kernel] = ()) -> Kernel:
+        """Return the naive nest of a statement of a problem."""
         assert isinstance(self.problem, Problem)
-        before = [naive(self.problem, st) for st in self.of("packing", "before")]
-        return naive(self.problem, self.main, before)
+        return naive(self.problem, st, before)
+
+    def nests(self) -> tuple[Kernel, ...]:
+        """Return the naive nests of all statements, in the order in which they run."""
+        main = self.naive()
+        return (*main.before, replace(main, before=()), *(self._nest(st) for st in self.of("after")))
 
 
 def program(problem: Problem, main: Statement) -> Program:

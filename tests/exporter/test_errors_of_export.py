@@ -14,7 +14,7 @@ import convsmith as cs
 from convsmith.cli.main import main
 from convsmith.exporter.names import check_name, check_prefix, legal_name, unique_names
 from convsmith.exporter.target import export_machine
-from convsmith.machine.registry import known_targets
+from convsmith.machine.registry import device_targets, known_targets
 
 LINE = "mb1ic8ih6oc16kh3ph1"
 WEIGHTS = np.ones((16, 8, 3, 3), np.float32)
@@ -29,12 +29,13 @@ WEIGHTS = np.ones((16, 8, 3, 3), np.float32)
         ({"target": "aarch64-linux-gnu+avx2"}, "bad-target", "no level has the feature 'avx2'; legal are sme512"),
         ({"target": "x86_64-linux-gnu+avx512f"}, "bad-target", r"avx512f is used by the level avx512, which needs .*"
                                                                r"avx512bw.* too; legal is \+avx512$"),
-        ({"target": "opencl"}, "bad-target", "target 'opencl' is a device, which a run time launches; legal are CPUs"),
+        ({"target": "sm_75"}, "bad-target", "target 'sm_75' is unknown; known are cpu, .* sm_90a, sm_80, sm_70, "),
         ({"format": "dll"}, "bad-format", "format 'dll' is not legal; legal are object, source, static-library"),
         ({"name": "3x3"}, "bad-name", "name '3x3' is no identifier of C; legal are letters, .* such as conv_3x3"),
         ({"name": "class"}, "bad-name", "name 'class' is a word of C, C\\+\\+, Rust or convsmith"),
         ({"name": "memcpy"}, "bad-name", "is a word of"),
         ({"name": "exp"}, "bad-name", "name 'exp' is a name of the C library; legal are .* such as conv_exp"),
+        ({"name": "cl_mem"}, "bad-name", "name 'cl_mem' is a name of a device's driver; .* such as conv_cl_mem"),
         ({"name": "math"}, "bad-name", "name 'math' is the name of a system's header or library"),
         ({"prefix": "3x3"}, "bad-name", "prefix '3x3' is not legal; .* such as net_3x3"),
         ({"prefix": "convsmith_net"}, "bad-name", "prefix 'convsmith_net' is not legal; .* not with convsmith"),
@@ -64,8 +65,9 @@ def test_other_kernels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(cs.UnsupportedError, match="kernels of fixed sizes are exported") as error:
         cs.export(cs.compile(LINE, dynamic="mb", threads=1), tmp_path / "out")  # type: ignore[arg-type]
     assert error.value.code == "export"
-    with pytest.raises(cs.UnsupportedError, match=r"target opencl is a device, .* exported are .* CPUs: avx512"):
-        cs.export(cs.compile(LINE, target="opencl"), tmp_path / "out")
+    several = [cs.compile(LINE, target=level, threads=1) for level in ("opencl", "generic")]
+    with pytest.raises(cs.UnsupportedError, match=r"kernels for opencl, generic run by different drivers"):
+        cs.export(several, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -142,7 +144,8 @@ def test_triples_name_levels(text: str, level: str, triple: str) -> None:
 
 
 def test_every_level_is_a_target() -> None:
-    assert [export_machine(t.name) for t in known_targets()] == [*known_targets()]
+    every = (*known_targets(), *device_targets())
+    assert [export_machine(t.name) for t in every] == [*every]
 
 
 # -- the command

@@ -196,6 +196,14 @@ class InterpretedDriver:
         ctypes.memmove(place, (ctypes.c_uint64 * 16)(*[number] * 16), 128)
         return Status.CUDA_SUCCESS
 
+    def _array(self, address: int, words: list[int]) -> Any:
+        """Return the memory from an address on to the next of `words` in the same array; other words as they are."""
+        for start, array in self.arrays.items():
+            if start <= address < start + array.nbytes:
+                end = min((w for w in words if address < w < start + array.nbytes), default=start + array.nbytes)
+                return array[address - start : end - start]
+        return address
+
     def cuLaunchKernel(self, function: Any, *numbers: Any) -> tuple[Any, ...]:
         self._check_context()
         *sizes, shared, _, places, _ = numbers
@@ -206,7 +214,7 @@ class InterpretedDriver:
         assert not any(w in self.maps and p % 64 for p, w in zip(at, words)), "a map is aligned to 64 bytes"
         given = [
             replace(self.maps[w].map, argument=words.index(self.maps[w].address)) if w in self.maps
-            else self.arrays.get(w, w) for w in words
+            else self._array(w, words) for w in words
         ]  # fmt: skip
         found = run(text, name, sizes[:3], given, sizes[3:], shared)
         for old, new in zip(given, found):

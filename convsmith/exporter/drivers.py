@@ -1,0 +1,18 @@
+"""The drivers of devices, by the names of their runtimes."""
+
+from __future__ import annotations
+
+from convsmith.exporter.cuda_driver import CudaDriver
+from convsmith.exporter.driver import Driver
+from convsmith.exporter.opencl_driver import OpenClDriver
+from convsmith.machine.base import Machine
+
+__all__ = ["driver_of"]
+
+_DRIVERS: dict[str, Driver] = {"cuda": CudaDriver(), "opencl": OpenClDriver()}
+
+
+def driver_of(machine: Machine) -> Driver:
+    """Return the C of the driver that runs the kernels of a device."""
+    assert machine.device is not None
+    return _DRIVERS[machine.device.runtime]
