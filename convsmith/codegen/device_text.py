@@ -40,6 +40,7 @@ from convsmith.ir.stmt import (
     Store,
     Wait,
 )
+from convsmith.ir.types import BF16, F32, S32
 from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
 from convsmith.ir.walk import variables_of
 
@@ -76,6 +77,16 @@ class ThreadEmitter(FunctionEmitter):
 
     def _truncate_bfloat(self, x: str, lanes: int) -> str:
         return self.truncate_normal(x, lanes) if self.dialect.rounds_bfloat else super()._truncate_bfloat(x, lanes)
+
+    def _extend_bfloat(self, x: str, lanes: int) -> str:
+        """Return bf16 as f32; a word of a register holds two of them, and one operation makes an f32 of each."""
+        if not self.dialect.packs_halves or lanes % 2 or not lanes:
+            return super()._extend_bfloat(x, lanes)
+        count = lanes // 2
+        pairs = self.put(f"bitcast {self.type(BF16, lanes)} {x} to {self.type(S32, count)}")
+        first, second = self._word("shl", pairs, count, 16), self._word("and", pairs, count, -1 << 16)
+        places = [n for pair in range(count) for n in (pair, count + pair)]
+        return self.convert("bitcast", self.shuffle(S32, count, first, second, places), S32, F32, lanes)
 
     # -- fragments
     def is_held(self, buffer: Buffer) -> bool:

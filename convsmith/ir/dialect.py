@@ -63,7 +63,8 @@ class Dialect:
     clear; a copy of any other number of bytes is a load and a store. ``commit`` closes a group of copies, and ``wait``
     waits for all but ``{pending}`` of the groups. Each array in shared memory is a definition of its own, or a part of
     the array ``dynamic``, whose size the launch states. A device with ``pipelines`` runs pipelined loops. One that
-    ``rounds_bfloat`` rounds f32 to bf16 in one instruction. At a ``join``, the lanes of a warp wait for each other.
+    ``rounds_bfloat`` rounds f32 to bf16 in one instruction. One that ``packs_halves`` has registers of 32 bits, each of
+    which holds two neighbouring elements of 16 bits. At a ``join``, the lanes of a warp wait for each other.
     """
 
     convention: str
@@ -83,3 +84,4 @@ class Dialect:
     pipelines: PipelineCalls | None = None
     join: DialectCall | None = None
     rounds_bfloat: bool = False
+    packs_halves: bool = False

@@ -49,6 +49,17 @@ def test_a_depthwise_kernel_moves_few_bytes_in_vectors() -> None:
     assert counts["ld.global.nc.v4.b32"] and counts["st.global.v4.b32"] and not counts["st.global.b16"]
 
 
+def test_one_operation_makes_an_f32_of_each_half_of_a_word() -> None:
+    """A shift for the lower half, a mask for the upper one; no half is moved to a register of its own."""
+    words = "--register=g:4,ow:4 --reduce=kh,kw,ic --realise=pad_copy --pack= --group=g:16,ow:4,oh:4,kh:3,kw:3"
+    config = f"--target=sm_80 --lane=g {words} --shared=src,wei --pad=wei:8 --vectors=g:4"
+    text = made("--stag=axb --dtag=axb --dt=bf16 g16mb1ic16ih4oc16oh4kh3ph1", config, "sm_80").notes["ptx"]
+    counts = Counter(re.findall(r"\s(shl\.b32|and\.b32|cvt\.u32\.u16|ld\.shared\S+|fma\S+)\s", text))
+    loaded = 2 * counts["ld.shared.v2.b32"]
+    assert (counts["fma.rn.f32"], counts["ld.shared.v2.b32"]) == (9 * 4 * 4, 3 * 6 + 9)
+    assert counts["shl.b32"] >= loaded <= counts["and.b32"] and not counts["cvt.u32.u16"]
+
+
 def test_a_depthwise_kernel_is_exact_under_four_schedules() -> None:
     words = "--register=g:8,ow:2 --reduce=kh,kw,ic --realise=pad_copy --group=g:16,ow:4,oh:2,kh:3,kw:3 --shared=src,wei"
     check("--stag=axb --dtag=axb --dt=bf16 g16mb1ic16ih5oc16oh5kh3ph1", f"--lane=g {words} --pad=wei:8 --vectors=g:8",

@@ -87,5 +87,5 @@ def dialect(copies: bool, pipelines: bool = False) -> Dialect:
         commit=_void("llvm.nvvm.cp.async.commit.group") if copies else None,
         wait=_void("llvm.nvvm.cp.async.wait.group", "i32 immarg", "i32 {pending}") if copies else None,
         alignment=ALIGNMENT, dynamic="@shared", pipelines=PIPELINES if pipelines else None,
-        join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"), rounds_bfloat=copies,
+        join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"), rounds_bfloat=copies, packs_halves=True,
     )  # fmt: skip
