@@ -41,7 +41,7 @@ from convsmith.ir.stmt import (
     Wait,
 )
 from convsmith.ir.types import BF16, F32, S32
-from convsmith.ir.value import Lanes, Load, Select, const, lanes_of
+from convsmith.ir.value import Cast, Lanes, Load, Select, Value, const, dtype_of, lanes_of
 from convsmith.ir.walk import variables_of
 
 __all__ = ["ThreadEmitter"]
@@ -87,6 +87,23 @@ class ThreadEmitter(FunctionEmitter):
         first, second = self._word("shl", pairs, count, 16), self._word("and", pairs, count, -1 << 16)
         places = [n for pair in range(count) for n in (pair, count + pair)]
         return self.convert("bitcast", self.shuffle(S32, count, first, second, places), S32, F32, lanes)
+
+    def _value(self, v: Value, lanes: int) -> str:
+        if lanes or not isinstance(v, Cast) or not isinstance(v.a, Load) or not self.dialect.packs_halves:
+            return super()._value(v, lanes)
+        source, count = v.a, self.vector_of.get(v.a.buffer, 0)
+        if dtype_of(source) is not BF16 or count % 2 or not count or source.buffer in self.lane_fragments.operands:
+            return super()._value(v, lanes)
+        slot, lane = self.slot(source.buffer, source.index)
+        assert lane is not None
+        held = self.held(slot)
+        key = ("extended", held)
+        whole = self.known.get(key)
+        if whole is None:
+            whole = self.cast(held, BF16, F32, count)
+            self.known.set(key, whole)
+        one = self.put(f"extractelement {self.type(F32, count)} {whole}, {self.it} {self.index(lane)}")
+        return self.cast(one, F32, v.dtype, 0)
 
     # -- fragments
     def is_held(self, buffer: Buffer) -> bool:

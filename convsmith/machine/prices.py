@@ -73,8 +73,9 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     """Return the prices of the events on a device, in multiply-adds of a thread; those of warps in multiply-adds of
     all their lanes.
 
-    - ``thread_product``, ``test``, ``step_barriers``; ``shared_element`` and ``shared_vector``, loads of a thread, and
-      those from global memory;
+    - ``thread_product``, ``test``, ``step_barriers``, ``shared_copy``, ``conversion``; ``shared_element`` and
+      ``shared_vector``, loads of a thread, and those from global memory; ``arrival`` and ``arriving_byte``, the time
+      until a copy arrives;
     - ``warp_shared_byte``, ``warp_global_byte``, ``warp_barrier`` and ``warp_store``, and an instruction on fragments
       by its name, for each of its multiply-adds;
     - ``engine_product``, ``engine_read`` and ``engine_element``: a multiply-add of factors that a copy engine brings,
@@ -87,6 +88,10 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     prices |= {f"{memory}_element": price for memory, price in loads.items()}
     prices |= {f"{memory}_vector": price * costs.vector_load for memory, price in loads.items()}
     prices |= {"thread_product": 1.0, "test": costs.test, "step_barriers": costs.barriers}
+    prices |= {"shared_copy": costs.shared_copy, "conversion": costs.conversion}
+    units = device.units
+    prices["arrival"] = costs.arrival * units.multiply_adds
+    prices["arriving_byte"] = units.multiply_adds * units.count / units.memory_bytes if units.memory_bytes else 0.0
     prices |= {"warp_shared_byte": 1 / costs.warp_shared, "warp_global_byte": 1 / costs.warp_global}
     prices |= {"warp_barrier": costs.warp_barrier, "warp_store": costs.warp_store}
     if engine is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd
+from math import gcd, prod
 
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
@@ -221,10 +221,21 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Ne
     for atom, n in coordinate.terms:
         if not isinstance(atom, Var):
             return 1
-        if sizes[atom] > 1:
+        if sizes[atom] > tiles[atom]:
             parts.append(n * tiles[atom])
     parts += [n for name, n in (*config.layouts("pad"), *config.layouts("swizzle")) if name == view.name]
     return gcd(*parts)
+
+
+def copied_run(st: Statement, view: View, loops: Loops, config: Config) -> int:
+    """Return the contiguous bytes in memory of each row of the copy of a view: all of the bytes of the tensor if rows
+    are whole.
+    """
+    nearest = view.layout.contiguous
+    if nearest is None:
+        return dtype(view.dtype).bytes
+    count, whole = _copy_shape(st, view, loops, config)[nearest.dim], view.layout.shape[nearest.dim]
+    return (count if count < whole else prod(view.layout.shape)) * dtype(view.dtype).bytes
 
 
 def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest: Nest) -> Loop | None:

@@ -8,21 +8,22 @@ functions serve a config whose nest is known, and a tile whose other decisions a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf, prod
+from math import ceil, inf, prod
+from typing import NamedTuple
 
-from convsmith.ir.index import Index, Var, is_true
+from convsmith.ir.index import is_true
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_limits import loaded_vector
+from convsmith.schedule.group_limits import copied_run, copy_width, loaded_vector
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.nest import Nest
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, View
 from convsmith.tune.features import Features, Section
 
-__all__ = ["engine_features", "kernel_features", "thread_features", "warp_features"]
+__all__ = ["Loads", "arrivals", "engine_features", "kernel_features", "loads_of", "thread_features", "warp_features"]
 
 
 def kernel_features(
@@ -39,32 +40,78 @@ def kernel_features(
         return warp_features(
             times * nest.warp_size, steps, row, (rows, columns, terms), warps, nbytes, copied / config.buffers, barriers
         )
-    sums, elements, vectors = prod(x.extent for x in nest.accumulators), 0.0, 0.0
+    sums, counted = prod(x.extent for x in nest.accumulators), [0.0, 0.0, 0.0]
+    device = machine.device
     for view in st.factors:
         vector = loaded_vector(st, view, loops, config, nest)
-        count = prod(x.extent for x in nest.accumulators if _moves(loops, x.of, view.coords))
-        elements += count if vector is None else 0
-        vectors += 0 if vector is None else count / vector.extent
+        straight = {*nest.unrolled, *([] if vector is None else [vector])}
+        iterations = {dims[-1]: prod(x.extent for x in straight if x.of == of) for of, dims in loops.dims.items()}
+        turns = prod(x.extent for x in nest.terms if x not in straight)
+        loads = loads_of(st, view, iterations, 1 if vector is None else vector.extent)
+        counted = [n + turns * x for n, x in zip(counted, loads)]
+    accesses = 0.0
+    for view in (v for v in st.factors if v.name in shared):
+        width = copy_width(st, view, loops, config, nest, device.access)
+        elements = shared[view.name] / config.buffers / dtype(view.dtype).bytes
+        whole = max(device.costs.sector / copied_run(st, view, loops, config), 1)
+        accesses += ceil(elements / width / nest.size) * whole
     tests = sums if config.realise == "mask" and not is_true(st.a.mask) else 0
     memory = "shared" if config.staged("shared") else "global"
-    return thread_features(
-        times * nest.size * steps, terms * sums, terms * tests, memory, (terms * elements, terms * vectors),
-        copied / 4 / nest.size, memory == "shared",
-    )  # fmt: skip
+    along = dict(config.tiles_at("vectors")).get(config.lane, 1)
+    lanes = max(device.warps, default=1)
+    threads = -(-nest.size // lanes) * lanes
+    step = thread_features(
+        times * threads * steps, terms * sums, terms * tests, memory, Loads(*counted), accesses, memory == "shared"
+    )
+    stored = Section(times * threads, (("write-back", (("global_element", sums / along),)),))
+    return (*step, stored, arrivals(times * steps, threads, sums, sum(shared.values()), machine))
+
+
+def arrivals(times: float, threads: int, sums: int, nbytes: int, machine: Machine) -> Section:
+    """Return the section of ``times`` waits of a group for copies of ``nbytes``; other groups that reside on a unit
+    compute meanwhile. Each of the ``threads`` of a group has ``sums``.
+    """
+    assert machine.device is not None
+    registers = machine.device.costs.registers_of(sums)
+    residing = min(machine.device.units.residing(threads, nbytes, registers).values())
+    return Section(times / max(residing, 1), (("arrivals", (("arriving_byte", nbytes), ("arrival", nbytes > 0))),))
+
+
+class Loads(NamedTuple):
+    """The loads of a thread: of single ``elements`` and of ``vectors``, and the elements that are ``converted``."""
+
+    elements: float
+    vectors: float
+    converted: float
+
+
+def loads_of(st: Statement, view: View, iterations: Mapping[str, int], width: int) -> Loads:
+    """Return the loads of a ``view`` in straight-line code that runs some ``iterations`` of each dim, as vectors of
+    ``width`` elements. It loads and converts an element once, however many taps and pixels read it.
+    """
+    count = 1
+    for x in view.coords:
+        moving = {v: iterations[v.name] for v in variables_of(x) if iterations.get(v.name, 1) > 1}
+        each, steps = prod(moving.values()), dict(x.terms)
+        is_plain = all(v in steps for v in moving)
+        reached = 1 + sum(abs(steps[v]) * (n - 1) for v, n in moving.items()) if is_plain else each
+        count *= min(each, reached)
+    converted = count if dtype(view.dtype).bits < dtype(st.acc).bits else 0
+    return Loads(count, 0, converted) if width == 1 else Loads(0, count / width, converted)
 
 
 def thread_features(
-    times: float, products: float, tests: float, memory: str, loads: tuple[float, float], copied: float, waits: bool
+    times: float, products: float, tests: float, memory: str, loads: Loads, copied: float, waits: bool
 ) -> Features:
-    """Return the features of threads that run ``times`` steps in all: their multiply-adds, tests of masks, ``loads`` of
-    elements and of vectors from ``memory``, shared or global, the elements ``copied`` to shared memory, and the
-    barriers if a step ``waits`` for copies.
+    """Return the features of threads that run ``times`` steps in all: their multiply-adds, tests of masks, ``loads``
+    from ``memory``, shared or global, the runs of elements ``copied`` to shared memory, and the barriers if a step
+    ``waits`` for copies.
     """
-    elements, vectors = loads
+    read = ((f"{memory}_element", loads.elements), (f"{memory}_vector", loads.vectors))
     step = (
-        ("products", (("thread_product", products),)), ("tests", (("test", tests),)),
-        ("loads", ((f"{memory}_element", elements), (f"{memory}_vector", vectors))),
-        ("copies", (("global_element", copied),)), ("barriers", (("step_barriers", waits),)),
+        ("products", (("thread_product", products),)), ("tests", (("test", tests),)), ("loads", read),
+        ("conversions", (("conversion", loads.converted),)), ("copies", (("shared_copy", copied),)),
+        ("barriers", (("step_barriers", waits),)),
     )  # fmt: skip
     return tuple(Section(times, (cause,)) for cause in step)
 
@@ -103,8 +150,3 @@ def engine_features(times: float, tile: tuple[int, int], row: Instruction) -> Fe
         Section(times, tuple((cause, ((name, count * number),)) for cause, name, number in causes), overlap=inf)
         for count, causes in ((height * width, products), (height + width, copies))
     )
-
-
-def _moves(loops: Loops, of: str, coords: tuple[Index, ...]) -> bool:
-    """Return whether a view depends on the loop ``of``."""
-    return any(Var(dim) in variables_of(x) for dim in loops.dims[of] for x in coords)

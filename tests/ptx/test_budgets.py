@@ -12,6 +12,7 @@ import pytest
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.cubin import assemble_ptx
+from convsmith.schedule.plan import SYMBOL
 from ptx.sass import disassembly, hot_loop, skip_without
 from ptx.test_convolutions import made
 
@@ -32,8 +33,14 @@ HOPPER = {
     "tensor-copies-backward": "--dir=BWD_D --stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
 }
 """Layers of which the copy engine of sm_90a brings the operands."""
+FEW_CHANNELS = {
+    "depthwise": "--stag=axb --dtag=axb --dt=bf16 g96mb32ic96ih56oc96oh56kh7ph3",
+    "few-a-group": "--stag=axb --dtag=axb --dt=bf16 g32mb32ic128ih56oc128oh56kh3ph1",
+}
+"""Layers with too few channels a group for fragments."""
 BUDGETS = [
     *((name, level, line, "FFMA") for name, line in LAYERS.items() for level in ("sm_80", "sm_90a")),
+    *((name, "sm_90a", line, "FFMA") for name, line in FEW_CHANNELS.items()),
     *((name, "sm_80", line, opcode) for name, (line, opcode) in TENSOR_LAYERS.items()),
     *((name, "sm_90a", line, "HGMMA") for name, line in HOPPER.items()),
 ]  # fmt: skip
@@ -45,8 +52,8 @@ def test_the_opcodes_of_a_hot_loop(
 ) -> None:
     skip_without(level)
     assembled = assemble_ptx(made(line, "", level).notes["ptx"], level)
-    symbol, use = next(iter(assembled.uses.items()))
-    counts = hot_loop(disassembly(assembled.cubin)[symbol], product)
+    use = assembled.uses[SYMBOL]
+    counts = hot_loop(disassembly(assembled.cubin)[SYMBOL], product)
     head = f"{assembled.assembler}, LLVM {llvm_bind.llvm_version()}"
     lines = [head, line, str(use), *(f"{n:5} {opcode}" for opcode, n in sorted(counts.items()))]
     text = "\n".join(lines) + "\n"
