@@ -31,6 +31,8 @@ class DeviceCosts:
     """Multiply-adds of a multiplier in the time in which the first bytes of a copy arrive; other groups that reside on
     the unit compute meanwhile.
     """
+    cached: float = 2.5
+    """Bytes that the last cache delivers in the time of a byte of memory."""
     sector: int = 64
     """Bytes that memory moves at least: copying a shorter row takes as long."""
     conversion: float = 1.0

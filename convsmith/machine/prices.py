@@ -91,7 +91,8 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     prices |= {"shared_copy": costs.shared_copy, "conversion": costs.conversion}
     units = device.units
     prices["arrival"] = costs.arrival * units.multiply_adds
-    prices["arriving_byte"] = units.multiply_adds * units.count / units.memory_bytes if units.memory_bytes else 0.0
+    rate = units.memory_bytes * costs.cached
+    prices["arriving_byte"] = units.multiply_adds * units.count / rate if rate else 0.0
     prices |= {"warp_shared_byte": 1 / costs.warp_shared, "warp_global_byte": 1 / costs.warp_global}
     prices |= {"warp_barrier": costs.warp_barrier, "warp_store": costs.warp_store}
     if engine is not None:

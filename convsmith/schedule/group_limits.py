@@ -207,12 +207,30 @@ def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict
 
 
 def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Nest, access: int) -> int:
-    """Return the elements that a thread copies at once: contiguous in memory and in shared memory, as aligned vectors
-    of at most ``access`` bytes.
+    """Return the elements that a thread copies at once, which are contiguous in memory and in shared memory: aligned
+    vectors of at most ``access`` bytes, or the few channels of a pixel with the zeros after them, which it loads one by
+    one and stores at once.
     """
-    blocks, nearest = [b for b in view.layout.blocks if b.size > 1], view.layout.contiguous
+    nearest = view.layout.contiguous
     if nearest is None or nearest.dim != innermost(st, view, nest, config):
         return 1
+    return max(_vector_width(st, view, loops, config, access), _pixel_width(st, view, loops, config, access))
+
+
+def _pixel_width(st: Statement, view: View, loops: Loops, config: Config, access: int) -> int:
+    """Return the elements of a row of the copy of a view if it has a whole dim and zeros, in one access; otherwise 1.
+    """
+    dim = min(view.layout.blocks, key=lambda b: b.stride).dim
+    count, size = _copy_shape(st, view, loops, config)[dim], view.layout.shape[dim]
+    longer = [n for name, n in (*config.layouts("pad"), *config.layouts("swizzle")) if name == view.name]
+    fits = count * dtype(view.dtype).bytes <= access and not count & (count - 1) and not any(n % count for n in longer)
+    return count if 1 < size < count and fits else 1
+
+
+def _vector_width(st: Statement, view: View, loops: Loops, config: Config, access: int) -> int:
+    """Return the elements of the longest aligned vectors of the contiguous dim of a view that a group copies."""
+    blocks, nearest = [b for b in view.layout.blocks if b.size > 1], view.layout.contiguous
+    assert nearest is not None
     sizes = {Var(d.name): d.size for d in st.dims}
     coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config, sizes)
     parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], access // dtype(view.dtype).bytes]

@@ -16,6 +16,7 @@ from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
+from convsmith.machine.device import Device
 from convsmith.schedule.config import Config
 from convsmith.schedule.group_limits import copied_run, copy_width, loaded_vector
 from convsmith.schedule.loops import Loops
@@ -23,25 +24,37 @@ from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement, View
 from convsmith.tune.features import Features, Section
 
-__all__ = ["Loads", "arrivals", "engine_features", "kernel_features", "loads_of", "thread_features", "warp_features"]
+__all__ = [
+    "Loads", "arrivals", "engine_features", "kernel_features", "loads_of", "registers_of", "thread_features",
+    "warp_features",
+]  # fmt: skip
 
 
 def kernel_features(
     st: Statement, loops: Loops, config: Config, nest: Nest, machine: Machine, shared: Mapping[str, int]
 ) -> Features:
     """Return the features of the kernel of ``nest``; ``shared`` are the bytes of each copy in shared memory."""
-    assert machine.device is not None
-    times = machine.device.units.turns(prod(x.extent for x in nest.grid))
-    steps, terms, copied = prod(x.extent for x in nest.steps), prod(x.extent for x in nest.terms), sum(shared.values())
+    device, nbytes = machine.device, sum(shared.values())
+    assert device is not None
+    times = device.units.turns(prod(x.extent for x in nest.grid))
+    steps, terms = prod(x.extent for x in nest.steps), prod(x.extent for x in nest.terms)
+    waits = times * steps * (config.buffers == 1)  # for elements that no step has requested ahead
     if nest.warp is not None:
-        row, nbytes = nest.warp.row, dtype(st.a.factor).bits / 8
+        row, size = nest.warp.row, dtype(st.a.factor).bits / 8
         rows, columns = (x * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
         warps, barriers = prod(x.extent for x in nest.threads), 2 if config.buffers == 1 else 1
-        return warp_features(
-            times * nest.warp_size, steps, row, (rows, columns, terms), warps, nbytes, copied / config.buffers, barriers
-        )
+        accesses = _accesses(st, loops, config, nest, device, shared)
+        alone = {v.name for v in st.factors if _are_asynchronous(st, v, loops, config, nest, device)}
+        copied = sum(n for name, n in accesses.items() if name in alone) * device.access
+        issued = sum(n for name, n in accesses.items() if name not in alone)
+        held, *others = registers_of(row, *nest.warp.fragments)
+        registers = ceil(held + 2 * sum(others)) + device.costs.addresses
+        return (
+            *warp_features(times * nest.warp_size, steps, row, (rows, columns, terms), warps, size, copied, barriers),
+            Section(times * steps, (("copies", (("shared_copy", issued),)),)),
+            arrivals(waits, times, nest.size, registers, nbytes, machine),
+        )  # fmt: skip
     sums, counted = prod(x.extent for x in nest.accumulators), [0.0, 0.0, 0.0]
-    device = machine.device
     for view in st.factors:
         vector = loaded_vector(st, view, loops, config, nest)
         straight = {*nest.unrolled, *([] if vector is None else [vector])}
@@ -49,32 +62,57 @@ def kernel_features(
         turns = prod(x.extent for x in nest.terms if x not in straight)
         loads = loads_of(st, view, iterations, 1 if vector is None else vector.extent)
         counted = [n + turns * x for n, x in zip(counted, loads)]
-    accesses = 0.0
-    for view in (v for v in st.factors if v.name in shared):
-        width = copy_width(st, view, loops, config, nest, device.access)
-        elements = shared[view.name] / config.buffers / dtype(view.dtype).bytes
-        whole = max(device.costs.sector / copied_run(st, view, loops, config), 1)
-        accesses += ceil(elements / width / nest.size) * whole
+    rows_of = {v.name: max(device.costs.sector / copied_run(st, v, loops, config), 1) for v in st.factors}
+    accesses = _accesses(st, loops, config, nest, device, shared)
+    copied = sum(ceil(n / nest.size) * rows_of[name] for name, n in accesses.items())
     tests = sums if config.realise == "mask" and not is_true(st.a.mask) else 0
     memory = "shared" if config.staged("shared") else "global"
     along = dict(config.tiles_at("vectors")).get(config.lane, 1)
-    lanes = max(device.warps, default=1)
+    lanes = max(device.warps, default=device.costs.filled)
     threads = -(-nest.size // lanes) * lanes
     step = thread_features(
-        times * threads * steps, terms * sums, terms * tests, memory, Loads(*counted), accesses, memory == "shared"
+        times * threads * steps, terms * sums, terms * tests, memory, Loads(*counted), copied, memory == "shared"
     )
     stored = Section(times * threads, (("write-back", (("global_element", sums / along),)),))
-    return (*step, stored, arrivals(times * steps, threads, sums, sum(shared.values()), machine))
+    return (*step, stored, arrivals(waits, times, threads, device.costs.registers_of(sums), nbytes, machine))
 
 
-def arrivals(times: float, threads: int, sums: int, nbytes: int, machine: Machine) -> Section:
-    """Return the section of ``times`` waits of a group for copies of ``nbytes``; other groups that reside on a unit
-    compute meanwhile. Each of the ``threads`` of a group has ``sums``.
+def _accesses(
+    st: Statement, loops: Loops, config: Config, nest: Nest, device: Device, shared: Mapping[str, int]
+) -> dict[str, float]:  # fmt: skip
+    """Return the accesses that copy each operand to shared memory for a step; ``shared`` are the bytes of the copies.
+    """
+    found = {}
+    for view in (v for v in st.factors if v.name in shared):
+        width = copy_width(st, view, loops, config, nest, device.access)
+        found[view.name] = shared[view.name] / config.buffers / dtype(view.dtype).bytes / width
+    return found
+
+
+def _are_asynchronous(
+    st: Statement, view: View, loops: Loops, config: Config, nest: Nest, device: Device
+) -> bool:  # fmt: skip
+    """Return whether threads only start the copies of a view, and compute meanwhile."""
+    width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
+    is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
+    return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in dict(device.dialect.copies)
+
+
+def registers_of(row: Instruction, high: int, wide: int) -> tuple[float, ...]:
+    """Return the registers of a lane for the sums and for both factors of ``high`` x ``wide`` fragments of ``row``."""
+    return tuple(
+        n * x.layout.registers * x.layout.elements * dtype(x.dtype).bits / 32
+        for n, x in zip((high * wide, high, wide), row.operands)
+    )
+
+
+def arrivals(times: float, groups: int, threads: int, registers: int, nbytes: int, machine: Machine) -> Section:
+    """Return the section of ``times`` waits for elements from memory, with copies of ``nbytes``, of the ``groups`` that
+    a unit runs; those that reside on it at a time compute meanwhile. Each of ``threads`` of a group has ``registers``.
     """
     assert machine.device is not None
-    registers = machine.device.costs.registers_of(sums)
-    residing = min(machine.device.units.residing(threads, nbytes, registers).values())
-    return Section(times / max(residing, 1), (("arrivals", (("arriving_byte", nbytes), ("arrival", nbytes > 0))),))
+    residing = min(groups, *machine.device.units.residing(threads, nbytes, registers).values())
+    return Section(times / max(residing, 1), (("arrivals", (("arriving_byte", nbytes), ("arrival", 1))),))
 
 
 class Loads(NamedTuple):

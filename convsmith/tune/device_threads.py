@@ -100,10 +100,12 @@ def _tiles(sizes: Mapping[str, int], tiled: _TiledLoops, device: Device) -> Iter
     """
     loops = tiled.names
     room = {n: 1 << (sizes[n] - 1).bit_length() for n in loops}
-    whole = prod(room.values())
     own, across = (dict.fromkeys(loops, every) for every in (BY_THREADS.own, BY_THREADS.across))
+    own[tiled.lane] = tuple(n for n in BY_THREADS.own if not n & (n - 1))  # vectors
     if tiled.beside:
+        room[tiled.lane] = sizes[tiled.lane]
         own[tiled.lane], across[tiled.lane], own[tiled.beside] = (sizes[tiled.lane],), (1,), (1,)
+    whole = prod(room.values())
 
     def suits(n: str, size: int) -> bool:
         return size <= room[n] and not (size & (size - 1) and sizes[n] % size)
@@ -112,8 +114,8 @@ def _tiles(sizes: Mapping[str, int], tiled: _TiledLoops, device: Device) -> Iter
         if prod(parts) > device.costs.sums:
             continue
         for threads in product(*([t for t in across[n] if suits(n, t * p)] for n, p in zip(loops, parts))):
-            least = min(device.costs.filled, whole // prod(parts))
-            if least <= prod(threads) <= device.threads:
+            count, filled = prod(threads), device.costs.filled
+            if min(filled, whole // prod(parts)) <= count <= device.threads and not count % min(count, filled):
                 yield dict(zip(loops, parts)), {n: p * t for n, p, t in zip(loops, parts, threads)}
 
 
@@ -145,7 +147,8 @@ class _TileCycles:
         times = self.device.units.turns(groups)
         loads = Loads(*(x * sums for x in self.loaded(own)))
         step = thread_features(times, sums, 0, "shared", loads, copied / depth, False)
-        late = arrivals(times / depth, threads, prod(tile[0].values()), int(copied * self.device.access), self.machine)
+        registers = self.device.costs.registers_of(prod(tile[0].values()))
+        late = arrivals(times / depth, times, threads, registers, int(copied * self.device.access), self.machine)
         return cycles((*step, late), self.machine)
 
     def _loaded(self, own: _Tile) -> Loads:

@@ -37,7 +37,7 @@ def sass(cubin: bytes) -> dict[str, list[str]]:
 
 
 def hot_loop(text: str, products: str) -> Counter[str]:
-    """Return how often each opcode stands in the innermost loop with most `products`; the whole text without a loop.
+    """Return how often each opcode stands in the innermost loop with most `products`; all if no loop has any.
 
     A loop that only waits, within another, has no products.
     """
@@ -47,7 +47,7 @@ def hot_loop(text: str, products: str) -> Counter[str]:
         start = labels[found[1]]
         if start < found.start():
             loops.append((start, found.end()))
-    loops = [x for x in loops if products in text[slice(*x)]] or loops
-    inner = [x for x in loops if not any(y != x and x[0] <= y[0] and y[1] <= x[1] for y in loops)]
+    loops = [x for x in loops if products in text[slice(*x)]]
+    inner = [x for x in loops if not any(y != x and x[0] <= y[0] and y[1] <= x[1] for y in loops)] or [(0, len(text))]
     found = [Counter(x.split(".")[0] for x in _OPCODE.findall(text[a:b])) for a, b in inner]
-    return max(found or [Counter(_OPCODE.findall(text))], key=lambda counts: counts[products])
+    return max(found, key=lambda counts: counts[products])

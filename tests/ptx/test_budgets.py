@@ -41,6 +41,7 @@ FEW_CHANNELS = {
 BUDGETS = [
     *((name, level, line, "FFMA") for name, line in LAYERS.items() for level in ("sm_80", "sm_90a")),
     *((name, "sm_90a", line, "FFMA") for name, line in FEW_CHANNELS.items()),
+    ("stem", "sm_90a", "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic3ih224oc64oh112kh7sh2ph3", "HMMA"),
     *((name, "sm_80", line, opcode) for name, (line, opcode) in TENSOR_LAYERS.items()),
     *((name, "sm_90a", line, "HGMMA") for name, line in HOPPER.items()),
 ]  # fmt: skip
