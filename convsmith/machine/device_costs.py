@@ -27,11 +27,15 @@ class DeviceCosts:
     """Multiply-adds of a thread in the time in which it copies adjacent elements, at most 16 bytes, to shared memory,
     with their addresses and tests.
     """
-    arrival: float = 600.0
+    arrival: float = 500.0
     """Multiply-adds of a multiplier in the time in which the first bytes of a copy arrive; other groups that reside on
     the unit compute meanwhile.
     """
-    cached: float = 2.5
+    arriving_round: float = 50.0
+    """Multiply-adds of a multiplier in the time by which the elements arrive later that each further access of a thread
+    copies.
+    """
+    cached: float = 2.0
     """Bytes that the last cache delivers in the time of a byte of memory."""
     sector: int = 64
     """Bytes that memory moves at least: copying a shorter row takes as long."""

@@ -74,8 +74,8 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     all their lanes.
 
     - ``thread_product``, ``test``, ``step_barriers``, ``shared_copy``, ``conversion``; ``shared_element`` and
-      ``shared_vector``, loads of a thread, and those from global memory; ``arrival`` and ``arriving_byte``, the time
-      until a copy arrives;
+      ``shared_vector``, loads of a thread, and those from global memory; ``arrival``, ``arriving_round``
+      and ``arriving_byte``, the time until a copy arrives;
     - ``warp_shared_byte``, ``warp_global_byte``, ``warp_barrier`` and ``warp_store``, and an instruction on fragments
       by its name, for each of its multiply-adds;
     - ``engine_product``, ``engine_read`` and ``engine_element``: a multiply-add of factors that a copy engine brings,
@@ -91,6 +91,7 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     prices |= {"shared_copy": costs.shared_copy, "conversion": costs.conversion}
     units = device.units
     prices["arrival"] = costs.arrival * units.multiply_adds
+    prices["arriving_round"] = costs.arriving_round * units.multiply_adds
     rate = units.memory_bytes * costs.cached
     prices["arriving_byte"] = units.multiply_adds * units.count / rate if rate else 0.0
     prices |= {"warp_shared_byte": 1 / costs.warp_shared, "warp_global_byte": 1 / costs.warp_global}

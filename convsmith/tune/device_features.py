@@ -38,21 +38,24 @@ def kernel_features(
     assert device is not None
     times = device.units.turns(prod(x.extent for x in nest.grid))
     steps, terms = prod(x.extent for x in nest.steps), prod(x.extent for x in nest.terms)
-    waits = times * steps * (config.buffers == 1)  # for elements that no step has requested ahead
+    accesses = _accesses(st, loops, config, nest, device, shared)
+    alone = {v.name for v in st.factors if _are_asynchronous(st, v, loops, config, nest, device)}
+    ahead = set() if config.buffers == 1 else {*shared} if config.copies == "wait" else alone
+    rounds = sum(ceil(n / nest.size) for name, n in accesses.items() if name not in ahead)
+    waits = 0 if shared and ahead >= {*shared} else times * steps  # for elements that no step has requested ahead
     if nest.warp is not None:
         row, size = nest.warp.row, dtype(st.a.factor).bits / 8
         rows, columns = (x * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
         warps, barriers = prod(x.extent for x in nest.threads), 2 if config.buffers == 1 else 1
-        accesses = _accesses(st, loops, config, nest, device, shared)
-        alone = {v.name for v in st.factors if _are_asynchronous(st, v, loops, config, nest, device)}
         copied = sum(n for name, n in accesses.items() if name in alone) * device.access
         issued = sum(n for name, n in accesses.items() if name not in alone)
         held, *others = registers_of(row, *nest.warp.fragments)
         registers = ceil(held + 2 * sum(others)) + device.costs.addresses
+        residing = min(times, *device.units.residing(nest.size, nbytes, registers).values())
         return (
             *warp_features(times * nest.warp_size, steps, row, (rows, columns, terms), warps, size, copied, barriers),
             Section(times * steps, (("copies", (("shared_copy", issued),)),)),
-            arrivals(waits, times, nest.size, registers, nbytes, machine),
+            arrivals(waits, residing, nbytes // config.buffers, rounds),
         )  # fmt: skip
     sums, counted = prod(x.extent for x in nest.accumulators), [0.0, 0.0, 0.0]
     for view in st.factors:
@@ -60,10 +63,9 @@ def kernel_features(
         straight = {*nest.unrolled, *([] if vector is None else [vector])}
         iterations = {dims[-1]: prod(x.extent for x in straight if x.of == of) for of, dims in loops.dims.items()}
         turns = prod(x.extent for x in nest.terms if x not in straight)
-        loads = loads_of(st, view, iterations, 1 if vector is None else vector.extent)
+        loads = loads_of(st, view, iterations, 1 if vector is None else vector.extent, device.access)
         counted = [n + turns * x for n, x in zip(counted, loads)]
     rows_of = {v.name: max(device.costs.sector / copied_run(st, v, loops, config), 1) for v in st.factors}
-    accesses = _accesses(st, loops, config, nest, device, shared)
     copied = sum(ceil(n / nest.size) * rows_of[name] for name, n in accesses.items())
     tests = sums if config.realise == "mask" and not is_true(st.a.mask) else 0
     memory = "shared" if config.staged("shared") else "global"
@@ -74,7 +76,8 @@ def kernel_features(
         times * threads * steps, terms * sums, terms * tests, memory, Loads(*counted), copied, memory == "shared"
     )
     stored = Section(times * threads, (("write-back", (("global_element", sums / along),)),))
-    return (*step, stored, arrivals(waits, times, threads, device.costs.registers_of(sums), nbytes, machine))
+    residing = min(times, *device.units.residing(threads, nbytes, device.costs.registers_of(sums)).values())
+    return (*step, stored, arrivals(waits, residing, nbytes // config.buffers, rounds))
 
 
 def _accesses(
@@ -106,26 +109,33 @@ def registers_of(row: Instruction, high: int, wide: int) -> tuple[float, ...]:
     )
 
 
-def arrivals(times: float, groups: int, threads: int, registers: int, nbytes: int, machine: Machine) -> Section:
-    """Return the section of ``times`` waits for elements from memory, with copies of ``nbytes``, of the ``groups`` that
-    a unit runs; those that reside on it at a time compute meanwhile. Each of ``threads`` of a group has ``registers``.
+def arrivals(times: float, residing: int, nbytes: int, rounds: int) -> Section:
+    """Return the section of ``times`` waits of groups for elements from memory, with copies of ``nbytes`` in some
+    ``rounds`` of all threads; the groups that are ``residing`` on a unit compute meanwhile.
     """
-    assert machine.device is not None
-    residing = min(groups, *machine.device.units.residing(threads, nbytes, registers).values())
-    return Section(times / max(residing, 1), (("arrivals", (("arriving_byte", nbytes), ("arrival", 1))),))
+    late = (("arriving_byte", nbytes), ("arriving_round", rounds), ("arrival", 1))
+    return Section(times / max(residing, 1), (("arrivals", late),))
+
+
+ISSUE = 0.25
+"""Time to issue a load of a vector, relative to the time of a longest access; the rest is in proportion to its bytes.
+"""
 
 
 class Loads(NamedTuple):
-    """The loads of a thread: of single ``elements`` and of ``vectors``, and the elements that are ``converted``."""
+    """The loads of a thread: of single ``elements`` and of ``vectors``, in longest accesses that take as long, and the
+    elements that are ``converted``.
+    """
 
     elements: float
     vectors: float
     converted: float
 
 
-def loads_of(st: Statement, view: View, iterations: Mapping[str, int], width: int) -> Loads:
+def loads_of(st: Statement, view: View, iterations: Mapping[str, int], width: int, access: int) -> Loads:
     """Return the loads of a ``view`` in straight-line code that runs some ``iterations`` of each dim, as vectors of
-    ``width`` elements. It loads and converts an element once, however many taps and pixels read it.
+    ``width`` elements, of at most ``access`` bytes. It loads and converts an element once, however many taps and pixels
+    read it.
     """
     count = 1
     for x in view.coords:
@@ -135,7 +145,10 @@ def loads_of(st: Statement, view: View, iterations: Mapping[str, int], width: in
         reached = 1 + sum(abs(steps[v]) * (n - 1) for v, n in moving.items()) if is_plain else each
         count *= min(each, reached)
     converted = count if dtype(view.dtype).bits < dtype(st.acc).bits else 0
-    return Loads(count, 0, converted) if width == 1 else Loads(0, count / width, converted)
+    if width == 1:
+        return Loads(count, 0, converted)
+    share = width * dtype(view.dtype).bytes / access
+    return Loads(0, count / width * (ISSUE + (1 - ISSUE) * share), converted)
 
 
 def thread_features(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import product
-from math import gcd, prod
+from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from convsmith.ir.index import Var
@@ -23,7 +23,7 @@ from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.tune.device_features import Loads, arrivals, kernel_features, loads_of, thread_features
 from convsmith.tune.device_fragments import DeviceChoice, inner_dims, items
-from convsmith.tune.features import cycles
+from convsmith.tune.features import DIGITS, cycles
 
 MIN_LANES = 8
 """Iterations of a loop below which adjacent threads run along another loop."""
@@ -137,7 +137,9 @@ class _TileCycles:
         self.terms = gcd(*self.last.values(), self.width, self.device.costs.terms)
         self.along = {v.name for v in st.factors if any(Var(tiled.lane) in variables_of(x) for x in v.coords)}
         self.lane = tiled.lane
-        self.loaded, self.copied = cache(self._loaded), cache(self._copied)
+        self.of_product, self.of_step, self.copied = (
+            cache(self._of_product), cache(self._of_step), cache(self._copied)
+        )  # fmt: skip
 
     def __call__(self, tile: _Tiles) -> float:
         own, group = (tuple(x.items()) for x in tile)
@@ -145,11 +147,23 @@ class _TileCycles:
         groups = self.around * prod(-(-self.sizes[n] // size) for n, size in group)
         copied, depth = self.copied(group)
         times = self.device.units.turns(groups)
-        loads = Loads(*(x * sums for x in self.loaded(own)))
-        step = thread_features(times, sums, 0, "shared", loads, copied / depth, False)
         registers = self.device.costs.registers_of(prod(tile[0].values()))
-        late = arrivals(times / depth, times, threads, registers, int(copied * self.device.access), self.machine)
-        return cycles((*step, late), self.machine)
+        nbytes = int(copied * self.device.access)
+        residing = min(times, *self.device.units.residing(threads, nbytes, registers).values())
+        step = self.of_step(group, residing, ceil(copied / threads))
+        return round(times * (sums * self.of_product(own) + step / depth), DIGITS)
+
+    def _of_product(self, own: _Tile) -> float:
+        """Return the cycles of each product of a thread, with its loads."""
+        return cycles(thread_features(1, 1, 0, "shared", self._loaded(own), 0, False), self.machine)
+
+    def _of_step(self, group: _Tile, residing: int, rounds: int) -> float:
+        """Return the cycles in which a group copies its factors in some ``rounds``, with the wait that ``residing``
+        groups share.
+        """
+        copied, _ = self.copied(group)
+        step = thread_features(1, 0, 0, "shared", Loads(0, 0, 0), copied, False)
+        return cycles((*step, arrivals(1, residing, int(copied * self.device.access), rounds)), self.machine)
 
     def _loaded(self, own: _Tile) -> Loads:
         """Return the loads of a thread for each of its products."""
@@ -162,7 +176,9 @@ class _TileCycles:
             if run < self.st.extents[n]:
                 break
         width = gcd(straight[self.lane], self.width)
-        each = [loads_of(self.st, v, straight, width if v.name in self.along else self.terms) for v in self.st.factors]
+        access = self.device.access
+        widths = {v.name: width if v.name in self.along else self.terms for v in self.st.factors}
+        each = [loads_of(self.st, v, straight, widths[v.name], access) for v in self.st.factors]
         return Loads(*(sum(x) / products for x in zip(*each)))
 
     def _copied(self, group: _Tile) -> tuple[float, int]:
@@ -173,7 +189,7 @@ class _TileCycles:
             nbytes, nearest = dtype(v.dtype).bytes, v.layout.contiguous
             run = [] if nearest is None else [reached.get(x.name, 1) for x in variables_of(v.coords[nearest.dim])]
             whole = max(self.device.costs.sector / (prod(run) * nbytes), 1)
-            accesses += loads_of(self.st, v, reached, 1).elements * nbytes / self.device.access * whole
+            accesses += loads_of(self.st, v, reached, 1, nbytes).elements * nbytes / self.device.access * whole
         return accesses, prod(steps.values())
 
 

@@ -115,9 +115,9 @@ def test_copies_hold_no_more_than_a_group_reads() -> None:
     assert plan.main.shared == {"src": 37 * 37 * 4, "wei": 64 * 49 * 4}
 
 
-@pytest.mark.parametrize("terms, loops", [(8, ["ic.g"]), (64, ["ic.g"]), (65, ["ic.g", "ic.i"])])
+@pytest.mark.parametrize("terms, loops", [(8, ["ic.g"]), (128, ["ic.g"]), (129, ["ic.g", "ic.i"])])
 def test_a_straight_line_holds_the_terms_that_fit(terms: int, loops: list[str]) -> None:
-    """A thread has four sums here, and 256 products at most in a straight line."""
+    """A thread has four sums here, and 512 products at most in a straight line."""
     words = f"{HEAD} --lane=oc --register=ow:4 --realise=mask --group=oc:32,ow:4,ic:{terms}"
     with interning():
         problem = parse_problem(f"--stag=axb --dtag=axb mb1ic{2 * terms}iw8oc64ow8kw1")
