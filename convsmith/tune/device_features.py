@@ -51,7 +51,7 @@ def kernel_features(
         issued = sum(n for name, n in accesses.items() if name not in alone)
         held, *others = registers_of(row, *nest.warp.fragments)
         registers = ceil(held + 2 * sum(others)) + device.costs.addresses
-        residing = min(times, *device.units.residing(nest.size, nbytes, registers).values())
+        residing = min(device.units.residing(nest.size, nbytes, registers).values())
         return (
             *warp_features(times * nest.warp_size, steps, row, (rows, columns, terms), warps, size, copied, barriers),
             Section(times * steps, (("copies", (("shared_copy", issued),)),)),
@@ -76,7 +76,7 @@ def kernel_features(
         times * threads * steps, terms * sums, terms * tests, memory, Loads(*counted), copied, memory == "shared"
     )
     stored = Section(times * threads, (("write-back", (("global_element", sums / along),)),))
-    residing = min(times, *device.units.residing(threads, nbytes, device.costs.registers_of(sums)).values())
+    residing = min(device.units.residing(threads, nbytes, device.costs.registers_of(sums)).values())
     return (*step, stored, arrivals(waits, residing, nbytes // config.buffers, rounds))
 
 

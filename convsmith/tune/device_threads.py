@@ -149,7 +149,7 @@ class _TileCycles:
         times = self.device.units.turns(groups)
         registers = self.device.costs.registers_of(prod(tile[0].values()))
         nbytes = int(copied * self.device.access)
-        residing = min(times, *self.device.units.residing(threads, nbytes, registers).values())
+        residing = min(self.device.units.residing(threads, nbytes, registers).values())
         step = self.of_step(group, residing, ceil(copied / threads))
         return round(times * (sums * self.of_product(own) + step / depth), DIGITS)
 
