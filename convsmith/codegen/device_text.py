@@ -46,8 +46,8 @@ from convsmith.ir.stmt import (
     Store,
     Wait,
 )
-from convsmith.ir.types import F32, S32, DType
-from convsmith.ir.value import Lanes, Load, Select, const, dtype_of, lanes_of
+from convsmith.ir.types import BF16, F32, S32, DType
+from convsmith.ir.value import Cast, Lanes, Load, Select, Value, const, dtype_of, lanes_of
 from convsmith.ir.walk import statements_of, variables_of
 
 __all__ = ["ThreadEmitter"]
@@ -110,6 +110,33 @@ class ThreadEmitter(FunctionEmitter):
     def _truncate_small(self, x: str, t: DType, lanes: int) -> str:
         calls = self.byte_floats.get(t.name)
         return super()._truncate_small(x, t, lanes) if calls is None else truncated(self, calls, x, t, lanes)
+
+    def _extend_bfloat(self, x: str, lanes: int) -> str:
+        """Return bf16 as f32; a word of a register holds two of them, and one operation makes an f32 of each."""
+        if not self.dialect.packs_halves or lanes % 2 or not lanes:
+            return super()._extend_bfloat(x, lanes)
+        count = lanes // 2
+        pairs = self.put(f"bitcast {self.type(BF16, lanes)} {x} to {self.type(S32, count)}")
+        first, second = self._word("shl", pairs, count, 16), self._word("and", pairs, count, -1 << 16)
+        places = [n for pair in range(count) for n in (pair, count + pair)]
+        return self.convert("bitcast", self.shuffle(S32, count, first, second, places), S32, F32, lanes)
+
+    def _value(self, v: Value, lanes: int) -> str:
+        if lanes or not isinstance(v, Cast) or not isinstance(v.a, Load) or not self.dialect.packs_halves:
+            return super()._value(v, lanes)
+        source, count = v.a, self.vector_of.get(v.a.buffer, 0)
+        if dtype_of(source) is not BF16 or count % 2 or not count or source.buffer in self.lane_fragments.operands:
+            return super()._value(v, lanes)
+        slot, lane = self.slot(source.buffer, source.index)
+        assert lane is not None
+        held = self.held(slot)
+        key = ("extended", held)
+        whole = self.known.get(key)
+        if whole is None:
+            whole = self.cast(held, BF16, F32, count)
+            self.known.set(key, whole)
+        one = self.put(f"extractelement {self.type(F32, count)} {whole}, {self.it} {self.index(lane)}")
+        return self.cast(one, F32, v.dtype, 0)
 
     # -- fragments
     def is_held(self, buffer: Buffer) -> bool:

@@ -43,12 +43,8 @@ def resident(launch: Launch, device: Device, registers: int = 0) -> str:
     ``registers`` counts the registers of a thread; 0 if no assembler has reported it.
     """
     units, threads = device.units, prod(launch.group)
-    limits = {"threads": units.threads // threads, "groups": units.groups}
-    if launch.shared:
-        limits["shared memory"] = units.shared // launch.shared
-    if registers:
-        warp, step = min(device.warps, default=1), units.register_step
-        limits["registers"] = units.registers // (-(-threads // warp) * warp * -(-registers // step) * step)
+    warp = min(device.warps, default=1)
+    limits = units.residing(-(-threads // warp) * warp, launch.shared, registers)
     groups = min(limits.values())
     cause = next(name for name, most in limits.items() if most == groups)
     share = min(groups * threads / units.threads, 1.0)

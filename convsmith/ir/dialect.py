@@ -82,7 +82,8 @@ class Dialect:
     ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN.
     ``reciprocal`` returns ``1 / {x}`` of an f32 that is not denormal, with an error of less than a unit of the last
     place; with it, quotients that are rounded to bytes are computed by products. ``wide_reciprocal`` returns
-    that of an f64 with an error of less than ``2**-19`` of it. At a ``join``, the lanes of a warp wait for each other.
+    that of an f64 with an error of less than ``2**-19`` of it. A device that ``packs_halves`` has registers of 32 bits,
+    each of which holds two neighbouring elements of 16 bits. At a ``join``, the lanes of a warp wait for each other.
     """
 
     convention: str
@@ -107,3 +108,4 @@ class Dialect:
     rounds_word: DialectCall | None = None
     reciprocal: DialectCall | None = None
     wide_reciprocal: DialectCall | None = None
+    packs_halves: bool = False

@@ -56,6 +56,17 @@ class ComputeUnits:
         """Return the number of ``groups`` that the busiest unit runs one after the other."""
         return -(-groups // self.count)
 
+    def residing(self, threads: int, shared: int, registers: int = 0) -> dict[str, int]:
+        """Return the number of groups that reside on a unit at a time by each limit: groups of ``threads`` in whole
+        warps, each thread with ``registers``, and bytes of ``shared`` memory. What is 0 is no limit.
+        """
+        limits = {"threads": self.threads // threads, "groups": self.groups}
+        if shared:
+            limits["shared memory"] = self.shared // shared
+        if registers:
+            limits["registers"] = self.registers // (threads * -(-registers // self.register_step) * self.register_step)
+        return limits
+
     def excess(self, groups: int) -> float:
         """Return the time of ``groups`` relative to the time in which every unit is always busy."""
         return self.turns(groups) * self.count / groups

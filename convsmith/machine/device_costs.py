@@ -18,12 +18,30 @@ class DeviceCosts:
     """Costs of the threads of a group, in multiply-adds of one thread, and of its warps, in multiply-adds of one warp.
     """
 
-    shared_load: float = 1.0
+    shared_load: float = 2.0
     """Multiply-adds of a thread in the time in which it loads an element from shared memory."""
     vector_load: float = 2.0
     """Time in which a thread loads a vector from shared memory, relative to loading one element."""
     global_load: float = 6.0
     """Multiply-adds of a thread in the time in which it loads an element from global memory, with its address."""
+    shared_copy: float = 24.0
+    """Multiply-adds of a thread in the time in which it copies adjacent elements, at most 16 bytes, to shared memory,
+    with their addresses and tests.
+    """
+    arrival: float = 500.0
+    """Multiply-adds of a multiplier in the time in which the first bytes of a copy arrive; other groups that reside on
+    the unit compute meanwhile.
+    """
+    arriving_round: float = 50.0
+    """Multiply-adds of a multiplier in the time by which the elements arrive later that each further access of a thread
+    copies.
+    """
+    cached: float = 2.0
+    """Bytes that the last cache delivers in the time of a byte of memory."""
+    sector: int = 64
+    """Bytes that memory moves at least: copying a shorter row takes as long."""
+    conversion: float = 1.0
+    """Multiply-adds of a thread in the time in which it converts an element to the type of the sums."""
     test: float = 2.0
     """Multiply-adds of a thread in the time in which it tests whether a term is present."""
     barriers: float = 40.0
@@ -34,6 +52,8 @@ class DeviceCosts:
     """Maximum number of terms that a thread loads at once; each takes a register for each pixel."""
     filled: int = 32
     """Threads of a group below which a unit of the device is partly idle."""
+    addresses: int = 28
+    """Registers of a thread beside its sums, and beside as many for factors."""
 
     warp_shared: float = 64.0
     """Bytes that a warp loads from shared memory in the time of one of its multiply-adds."""
@@ -56,8 +76,10 @@ class DeviceCosts:
     """Threads that a unit needs to multiply at its full rate: a warp in each of its four parts."""
     launch: float = 2000.0
     """Cycles from the end of a kernel to the start of the next kernel of a call, fitted on an H200: a microsecond."""
-    cached: float = 2.5
-    """Bytes that all units load from the last cache in the time in which they load a byte from memory."""
+
+    def registers_of(self, sums: int) -> int:
+        """Return the expected number of registers of a thread with ``sums``."""
+        return 2 * sums + self.addresses
 
 
 @record(frozen=True)

@@ -78,8 +78,9 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     """Return the prices of the events on a device, in multiply-adds of a thread; those of warps in multiply-adds of
     all their lanes.
 
-    - ``thread_product``, ``test``, ``step_barriers``; ``shared_element`` and ``shared_vector``, loads of a thread, and
-      those from global memory;
+    - ``thread_product``, ``test``, ``step_barriers``, ``shared_copy``, ``conversion``; ``shared_element`` and
+      ``shared_vector``, loads of a thread, and those from global memory; ``arrival``, ``arriving_round``
+      and ``arriving_byte``, the time until a copy arrives;
     - ``warp_shared_byte``, ``warp_global_byte``, ``warp_barrier`` and ``warp_store``, and an instruction on fragments
       by its name, for each of its multiply-adds;
     - in cycles, ``engine_product``, a multiply-add of 16-bit factors that a copy engine brings; ``engine_read`` and
@@ -95,6 +96,12 @@ def _of_device(machine: Machine, device: Device) -> dict[str, float]:
     prices |= {f"{memory}_element": price for memory, price in loads.items()}
     prices |= {f"{memory}_vector": price * costs.vector_load for memory, price in loads.items()}
     prices |= {"thread_product": 1.0, "test": costs.test, "step_barriers": costs.barriers}
+    prices |= {"shared_copy": costs.shared_copy, "conversion": costs.conversion}
+    units = device.units
+    prices["arrival"] = costs.arrival * units.multiply_adds
+    prices["arriving_round"] = costs.arriving_round * units.multiply_adds
+    rate = units.memory_bytes * costs.cached
+    prices["arriving_byte"] = units.multiply_adds * units.count / rate if rate else 0.0
     prices |= {"warp_shared_byte": 1 / costs.warp_shared, "warp_global_byte": 1 / costs.warp_global}
     prices |= {"warp_barrier": costs.warp_barrier, "warp_store": costs.warp_store}
     if engine is not None:

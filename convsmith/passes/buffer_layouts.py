@@ -83,7 +83,8 @@ def _weight(digits: tuple[tuple[int, int], ...], n: int) -> int:
 
 @record(frozen=True)
 class LongRows:
-    """Rows (runs of contiguous elements) with room for ``elements`` more each.
+    """Rows (runs of contiguous elements) with room for ``elements`` more each. A row has at least as many elements as
+    that: runs of a dim of fewer are joined along the next dim.
 
     The elements of a column of shared memory are then in different banks.
     """
@@ -108,13 +109,13 @@ def _require_rows(old: Buffer) -> None:
 
 
 def _padded(blocks: tuple[LayoutBlock, ...], elements: int) -> tuple[LayoutBlock, ...]:
-    """Return dense blocks; the innermost block longer than 1 has room for ``elements`` more."""
+    """Return dense blocks; the innermost blocks that have at least ``elements`` have room for as many more."""
     out: list[LayoutBlock] = []
     stride, row = 1, False
     for b in sorted(blocks, key=lambda b: b.stride):
         out.append(LayoutBlock(b.dim, b.size, stride))
         stride *= b.size
-        if b.size > 1 and not row:
+        if stride > 1 and stride >= elements and not row:
             stride, row = stride + elements, True
     made = {b.dim: b for b in out}
     return tuple(made[b.dim] for b in blocks)

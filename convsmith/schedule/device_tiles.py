@@ -19,7 +19,8 @@ Copies = tuple[tuple[str, int], ...]
 
 class TileSpace(NamedTuple):
     """The tiles of one kind of kernels along a loop: numbers of units that a thread or a warp has of its ``own``, and
-    numbers of threads or warps ``across``. The first choice takes the listed numbers, a search twice and half of any.
+    numbers of threads or warps ``across``. The first choice takes the listed numbers; a search twice and half of any,
+    and the next listed ones. Images of many networks are multiples of 7 pixels.
 
     A ``dense`` space has all numbers in between. ``copies`` are in the order in which the first choice tries them.
     """
@@ -31,15 +32,15 @@ class TileSpace(NamedTuple):
 
     def near(self, count: int) -> Iterator[int]:
         """Yield the numbers of units to which a search steps from ``count``."""
-        yield count * 2
-        if self.dense or not count % 2:
-            yield from (n for n in (count // 2,) if n)
-        if self.dense:
-            yield from (n for n in (count + 1, count - 1) if n)
+        listed = sorted({*self.own, *self.across})
+        found = [count * 2, *([count // 2] if self.dense or not count % 2 else [])]
+        found += [count + 1, count - 1] if self.dense else []
+        found += [n for n in listed if n > count][:1] + [n for n in listed if n < count][-1:]
+        yield from dict.fromkeys(n for n in found if n)
 
 
 _COPIES = (("async", 3), ("async", 2), ("wait", 2), ("wait", 1), ("async", 4))
-BY_THREADS = TileSpace(own=(1, 2, 4, 8), across=(1, 2, 4, 8, 16, 32, 64), copies=_COPIES)
+BY_THREADS = TileSpace(own=(1, 2, 4, 7, 8), across=(1, 2, 4, 7, 8, 14, 16, 28, 32, 64), copies=_COPIES)
 """Tiles of threads that multiply numbers one by one."""
 BY_WARPS = TileSpace(own=(1, 2, 4, 8), across=(1, 2, 4), copies=_COPIES)
 """Tiles of warps that multiply fragments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd
+from math import gcd, prod
 
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
@@ -205,12 +205,30 @@ def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict
 
 
 def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Nest, access: int) -> int:
-    """Return the elements that a thread copies at once: contiguous in memory and in shared memory, as aligned vectors
-    of at most ``access`` bytes.
+    """Return the elements that a thread copies at once, which are contiguous in memory and in shared memory: aligned
+    vectors of at most ``access`` bytes, or the few channels of a pixel with the zeros after them, which it loads one by
+    one and stores at once.
     """
-    blocks, nearest = [b for b in view.layout.blocks if b.size > 1], view.layout.contiguous
+    nearest = view.layout.contiguous
     if nearest is None or nearest.dim != innermost(st, view, nest, config):
         return 1
+    return max(_vector_width(st, view, loops, config, access), _pixel_width(st, view, loops, config, access))
+
+
+def _pixel_width(st: Statement, view: View, loops: Loops, config: Config, access: int) -> int:
+    """Return the elements of a row of the copy of a view if it has a whole dim and zeros, in one access; otherwise 1.
+    """
+    dim = min(view.layout.blocks, key=lambda b: b.stride).dim
+    count, size = _copy_shape(st, view, loops, config)[dim], view.layout.shape[dim]
+    longer = [n for name, n in (*config.layouts("pad"), *config.layouts("swizzle")) if name == view.name]
+    fits = count * dtype(view.dtype).bytes <= access and not count & (count - 1) and not any(n % count for n in longer)
+    return count if 1 < size < count and fits else 1
+
+
+def _vector_width(st: Statement, view: View, loops: Loops, config: Config, access: int) -> int:
+    """Return the elements of the longest aligned vectors of the contiguous dim of a view that a group copies."""
+    blocks, nearest = [b for b in view.layout.blocks if b.size > 1], view.layout.contiguous
+    assert nearest is not None
     sizes = {Var(d.name): d.size for d in st.dims}
     coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config, sizes)
     parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], access // dtype(view.dtype).bytes]
@@ -219,10 +237,21 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Ne
     for atom, n in coordinate.terms:
         if not isinstance(atom, Var):
             return 1
-        if sizes[atom] > 1:
+        if sizes[atom] > tiles[atom]:
             parts.append(n * tiles[atom])
     parts += [n for name, n in (*config.layouts("pad"), *config.layouts("swizzle")) if name == view.name]
     return gcd(*parts)
+
+
+def copied_run(st: Statement, view: View, loops: Loops, config: Config) -> int:
+    """Return the contiguous bytes in memory of each row of the copy of a view: all of the bytes of the tensor if rows
+    are whole.
+    """
+    nearest = view.layout.contiguous
+    if nearest is None:
+        return dtype(view.dtype).bytes
+    count, whole = _copy_shape(st, view, loops, config)[nearest.dim], view.layout.shape[nearest.dim]
+    return (count if count < whole else prod(view.layout.shape)) * dtype(view.dtype).bytes
 
 
 def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest: Nest) -> Loop | None:

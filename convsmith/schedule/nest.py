@@ -24,7 +24,7 @@ from convsmith.statement.statement import Statement
 
 GRID_DIMS = 3
 """Maximum number of loops over thread groups."""
-UNROLLED = 256
+UNROLLED = 512
 """Maximum number of products of a thread in straight-line code."""
 OUTSIDE = ("class", "grid", "thread", "cache")
 """Levels of loops around the tile of a group of threads, or of the registers of one thread."""

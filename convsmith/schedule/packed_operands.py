@@ -111,9 +111,9 @@ def _order(st: Statement, view: View, config: Config) -> list[Dim]:
     are outside if adjacent threads have adjacent channels.
     """
     moving = [d for d in st.dims if any(Var(d.name) in variables_of(x) for x in view.coords)]
-    outer = [d for d in moving if d.kind == "batch"]
+    outer = [d for d in moving if d.kind == "batch" and d.name != config.lane]
     terms = sorted((d for d in moving if d.kind == "k"), key=lambda d: _place(d.name, config.reduce, st.reduce))
-    free = sorted((d for d in moving if d.kind in ("n", "m")), key=lambda d: d.name == config.lane)
+    free = sorted((d for d in moving if d.kind != "k" and d not in outer), key=lambda d: d.name == config.lane)
     is_along_lanes = not config.instruction and any(d.name == config.lane for d in free)
     return [*outer, *terms, *free] if is_along_lanes else [*outer, *free, *terms]
 

@@ -8,65 +8,163 @@ functions serve a config whose nest is known, and a tile whose other decisions a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf, prod
+from math import ceil, inf, prod
+from typing import NamedTuple
 
-from convsmith.ir.index import Index, Var, is_true
+from convsmith.ir.index import is_true
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
+from convsmith.machine.device import Device
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_limits import loaded_vector
+from convsmith.schedule.group_limits import copied_run, copy_width, loaded_vector
 from convsmith.schedule.hardware import engine_of
 from convsmith.schedule.hardware_choice import EngineTile
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.nest import Nest
-from convsmith.statement.statement import Statement
+from convsmith.statement.statement import Statement, View
 from convsmith.tune.features import Features, Section
 
-__all__ = ["engine_features", "kernel_features", "parts_features", "residing", "thread_features", "warp_features"]
+__all__ = [
+    "Loads", "arrivals", "engine_features", "kernel_features", "loads_of", "parts_features", "registers_of", "residing",
+    "thread_features", "warp_features",
+]  # fmt: skip
 
 
 def kernel_features(
     st: Statement, loops: Loops, config: Config, nest: Nest, machine: Machine, shared: Mapping[str, int]
 ) -> Features:
     """Return the features of the kernel of ``nest``; ``shared`` are the bytes of each copy in shared memory."""
-    assert machine.device is not None
-    times = machine.device.units.turns(prod(x.extent for x in nest.grid))
-    steps, terms, copied = prod(x.extent for x in nest.steps), prod(x.extent for x in nest.terms), sum(shared.values())
+    device, nbytes = machine.device, sum(shared.values())
+    assert device is not None
+    times = device.units.turns(prod(x.extent for x in nest.grid))
+    steps, terms = prod(x.extent for x in nest.steps), prod(x.extent for x in nest.terms)
+    accesses = _accesses(st, loops, config, nest, device, shared)
+    alone = {v.name for v in st.factors if _are_asynchronous(st, v, loops, config, nest, device)}
+    ahead = set() if config.buffers == 1 else {*shared} if config.copies == "wait" else alone
+    rounds = sum(ceil(n / nest.size) for name, n in accesses.items() if name not in ahead)
+    waits = 0 if shared and ahead >= {*shared} else times * steps  # for elements that no step has requested ahead
     if nest.warp is not None:
-        row, nbytes = nest.warp.row, dtype(st.a.factor).bits / 8
+        row, size = nest.warp.row, dtype(st.a.factor).bits / 8
         rows, columns = (x * n for x, n in zip(nest.warp.fragments, nest.warp.row.result.shape))
         warps, barriers = prod(x.extent for x in nest.threads), 2 if config.buffers == 1 else 1
-        return warp_features(
-            times * nest.warp_size, steps, row, (rows, columns, terms), warps, nbytes, copied / config.buffers, barriers
-        )
-    sums, elements, vectors = prod(x.extent for x in nest.accumulators), 0.0, 0.0
+        copied = sum(n for name, n in accesses.items() if name in alone) * device.access
+        issued = sum(n for name, n in accesses.items() if name not in alone)
+        held, *others = registers_of(row, *nest.warp.fragments)
+        registers = ceil(held + 2 * sum(others)) + device.costs.addresses
+        residing = min(device.units.residing(nest.size, nbytes, registers).values())
+        return (
+            *warp_features(times * nest.warp_size, steps, row, (rows, columns, terms), warps, size, copied, barriers),
+            Section(times * steps, (("copies", (("shared_copy", issued),)),)),
+            arrivals(waits, residing, nbytes // config.buffers, rounds),
+        )  # fmt: skip
+    sums, counted = prod(x.extent for x in nest.accumulators), [0.0, 0.0, 0.0]
     for view in st.factors:
         vector = loaded_vector(st, view, loops, config, nest)
-        count = prod(x.extent for x in nest.accumulators if _moves(loops, x.of, view.coords))
-        elements += count if vector is None else 0
-        vectors += 0 if vector is None else count / vector.extent
+        straight = {*nest.unrolled, *([] if vector is None else [vector])}
+        iterations = {dims[-1]: prod(x.extent for x in straight if x.of == of) for of, dims in loops.dims.items()}
+        turns = prod(x.extent for x in nest.terms if x not in straight)
+        loads = loads_of(st, view, iterations, 1 if vector is None else vector.extent, device.access)
+        counted = [n + turns * x for n, x in zip(counted, loads)]
+    rows_of = {v.name: max(device.costs.sector / copied_run(st, v, loops, config), 1) for v in st.factors}
+    copied = sum(ceil(n / nest.size) * rows_of[name] for name, n in accesses.items())
     tests = sums if config.realise == "mask" and not is_true(st.a.mask) else 0
     memory = "shared" if config.staged("shared") else "global"
-    return thread_features(
-        times * nest.size * steps, terms * sums, terms * tests, memory, (terms * elements, terms * vectors),
-        copied / 4 / nest.size, memory == "shared",
-    )  # fmt: skip
+    along = dict(config.tiles_at("vectors")).get(config.lane, 1)
+    lanes = max(device.warps, default=device.costs.filled)
+    threads = -(-nest.size // lanes) * lanes
+    step = thread_features(
+        times * threads * steps, terms * sums, terms * tests, memory, Loads(*counted), copied, memory == "shared"
+    )
+    stored = Section(times * threads, (("write-back", (("global_element", sums / along),)),))
+    residing = min(device.units.residing(threads, nbytes, device.costs.registers_of(sums)).values())
+    return (*step, stored, arrivals(waits, residing, nbytes // config.buffers, rounds))
+
+
+def _accesses(
+    st: Statement, loops: Loops, config: Config, nest: Nest, device: Device, shared: Mapping[str, int]
+) -> dict[str, float]:  # fmt: skip
+    """Return the accesses that copy each operand to shared memory for a step; ``shared`` are the bytes of the copies.
+    """
+    found = {}
+    for view in (v for v in st.factors if v.name in shared):
+        width = copy_width(st, view, loops, config, nest, device.access)
+        found[view.name] = shared[view.name] / config.buffers / dtype(view.dtype).bytes / width
+    return found
+
+
+def _are_asynchronous(
+    st: Statement, view: View, loops: Loops, config: Config, nest: Nest, device: Device
+) -> bool:  # fmt: skip
+    """Return whether threads only start the copies of a view, and compute meanwhile."""
+    width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
+    is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
+    return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in dict(device.dialect.copies)
+
+
+def registers_of(row: Instruction, high: int, wide: int) -> tuple[float, ...]:
+    """Return the registers of a lane for the sums and for both factors of ``high`` x ``wide`` fragments of ``row``."""
+    return tuple(
+        n * x.layout.registers * x.layout.elements * dtype(x.dtype).bits / 32
+        for n, x in zip((high * wide, high, wide), row.operands)
+    )
+
+
+def arrivals(times: float, residing: int, nbytes: int, rounds: int) -> Section:
+    """Return the section of ``times`` waits of groups for elements from memory, with copies of ``nbytes`` in some
+    ``rounds`` of all threads; the groups that are ``residing`` on a unit compute meanwhile.
+    """
+    late = (("arriving_byte", nbytes), ("arriving_round", rounds), ("arrival", 1))
+    return Section(times / max(residing, 1), (("arrivals", late),))
+
+
+ISSUE = 0.25
+"""Time to issue a load of a vector, relative to the time of a longest access; the rest is in proportion to its bytes.
+"""
+
+
+class Loads(NamedTuple):
+    """The loads of a thread: of single ``elements`` and of ``vectors``, in longest accesses that take as long, and the
+    elements that are ``converted``.
+    """
+
+    elements: float
+    vectors: float
+    converted: float
+
+
+def loads_of(st: Statement, view: View, iterations: Mapping[str, int], width: int, access: int) -> Loads:
+    """Return the loads of a ``view`` in straight-line code that runs some ``iterations`` of each dim, as vectors of
+    ``width`` elements, of at most ``access`` bytes. It loads and converts an element once, however many taps and pixels
+    read it.
+    """
+    count = 1
+    for x in view.coords:
+        moving = {v: iterations[v.name] for v in variables_of(x) if iterations.get(v.name, 1) > 1}
+        each, steps = prod(moving.values()), dict(x.terms)
+        is_plain = all(v in steps for v in moving)
+        reached = 1 + sum(abs(steps[v]) * (n - 1) for v, n in moving.items()) if is_plain else each
+        count *= min(each, reached)
+    converted = count if dtype(view.dtype).bits < dtype(st.acc).bits else 0
+    if width == 1:
+        return Loads(count, 0, converted)
+    share = width * dtype(view.dtype).bytes / access
+    return Loads(0, count / width * (ISSUE + (1 - ISSUE) * share), converted)
 
 
 def thread_features(
-    times: float, products: float, tests: float, memory: str, loads: tuple[float, float], copied: float, waits: bool
+    times: float, products: float, tests: float, memory: str, loads: Loads, copied: float, waits: bool
 ) -> Features:
-    """Return the features of threads that run ``times`` steps in all: their multiply-adds, tests of masks, ``loads`` of
-    elements and of vectors from ``memory``, shared or global, the elements ``copied`` to shared memory, and the
-    barriers if a step ``waits`` for copies.
+    """Return the features of threads that run ``times`` steps in all: their multiply-adds, tests of masks, ``loads``
+    from ``memory``, shared or global, the runs of elements ``copied`` to shared memory, and the barriers if a step
+    ``waits`` for copies.
     """
-    elements, vectors = loads
+    read = ((f"{memory}_element", loads.elements), (f"{memory}_vector", loads.vectors))
     step = (
-        ("products", (("thread_product", products),)), ("tests", (("test", tests),)),
-        ("loads", ((f"{memory}_element", elements), (f"{memory}_vector", vectors))),
-        ("copies", (("global_element", copied),)), ("barriers", (("step_barriers", waits),)),
+        ("products", (("thread_product", products),)), ("tests", (("test", tests),)), ("loads", read),
+        ("conversions", (("conversion", loads.converted),)), ("copies", (("shared_copy", copied),)),
+        ("barriers", (("step_barriers", waits),)),
     )  # fmt: skip
     return tuple(Section(times, (cause,)) for cause in step)
 
@@ -137,8 +235,3 @@ def parts_features(unit: str, parts: int, st: Statement, machine: Machine) -> Fe
     place = "cached" if nbytes <= machine.memories[-1].bytes else "stored"
     launch, moved = ((f"{unit}_launch", 1.0),), ((f"{unit}_{place}_byte", float(nbytes)),)
     return Section(1, (("launch of sums", launch),)), Section(1, (("parts of sums", moved),))
-
-
-def _moves(loops: Loops, of: str, coords: tuple[Index, ...]) -> bool:
-    """Return whether a view depends on the loop ``of``."""
-    return any(Var(dim) in variables_of(x) for dim in loops.dims[of] for x in coords)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import ceil, prod
+from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from convsmith.ir.index import Var, is_false
@@ -21,7 +21,7 @@ from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.nest import nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
-from convsmith.tune.device_features import kernel_features, warp_features
+from convsmith.tune.device_features import kernel_features, registers_of, warp_features
 from convsmith.tune.features import cycles
 
 MAX_WARPS = 8
@@ -65,7 +65,16 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
         return
     most = device.costs.warp_step * 8 // dtype(st.a.factor).bits
     row = max(rows, key=lambda row: (_terms(st, row, most).used, row.terms))
-    terms = _terms(st, row, most)
+    for terms in _steps(st, row, most):
+        yield from _of_terms(st, machine, plain, row, terms)
+
+
+def _of_terms(
+    st: Statement, machine: Machine, plain: Config, row: Instruction, terms: _StepTerms
+) -> Iterator[DeviceChoice]:  # fmt: skip
+    """Yield the configs whose steps have ``terms``, with their expected cycles."""
+    device = machine.device
+    assert device is not None
     tiles: list[tuple[float, Sequence[int], Config]] = []
     *rows_of_warp, _ = columns_of_warp = BY_WARPS.own  # columns are half as long
     for counts in product(rows_of_warp, columns_of_warp, BY_WARPS.across, BY_WARPS.across):
@@ -81,10 +90,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
 def _has_registers(row: Instruction, counts: Sequence[int], registers: int, costs: DeviceCosts) -> bool:
     """Return whether the fragments of a warp's tile fit the ``registers`` of a lane."""
     high, wide, *_ = counts
-    sums, left, right = (
-        n * x.layout.registers * x.layout.elements * dtype(x.dtype).bits / 32
-        for n, x in zip((high * wide, high, wide), row.operands)
-    )
+    sums, left, right = registers_of(row, high, wide)
     return sums <= ceil(registers * costs.warp_sums) and sums + left + right <= registers * costs.warp_held
 
 
@@ -142,7 +148,7 @@ def _config(
     inner = inner_dims(st)
     if left > 1 or any(size % group.get(n, 1) for n, size in {**others, **same}.items() if n in inner):
         return None
-    # Rows of a matrix are in different banks if a row is longer by one access.
+    # Rows of a matrix are in different banks if a row is longer by one access; adjacent short rows are anyway.
     pad = tuple((v.name, device.access // dtype(v.dtype).bytes) for v in st.factors)
     reduce = (*(n for n in st.reduce if n not in terms.sizes), *(n for n in st.reduce if n in terms.sizes))
     return plain.changed(
@@ -182,6 +188,33 @@ def _rows(loops: Mapping[str, int], taps: Mapping[str, int], count: int, cost: f
         if found is None or rank < found[0]:
             found = rank, {n: s for n, s in zip(names, sizes) if s > 1}
     return None if found is None else found[1]
+
+
+def _steps(st: Statement, row: Instruction, most: int) -> Iterator[_StepTerms]:
+    """Yield the terms of a step: up to ``most``. Where these are several taps of few channels, the copies of steps
+    overlap, and all terms are one step as well.
+    """
+    terms = _terms(st, row, most)
+    yield terms
+    others = [d for d in st.of("k") if d.size > 1]
+    if any(d.sort == "taps" for d in others if d.name in terms.sizes) and not st.residues:
+        whole = _all_terms(st, row)
+        if whole != terms and all(d.sort == "taps" for d in others if d.name not in terms.sizes):
+            yield whole
+
+
+def _all_terms(st: Statement, row: Instruction) -> _StepTerms:
+    """Return the reduction loops with all of their terms, and as few more as make a multiple of the row's."""
+    tile: dict[str, int] = {}
+    loops = [(n, st.extents[n]) for n in reversed(st.reduce) if st.extents[n] > 1]
+    for number, (n, size) in enumerate(loops, 1):
+        if number == len(loops):
+            unit = row.terms // gcd(row.terms, prod(tile.values()))
+            size = -(-size // unit) * unit
+        elif prod(tile.values()) % row.terms:
+            size = 1 << (size - 1).bit_length()
+        tile[n] = size
+    return _StepTerms(tile, prod(st.extents[n] / size for n, size in tile.items()))
 
 
 def _terms(st: Statement, row: Instruction, most: int) -> _StepTerms:

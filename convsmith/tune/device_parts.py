@@ -40,8 +40,8 @@ def engine_cycles(x: EngineTile, st: Statement, machine: Machine) -> float:
 
 
 def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> list[EngineTile]:
-    """Return the ``tiles`` of ``st``, best expected first; the `MAX_SLOTTED` best ones with the number of slots that the
-    model expects to be fastest.
+    """Return the ``tiles`` of ``st``, best expected first; the `MAX_SLOTTED` best ones have the number of slots that
+    the model expects to be fastest.
 
     Fewer slots leave room for more groups on a unit. Of equal expectations, the one with most slots is taken.
     """

@@ -45,6 +45,25 @@ def test_longer_rows() -> None:
         set_layout(parse_kernel(TEXT), "a_s", LongRows(-1))
 
 
+def test_runs_shorter_than_the_room_are_one_row_with_the_next_dim() -> None:
+    """Elements of four channels of adjacent pixels stay adjacent."""
+    text = """
+kernel k(a: f32[3, 4, 4], dst: f32[3, 4, 4])
+  alloc a_s: f32[3, 4, 4] @shared:
+    for h in 0 .. 3:
+      for w in 0 .. 4:
+        for c in 0 .. 4:
+          a_s[h, w, c] = a[h, w, c]
+    for h in 0 .. 3:
+      for w in 0 .. 4:
+        for c in 0 .. 4:
+          dst[h, w, c] = a_s[h, w, c]
+"""
+    for elements, layout in ((4, " = 0:3:32 1:4:8 2:4:1"), (8, " = 0:3:24 1:4:4 2:4:1"), (64, "")):
+        kernel = str(set_layout(parse_kernel(text), "a_s", LongRows(elements)))
+        assert f"alloc a_s: f32[3, 4, 4]{layout} @shared" in kernel
+
+
 @pytest.mark.parametrize("layout", [LongRows(1), RotatedRows(2)], ids=str)
 def test_buffers_whose_elements_cannot_move(layout: LongRows | RotatedRows) -> None:
     """A parameter lies where the caller has it, and registers have no rows."""

@@ -46,8 +46,15 @@ HOPPER = {
     "tensor-copies-backward": "--dir=BWD_D --stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
 }
 """Layers of which the copy engine of sm_90a brings the operands."""
+FEW_CHANNELS = {
+    "depthwise": "--stag=axb --dtag=axb --dt=bf16 g96mb32ic96ih56oc96oh56kh7ph3",
+    "few-a-group": "--stag=axb --dtag=axb --dt=bf16 g32mb32ic128ih56oc128oh56kh3ph1",
+}
+"""Layers with too few channels a group for fragments."""
 BUDGETS = [
     *((name, level, line, "FFMA") for name, line in LAYERS.items() for level in ("sm_80", "sm_90a")),
+    *((name, "sm_90a", line, "FFMA") for name, line in FEW_CHANNELS.items()),
+    ("stem", "sm_90a", "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic3ih224oc64oh112kh7sh2ph3", "HMMA"),
     *((name, "sm_80", line, opcode) for name, (line, opcode) in TENSOR_LAYERS.items()),
     *((name, "sm_90a", line, "HGMMA") for name, line in HOPPER.items()),
 ]  # fmt: skip

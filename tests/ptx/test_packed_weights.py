@@ -57,3 +57,15 @@ def test_kernels_for_sizes_of_the_call_pack_nothing() -> None:
     """Packed weights then serve all of them."""
     kernel = CompiledKernel(parse_problem(LINES[1]), target("sm_90a"), dynamic="mb,ih,iw")
     assert not kernel.config.staged("pack")
+
+
+def test_threads_along_groups_have_adjacent_weights() -> None:
+    """Packed weights of a depthwise convolution are copied as vectors along its groups."""
+    line = "--stag=axb --dtag=axb --dt=bf16 g16mb1ic16ih5oc16oh5kh3ph1"
+    words = "--register=g:4,ow:2 --reduce=kh,kw,ic --realise=pad_copy --group=g:16,ow:4,oh:2,kh:3,kw:3 --vectors=g:4"
+    config = f"--target=sm_80 --lane=g {words} --pack=wei --shared="
+    text = made(line, f"{config}src,wei", "sm_80").notes["ptx"]
+    main = text[text.index(".entry convsmith(") :].partition("\n}")[0]
+    assert "ld.global.nc.v4.b32" in main and "ld.global.nc.b16" not in main
+    for shared in ("src,wei", "src"):
+        check(line, f"{config}{shared}", "sm_80")

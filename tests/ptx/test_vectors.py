@@ -17,7 +17,7 @@ from convsmith.schedule.planned import plan_for
 from convsmith.tune.device import device_config
 from ptx.test_convolutions import check, made
 
-DEPTHWISE = "--stag=axb --dtag=axb --dt=bf16 g64mb8ic64ih56oc64oh56kh3ph1"
+DEPTHWISE = "--stag=axb --dtag=axb --dt=bf16 g64mb32ic64ih56oc64oh56kh3ph1"
 HALO = 1.6
 """Bytes of the source that groups read, relative to its bytes: neighbours share them in the second-level cache."""
 
@@ -46,7 +46,19 @@ def test_a_depthwise_kernel_moves_few_bytes_in_vectors() -> None:
     source = prod(problem.tensor("src").layout.shape) * 2
     assert plan.main.shared["src"] * groups <= HALO * source
     counts = accesses(DEPTHWISE)
-    assert counts["ld.global.nc.v4.b32"] and counts["st.global.v4.b32"] and not counts["st.global.b16"]
+    stores = {name for name in counts if name.startswith("st.global")}
+    assert counts["ld.global.nc.v4.b32"] and stores and stores <= {f"st.global.{x}b32" for x in ("", "v2.", "v4.")}
+
+
+def test_one_operation_makes_an_f32_of_each_half_of_a_word() -> None:
+    """A shift for the lower half, a mask for the upper one; no half is moved to a register of its own."""
+    words = "--register=g:4,ow:4 --reduce=kh,kw,ic --realise=pad_copy --pack= --group=g:16,ow:4,oh:4,kh:3,kw:3"
+    config = f"--target=sm_80 --lane=g {words} --shared=src,wei --pad=wei:8 --vectors=g:4"
+    text = made("--stag=axb --dtag=axb --dt=bf16 g16mb1ic16ih4oc16oh4kh3ph1", config, "sm_80").notes["ptx"]
+    counts = Counter(re.findall(r"\s(shl\.b32|and\.b32|cvt\.u32\.u16|ld\.shared\S+|fma\S+)\s", text))
+    loaded = 2 * counts["ld.shared.v2.b32"]
+    assert (counts["fma.rn.f32"], counts["ld.shared.v2.b32"]) == (9 * 4 * 4, 3 * 6 + 9)
+    assert counts["shl.b32"] >= loaded <= counts["and.b32"] and not counts["cvt.u32.u16"]
 
 
 def test_a_depthwise_kernel_is_exact_under_four_schedules() -> None:

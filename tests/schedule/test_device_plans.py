@@ -26,7 +26,7 @@ from convsmith.problem import parse_problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.device import device_config
+from convsmith.tune.device import device_candidates, device_config
 
 HEAD = "--target=opencl --pack="
 
@@ -115,9 +115,9 @@ def test_copies_hold_no_more_than_a_group_reads() -> None:
     assert plan.main.shared == {"src": 37 * 37 * 4, "wei": 64 * 49 * 4}
 
 
-@pytest.mark.parametrize("terms, loops", [(8, ["ic.g"]), (64, ["ic.g"]), (65, ["ic.g", "ic.i"])])
+@pytest.mark.parametrize("terms, loops", [(8, ["ic.g"]), (128, ["ic.g"]), (129, ["ic.g", "ic.i"])])
 def test_a_straight_line_holds_the_terms_that_fit(terms: int, loops: list[str]) -> None:
-    """A thread has four sums here, and 256 products at most in a straight line."""
+    """A thread has four sums here, and 512 products at most in a straight line."""
     words = f"{HEAD} --lane=oc --register=ow:4 --realise=mask --group=oc:32,ow:4,ic:{terms}"
     with interning():
         problem = parse_problem(f"--stag=axb --dtag=axb mb1ic{2 * terms}iw8oc64ow8kw1")
@@ -247,12 +247,11 @@ def test_transforms_are_refused() -> None:
 
 @pytest.mark.parametrize("level", ["sm_80", "sm_90a", "xe_hpc"])
 def test_sums_in_fragments_are_joined_atomically(level: str) -> None:
-    """The default config on fragments of a gradient, with its reduction in parts that groups add to the result."""
+    """The first choice on fragments of a gradient, with its reduction in parts that groups add to the result."""
     machine = target(level)
     problem = parse_problem("--dir=BWD_W --dt=f16:f32:f16 --stag=axb --dtag=axb mb4ic64ih8oc64kh1").canonical()
-    config = device_config(problem, machine)
+    config = next(x for x in device_candidates(problem, machine) if any(y in x.instruction for y in ("mma", "dpas")))
     config = config.changed(split=(("mb_oh_ow" if config.realise == "hardware" else "mb", 2),), join="atomic")
-    assert any(word in config.instruction for word in ("mma", "dpas"))
     with interning():
         plan = plan_for(problem, config, machine)
         assert [k.statement.name for k in plan.kernels] == ["conv"]
@@ -262,7 +261,7 @@ def test_sums_in_fragments_are_joined_atomically(level: str) -> None:
 
 def test_kernels_of_devices_run_all_passes_of_devices() -> None:
     """Those that kernels of CPUs run too are checked with them (tests/oracle/test_every_step.py)."""
-    half, words = "--dt=f16 --stag=axb --dtag=axb mb1ic64ih14oc64kh3ph1", "mb1ic20ih14oc40kh3ph1"
+    half, words = "--dt=f16 --stag=axb --dtag=axb mb1ic64ih14oc64kh3ph1", "mb1ic20ih16oc40kh3ph1"
     run: set[str] = set()
     for level, line in (("sm_80", half), ("sm_90a", half), ("xe_hpc", half), ("opencl", words)):
         with interning():

@@ -14,7 +14,14 @@ from convsmith.schedule.plan import Plan, decided
 from convsmith.statement.views import statement
 from convsmith.tune import features
 from convsmith.tune.device import device_candidates, device_config, expected_cycles
-from convsmith.tune.device_features import engine_features, kernel_features, residing, thread_features
+from convsmith.tune.device_features import (
+    Loads,
+    engine_features,
+    kernel_features,
+    loads_of,
+    residing,
+    thread_features,
+)
 from convsmith.tune.features import Features, cycles, time
 
 PLAIN = "--stag=axb --dtag=axb mb1ic16ih9oc24oh9kh3ph1"
@@ -60,11 +67,21 @@ def test_a_search_expects_the_cycles_that_the_choice_expects(level: str) -> None
 def test_twice_the_price_of_barriers_adds_what_barriers_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features hold no price: another price of one event changes its cause alone."""
     machine = target("sm_80")
-    counted = thread_features(3, 64, 0, "shared", (8, 2), 4, True)
+    counted = thread_features(3, 64, 0, "shared", Loads(8, 2, 0), 4, True)
     before = time(counted, machine)
     monkeypatch.setitem(machine.prices, "step_barriers", 2 * machine.prices["step_barriers"])
     after = time(counted, machine)
     assert after == {**before, "barriers": 2 * before["barriers"]} and before["products"] == 3 * 64
+
+
+def test_straight_code_loads_and_converts_an_element_once_for_all_taps() -> None:
+    """Four pixels of seven taps read ten columns, or thirteen where pixels are two columns apart."""
+    for stride, columns in ((1, 10), (2, 13)):
+        line = f"--stag=axb --dtag=axb --dt=bf16 g8mb1ic8iw{16 * stride}oc8ow16kw7pw3"
+        st = statement(parse_problem(f"{line}sw{stride}" if stride > 1 else line).canonical(), target("sm_80"))
+        straight = {"g": 4, "ow": 4, "kw": 7}
+        # A vector of half the longest access takes 0.625 of its time.
+        assert [loads_of(st, v, straight, 4, 16) for v in st.factors] == [(0, 0.625 * n, 4 * n) for n in (columns, 7)]
 
 
 def of_tile(columns: int, tile: tuple[int, int], buffers: int = 4) -> dict[str, float]:
@@ -88,7 +105,7 @@ def test_slots_and_threads_bound_the_groups_of_a_unit() -> None:
     machine = target("sm_90a")
     row = next(row for row in machine.instructions if row.name == "wgmma_m64n64k16_bf16")
     for tile, buffers, groups in (((64, 64), 4, 3), ((64, 64), 8, 1), ((256, 64), 2, 1), ((64, 64), 2, 4)):
-        config = Config("sm_90a", "oc", buffers=buffers, instruction=row.name, shared=("src", "wei"), group=(("ow", 1),))
+        config = Config("sm_90a", "oc", buffers=buffers, instruction=row.name, shared=("src",), group=(("ow", 1),))
         assert residing(EngineTile(config, row, tile, 132, 1, 16, 64), 2, machine) == groups
 
 

@@ -13,7 +13,7 @@ from convsmith.schedule import hardware_choice
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_ENGINE, BY_THREADS, BY_WARPS, TileSpace, space_of_tiles
 from convsmith.statement.views import statement
-from convsmith.tune import device, device_fragments
+from convsmith.tune import device_fragments, device_threads
 from convsmith.tune.device import device_candidates
 from convsmith.tune.device_space import space_of
 
@@ -67,7 +67,7 @@ def test_a_search_reaches_each_number_of_the_description(space: TileSpace) -> No
 def test_the_first_choice_reads_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without tiles of several units in it, no candidate has any, and steps still lead to them."""
     one = {"own": (1,), "across": (1, 2)}
-    monkeypatch.setattr(device, "BY_THREADS", BY_THREADS._replace(own=(1,)))
+    monkeypatch.setattr(device_threads, "BY_THREADS", BY_THREADS._replace(own=(1,)))
     monkeypatch.setattr(device_fragments, "BY_WARPS", BY_WARPS._replace(own=(1, 1), across=(1, 2)))
     monkeypatch.setattr(hardware_choice, "BY_ENGINE", BY_ENGINE._replace(**one))
     with interning():

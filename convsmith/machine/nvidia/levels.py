@@ -6,7 +6,7 @@ from convsmith.ir.instruction import Instruction, RegisterFile
 from convsmith.machine.base import Machine, dot
 from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
-from convsmith.machine.device_costs import CopyEngine
+from convsmith.machine.device_costs import CopyEngine, DeviceCosts
 from convsmith.machine.memory import core_caches
 from convsmith.machine.nvidia.dialect import dialect
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS, SMALL_PRODUCTS
@@ -17,6 +17,8 @@ from convsmith.machine.rows import scalar_multiply_add
 TRIPLE = "nvptx64-nvidia-cuda"
 _PTX = "+ptx86"
 """The version of PTX: drivers and assemblers of CUDA 12.7 and later take it."""
+_SHARED_BYTES = 128
+"""Bytes that a multiprocessor reads from shared memory in a cycle."""
 _GROUPS = ((1 << 31) - 1, 65535, 65535)
 _GROUP = (1024, 1024, 64)
 
@@ -64,6 +66,7 @@ def _level(
         dialect=dialect("sm_80" in needs, packed, has_byte_floats="sm_89" in needs, pipelines="sm_90a" in needs),
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
         fragment_rate=rate, engine=_ENGINE if "sm_90a" in needs else None,
+        costs=DeviceCosts(warp_shared=32 * _SHARED_BYTES / units.multiply_adds),
     )  # fmt: skip
     return Machine(
         name=name, triple=TRIPLE, cpu=name, features=_PTX, needs=needs, vectors=RegisterFile("register", 255, 32),
