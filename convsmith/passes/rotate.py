@@ -5,7 +5,7 @@ from __future__ import annotations
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import as_index, mod
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import For, Kernel, Stmt
+from convsmith.ir.stmt import FENCES, For, Kernel, Stmt
 from convsmith.passes.accesses import sites_of
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import in_any_order, require_order
@@ -48,6 +48,6 @@ def rotate(kernel: Kernel, loop: str, start: int) -> Kernel:
           for i in 0 .. 3:
             dst[(i + 2) % 3] = a[(i + 2) % 3]
     """
-    require_no_effects(kernel, "rotate")
+    require_no_effects(kernel, "rotate", FENCES)
     require_loops(kernel, (loop,), "rotate")
     return with_body(kernel, _Rotate(loop, start).stmt(kernel.body)) if start else kernel

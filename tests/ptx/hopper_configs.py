@@ -114,6 +114,12 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--register=mb_id_ih_iw:64,ic:16 --group=mb_id_ih_iw:64,ic:16,oc:32 --shared=diff_dst,wei "
         "--instruction=wgmma_m64n16k16_f16_k_mn",
     ),
+    "backward by data, a stride and sums added by groups": (
+        f"--dir=BWD_D {LAST} --dt=f32:bf16:bf16 mb3ic16ih12oc32oh6kh3ph1sh2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 --split=oc:2 "
+        "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=3 --join=atomic "
+        "--instruction=wgmma_m64n16k16_bf16_k_mn",
+    ),
     "deconvolution of one tap": (
         f"--deconv --dir=FWD_B {LAST} --dt=bf16 --attr-post-ops=sum+relu mb2ic32ih3oc24oh6kh1sh2",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --phases=oh,ow --reduce=kh,kw,ic --register=mb_oh_ow:64,oc:16 "
