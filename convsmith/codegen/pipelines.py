@@ -85,7 +85,7 @@ class PipelineEmitter(ThreadEmitter):
             self.spell(self.calls.wait, pending=0)
             self._settle()
             if self.rounds is not None and self._under_way:
-                self._free(self._step(self.loop.hi - 1), self._is_first_lane())
+                self._free(self._step(self.loop.hi - 1), self._is_first_lane_of_steps())
         elif s is self.consumed:
             self._consume()
         elif s is self.produced:
@@ -151,11 +151,13 @@ class PipelineEmitter(ThreadEmitter):
         return self.put(f"{'trunc' if bits < self.bits else 'zext'} {self.it} {value} to i{bits}")
 
     def _step(self, number: Index) -> str:
-        """Return the number of a step, counted over all rounds, whose ``number`` in its round is an iteration."""
-        step = number - self.loop.lo
-        if self.rounds is not None:
-            step = self.rounds.var * (self.loop.hi - self.loop.lo) + step
-        return self._narrowed(self.index(step))
+        """Return the number of a step, counted over all rounds, for the iteration ``number`` of the pipelined loop."""
+        count = self.loop.hi - self.loop.lo
+        if self.rounds is None:
+            number = number - self.loop.lo
+        elif count.is_const:
+            number = self.rounds.var * count + number - self.loop.lo
+        return self._narrowed(self.index(number))
 
     def _slot_and_turn(self) -> tuple[str, str]:
         """Return the slot of a step, and how many times the slot has been used before."""
@@ -216,6 +218,13 @@ class PipelineEmitter(ThreadEmitter):
     def _is_first_lane(self) -> str:
         """Return whether a thread is the first of its hardware warp."""
         return self.put(f"icmp eq {self.it} {self.put(f'and {self.it} {self.numbers[0]}, {_WARP - 1}')}, 0")
+
+    def _is_first_lane_of_steps(self) -> str:
+        """Return whether a thread is the first of its hardware warp, and the pipelined loop has run."""
+        first, count = self._is_first_lane(), self.loop.hi - self.loop.lo
+        if count.is_const:
+            return first
+        return self.put(f"and i1 {first}, {self.put(f'icmp sgt {self.it} {self.index(count)}, 0')}")
 
     def _release(self, slot: str) -> None:
         """Free the slot whose products have ended: the slot of this step, or of an earlier step in the same round."""

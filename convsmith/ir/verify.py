@@ -8,7 +8,8 @@ is nested in parallel loops only. Pointers: a carried pointer, or a function's p
 positions of its buffer. Calls agree with the functions' parameters. Threads: grid loops are outermost, thread loops
 follow in the order of their levels, and shared memory lies between them; all threads of a group reach each barrier: it
 is inside one nest of thread loops, and inside no condition or loop whose bounds differ between threads. A pipelined
-loop is nested only in loops over groups and begins with its copies through tensor maps.
+loop is nested only in loops over groups, or in loops over the tiles of a group, and begins with its copies through
+tensor maps.
 """
 
 from __future__ import annotations
@@ -237,8 +238,8 @@ class _Verifier:
 
     def _pipelined(self, s: For) -> None:
         """Require copies through tensor maps, and then statements without any."""
-        if s.carried or self._formals is not None or any(kind != "grid" for kind in self._loops):
-            self._fail("a pipelined loop carries no pointers, and stands in loops over groups only")
+        if s.carried or self._formals is not None or not {"grid", "serial"} >= set(self._loops):
+            self._fail("a pipelined loop carries no pointers, and stands in loops over groups and serial loops only")
         if pipeline_parts(s) is None:
             self._fail("the body of a pipelined loop begins with all of its copies through tensor maps")
 

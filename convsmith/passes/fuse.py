@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+from convsmith.arith.ranges import Range, try_interval
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Ge0, Index, Var, as_index
+from convsmith.ir.index import Ge0, Index, Var, as_index, floordiv, maximum, minimum, product, quotient
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt
 from convsmith.ir.walk import AnyNode, children, loops_of, variables_of
 from convsmith.passes.contracts import FLATTENED, LOOPS, stages
-from convsmith.passes.scope import LoopRewriter, has_loop, require_loops, with_body
+from convsmith.passes.scope import LoopRewriter, extent, has_loop, require_loops, with_body
 
 Divided = Literal["anywhere", "conditions", "nowhere"]
 """Expressions that may contain a quotient or a remainder of the fused loop."""
@@ -29,23 +30,29 @@ class _Fuse(LoopRewriter):
         body = self.contiguous(loop) if self.divided != "anywhere" else self.any_two(loop)
         if body is None or not isinstance(loop.body, For):
             return self._For(loop)
-        n = int(loop.body.hi)
-        return For(self.fused, loop.lo * n, loop.hi * n, body, loop.kind)
+        n = loop.body.hi
+        return For(self.fused, product(loop.lo, n), product(loop.hi, n), body, loop.kind)
 
     def any_two(self, loop: For) -> Stmt:
         """Return the body with the quotient and the remainder of the fused loop; ConfigError if it cannot be fused."""
         inner = loop.body
         if not isinstance(inner, For) or inner.var.name != self.inner:
             raise ConfigError("not-nested", f"fuse: loop {self.inner} is not directly inside loop {self.outer}")
-        if not (loop.lo is inner.lo is as_index(0) and inner.hi.is_const):
+        counts = None if loop.var in variables_of(inner.hi) else try_interval(inner.hi, self.ranges)
+        if not loop.lo is inner.lo is as_index(0) or counts is None or counts[0] < 0:
             raise ConfigError(
-                "bounds", f"fuse: loops {self.outer} and {self.inner} must run from 0, {self.inner} to a constant"
-            )
+                "bounds", f"fuse: loops {self.outer} and {self.inner} must run from 0, {self.inner} equally often in "
+                f"all iterations of {self.outer}, and to an end whose range is known",
+            )  # fmt: skip
         if loop.kind != inner.kind:
             kinds = f"{loop.kind} and {inner.kind}"
             raise ConfigError("loop-kind", f"fuse: loops {self.outer} and {self.inner} are {kinds}; legal is one kind")
-        n, fused = int(inner.hi), self.fused
-        return substitute(inner.body, {loop.var: fused // n, inner.var: fused % n} if n else {})  # type: ignore[no-any-return]
+        n, fused = inner.hi, self.fused
+        if not n.is_const:
+            rounds = _quotient(fused, n, counts, extent(loop, self.ranges))
+            return substitute(inner.body, {loop.var: rounds, inner.var: fused - product(rounds, n)})  # type: ignore[no-any-return]
+        places = {loop.var: fused // n.const, inner.var: fused % n.const} if n.const else {}
+        return substitute(inner.body, places)  # type: ignore[no-any-return]
 
     def contiguous(self, loop: For) -> Stmt | None:
         """Return the body if its accesses are contiguous in both loops, so that the outer one vanishes from them; None
@@ -67,6 +74,16 @@ class _Fuse(LoopRewriter):
         if self.divided == "nowhere" or not _is_only_in_conditions(outer, fused, body):
             return None
         return substitute(body, {outer: fused // n})  # type: ignore[no-any-return]
+
+
+def _quotient(fused: Var, n: Index, counts: Range, rounds: int) -> Index:
+    """Return ``fused // n``, for ``n`` in the range ``counts`` and quotients below ``rounds``. No variable divides if
+    ``n`` has two values: the quotient by the larger one is the smaller one.
+    """
+    low, high = counts
+    if high - low != 1:
+        return quotient(fused, maximum(n, 1))
+    return minimum(floordiv(fused, max(low, 1)), floordiv(fused, high) + (high - n) * (rounds * high))
 
 
 def _is_within_terms(var: Var, n: AnyNode) -> bool:

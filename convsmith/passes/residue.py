@@ -5,7 +5,7 @@ execute one each.
 from __future__ import annotations
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Var, as_index, floordiv, minimum
+from convsmith.ir.index import Index, Var, as_index, floordiv, minimum, mod, product
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import FENCES, For, Kernel, Stmt
 from convsmith.passes.contracts import LOOPS, stages
@@ -14,15 +14,17 @@ from convsmith.passes.scope import LoopRewriter, require_loops, require_no_effec
 
 
 class _Residue(LoopRewriter):
-    def __init__(self, loop: str, modulus: int, name: str) -> None:
+    def __init__(self, loop: str, modulus: int, name: str, turning: bool) -> None:
         super().__init__()
-        self.loop, self.modulus, self.remainder = loop, modulus, Var(name)
+        self.loop, self.modulus, self.remainder, self.turning = loop, modulus, Var(name), turning
 
     def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loop:
             return self._For(loop)
         if loop.lo is not as_index(0):
             raise ConfigError("bounds", f"residue: loop {self.loop} starts at {loop.lo}; only loops from 0 are cut")
+        if self.turning:
+            return self.turned(loop)
         m, r = self.modulus, self.remainder
         body = substitute(loop.body, {loop.var: loop.var * m + r})
         if loop.kind != "grid":
@@ -35,12 +37,37 @@ class _Residue(LoopRewriter):
         return For(r, loop.lo, as_index(min(m, loop.hi.const) if loop.hi.is_const else m), inner, loop.kind)
 
 
+    def turned(self, loop: For) -> Stmt:
+        """Return the loops of a grid over groups whose order is reversed in every second round."""
+        if loop.kind != "grid" or not loop.hi.is_const or loop.hi.const < self.modulus:
+            raise ConfigError(
+                "bounds", f"residue: loop {self.loop} is {loop.kind} and runs 0 .. {loop.hi}; legal for turning groups "
+                f"is a loop over groups of at least {self.modulus} iterations",
+            )  # fmt: skip
+        m, r, is_odd = self.modulus, self.remainder, mod(loop.var, 2)
+        place = r + is_odd * (m - 1) - product(is_odd, r) * 2
+        body = substitute(loop.body, {loop.var: loop.var * m + place})
+        rounds = rounds_of_group(loop.hi.const, r, m, True)
+        return For(r, loop.lo, as_index(m), For(loop.var, loop.lo, rounds, body), loop.kind)
+
+
+def rounds_of_group(tiles: int, group: Var, groups: int, turning: bool) -> Index:
+    """Return how many of the first ``tiles`` a group computes if ``groups`` take one in each round, in their order; in
+    reverse order in every second round if they are ``turning``.
+    """
+    whole, rest = divmod(tiles, groups)
+    place = groups - 1 - group if turning and whole % 2 else group
+    return floordiv(rest - place + (groups - 1), groups) + whole
+
+
 @stages(*LOOPS)
-def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
+def residue(kernel: Kernel, loop: str, modulus: int, name: str, turning: bool = False) -> Kernel:
     """Run ``loop`` once per residue: its variable becomes ``loop * modulus + name``, and loop ``name`` goes around it.
 
     A loop shorter than the modulus has as many residues as iterations. The residues of a ``grid`` loop, whose
-    iterations are independent, are groups, each of which runs its iterations in sequence: a persistent kernel.
+    iterations are independent, are groups, each of which runs its iterations in sequence: a persistent kernel. The
+    groups take iterations in reverse order in every second round if they are ``turning``: where iterations get shorter,
+    the group with the longest one of a round then has the shortest one of the next.
 
     Before::
 
@@ -69,9 +96,16 @@ def residue(kernel: Kernel, loop: str, modulus: int, name: str) -> Kernel:
           for g.p in 0 .. 2 #grid:
             for g in 0 .. (-g.p) // 2 + 3:
               dst[g * 2 + g.p] = a[g * 2 + g.p]
+
+    After ``residue("g", 2, "g.p", True)``::
+
+        kernel k(a: f32[5], dst: f32[5])
+          for g.p in 0 .. 2 #grid:
+            for g in 0 .. (-g.p) // 2 + 3:
+              dst[g * 2 + g.p + g % 2 - g.p * (g % 2) * 2] = a[g * 2 + g.p + g % 2 - g.p * (g % 2) * 2]
     """
     require_no_effects(kernel, "residue", FENCES)
     require_loops(kernel, (loop,), "residue")
     if modulus < 1:
         raise ConfigError("modulus", f"residue: loop {loop} modulo {modulus}; there is at least one class")
-    return with_body(kernel, _Residue(loop, modulus, name).stmt(kernel.body))
+    return with_body(kernel, _Residue(loop, modulus, name, turning).stmt(kernel.body))

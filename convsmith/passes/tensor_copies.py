@@ -8,6 +8,7 @@ around.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_no_effe
 COMPARED = 4
 """Number of iterations of the loops around a copy at which its elements are compared, besides the first and the last.
 """
+MOST_DRAWN = 32
+"""Most iterations that are drawn for each one that is compared: loops do not run all of them."""
 
 
 class MappedCopy(NamedTuple):
@@ -51,11 +54,15 @@ class _TensorCopies(ScopedRewriter):
         super().__init__()
         self.copies = {x.name: x for x in copies}
         self.replaced: set[str] = set()
+        self.around: list[For] = []
 
     def visit_For(self, loop: For) -> Stmt:
         loops, s = perfect_nest(loop)
         if not isinstance(s, Store) or s.buffer.name not in self.copies or s.lanes is not None:
-            return self._For(loop)
+            self.around.append(loop)
+            made = self._For(loop)
+            self.around.pop()
+            return made
         copy = self.copies[s.buffer.name]
         read = s.value.yes if isinstance(s.value, Select) else s.value
         if not isinstance(read, Load) or any(x.lo.terms or x.hi.terms or x.lo.const for x in loops):
@@ -77,8 +84,8 @@ class _TensorCopies(ScopedRewriter):
         around = {v: r for v, r in self.ranges.items() if v not in own}
         random = Random(0)
         points = [{v: r[end] for v, r in around.items()} for end in (0, 1)]
-        points += [{v: random.randint(*r) for v, r in around.items()} for _ in range(COMPARED)]
-        for point in points:
+        drawn = ({v: random.randint(*r) for v, r in around.items()} for _ in range(COMPARED * MOST_DRAWN))
+        for point in (*filter(self._is_run, points), *islice(filter(self._is_run, drawn), COMPARED)):
             values = {**point, **{v: g.ravel() for v, g in zip(own, grids)}}
             to, of = (_places(v, values) for v in (Load(s.buffer, s.index, None), read))
             present = np.broadcast_to(_present(s.value, values), to.shape)
@@ -96,6 +103,11 @@ class _TensorCopies(ScopedRewriter):
                     "tensor-map", f"tensor_copies: the map of {copy.name} brings other elements than its nest at "
                     f"{point}",
                 )  # fmt: skip
+
+
+    def _is_run(self, point: Mapping[Var, int]) -> bool:
+        """Return whether the loops around the nest run an iteration, because the end of one may depend on others."""
+        return all(evaluate(x.lo, point) <= point[x.var] < evaluate(x.hi, point) for x in self.around)
 
 
 def _copied(of: TensorMap, at: Sequence[int], offsets: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -316,7 +316,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         threads share it; on machines that have groups, it may be a fused loop, which has parts of whole steps of a
         group, and the last part what they leave""", check=_check_split),
     _row("phases", _NAMES, "ow", """pixel loops of the result that a stride divides: their residue classes become
-        columns of the product, in a loop of their own (`rw` of `ow` or `iw`)""", holds=(_LOOP,), machines="vectors"),
+        columns of the product, in a loop of their own (`rw` of `ow` or `iw`); under `--realise=hardware` also where
+        taps are dilated or one""", holds=(_LOOP,), machines="vectors"),
     _row("realise", _TEXT, "peel", """how masked elements are read: `peel` (split loops so that no test remains), `mask`
         (test each access), `pad_copy` (padded copy first, of the type of sums where lanes are channels and no
         instruction multiplies the floats as they are; a packed source holds the padding itself), `window_copy` (copy of

@@ -8,10 +8,10 @@ from convsmith.passes.reorder import reorder
 from convsmith.passes.simplify import simplify
 from convsmith.passes.solve import solve
 from convsmith.schedule.config import Config
-from convsmith.schedule.loops import Loop, fused_name, loop_over
+from convsmith.schedule.loops import Loop, fused_name, loop_over, with_phases
 from convsmith.schedule.pointers import indirect
 from convsmith.schedule.schedule import Schedule
-from convsmith.statement.phases import Phase, phased, phases
+from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import KINDS, Statement
 
 
@@ -48,7 +48,7 @@ def cut_classes(s: Schedule, st: Statement, config: Config) -> list[Loop]:
     classes = split_classes(s, st, config)
     by_phase = {loop: phase for loop, phase in classes.items() if phase is not None}
     if by_phase:
-        columns = phased(st, config.phases)
+        columns = with_phases(st, config)
         order = [d.name for d in sorted(columns.dims, key=lambda d: KINDS.index(d.kind)) if d.kind != "k"]
         for loop, phase in by_phase.items():
             s.run(reorder, (loop, *(n for n in order if n != loop.name)))
@@ -64,7 +64,7 @@ def split_classes(s: Schedule, st: Statement, config: Config) -> dict[Loop, Phas
     """
     if not st.residues:
         return {}
-    dims, found = {d.name: d for d in st.dims}, phases(st)
+    dims, found = {d.name: d for d in st.dims}, phases(st, sparse=True)
     classes: dict[Loop, Phase | None] = {}
     solved: list[Loop] = []
     for n, modulus in st.residues.items():

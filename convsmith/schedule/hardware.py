@@ -17,23 +17,28 @@ from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.device_costs import CopyEngine
+from convsmith.passes.end_sums import end_sums
 from convsmith.passes.simplify import simplify
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.library.warp_groups import GroupTile
-from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing, terms_of_part
+from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing, terms_of_part, with_phases
 from convsmith.schedule.nest import Nest, NestBuilder
 from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.product_shape import ProductShape, named_row
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.parts import PART
-from convsmith.statement.phases import phased
+from convsmith.statement.phases import phases
 from convsmith.statement.statement import Statement, View
 
 SHARED = "shared"
 """The file of operands that an instruction reads from shared memory."""
+MOST_RUNS = 16
+"""Most runs of tiles with equally many steps of which a group computes several tiles: a term of an index for each run
+gives the number of steps before a tile.
+"""
 
 
 def hardware_rows(st: Statement, machine: Machine) -> tuple[Instruction, ...]:
@@ -188,11 +193,17 @@ def _copy(found: EngineLoops, tiled: GroupTile, view: View, engine: CopyEngine) 
 
 
 def cut_phases(s: Schedule, st: Statement, config: Config) -> None:
-    """Split loops that a stride must divide into phases, each with the taps that it reads."""
-    split_classes(s, st, config)
-    for dim in (d for d in st.dims if d.name in st.residues):
+    """Split loops that a stride must divide into phases, each with the taps that it reads. Loops over taps end where a
+    phase has no more.
+    """
+    classes = split_classes(s, st, config)
+    for dim in (d for d in st.dims if d.name in st.residues and d.kind != "k"):
         s.extend(loop_over(dim), 1)
     if st.residues:
+        s.run(simplify)
+    taps = [x.tap for n, x in phases(st, sparse=True).items() if n in config.phases and x.sparse]
+    if taps:
+        s.run(end_sums, tuple(taps), tuple(classes))
         s.run(simplify)
 
 
@@ -214,13 +225,20 @@ def _residing(machine: Machine, nest: Nest, registers: int, shared: Mapping[str,
     return residing if prod(nest.grid_sizes) > residing else 0
 
 
+def _uneven_phases(st: Statement, config: Config, nest: Nest) -> dict[Loop, int]:
+    """Return the loops over phases that meet different numbers of taps, each with the phase that meets most."""
+    found = {x.name: x for n, x in phases(st, sparse=True).items() if n in config.phases}
+    uneven = {n: x for n, x in found.items() if x.sparse or x.taps % x.classes}
+    return {x: uneven[x.of].longest for x in nest.grid if x.of in uneven}
+
+
 def engine_loops(
     whole: Statement, loops: Loops, config: Config, row: Instruction
 ) -> EngineLoops | ConfigError:  # fmt: skip
     """Return the loops of the tile that ``config`` gives a group by their role, or the error if they cannot be
     multiplied with ``row``.
     """
-    st = phased(whole, config.phases)
+    st = with_phases(whole, config)
     if (flaw := nest_flaw(st, loops, config, row)) is not None:
         return flaw
     (rows,), (*outer, terms) = _rows_and_terms(loops, config)
@@ -231,7 +249,8 @@ class HardwareTile(NamedTuple):
     """The tile of a group: its ``nest``, whose loops ``schedule`` has made, the statement with its phases, the row that
     multiplies, the copies of the operands, and the bytes of shared memory that each takes.
 
-    ``residing`` groups are on the device at a time if there are more tiles than groups; otherwise it is 0.
+    ``residing`` groups are on the device at a time if there are more tiles than groups; otherwise it is 0. The number
+    of steps of a tile depends on the iterations of ``uneven`` loops over phases, of which each has most at one.
     """
 
     nest: Nest
@@ -241,6 +260,7 @@ class HardwareTile(NamedTuple):
     copies: tuple[EngineCopy, ...]
     shared: dict[str, int]
     residing: int
+    uneven: dict[Loop, int]
 
 
 def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine) -> HardwareTile | ConfigError:
@@ -270,7 +290,11 @@ def hardware_tile(st: Statement, loops: Loops, config: Config, machine: Machine)
     residing = _residing(machine, nest, fragments * row.result.layout.registers + engine.addresses, shared)
     if isinstance(residing, ConfigError):
         return residing
-    return HardwareTile(nest, s, found.st, row, tuple(copies), shared, residing)
+    uneven = _uneven_phases(st, config, nest)
+    runs = prod(x.extent for x in nest.grid[: max((nest.grid.index(x) + 1 for x in uneven), default=0)])
+    return HardwareTile(
+        nest, s, found.st, row, tuple(copies), shared, residing if runs <= MOST_RUNS else 0, uneven
+    )  # fmt: skip
 
 
 def hardware_flaw(st: Statement, config: Config, machine: Machine) -> ConfigError | None:

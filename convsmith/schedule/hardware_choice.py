@@ -18,7 +18,7 @@ from convsmith.machine.device_costs import CopyEngine
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_ENGINE
 from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardware_rows, is_mn_major
-from convsmith.schedule.loops import fused_chain, fused_dims, in_parts
+from convsmith.schedule.loops import fused_chain, fused_dims, in_parts, with_phases
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.tensor_views import view_flaw
 from convsmith.statement.parts import cuts_iterations, splits
@@ -35,7 +35,8 @@ class EngineTile(NamedTuple):
     """A config whose operands a copy engine brings, with the ``row`` that multiplies its ``tile`` of rows and columns.
 
     There are ``groups`` such tiles, in ``parts`` of the reduction, each of ``steps`` steps of ``terms``. The config has
-    as many slots as shared memory has room for.
+    as many slots as shared memory has room for. Tiles of phases have ``steps`` on average, and the ``longest`` more, if
+    that is not 0; tiles of phases that meet no tap do not count.
     """
 
     config: Config
@@ -45,6 +46,7 @@ class EngineTile(NamedTuple):
     parts: int
     steps: float
     terms: int
+    longest: float = 0
 
 
 def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[EngineTile] | ConfigError:
@@ -58,12 +60,12 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
     permitted = [x for x in rows_of_types if rounds or not x.rounds]
     if not permitted:
         return _refuse(f"{rows_of_types[0].name} rounds the {rows_of_types[0].rounds}, which --accuracy=any permits")
-    whole, cut = st, phases(st)
-    st = phased(whole, tuple(cut))
+    whole, cut = st, phases(st, sparse=True)
+    st = phased(whole, tuple(cut), sparse=True)
     if st.residues:
-        return _refuse(f"a stride must divide {', '.join(st.residues)}, along which taps are dilated or one")
+        return _refuse(f"a stride must divide {', '.join(st.residues)}")
     pixels = [d for d in st.dims if d.sort == "images" or (d.axis and d.sort != "taps")]
-    beside = {x.name for x in cut.values()}
+    beside = {x.name: x.meeting for x in cut.values()}
     channels = [d for d in st.dims if d not in pixels and d.sort != "taps" and not d.axis and d.name not in beside]
     kinds = {d.kind for d in pixels}
     rows = pixels if kinds == {"m"} else [d for d in channels if d.kind == "m"]
@@ -82,8 +84,9 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
     nbytes = terms[-1].size * dtype(st.a.dtype).bytes
     row_bytes = engine.widths[0] if terms is pixels else _row_bytes(nbytes, bool(st.of("batch")), engine.widths)
     sizes = prod(d.size for d in rows), columns[0].size
-    apart = prod(d.size for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
-    count_of_terms = prod(d.size for d in st.of("k"))
+    apart = prod(beside.get(d.name, d.size) for d in st.dims if d.kind != "k" and d not in (*rows, *columns))
+    count_of_terms = prod(d.size for d in whole.of("k")) / max(prod(beside.values()), 1)
+    longest = prod(d.size for d in st.of("k")) if cut else 0
     for row in (x for x in permitted if (is_mn_major(x, 1), is_mn_major(x, 2)) == mn_major):
         height, width = row.result.shape
         for warps, count in product(BY_ENGINE.across, BY_ENGINE.own if mn_major[1] else (1,)):
@@ -100,11 +103,11 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
                 offsets="sums" if st.sums else "each",
             )  # fmt: skip
             tiles = prod(-(-n // t) for n, t in zip(sizes, tile)) * apart
-            found.append(EngineTile(config, row, tile, tiles, 1, count_of_terms / step, step))
+            found.append(EngineTile(config, row, tile, tiles, 1, count_of_terms / step, step, longest / step))
             if device.units.turns(tiles) <= MAX_TURNS:
-                for loop, parts, steps in _splits(whole, terms, step, {x.tap for x in cut.values()}):
-                    made = config.changed(split=((loop, parts),))
-                    found.append(EngineTile(made, row, tile, tiles * parts, parts, steps, step))
+                for loop, parts, steps in _splits(whole, terms, step, count_of_terms, {x.tap for x in cut.values()}):
+                    made, most = config.changed(split=((loop, parts),)), steps * longest / count_of_terms
+                    found.append(EngineTile(made, row, tile, tiles * parts, parts, steps, step, most))
     return found or _refuse(f"no instruction takes factors that are {' and '.join(map(_major, mn_major))}")
 
 
@@ -117,7 +120,7 @@ def legal_tile(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -> 
         if flaw is None:
             return made.config
         why = why or flaw
-        own = phased(packed_statement(st, made.config, machine), made.config.phases)
+        own = with_phases(packed_statement(st, made.config, machine), made.config)
         if _has_no_tile(own, made, engine_of(machine)):
             break
     assert why is not None
@@ -176,7 +179,7 @@ def _has_no_tile(st: Statement, made: EngineTile, engine: CopyEngine) -> bool:
 
 
 def _splits(
-    st: Statement, terms: list[Dim], step: int, tapped: Collection[str]
+    st: Statement, terms: list[Dim], step: int, count_of_terms: float, tapped: Collection[str]
 ) -> Iterator[tuple[str, int, float]]:  # fmt: skip
     """Yield splits of a reduction, each a loop, the number of its parts, and the steps of a part, of ``step`` terms:
     the loop of all ``terms`` if it is fused, and otherwise loops in equal parts, of channels or of taps other than the
@@ -184,7 +187,7 @@ def _splits(
     """
     if not splits(st):
         return
-    whole = prod(d.size for d in st.of("k")) / step
+    whole = count_of_terms / step
     if len(terms) > 1:
         loop, _ = fused_chain([d.name for d in terms])
         count = prod(d.size for d in terms)

@@ -10,12 +10,11 @@ from convsmith.passes.manager import Step
 from convsmith.schedule.buffers import BufferPlan
 from convsmith.schedule.config import Config
 from convsmith.schedule.hardware import HardwareTile
-from convsmith.schedule.loops import Loop, Loops
+from convsmith.schedule.loops import Loop, Loops, with_phases
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.registers import Registers
 from convsmith.schedule.schedule import Schedule
-from convsmith.statement.phases import phased
 from convsmith.statement.statement import Statement
 
 
@@ -51,7 +50,7 @@ class KernelPlan:
         """The statement as the nest reads it: with the phases of the config as columns of the product, and with
         operands that are packed as arrays.
         """
-        return phased(packed_statement(self.statement, self.config, self.machine), self.config.phases)
+        return with_phases(packed_statement(self.statement, self.config, self.machine), self.config)
 
     @property
     def shared(self) -> dict[str, int]:

@@ -149,9 +149,14 @@ def terms_of_part(loop: Loop, config: Config, parts: int) -> int:
     return -(-loop.extent // (parts * step)) * step
 
 
+def with_phases(st: Statement, config: Config) -> Statement:
+    """Return ``st`` with the phases of ``config``; ConfigError if its realisation does not have them."""
+    return phased(st, config.phases, config.realise == "hardware")
+
+
 def loops_after_fusing(st: Statement, config: Config) -> Loops:
     """Return the loops of ``st`` with the phases of ``config``, after fusing; ConfigError if they cannot be fused."""
-    st = phased(st, config.phases)
+    st = with_phases(st, config)
     order = sorted(st.dims, key=lambda d: (KINDS.index(d.kind), st.reduce.index(d.name) if d.kind == "k" else 0))
     classes = st.residues
     extents = {d.name: -(-d.size // classes.get(d.name, 1)) for d in order}

@@ -11,6 +11,7 @@ from convsmith.passes.block_reduction import block_reduction
 from convsmith.passes.fission import fission
 from convsmith.passes.reorder import INNERMOST, reorder
 from convsmith.passes.rfactor import rfactor
+from convsmith.passes.rotate import rotate
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import bring_tiles
 from convsmith.schedule.group_fragments import FragmentLoops, ProductLoops, tile_products, tile_sums
@@ -87,7 +88,13 @@ def bind_groups(s: Schedule, nest: Nest) -> None:
 def _bring_operands(s: Schedule, made: HardwareTile, slots: int) -> TileLoops:
     """Form the tile of groups of warps whose operands a copy engine brings, to as many ``slots``."""
     tiled = group_tile(made.nest)
-    warp_groups(s, tiled, lambda loop: bring_tiles(s, loop, made.copies), slots, made.residing)
+
+    def bring(loop: Loop) -> None:
+        bring_tiles(s, loop, made.copies)
+        for over_phases, longest in made.uneven.items():  # tiles with more steps come first
+            s.run(rotate, over_phases, longest)
+
+    warp_groups(s, tiled, bring, slots, made.residing, bool(made.uneven))
     return TileLoops({}, None, (tiled.fragments,), ProductLoops(tiled.steps, tiled.inner, made.row))
 
 

@@ -312,12 +312,13 @@ class Schedule:
         """Replace the nests that fill copies by a copy engine, each through its tensor map."""
         self.run(tensor_copies, tuple(mapped._replace(name=copy.name) for copy, mapped in copies))
 
-    def persistent_grid(self, loop: Loop, groups: int, name: str) -> Loop:
+    def persistent_grid(self, loop: Loop, groups: int, name: str, turning: bool = False) -> Loop:
         """Distribute the iterations of ``loop`` over at most ``groups`` groups, which run several in sequence; return
-        the loop over these groups, which is called ``name``.
+        the loop over these groups, which is called ``name``. They are ``turning`` in every second round if iterations
+        get shorter.
         """
         around = loop._replace(name=self._name(name), extent=min(groups, loop.extent))
-        self.run(residue, loop, groups, around)
+        self.run(residue, loop, groups, around, *((True,) if turning else ()))
         return around
 
     def spread_lanes(self, rows: Sequence[Instruction], runs: Sequence[int]) -> tuple[Loop, ...]:

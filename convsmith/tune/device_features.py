@@ -210,7 +210,7 @@ def engine_features(x: EngineTile, st: Statement, machine: Machine) -> Features:
         ("latency of copies", (("engine_wait", waits), ("engine_row_wait", waits * rows))),
     )  # fmt: skip
     around = ("write-back", (("engine_result", height * width),))
-    return Section(tiles * x.steps, step, overlap=inf), Section(tiles, (around,))
+    return Section(max(tiles * x.steps, x.longest), step, overlap=inf), Section(tiles, (around,))
 
 
 def residing(x: EngineTile, nbytes: int, machine: Machine) -> int:

@@ -7,8 +7,12 @@ from itertools import product
 import pytest
 from oracles import assert_same_results
 
+from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var
 from convsmith.ir.parse import parse_kernel
+from convsmith.ir.stmt import Store
+from convsmith.ir.walk import loops_of
 from convsmith.passes.residue import residue
 
 BODY = "    d[i] = d[i] + a[i // 2] + i_of[i % 3]\n"
@@ -24,6 +28,31 @@ def test_bounds_that_vary() -> None:
     text = "kernel k(a: f32[8], i_of: f32[3], d: f32[8])\n  for n in 0 .. 4:\n    for i in 0 .. min(n * 2, 5):\n  "
     kernel = parse_kernel(text + BODY)
     assert_same_results(kernel, residue(kernel, "i", 2, "i.r"))
+
+
+@pytest.mark.parametrize(("tiles", "groups"), list(product((5, 6, 8, 9, 12, 17), (1, 2, 3, 4, 5))))
+def test_groups_that_turn_take_each_tile_once(tiles: int, groups: int) -> None:
+    """In a round, the groups have consecutive tiles, and the last group of a round is the first of the next."""
+    text = f"kernel k(a: f32[32], d: f32[32])\n  for x in 0 .. {tiles} #grid:\n    d[x] = a[x]\n"
+    kernel = parse_kernel(text)
+    made = residue(kernel, "x", groups, "g", True)
+    assert_same_results(kernel, made)
+    over_groups, rounds = loops_of(made.body)
+    taken = []
+    for g in range(groups):
+        store = rounds.body
+        assert isinstance(store, Store)
+        for x in range(int(evaluate(rounds.hi, {Var("g"): g}))):
+            taken.append((int(evaluate(store.index[0], {Var("g"): g, Var("x"): x})), g, x))
+    order = [n % groups if n // groups % 2 == 0 else groups - 1 - n % groups for n in range(tiles)]
+    assert sorted(taken) == [(n, g, n // groups) for n, g in enumerate(order)] and over_groups.kind == "grid"
+
+
+@pytest.mark.parametrize("loop", ["x in 0 .. 2 #grid", "x in 0 .. 8"])
+def test_groups_that_turn_need_a_tile_each(loop: str) -> None:
+    kernel = parse_kernel(f"kernel k(a: f32[32], d: f32[32])\n  for {loop}:\n    d[x] = a[x]\n")
+    with pytest.raises(ConfigError, match="legal for turning groups is a loop over groups of at least 3"):
+        residue(kernel, "x", 3, "g", True)
 
 
 @pytest.mark.parametrize("start", ["1", "-2", "n", "n + 1"])

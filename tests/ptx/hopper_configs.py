@@ -98,6 +98,38 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 "
         "--group=mb_ih_iw:64,ic:64,oc:64 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n64k16_f16_k_mn",
     ),
+    "backward by data, a stride and one tap": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb3ic32ih12oc32oh6kh1sh2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 "
+        "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=3 --instruction=wgmma_m64n16k16_bf16_k_mn",
+    ),
+    "backward by data, strides and dilations": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb2ic16ih14iw8oc32oh3ow3kh3kw3sh4sw2dh1dw2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 "
+        "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=4 --instruction=wgmma_m64n16k16_bf16_k_mn",
+    ),
+    "backward by data of a volume and uneven phases": (
+        f"--dir=BWD_D {LAST} --dt=f16 mb1ic16id5ih6iw4oc32od3oh3ow2kd1kh3kw1sd2sh2sw2ph1",
+        "--lane=ic --fuse=mb+id,mb_id+ih,mb_id_ih+iw --phases=id,ih,iw --reduce=kd,kh,kw,oc --buffers=2 "
+        "--register=mb_id_ih_iw:64,ic:16 --group=mb_id_ih_iw:64,ic:16,oc:32 --shared=diff_dst,wei "
+        "--instruction=wgmma_m64n16k16_f16_k_mn",
+    ),
+    "backward by data, a stride and sums added by groups": (
+        f"--dir=BWD_D {LAST} --dt=f32:bf16:bf16 mb3ic16ih12oc32oh6kh3ph1sh2",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 --split=oc:2 "
+        "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=3 --join=atomic "
+        "--instruction=wgmma_m64n16k16_bf16_k_mn",
+    ),
+    "deconvolution of one tap": (
+        f"--deconv --dir=FWD_B {LAST} --dt=bf16 --attr-post-ops=sum+relu mb2ic32ih3oc24oh6kh1sh2",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --phases=oh,ow --reduce=kh,kw,ic --register=mb_oh_ow:64,oc:16 "
+        "--group=mb_oh_ow:64,oc:16,ic:16 --shared=src,wei --buffers=1 --instruction=wgmma_m64n16k16_bf16",
+    ),
+    "deconvolution of dilated taps": (
+        f"--deconv {LAST} --dt=s8:s8:s32 mb1ic64iw7oc16ow17kw3sw2dw1",
+        "--lane=oc --fuse=mb+ow --phases=ow --reduce=kw,ic --register=mb_ow:64,oc:16 --buffers=2 "
+        "--group=mb_ow:64,oc:16,ic:32 --shared=src,wei --instruction=wgmma_m64n16k32_s8",
+    ),
     "backward by weights of groups": (
         "--dir=BWD_W --stag=axb --wtag=abxc --dtag=axb --dt=f16 g2mb1ic128ih8oc64oh8kh1",
         "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:32 --group=ic:64,oc:32,mb_oh_ow:64 "

@@ -59,11 +59,16 @@ def resident(kind: str, count: int) -> Artifact:
 
 @pytest.mark.sampled(3, "kind", "count", wide=2)
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("count", (1, 2))
-@pytest.mark.parametrize("kind", (
-    "tiles", "backward by data and a stride", "backward by weights, taps and a stride", "channels added by groups",
-    "backward by weights in parts of fused pixels",
-))  # fmt: skip
+@pytest.mark.parametrize("count", (1, 2, 3))
+@pytest.mark.parametrize(
+    "kind",
+    (
+        "tiles", "backward by data and a stride", "backward by weights, taps and a stride", "channels added by groups",
+        "backward by weights in parts of fused pixels",
+        "backward by data, a stride and one tap", "backward by data, strides and dilations",
+        "backward by data, a stride and sums added by groups",
+    ),
+)  # fmt: skip
 def test_groups_that_reside_compute_several_tiles(kind: str, count: int, seed: int) -> None:
     """The copies of a tile may start before the products of the tile before it have ended."""
     artifact = resident(kind, count)

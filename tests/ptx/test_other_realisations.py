@@ -19,7 +19,6 @@ from ptx.kernels import run_artifact
 from ptx.test_convolutions import made
 
 GROUPS = "--stag=axb --wtag=abxc --dtag=axb"
-TAPS = "a stride must divide {}, along which taps are dilated or one"
 CASES = {
     "groups of 8 channels": (f"{GROUPS} --dt=bf16 g2mb1ic16ih4oc16oh4kh1", "8 iterations of oc stand beside"),
     "groups of 8 channels, many pixels": (
@@ -27,11 +26,6 @@ CASES = {
     ),
     "groups of bytes": (f"{GROUPS} --dt=s8:s8:s32 g2mb1ic32ih4oc32oh4kh1", "src has neighbours beyond the 16 iter"),
     "depthwise": (f"{GROUPS} --dt=f16 g8mb1ic8ih4oc8oh4kh3ph1", "1 iterations of oc stand beside"),
-    "a strided gradient of one tap": (f"--dir=BWD_D {LAST} --dt=bf16 mb1ic16ih4oc16oh2kh1sh2", TAPS.format("ih, iw")),
-    "a strided gradient of dilated taps": (
-        f"--dir=BWD_D {LAST} --dt=bf16 mb1ic16iw9oc16ow3kw3sw2dw1", TAPS.format("iw"),
-    ),
-    "a deconvolution of one tap": (f"--deconv {LAST} --dt=bf16 mb1ic16ih3oc16oh5kh1sh2", TAPS.format("oh, ow")),
     "short rows": (f"{LAST} --dt=bf16 mb1ic12ih4oc16oh4kh3ph1", "src has rows 24 bytes apart, no multiple of 16"),
     "three channels": (f"{LAST} --dt=f16 mb1ic3ih8oc16oh4kh3sh2ph1", "src has rows 6 bytes apart"),
     "far corners": (f"{LAST} --dt=bf16 mb1ic16ih4oc16oh4kh3ph150dh149", "src has corners -150 and -150"),

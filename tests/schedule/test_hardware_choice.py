@@ -32,6 +32,8 @@ BROUGHT = {
     f"--dir=BWD_W {LAST} mb8ic256ih28oc128oh28kh3ph1": "bf16_mn_mn",
     f"--dir=BWD_D {LAST} mb8ic256ih56oc128oh28kh3ph1sh2": "bf16_k_mn",
     f"--deconv {LAST} mb8ic128ih28oc64oh56kh4ph1sh2": "bf16",
+    f"--dir=BWD_D {LAST} mb1ic64ih8oc64oh4kh1sh2": "bf16_k_mn",
+    f"--dir=BWD_D {LAST} mb1ic64ih9oc64oh3kh3ph1sh2dh1": "bf16_k_mn",
     "--matmul --dt=bf16 512x256:256x512": "bf16_k_mn",
     "--stag=axb --wtag=axb --dtag=axb --dt=s8:s8:s32 mb8ic256ih28oc256oh28kh1": "s8",
     "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb8ic256ih28oc256oh28kh1": "u8_s8",
@@ -43,8 +45,6 @@ BROUGHT = {
 REFUSED = {
     f"{LAST} mb1ic60ih8oc64oh8kh1": "src has rows 120 bytes apart, no multiple of 16",
     f"{LAST} mb1ic64ih64iw4oc64oh64ow4kh3kw1ph130pw0dh129dw0": "src has corners -130",
-    f"--dir=BWD_D {LAST} mb1ic64ih8oc64oh4kh1sh2": "a stride must divide ih, iw, along which taps are dilated or one",
-    f"--dir=BWD_D {LAST} mb1ic64ih9oc64oh3kh3ph1sh2dh1": "along which taps are dilated or one",
     f"{OF_GROUPS} g8mb1ic64ih8oc64oh8kh1": "8 iterations of oc stand beside those of another group",
     f"{OF_GROUPS} g8mb1ic64ih8oc256oh8kh1": "neighbours beyond the 8 iterations of ic, which a tile of 16",
     f"--dir=BWD_W {OF_GROUPS} g2mb1ic64ih8oc64oh8kh1": "neighbours beyond the 32 iterations of ic, which a tile of 64",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
+from convsmith.arith.evaluate import evaluate
 from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
 from convsmith.schedule.config import Config
 from convsmith.schedule.kernel import kernel_plan
-from convsmith.statement.phases import phases
+from convsmith.statement.phases import phased, phases
 from convsmith.statement.views import statement
 from convsmith.tune.candidates import default_config
 
@@ -39,6 +41,33 @@ def test_a_run_ends_where_something_differs(pixels: int, taps: int, pad: int) ->
     starts = (0, *phase.cuts)
     for a, b in pairwise(starts):
         assert len({facts(r) for r in range(a, b)}) == 1
+
+
+@pytest.mark.parametrize("pad", range(3))
+@pytest.mark.parametrize("dilation", range(5))
+@pytest.mark.parametrize("taps", [1, 2, 3, 5])
+@pytest.mark.parametrize("stride", [2, 3, 4, 6])
+def test_sparse_phases_meet_each_tap_once(stride: int, taps: int, dilation: int, pad: int) -> None:
+    """At the pixels of a phase, the taps of its class read the pixels of the source that the stride permits."""
+    size, apart = 3 + pad, dilation + 1
+    pixels = (size - 1) * stride + (taps - 1) * apart + 1 - 2 * pad
+    if pixels < 1:
+        pytest.skip("no pixels")
+    problem = parse_problem(f"--deconv mb1ic2iw{size}oc1ow{pixels}kw{taps}sw{stride}dw{dilation}pw{pad}")
+    with interning():
+        st = statement(problem, TARGET)
+        phase = phases(st, sparse=True).get("ow")
+        assert phase is not None and phase.sparse == ("ow" not in phases(st))
+        made = phased(st, ("ow",), sparse=True)
+        sizes, met = made.extents, set()
+        for r, x, k in product(range(phase.count), range(sizes["ow"]), range(sizes["kw"])):
+            at = {Var(n): v for n, v in (("rw", r), ("ow", x), ("kw", k), ("mb", 0), ("ic", 0), ("oc", 0))}
+            pixel, tap, source = (int(evaluate(v.coords[-1], at)) for v in (made.c, made.b, made.a))
+            if pixel < pixels and tap < taps and (pixel + pad - tap * apart) % stride == 0:
+                assert source * stride == pixel + pad - tap * apart
+                met.add((pixel, tap))
+    pairs = product(range(pixels), range(taps))
+    assert met == {(x, k) for x, k in pairs if (x + pad - k * apart) % stride == 0}
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,13 @@ class GroupTile(NamedTuple):
     parts: tuple[Loop, ...] = ()
 
 
-def warp_groups(s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0) -> None:
+def warp_groups(
+    s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0, uneven: bool = False
+) -> None:  # fmt: skip
     """Have groups of warps multiply the operands of each step, which ``bring`` has a copy engine fetch in the innermost
     loop over steps. One more warp starts the copies, up to as many steps ahead as there are ``slots``. ``residing``
-    groups are on the device at a time, each of which computes several tiles, unless that is 0.
+    groups are on the device at a time, each of which computes several tiles, unless that is 0; tiles have fewer and
+    fewer steps if they are ``uneven``.
     """
     row, column, term = tile.inner
     sums = (tile.warps, tile.fragments, row, column)
@@ -47,7 +50,7 @@ def warp_groups(s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], s
     step, around = s.fuse(tile.stepping, "s") if len(tile.stepping) > 1 else tile.stepping[0], None
     if residing:
         around = s.fuse(tile.grid, "x") if len(tile.grid) > 1 else tile.grid[0]
-        s.persistent_grid(around, residing, "resident")
+        s.persistent_grid(around, residing, "resident", uneven)
     elif len(tile.grid) > GRID_DIMS:
         s.fuse(tile.grid[GRID_DIMS - 1 :], "x")
     s.pipeline(step, slots, around)
