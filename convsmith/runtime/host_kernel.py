@@ -29,6 +29,7 @@ from convsmith.runtime.border import BY_NAME, Border, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.foreign import is_negated
 from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, stream_of
+from convsmith.runtime.gpu_calls import GpuCalls
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.operand_packing import OperandPacking
 from convsmith.runtime.packed import Packed
@@ -67,6 +68,11 @@ class HostKernel:
         self._signature = packing.signature
         self._limit = artifact.limits.get(border.operand)
         self._finite, self._on_streams = FiniteArrays(), StreamKernels()
+        self._on_any_stream: dict[tuple[tuple[str, ...], tuple[str, ...]], PreparedCall] = {}
+        """Calls on a GPU without memory of their own, by the names of all arrays and of the packed ones."""
+        self._gpu_calls = None
+        if self._gpu is not None:
+            self._gpu_calls = GpuCalls(border, self._gpu, self._signature, artifact.limits, self._on_stream)
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
         self._looks_for_denormals = True
@@ -185,7 +191,13 @@ class HostKernel:
             call = self._on_packed or self._call_on_packed()
             call.run((address_of(ready), address_of(made), *weights.addresses), (ready, weights, made))
             return made
-        return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
+        if self._gpu_calls is None:
+            return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
+        result = self._gpu_calls.result(src, weights, bias, out)
+        if result is None:
+            result = self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
+            self._gpu_calls.learn(src, weights, bias, out, result)
+        return result  # type: ignore[no-any-return]
 
     def bind(self, src: Array, weights: Packed | Array, out: Array, names: Names = BY_NAME) -> Callable[[], object]:
         """Return a function that computes on these arrays at each call; they are checked once, here.
@@ -343,7 +355,9 @@ class HostKernel:
         for name, limit in self.artifact.limits.items():
             given = arrays.get(name)
             if isinstance(given, Packed):
-                self._server(given, names)
+                server = self._server(given, names)
+                if server is not self:
+                    return server.run(arrays, names)
             elif is_on_gpu(given):
                 if gpu.is_capturing(stream_of(given)):
                     raise UnsupportedError(
@@ -356,12 +370,20 @@ class HostKernel:
             elif given is not None and not is_within(as_array(names[name], given), limit):
                 return self._fallback_for(name).run(arrays, names)
         arguments = GpuArguments(self._border, gpu, arrays, names)
-        has_memory = bool(self._shared or {*self._packing.entries} - {*arguments.packed})
-        with gpu.on_stream(arguments.stream):
-            taken, packed = tuple(arguments.addresses), tuple(arguments.packed)
-            call = self._on_streams.kernel(self.addressed, gpu, taken, packed, has_memory)
+        with gpu.on_stream(arguments.stream, arguments.resident):
+            call = self._on_stream(tuple(arguments.addresses), tuple(arguments.packed))
             call.run(tuple(arguments.addresses.values()), arguments.keep)
         return arguments.results
+
+    def _on_stream(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
+        """Return the call on the current stream of a GPU, on the addresses of the arrays `names`."""
+        call = self._on_any_stream.get((names, packed))
+        if call is not None:
+            return call
+        assert self._gpu is not None
+        if self._shared or not self._packing.entries.keys() <= {*packed}:
+            return self._on_streams.kernel(self.addressed, self._gpu, names, packed)
+        return self._on_any_stream.setdefault((names, packed), self.addressed(names, packed))
 
     def _compute(self, inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays; arrays that do not fit are copied."""

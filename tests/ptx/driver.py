@@ -46,13 +46,16 @@ class EncodedMap(NamedTuple):
 class InterpretedDriver:
     """The driver of one GPU of a compute capability; memory of the device is memory of this process.
 
-    A module is PTX: the assembler is left out. `calls` are the names of the functions called.
+    A module is PTX: the assembler is left out. `calls` are the names of the functions called, `streams` those
+    of the launches.
     """
 
     def __init__(self, capability: tuple[int, int] = (8, 0), memory: int = 1 << 24) -> None:
         self.capability, self.free = capability, memory
         self.arrays: dict[int, np.ndarray] = {}
+        self.owners: dict[int, Any] = {}
         self.calls: list[str] = []
+        self.streams: list[int] = []
         self.contexts = ["the caller's"]
         names = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.CUdevice_attribute = SimpleNamespace(**{f"CU_DEVICE_ATTRIBUTE_{x}": x for x in names})
@@ -96,6 +99,13 @@ class InterpretedDriver:
     def cuCtxPopCurrent(self) -> tuple[Any, ...]:
         return Status.CUDA_SUCCESS, self.contexts.pop()
 
+    def cuCtxGetCurrent(self) -> tuple[Any, ...]:
+        return Status.CUDA_SUCCESS, self.contexts[-1]
+
+    def cuStreamGetId(self, stream: int) -> tuple[Any, ...]:
+        self._check_context()
+        return Status.CUDA_SUCCESS, stream
+
     def _check_context(self) -> None:
         assert self.contexts[-1] == "context", "another context is current"
 
@@ -136,6 +146,11 @@ class InterpretedDriver:
         array = np.zeros(nbytes, np.uint8)
         self.arrays[array.ctypes.data] = array
         return Status.CUDA_SUCCESS, array.ctypes.data
+
+    def take(self, address: int, nbytes: int, owner: Any) -> None:
+        """Treat memory of this process, which `owner` keeps, as memory of the device."""
+        self.owners[address] = owner
+        self.arrays[address] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def cuPointerGetAttribute(self, kind: str, address: int) -> tuple[Any, ...]:
         return (Status.CUDA_SUCCESS, 2) if address in self.arrays else (1, None)
@@ -198,7 +213,8 @@ class InterpretedDriver:
 
     def cuLaunchKernel(self, function: Any, *numbers: Any) -> tuple[Any, ...]:
         self._check_context()
-        *sizes, shared, _, places, _ = numbers
+        *sizes, shared, stream, places, _ = numbers
+        self.streams.append(stream)
         text, name = function
         count = text.partition(f".entry {name}(")[2].partition(")")[0].count(".param")
         at = list((ctypes.c_void_p * count).from_address(places))
