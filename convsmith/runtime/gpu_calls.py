@@ -6,7 +6,7 @@ forms compares addresses only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from convsmith.runtime.loading import DeviceMemory
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.prepared_call import PreparedCall
 
-__all__ = ["GpuCalls"]
+__all__ = ["GpuCalls", "StreamCall"]
 
 _MAX_FORMS = 64
 """Maximum number of combinations of forms that a kernel remembers."""
@@ -32,6 +32,26 @@ class _Form(NamedTuple):
 
     names: tuple[str, ...]
     packed: tuple[str, ...]
+
+
+class StreamCall:
+    """The call of a kernel on addresses in the memory of a GPU, launched on the stream that `stream` returns.
+
+    `call_of` returns the call on the current stream on the arrays `names`, of which `packed` are packed. Several
+    threads may run it at once.
+    """
+
+    def __init__(
+        self, memory: DeviceMemory, call_of: _CallOf, names: Sequence[str], packed: Sequence[str],
+        stream: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self.memory = memory
+        self._call_of, self._names, self._packed, self._stream = call_of, tuple(names), tuple(packed), stream
+
+    def run(self, addresses: Sequence[int], keep: object) -> None:
+        """Launch the entries on memory at `addresses`. `keep` holds that memory alive until they are launched."""
+        with self.memory.on_stream(self._stream(), True):
+            self._call_of(self._names, self._packed).run(addresses, keep)
 
 
 class GpuCalls:

@@ -29,7 +29,7 @@ from convsmith.runtime.border import BY_NAME, Border, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.foreign import is_negated
 from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, stream_of
-from convsmith.runtime.gpu_calls import GpuCalls
+from convsmith.runtime.gpu_calls import GpuCalls, StreamCall
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.operand_packing import OperandPacking
 from convsmith.runtime.packed import Packed
@@ -290,6 +290,14 @@ class HostKernel:
             None if fresh else self._gpu,
             fresh=fresh,
         )
+
+    def launched(self, names: Sequence[str], packed: Sequence[str], stream: Callable[[], int]) -> StreamCall:
+        """Return the call on the addresses of the arrays `names`, all in memory of the GPU, which launches on the
+        stream that `stream` returns; otherwise like `addressed`. UnsupportedError if calls run on host memory.
+        """
+        if self._gpu is None:
+            raise UnsupportedError(f"{self.artifact.problem!r}: its kernel runs on host memory", code="device")
+        return StreamCall(self._gpu, self._on_stream, names, packed, stream)
 
     def _call_on(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
         """Return the call on these arrays in host memory, from a cache."""

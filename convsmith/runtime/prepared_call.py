@@ -53,7 +53,9 @@ class LoadedEntry:
         function, address = self.function, block.address
         if function.whole is not None:
             return partial(function.whole, address)
-        return function.bound(address, kept) if isinstance(function, DeviceFunction) else partial(function, address, kept)
+        if isinstance(function, DeviceFunction):
+            return function.bound(address, kept)
+        return partial(function, address, kept)
 
     def defaults_on(self, device: DeviceMemory) -> dict[str, int]:
         """Return the addresses of the default arrays in device memory, to which they are copied once."""

@@ -152,6 +152,10 @@ class InterpretedDriver:
         self.owners[address] = owner
         self.arrays[address] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
+    def argument_at(self, word: int) -> Any:
+        """Return the array at the address that a launch passes, or the number if there is none."""
+        return self.arrays.get(word, word)
+
     def cuPointerGetAttribute(self, kind: str, address: int) -> tuple[Any, ...]:
         return (Status.CUDA_SUCCESS, 2) if address in self.arrays else (1, None)
 
@@ -222,7 +226,7 @@ class InterpretedDriver:
         assert not any(w in self.maps and p % 64 for p, w in zip(at, words)), "a map is aligned to 64 bytes"
         given = [
             replace(self.maps[w].map, argument=words.index(self.maps[w].address)) if w in self.maps
-            else self.arrays.get(w, w) for w in words
+            else self.argument_at(w) for w in words
         ]  # fmt: skip
         found = run(text, name, sizes[:3], given, sizes[3:], shared)
         for old, new in zip(given, found):
