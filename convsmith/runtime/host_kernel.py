@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import isnan, nan
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.foreign import is_negated
 from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, stream_of
 from convsmith.runtime.gpu_calls import GpuCalls, StreamCall
+from convsmith.runtime.host_block import memory_at
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.operand_packing import OperandPacking
 from convsmith.runtime.packed import Packed
@@ -38,6 +39,8 @@ from convsmith.runtime.resident import ResidentCall
 from convsmith.runtime.stream_kernels import StreamKernels
 
 __all__ = ["HostKernel"]
+
+Launch: TypeAlias = Callable[[Sequence[int], object, int], None]
 
 _ndarray = np.ndarray
 _making = RenewedLock()
@@ -298,6 +301,37 @@ class HostKernel:
         if self._gpu is None:
             raise UnsupportedError(f"{self.artifact.problem!r}: its kernel runs on host memory", code="device")
         return StreamCall(self._gpu, self._on_stream, names, packed, stream)
+
+    def launched_with(self, constants: Mapping[str, Given], names: Sequence[str]) -> Launch:
+        """Return the function that launches on the addresses of the arrays `names` in memory of the GPU, given what
+        holds that memory, and a stream. The arrays and packed operands `constants` are copied there once.
+        """
+        packed = constants.get(self._border.operand)
+        server = self._server(packed) if isinstance(packed, Packed) else self
+        if server is not self:
+            return server.launched_with(constants, names)
+        self._check_packed(constants)
+        gpu, known, owners = self._gpu, dict[str, int](), list[object]()
+        assert gpu is not None
+        for name, array in constants.items():
+            if isinstance(array, Packed):
+                known[name], of_bias = array.addresses_on(gpu)
+                known |= {"bia": of_bias} if array.bias is not None else {}
+                owners.append(array)
+            else:
+                spec = self._border.specs[name]
+                ready = spec.prepare(spec.check(array, name))
+                known[name], owner = gpu.reserve(spec.extent)
+                gpu.write(known[name], memory_at(address_of(ready), spec.extent))
+                owners.append(owner)
+        taken = (*known, *names)
+        of_packed = tuple(name for name, array in constants.items() if isinstance(array, Packed))
+
+        def launch(addresses: Sequence[int], keep: object, stream: int) -> None:
+            with gpu.on_stream(stream, True):
+                self._on_stream(taken, of_packed).run((*known.values(), *addresses), (keep, owners))
+
+        return launch
 
     def _call_on(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
         """Return the call on these arrays in host memory, from a cache."""

@@ -13,12 +13,14 @@ from torch import Tensor
 from convsmith.diag.errors import UnsupportedError, UsageError
 
 __all__ = [
-    "CPU", "check_devices", "check_not_capturing", "device_of", "empty_on", "finish", "is_gpu", "stream_on",
-    "target_on",
+    "CPU", "GPU_TARGET", "check_devices", "check_not_capturing", "device_of", "empty_on", "finish", "is_gpu",
+    "runs_kernels", "stream_on", "target_on",
 ]  # fmt: skip
 
 CPU = torch.device("cpu")
 _GPU = torch.device("cuda", 0)
+GPU_TARGET = "cuda"
+"""The name of the level of this machine's GPU, and of the run time that launches its kernels."""
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
@@ -32,12 +34,17 @@ def is_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def runs_kernels(device: torch.device) -> bool:
+    """Return whether kernels run on a device."""
+    return device in (CPU, _GPU)
+
+
 def check_devices(tensors: Sequence[tuple[str, Tensor | None]]) -> None:
     """Raise UsageError if kernels do not run on the devices of the named `tensors`, or the devices differ."""
     first = ""
     for name, tensor in tensors:
         device = CPU if tensor is None else device_of(tensor)
-        if device not in (CPU, _GPU) and device.type != "meta":
+        if not runs_kernels(device) and device.type != "meta":
             raise UsageError(
                 f"{name}: is on {device}; legal is memory of the CPU or of {_GPU} (tensors are never moved)",
                 code="device",
@@ -51,7 +58,7 @@ def check_devices(tensors: Sequence[tuple[str, Tensor | None]]) -> None:
 
 def target_on(device: torch.device) -> str | None:
     """Return the target of kernels on a device; None for the default of the CPU."""
-    return "cuda" if is_gpu(device) else None
+    return GPU_TARGET if is_gpu(device) else None
 
 
 def empty_on(device: torch.device, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -28,7 +28,7 @@ devices that `bypass_on` has added.
 
 def bypass_on(device: torch.device) -> None:
     """Let calls on ordinary tensors of a device bypass the dispatcher."""
-    if device.type in _DEVICES or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if device.type in _DEVICES or _is_compiling() or _modes() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return
     _DEVICES.add(device.type)
     for mode in (False, True):

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from ptx.torch_device import STREAM, TensorDriver, pretend  # noqa: E402
 from torch import Tensor  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 import convsmith as cs  # noqa: E402
@@ -96,5 +97,89 @@ def test_misaligned_and_empty_tensors(driver: TensorDriver) -> None:
 def test_several_devices_are_refused(driver: TensorDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = integers(1, 4, 4, 4), integers(4, 4, 1, 1)
     monkeypatch.setattr(devices, "device_of", lambda t: torch.device("cpu") if t is w else torch.device("cuda", 0))
-    with pytest.raises(cs.UsageError, match="the tensors are on cuda:0, cpu; legal is one device"):
+    with pytest.raises(cs.UsageError, match="the second tensor: is on cpu; legal is cuda:0, where input is"):
         ct.conv2d(x, w)
+
+
+class Block(torch.nn.Module):  # type: ignore[misc]
+    """A block of a residual network."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
+        self.norm, self.last_norm = (torch.nn.BatchNorm2d(channels) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norm(self.first(x)))
+        return torch.relu(self.last_norm(self.second(y)) + x)
+
+
+def block(channels: int, dtype: Any) -> Block:
+    """Return a block of small integer weights, whose norms are exact."""
+    torch.manual_seed(0)
+    made = Block(channels).eval()
+    for conv in (made.first, made.second):
+        conv.weight.data = torch.randint(-1, 2, conv.weight.shape).float()
+    for norm in (made.norm, made.last_norm):
+        norm.eps, norm.bias.data = 0.0, torch.randint(-2, 3, norm.bias.shape).float()
+    return made.to(dtype).to(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("capability, dtype", [((8, 0), torch.float32), ((9, 0), torch.bfloat16)])
+def test_a_network_runs_on_the_gpu(monkeypatch: pytest.MonkeyPatch, capability: Any, dtype: Any) -> None:
+    driver = pretend(monkeypatch, capability)
+    network, x = block(16, dtype), integers(1, 16, 4, 4, dtype=dtype)
+    fast = ct.optimize(network, x, keep_faster=False)
+    report = fast.convsmith_report
+    assert [row.runner for row in report.rows] == ["convsmith"] * len(report.rows), report
+    with torch.inference_mode():
+        y, again = fast(x), fast(x)
+        driver.calls.clear()
+        driver.streams.clear()
+        assert torch.equal(fast(x), y) and torch.equal(again, y)
+        torch.testing.assert_close(y, network(x), rtol=2 * torch.finfo(dtype).eps, atol=0.0)
+    assert driver.calls.count("cuLaunchKernel") == 2 and driver.streams == [STREAM, STREAM]
+    assert not {x for x in driver.calls if x.startswith(("cuMem", "cuPointer", "cuStream"))}
+    with torch.inference_mode():
+        other = integers(2, 16, 3, 5, dtype=dtype)
+        torch.testing.assert_close(fast(other), network(other), rtol=2 * torch.finfo(dtype).eps, atol=0.0)
+
+
+def test_layers_are_measured_beside_those_of_torch(driver: TensorDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[torch.device] = []
+    monkeypatch.setattr(devices, "finish", waits.append)
+    monkeypatch.setattr("convsmith.torch.choice.SHORT_SECONDS", 0.0)
+    fast = ct.optimize(block(4, torch.float32), integers(1, 4, 3, 3))
+    assert {row.runner for row in fast.convsmith_report.rows} == {"torch"}, "the interpreter is slower"
+    assert waits
+
+
+def test_what_the_gpu_has_no_kernel_for_stays_with_torch(driver: TensorDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise cs.UnsupportedError("no kernel of sm_80", code="test")
+
+    monkeypatch.setattr("convsmith.torch.network_graph.compile", refuse)
+    network, x = block(4, torch.float32), integers(1, 4, 3, 3)
+    fast = ct.optimize(network, x)
+    assert [(row.runner, row.why) for row in fast.convsmith_report.rows] == [("torch", "no kernel of sm_80")] * 2
+    assert torch.equal(fast(x), network(x)) and not driver.streams
+
+
+def test_a_graph_of_the_gpu_calls_our_operators() -> None:
+    """Shapes without data stay on their device; the backend of torch.compile takes convolutions there, but not those of
+    another GPU.
+    """
+    from convsmith.torch.compile_backend import _suits
+
+    with FakeTensorMode():
+        x, w = (torch.empty(shape, device="cuda", dtype=torch.bfloat16) for shape in ((2, 8, 5, 5), (4, 8, 3, 3)))
+        x = x.to(memory_format=torch.channels_last)
+        y = ct.conv2d(x, w)
+        elsewhere = torch.empty(2, 8, 5, 5, device="cuda:1")
+    assert (y.shape, y.device, y.dtype) == ((2, 4, 3, 3), torch.device("cuda", 0), torch.bfloat16)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    graph = torch.fx.Graph()
+    for name, value, suits in (("x", x, True), ("other", elsewhere, False)):
+        node = graph.placeholder(name)
+        node.meta["example_value"] = value
+        assert _suits(node) is suits
