@@ -137,6 +137,10 @@ def least(call: Callable[[], Any]) -> float:
     return min(timeit.repeat(call, number=CALLS, repeat=ROUNDS)) / CALLS * 1e6
 
 
-if __name__ == "__main__":
+def main() -> None:
     for name, call in calls().items():
         print(f"{name:40} {least(call):6.2f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -65,6 +65,7 @@ def reader_of(given: object) -> ArrayReader | None:
     try:
         return _by_class[kind]
     except KeyError:
-        make = READERS.get(kind.__module__.partition(".")[0])
-        found = _by_class[kind] = None if make is None else make(module_of(given)).get(kind)
+        library = module_of(given)
+        make = READERS.get(getattr(library, "__name__", ""))
+        found = _by_class[kind] = None if make is None else make(library).get(kind)
         return found

@@ -27,7 +27,7 @@ _ABSENT = "absent"
 _CallOf = Callable[[tuple[str, ...], tuple[str, ...]], PreparedCall]
 
 
-class _Form(NamedTuple):
+class _CallForm(NamedTuple):
     """A call by position: the names of the arrays whose addresses it passes, and those that are packed."""
 
     names: tuple[str, ...]
@@ -58,17 +58,16 @@ class GpuCalls:
     """The calls by position of the kernel whose tensors `border` holds, on the device of `memory`.
 
     `call_of` returns the call on the current stream on arrays by name, given the names of all and of the packed ones.
-    `limit` is the largest magnitude of packed weights, `signature` that of their packing. Several threads may call at
-    once.
+    `limit` is the largest magnitude of packed weights, if there is one, `signature` that of their packing; `learns` is
+    whether a call has no other arrays, and no other limit. Several threads may call at once.
     """
 
     def __init__(
-        self, border: Border, memory: DeviceMemory, signature: str, limits: dict[str, float], call_of: _CallOf
+        self, border: Border, memory: DeviceMemory, signature: str, limit: float | None, learns: bool, call_of: _CallOf
     ) -> None:
         self._border, self._memory, self._signature, self._call_of = border, memory, signature, call_of
-        self._limit = limits.get("wei", inf)
-        self._learns = border.forward and not border.empty and not border.without_default and limits.keys() <= {"wei"}
-        self._known: dict[object, _Form] = {}
+        self._limit, self._learns = inf if limit is None else limit, learns
+        self._known: dict[object, _CallForm] = {}
 
     def result(self, src: Any, weights: Any, bias: Any, out: Any) -> Any:
         """Return the destination of a call by position; None if the call must take the general way."""
@@ -89,7 +88,8 @@ class GpuCalls:
             if not start or (start < end and target < start + specs[name].extent):
                 return None
         if known.packed:
-            if not weights.magnitude <= self._limit:  # that of weights that were not examined is NaN
+            # The magnitude of weights that were not examined is NaN.
+            if self._limit < inf and not weights.magnitude <= self._limit:
                 return None
             packed, of_bias = weights.addresses_on(self._memory)
             starts += [packed, of_bias] if of_bias else [packed]
@@ -110,7 +110,7 @@ class GpuCalls:
         if None not in (*forms, _form(reader, result)):
             has_bias = (weights.bias if is_packed else bias) is not None
             names = ("src", "wei", *(["bia"] if has_bias else []), "dst")
-            self._known[forms] = _Form(names, ("wei",) if is_packed else ())
+            self._known[forms] = _CallForm(names, ("wei",) if is_packed else ())
 
 
 def _form(reader: ArrayReader, x: Any) -> object:

@@ -75,7 +75,9 @@ class HostKernel:
         """Calls on a GPU without memory of their own, by the names of all arrays and of the packed ones."""
         self._gpu_calls = None
         if self._gpu is not None:
-            self._gpu_calls = GpuCalls(border, self._gpu, self._signature, artifact.limits, self._on_stream)
+            self._gpu_calls = GpuCalls(
+                border, self._gpu, self._signature, self._limit, self._is_direct, self._on_stream
+            )
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
         self._looks_for_denormals = True
@@ -249,8 +251,7 @@ class HostKernel:
 
         The call also uses `scratch_bytes` of memory from the address `scratch`, a multiple of `ALIGNMENT`.
         """
-        packed, packing = constants.get(self._border.operand), self._packing
-        server = self._server(packed) if isinstance(packed, Packed) else self
+        packed, packing, server = constants.get(self._border.operand), self._packing, self._server_of(constants)
         if server is not self:
             return server.placed(constants, names, scratch)
         specs, inputs = self._border.specs, dict[str, Array | Packed]()
@@ -306,8 +307,7 @@ class HostKernel:
         """Return the function that launches on the addresses of the arrays `names` in memory of the GPU, given what
         holds that memory, and a stream. The arrays and packed operands `constants` are copied there once.
         """
-        packed = constants.get(self._border.operand)
-        server = self._server(packed) if isinstance(packed, Packed) else self
+        server = self._server_of(constants)
         if server is not self:
             return server.launched_with(constants, names)
         self._check_packed(constants)
@@ -485,6 +485,11 @@ class HostKernel:
             if self._limit is None or largest <= self._limit:
                 raise self._border.packed_elsewhere(packed, self._signature, names)
         return self._fallback_for(operand)._server(packed, names)
+
+    def _server_of(self, constants: Mapping[str, Given]) -> HostKernel:
+        """Return the kernel for the packed operand among `constants`, or this one if there is none."""
+        packed = constants.get(self._border.operand)
+        return self._server(packed) if isinstance(packed, Packed) else self
 
     def _fallback_for(self, name: str) -> HostKernel:
         with _making.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import replace
 from enum import IntEnum
 from types import SimpleNamespace
@@ -43,6 +44,13 @@ class EncodedMap(NamedTuple):
     map: PtxTensorMap
 
 
+class _Contexts(threading.local):
+    """The contexts of each thread."""
+
+    def __init__(self) -> None:
+        self.stack = ["the caller's"]
+
+
 class InterpretedDriver:
     """The driver of one GPU of a compute capability; memory of the device is memory of this process.
 
@@ -56,7 +64,7 @@ class InterpretedDriver:
         self.owners: dict[int, Any] = {}
         self.calls: list[str] = []
         self.streams: list[int] = []
-        self.contexts = ["the caller's"]
+        self._current = _Contexts()
         names = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.CUdevice_attribute = SimpleNamespace(**{f"CU_DEVICE_ATTRIBUTE_{x}": x for x in names})
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
@@ -74,6 +82,11 @@ class InterpretedDriver:
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
         self.mode = 0
         self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
+
+    @property
+    def contexts(self) -> list[str]:
+        """The contexts of the calling thread, of which the last is current."""
+        return self._current.stack
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu"):

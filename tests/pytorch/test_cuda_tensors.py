@@ -132,6 +132,7 @@ def test_a_network_runs_on_the_gpu(monkeypatch: pytest.MonkeyPatch, capability: 
     fast = ct.optimize(network, x, keep_faster=False)
     report = fast.convsmith_report
     assert [row.runner for row in report.rows] == ["convsmith"] * len(report.rows), report
+    assert [*fast.convsmith_graphs] == [""], report.divided
     with torch.inference_mode():
         y, again = fast(x), fast(x)
         driver.calls.clear()

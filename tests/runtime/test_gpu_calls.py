@@ -21,6 +21,8 @@ from convsmith.runtime.device_library import OpenedOnce
 
 HOPPER = "--dt=bf16 --stag=axb --wtag=axb --dtag=axb mb1ic16ih4oc16oh4kh3ph1"
 PLAIN = "--stag=axb --dtag=axb mb1ic4ih6oc8oh6kh3ph1"
+POINT = "--stag=axb --dtag=axb mb1ic4ih6oc4kh1"
+"""A kernel for any weights, which do not meet padding."""
 STREAM = 0x5150
 IN_CONTEXT = ["cuCtxGetCurrent", "cuLaunchKernel"]
 
@@ -86,13 +88,14 @@ def unloaded(line: str, target: str) -> Any:
     return cs.CompiledKernel(k.problem, k.target, k.config)
 
 
-@pytest.mark.parametrize("line, target, maps", [(HOPPER, "sm_90a", 2), (PLAIN, "sm_80", 0)])
+@pytest.mark.parametrize("line, target, maps", [(HOPPER, "sm_90a", 2), (PLAIN, "sm_80", 0), (POINT, "sm_80", 0)])
 def test_a_repeated_call_only_launches(driver: InterpretedDriver, line: str, target: str, maps: int) -> None:
     """The driver is asked for the current context, and launches; tensor maps are those of the first call."""
     k = unloaded(line, target)
     given = arrays(driver, k)
     packed = k.pack(given.w)
     driver.contexts.append("context")
+    protocols: tuple[int, ...] = ()
     for n in range(3):
         given.out.values[...] = 0
         driver.calls.clear()
@@ -100,6 +103,8 @@ def test_a_repeated_call_only_launches(driver: InterpretedDriver, line: str, tar
         np.testing.assert_array_equal(given.out.values, given.wanted)
         encoded = [name for name in driver.calls if name.startswith("cuTensorMapEncode")]
         assert len(encoded) == (0 if n else maps)
+        protocols = protocols or (given.x.protocols, given.out.protocols)
+    assert (given.x.protocols, given.out.protocols) == protocols
     assert driver.calls == IN_CONTEXT and {*driver.streams} == {STREAM}
     driver.contexts.pop()
     driver.calls.clear()
@@ -149,7 +154,7 @@ def test_a_call_with_known_forms_uses_no_protocol(driver: InterpretedDriver) -> 
 
 
 def test_results_that_share_memory_are_refused_in_every_call(driver: InterpretedDriver) -> None:
-    k = unloaded("--stag=axb --dtag=axb mb1ic4ih6oc4kh1", "sm_80")
+    k = unloaded(POINT, "sm_80")
     given = arrays(driver, k)
     packed = k.pack(given.w)
     for _ in range(2):
