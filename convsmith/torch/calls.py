@@ -54,7 +54,7 @@ class TensorKernel:
 
     def __init__(self, problem: Problem, threads: int, device: torch.device = devices.CPU) -> None:
         self.kernel = kernel = compile(problem, threads=threads, target=devices.target_on(device))
-        self._device = device
+        self._device, self._on_gpu = device, devices.is_gpu(device)
         arguments = {argument.name: argument for argument in kernel.arguments}
         self.inputs = tuple(t.name for t in arguments.values() if t.role == "in" and t.default is None)
         self.outputs = tuple(t.name for t in arguments.values() if t.role != "in")
@@ -71,7 +71,7 @@ class TensorKernel:
         has_code = kernel.artifact is not None
         self._plain: PreparedCall | StreamCall | None = None
         self._is_within: Callable[[Any, float], bool] = _is_within
-        if has_code and devices.is_gpu(device):
+        if has_code and self._on_gpu:
             self._plain = kernel.host.launched(names, (), partial(devices.stream_on, device))
             self._is_within = _LIMITS.is_within
         elif has_code:
@@ -83,7 +83,7 @@ class TensorKernel:
         self._bias = self.inputs.index("bia") if "bia" in self.inputs else -1
         self.packs = kernel.artifact is not None and "wei" in kernel.artifact.packs
         """Whether a call with plain weights packs them."""
-        takes_packed = bool(self.signature) and self._weights >= 0 and not devices.is_gpu(device)
+        takes_packed = bool(self.signature) and self._weights >= 0 and not self._on_gpu
         self._packed = kernel.host.addressed(names, ("wei",)) if has_code and takes_packed else None
         self._packed_limit = limits.get("wei", inf)
 
@@ -126,7 +126,7 @@ class TensorKernel:
 
     def into(self, inputs: Sequence[Operand], outputs: Sequence[Tensor]) -> None:
         """Compute `outputs`, which a `sum` post-op reads too, from `inputs`."""
-        if devices.is_gpu(self._device):
+        if self._on_gpu:
             inputs = [_aligned(t) for t in inputs]
         at = self._weights
         weights = inputs[at] if at >= 0 else None
@@ -150,7 +150,7 @@ class TensorKernel:
             names.remove("bia")
         pairs = (*zip(names, inputs), *zip(self.outputs, outputs))
         arrays: dict[str, Any] = {name: t if isinstance(t, Packed) else self._view(name, t) for name, t in pairs}
-        if self._plain is not None or not devices.is_gpu(self._device):
+        if self._plain is not None or not self._on_gpu:
             self.kernel.run(**arrays)
             return
         # Without terms to add, the host computes the results.

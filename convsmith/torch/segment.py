@@ -40,6 +40,9 @@ __all__ = ["OtherSizesWarning", "Segment"]
 MAX_SIZES = 8
 """Sets of source shapes for which a segment keeps kernels and memory, besides the example's."""
 
+_CPU_INDEX = -1
+"""Torch's number of the CPU among devices."""
+
 _Shape = tuple[int, ...]
 
 _tracer = _C._get_tracing_state
@@ -83,6 +86,7 @@ class Segment(nn.Module):
         self._plan = SegmentPlan(self._places, self._inputs, self._outputs, self._forms, dtype, threads, str(device))
         self._orders = self._plan.orders
         self._alignment = ALIGNMENT if devices.is_gpu(device) else 1
+        self._index = device.index if devices.is_gpu(device) else _CPU_INDEX
         self._prepare()
 
     def _prepare(self) -> None:
@@ -155,7 +159,7 @@ class Segment(nn.Module):
         Outputs of convolutions are channels-last in memory.
         """
         for x in tensors:
-            if x.dtype is not self._dtype or devices.device_of(x) != self._device or x.requires_grad:
+            if x.dtype is not self._dtype or x.get_device() != self._index or x.requires_grad:
                 self._check(x)
         if _tracer() is not None:
             raise torchscript_error("torch.jit.trace")
@@ -246,7 +250,7 @@ class Segment(nn.Module):
                 "was optimized for",
                 code="dtype",
             )
-        if torch.is_grad_enabled():
+        if x.requires_grad and torch.is_grad_enabled():
             raise UsageError(
                 "the source requires a gradient, which an optimized network does not compute; legal is to call it "
                 "under torch.inference_mode(), or with x.detach()",
