@@ -126,7 +126,7 @@ class CudaSubjects:
         def run() -> None:
             nonlocal turn
             turn = (turn + 1) % len(sets)
-            with self._memory.on_stream(self.torch.cuda.current_stream().cuda_stream):
+            with self._memory.on_stream(self.torch.cuda.current_stream().cuda_stream, resident=True):
                 call.run(addresses[turn], sets[turn])
 
         wrong = self._wrong(problem, sets, run)
@@ -174,7 +174,7 @@ class CudaSubjects:
             self._alive.clear()
             count = min(MAX_SETS, max(1, math.ceil(CACHES * self._cache / bytes_of(problem))))
             first = {t.name: self._tensor(t) for t in problem.tensors if t.default is None}
-            copies = [{name: t.clone() for name, t in first.items()} for _ in range(count - 1)]
+            copies = [{name: self.torch.clone(t) for name, t in first.items()} for _ in range(count - 1)]
             self._sets = problem, [first, *copies]
         return self._sets[1]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
@@ -17,7 +17,7 @@ from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.diag.forking import import_lock
 from convsmith.runtime.arrays import Array, address_of
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce
-from convsmith.runtime.tensor_maps import encoded_maps
+from convsmith.runtime.tensor_maps import TensorMaps
 
 __all__ = ["GENERATIONS", "CudaFunction", "CudaLibrary", "CudaMemory", "check_device", "device_name"]
 
@@ -64,11 +64,19 @@ class _OpenedGpu:
         name: bytes = self.check(driver.cuDeviceGetName(128, self.device), "the device has no name")
         self.name = name.rstrip(b"\0").decode()
 
-    @contextmanager
-    def entered(self) -> Iterator[None]:
+    def is_entered(self) -> bool:
+        """Return whether the context is current in the calling thread."""
+        return bool(self.driver.cuCtxGetCurrent()[1] == self.context)
+
+    def entered(self) -> AbstractContextManager[None]:
         """Make the context current in the calling thread within the block; afterwards the caller's context is current
         again.
         """
+        return nullcontext() if self.is_entered() else self.pushed()
+
+    @contextmanager
+    def pushed(self) -> Iterator[None]:
+        """Compute like `entered` where the context is not current."""
         self.check(self.driver.cuCtxPushCurrent(self.context), "the context is lost")
         try:
             yield
@@ -113,14 +121,31 @@ class _LaunchStream(threading.local):
     """The stream on which the calling thread launches kernels: by default the default stream, which waits for all
     streams.
 
-    The caller waits for ``queued`` launches, the runtime for all other launches.
+    The caller waits for ``queued`` launches, the runtime for all other launches. Arrays that calls pass are
+    ``resident`` if all of them are in device memory.
     """
 
     number = 0
-    queued = False
+    queued = resident = False
 
 
 _stream = _LaunchStream()
+
+
+class _OnStream:
+    """A context in which the launches of this thread are queued on a stream."""
+
+    __slots__ = ("_before", "_within")
+
+    def __init__(self, number: int, resident: bool) -> None:
+        self._within = number, True, resident
+
+    def __enter__(self) -> None:
+        self._before = _stream.number, _stream.queued, _stream.resident
+        _stream.number, _stream.queued, _stream.resident = self._within
+
+    def __exit__(self, *_: object) -> None:
+        _stream.number, _stream.queued, _stream.resident = self._before
 
 
 class _Reserved:
@@ -150,28 +175,22 @@ class CudaMemory:
     def write(self, address: int, array: Array) -> None:
         """Copy a host array without gaps to memory of the device."""
         gpu = _opened()
-        with gpu.entered():
+        with gpu.entered(), gpu.relaxed():
             gpu.check(gpu.driver.cuMemcpyHtoD(address, address_of(array), array.nbytes), f"{array.nbytes} bytes")
 
-    @contextmanager
-    def on_stream(self, stream: int) -> Iterator[None]:
+    def on_stream(self, stream: int, resident: bool) -> AbstractContextManager[None]:
         """Within the context, launch the kernels of this thread on the caller's stream, without waiting for them."""
-        before = _stream.number, _stream.queued
-        _stream.number, _stream.queued = stream, True
-        try:
-            yield
-        finally:
-            _stream.number, _stream.queued = before
+        return _OnStream(stream, resident)
 
     def stream_number(self) -> int | None:
         """Return a positive number of the stream on which this thread launches, which no other stream has had; None if
         its work is captured.
         """
-        if self.is_capturing(_stream.number):
-            return None
-        gpu = _opened()
+        gpu, stream = _opened(), _stream.number
         with gpu.entered():
-            return 1 + int(gpu.check(gpu.driver.cuStreamGetId(_stream.number), "the number of a stream"))
+            if _is_capturing(gpu, stream):
+                return None
+            return 1 + int(gpu.check(gpu.driver.cuStreamGetId(stream), "the number of a stream"))
 
     def wait(self, stream: int) -> None:
         """Wait for the kernels on a stream."""
@@ -183,8 +202,12 @@ class CudaMemory:
         """Return whether the work on a stream is captured in a graph, which makes waiting impossible."""
         gpu = _opened()
         with gpu.entered():
-            status, *found = gpu.driver.cuStreamIsCapturing(stream)
-        return not int(status) and int(found[0]) == _CAPTURING
+            return _is_capturing(gpu, stream)
+
+
+def _is_capturing(gpu: _OpenedGpu, stream: int) -> bool:
+    status, *found = gpu.driver.cuStreamIsCapturing(stream)
+    return not int(status) and int(found[0]) == _CAPTURING
 
 
 def device_name() -> str:
@@ -217,16 +240,27 @@ def check_device(target: str, needs: Collection[str]) -> None:
 
 
 class CudaFunction(DeviceFunction):
-    """One entry on a GPU."""
+    """One entry on a GPU. `maps` are the tensor maps of its launches."""
 
     def __init__(self, library: CudaLibrary, entry: Entry) -> None:
         super().__init__(entry)
         self._library = library
         self._memory: dict[int, Any] = {}
         self._function: Any = None
+        self.maps = TensorMaps(entry.launch.maps)
+        positions = {argument.name: n for n, argument in enumerate(entry.arguments)}
+        self.mapped = [positions[made.of] for made in entry.launch.maps]
+        """Positions of the arguments that the maps describe."""
 
-    def _loaded(self) -> Any:
-        """Return the driver's function, loaded at the first call."""
+    def bound(self, block: int, keep: object) -> Callable[[], object]:
+        return _Launch(self, block, keep)
+
+    def opened(self) -> _OpenedGpu:
+        """Return the GPU on which the entry is loaded."""
+        return self._library.loaded()[0]
+
+    def loaded(self) -> Any:
+        """Return the driver's function, loaded at the first call; the context is current."""
         if self._function is None:
             gpu, module = self._library.loaded()
             name, shared, driver = self.entry.symbol, self.entry.launch.shared, gpu.driver
@@ -243,21 +277,16 @@ class CudaFunction(DeviceFunction):
         values = (ctypes.c_uint64 * len(words))(*words)
         launch = self.entry.launch
         with self.launching, gpu.entered():
-            function = self._loaded()
+            function = self.loaded()
             copied = []
             for n, (argument, nbytes) in enumerate(self.arrays):
                 if _is_on_device(gpu, words[n]):
-                    if words[n] % ALIGNMENT:
-                        raise UnsupportedError(
-                            f"argument {argument.name} of {name} begins at {words[n]:#x}, no multiple of {ALIGNMENT}",
-                            code="alignment",
-                        )
+                    self.check_alignment(n, words[n])
                 else:
                     values[n] = self._reserve(gpu, n, argument, nbytes)
                     copied.append((n, nbytes))
                     gpu.check(driver.cuMemcpyHtoD(values[n], words[n], nbytes), f"argument {argument.name} of {name}")
-            addresses = {argument.name: values[n] for n, argument in enumerate(self.entry.arguments)}
-            maps = encoded_maps(gpu, launch.maps, [addresses[x.of] for x in launch.maps])
+            maps = self.maps.at(gpu, [values[n] for n in self.mapped])
             words_at = [ctypes.addressof(values) + 8 * n for n in range(len(values))]
             places = (ctypes.c_void_p * (len(values) + len(maps)))(*words_at, *map(address_of, maps))
             gpu.check(
@@ -272,12 +301,72 @@ class CudaFunction(DeviceFunction):
                 if n in self.written:
                     gpu.check(driver.cuMemcpyDtoH(words[n], values[n], nbytes), f"results of {name}")
 
+    def check_alignment(self, n: int, address: int) -> None:
+        """Raise UnsupportedError if accesses of the entry to argument ``n`` at an ``address`` may be misaligned."""
+        if address % ALIGNMENT:
+            raise UnsupportedError(
+                f"argument {self.arrays[n][0].name} of {self.entry.symbol} begins at {address:#x}, no multiple of "
+                f"{ALIGNMENT}",
+                code="alignment",
+            )
+
     def _reserve(self, gpu: _OpenedGpu, n: int, argument: Argument, nbytes: int) -> int:
         """Return device memory for an argument, which later calls reuse."""
         if n not in self._memory:
             what = f"argument {argument.name} of {nbytes} bytes"
             self._memory[n] = gpu.check(gpu.driver.cuMemAlloc(max(nbytes, 1)), what)
         return int(self._memory[n])
+
+
+class _Launch:
+    """The launches of an entry with the argument block at the address ``block``; ``keep`` holds the block alive.
+
+    If all arrays are in device memory, the driver reads the words of the block. They are examined only if they have
+    changed since the last launch. Only one thread at a time may call it.
+    """
+
+    __slots__ = ("_arguments", "_block", "_function", "_keep", "_maps", "_places", "_seen", "_words")
+
+    def __init__(self, function: CudaFunction, block: int, keep: object) -> None:
+        self._function, self._block, self._keep = function, block, keep
+        count = len(function.entry.arguments)
+        self._words = (ctypes.c_uint64 * count).from_address(block)
+        self._places = (ctypes.c_void_p * (count + len(function.mapped)))(*[block + 8 * n for n in range(count)])
+        self._maps: Sequence[Array] = ()
+        self._seen: list[int] | None = None
+        self._arguments: tuple[Any, ...] = ()
+
+    def __call__(self) -> None:
+        function, stream = self._function, _stream
+        if not stream.resident or function.has_host_memory:
+            return function(self._block, self._keep)
+        gpu = function.opened()
+        if not gpu.is_entered():
+            with gpu.pushed():
+                return self._launch(gpu, stream.number)
+        return self._launch(gpu, stream.number)
+
+    def _launch(self, gpu: _OpenedGpu, stream: int) -> None:
+        words = self._words[:]
+        if words != self._seen:
+            self._examine(gpu, words)
+        answer = gpu.driver.cuLaunchKernel(*self._arguments, stream, ctypes.addressof(self._places), 0)
+        if answer[0]:
+            gpu.check(answer, f"entry {self._function.entry.symbol}")
+
+    def _examine(self, gpu: _OpenedGpu, words: list[int]) -> None:
+        """Check new words, and point to the tensor maps of their addresses."""
+        function = self._function
+        for n in range(len(function.arrays)):
+            function.check_alignment(n, words[n])
+        self._maps = function.maps.at(gpu, [words[n] for n in function.mapped])  # alive until the next examination
+        for n, row in enumerate(self._maps, len(words)):
+            self._places[n] = address_of(row)
+        if not self._arguments:
+            launch = function.entry.launch
+            with function.launching:
+                self._arguments = (function.loaded(), *launch.grid, *launch.group, launch.shared)
+        self._seen = words
 
 
 def _is_on_device(gpu: _OpenedGpu, address: int) -> bool:

@@ -6,6 +6,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry
@@ -35,12 +36,15 @@ class OpenedOnce(Generic[Gpu]):
         self._process = 0
 
     def __call__(self) -> Gpu:
+        process, opened = os.getpid(), self._opened
+        if opened is not None and process == self._process:
+            return opened
         with self.guard.lock:
             if self._opened is None:
-                self._opened, self._process = self._make(), os.getpid()
-            if self._process != os.getpid():
+                self._opened, self._process = self._make(), process
+            if self._process != process:
                 raise UnsupportedError(
-                    f"process {os.getpid()} was forked from process {self._process} after that had started "
+                    f"process {process} was forked from process {self._process} after that had started "
                     f"{self._name}, which a fork cannot use; legal is a process that is spawned",
                     code=self._code,
                 )
@@ -65,7 +69,15 @@ class DeviceFunction(ABC):
         written = ("out", "inout", "shared", "scratch", *(["packed"] if entry.packing else []))
         self.written = [n for n, (a, _) in enumerate(self.arrays) if a.role in written]
         """Positions of the arrays that the entry writes."""
+        self.has_host_memory = any(a.role in ("scratch", "table", "zero") for a in entry.arguments)
+        """Whether an argument block brings memory of the host, beside the arrays of a call."""
         self.launching = threading.Lock()
+
+    def bound(self, block: int, keep: object) -> Callable[[], object]:
+        """Return the function that runs the entry on the argument block at the address `block`, which `keep` holds
+        alive. Only one thread at a time may call it.
+        """
+        return partial(self, block, keep)
 
     @abstractmethod
     def __call__(self, block: int, keep: object = None) -> None:
@@ -101,6 +113,8 @@ class DeviceLibrary(ABC, Generic[Gpu, Code, Function]):
         if the driver rejects the code.
         """
         gpu = self.opened()
+        if self._code is not None:
+            return gpu, self._code
         with self._loading:
             if self._code is None:
                 self._code = self.load(gpu)

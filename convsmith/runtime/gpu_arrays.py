@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.runtime.array_readers import reader_of
 from convsmith.runtime.arrays import Array, ArraySpec, address_of
 from convsmith.runtime.border import Border, Given, Names
 from convsmith.runtime.dlpack import CUDA, ExportedMemory
@@ -83,6 +84,8 @@ class GpuArguments:
         self.addresses: dict[str, int] = {}
         self.packed: list[str] = []
         self.results: dict[str, Any] = {}
+        self.resident = True
+        """Whether all arrays are in memory of the GPU."""
         self._ends: dict[str, int] = {}
         self._keep: list[object] = []
         border.check_names(arrays)
@@ -125,7 +128,7 @@ class GpuArguments:
                     f"{called}: has strides of {array.strides} bytes; beside arrays of a GPU legal are {spec.strides}",
                     code="strides",
                 )
-            address, size, owner = address_of(array), spec.extent, array
+            address, size, owner, self.resident = address_of(array), spec.extent, array, False
         self.addresses[name], self._ends[name] = address, address + size
         self._keep.append(owner)
         if is_result:
@@ -151,10 +154,15 @@ class GpuArguments:
 
     def _reserve(self, name: str, spec: ArraySpec, like: Any) -> None:
         """Add a new array of the library of `like` for a result."""
-        address, owner = self._memory.reserve(max(spec.extent, 1))
-        exported = ExportedMemory(address, spec.shape, spec.strides, spec.dtype, owner, (CUDA, self._memory.number))
-        take = getattr(namespace_of(like), "from_dlpack", None)
-        self.results[name] = exported if take is None else take(exported)
+        reader = reader_of(like)
+        if reader is not None:  # the library's own allocator does not wait for the GPU
+            owner: object = reader.new_for(like, spec)
+            address, self.results[name] = reader.address(owner), owner
+        else:
+            address, owner = self._memory.reserve(max(spec.extent, 1))
+            exported = ExportedMemory(address, spec.shape, spec.strides, spec.dtype, owner, (CUDA, self._memory.number))
+            take = getattr(namespace_of(like), "from_dlpack", None)
+            self.results[name] = exported if take is None else take(exported)
         self.addresses[name], self._ends[name] = address, address + spec.extent
         self._keep.append(owner)
 

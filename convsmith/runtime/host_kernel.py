@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import isnan, nan
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from convsmith.runtime.border import BY_NAME, Border, Given, Names, border_of
 from convsmith.runtime.denormals import count_denormals, warn_of_denormals
 from convsmith.runtime.foreign import is_negated
 from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, stream_of
+from convsmith.runtime.gpu_calls import GpuCalls, StreamCall
+from convsmith.runtime.host_block import memory_at
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
 from convsmith.runtime.operand_packing import OperandPacking
 from convsmith.runtime.packed import Packed
@@ -37,6 +39,8 @@ from convsmith.runtime.resident import ResidentCall
 from convsmith.runtime.stream_kernels import StreamKernels
 
 __all__ = ["HostKernel"]
+
+Launch: TypeAlias = Callable[[Sequence[int], object, int], None]
 
 _ndarray = np.ndarray
 _making = RenewedLock()
@@ -67,6 +71,13 @@ class HostKernel:
         self._signature = packing.signature
         self._limit = artifact.limits.get(border.operand)
         self._finite, self._on_streams = FiniteArrays(), StreamKernels()
+        self._on_any_stream: dict[tuple[tuple[str, ...], tuple[str, ...]], PreparedCall] = {}
+        """Calls on a GPU without memory of their own, by the names of all arrays and of the packed ones."""
+        self._gpu_calls = None
+        if self._gpu is not None:
+            self._gpu_calls = GpuCalls(
+                border, self._gpu, self._signature, self._limit, self._is_direct, self._on_stream
+            )
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
         self._looks_for_denormals = True
@@ -185,7 +196,13 @@ class HostKernel:
             call = self._on_packed or self._call_on_packed()
             call.run((address_of(ready), address_of(made), *weights.addresses), (ready, weights, made))
             return made
-        return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
+        if self._gpu_calls is None:
+            return self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
+        result = self._gpu_calls.result(src, weights, bias, out)
+        if result is None:
+            result = self.run(self._border.positional(src, weights, bias, out, names), names)["dst"]
+            self._gpu_calls.learn(src, weights, bias, out, result)
+        return result  # type: ignore[no-any-return]
 
     def bind(self, src: Array, weights: Packed | Array, out: Array, names: Names = BY_NAME) -> Callable[[], object]:
         """Return a function that computes on these arrays at each call; they are checked once, here.
@@ -234,8 +251,7 @@ class HostKernel:
 
         The call also uses `scratch_bytes` of memory from the address `scratch`, a multiple of `ALIGNMENT`.
         """
-        packed, packing = constants.get(self._border.operand), self._packing
-        server = self._server(packed) if isinstance(packed, Packed) else self
+        packed, packing, server = constants.get(self._border.operand), self._packing, self._server_of(constants)
         if server is not self:
             return server.placed(constants, names, scratch)
         specs, inputs = self._border.specs, dict[str, Array | Packed]()
@@ -278,6 +294,44 @@ class HostKernel:
             None if fresh else self._gpu,
             fresh=fresh,
         )
+
+    def launched(self, names: Sequence[str], packed: Sequence[str], stream: Callable[[], int]) -> StreamCall:
+        """Return the call on the addresses of the arrays `names`, all in memory of the GPU, which launches on the
+        stream that `stream` returns; otherwise like `addressed`. UnsupportedError if calls run on host memory.
+        """
+        if self._gpu is None:
+            raise UnsupportedError(f"{self.artifact.problem!r}: its kernel runs on host memory", code="device")
+        return StreamCall(self._gpu, self._on_stream, names, packed, stream)
+
+    def launched_with(self, constants: Mapping[str, Given], names: Sequence[str]) -> Launch:
+        """Return the function that launches on the addresses of the arrays `names` in memory of the GPU, given what
+        holds that memory, and a stream. The arrays and packed operands `constants` are copied there once.
+        """
+        server = self._server_of(constants)
+        if server is not self:
+            return server.launched_with(constants, names)
+        self._check_packed(constants)
+        gpu, known, owners = self._gpu, dict[str, int](), list[object]()
+        assert gpu is not None
+        for name, array in constants.items():
+            if isinstance(array, Packed):
+                known[name], of_bias = array.addresses_on(gpu)
+                known |= {"bia": of_bias} if array.bias is not None else {}
+                owners.append(array)
+            else:
+                spec = self._border.specs[name]
+                ready = spec.prepare(spec.check(array, name))
+                known[name], owner = gpu.reserve(spec.extent)
+                gpu.write(known[name], memory_at(address_of(ready), spec.extent))
+                owners.append(owner)
+        taken = (*known, *names)
+        of_packed = tuple(name for name, array in constants.items() if isinstance(array, Packed))
+
+        def launch(addresses: Sequence[int], keep: object, stream: int) -> None:
+            with gpu.on_stream(stream, True):
+                self._on_stream(taken, of_packed).run((*known.values(), *addresses), (keep, owners))
+
+        return launch
 
     def _call_on(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
         """Return the call on these arrays in host memory, from a cache."""
@@ -343,7 +397,9 @@ class HostKernel:
         for name, limit in self.artifact.limits.items():
             given = arrays.get(name)
             if isinstance(given, Packed):
-                self._server(given, names)
+                server = self._server(given, names)
+                if server is not self:
+                    return server.run(arrays, names)
             elif is_on_gpu(given):
                 if gpu.is_capturing(stream_of(given)):
                     raise UnsupportedError(
@@ -356,12 +412,20 @@ class HostKernel:
             elif given is not None and not is_within(as_array(names[name], given), limit):
                 return self._fallback_for(name).run(arrays, names)
         arguments = GpuArguments(self._border, gpu, arrays, names)
-        has_memory = bool(self._shared or {*self._packing.entries} - {*arguments.packed})
-        with gpu.on_stream(arguments.stream):
-            taken, packed = tuple(arguments.addresses), tuple(arguments.packed)
-            call = self._on_streams.kernel(self.addressed, gpu, taken, packed, has_memory)
+        with gpu.on_stream(arguments.stream, arguments.resident):
+            call = self._on_stream(tuple(arguments.addresses), tuple(arguments.packed))
             call.run(tuple(arguments.addresses.values()), arguments.keep)
         return arguments.results
+
+    def _on_stream(self, names: tuple[str, ...], packed: tuple[str, ...]) -> PreparedCall:
+        """Return the call on the current stream of a GPU, on the addresses of the arrays `names`."""
+        call = self._on_any_stream.get((names, packed))
+        if call is not None:
+            return call
+        assert self._gpu is not None
+        if self._shared or not self._packing.entries.keys() <= {*packed}:
+            return self._on_streams.kernel(self.addressed, self._gpu, names, packed)
+        return self._on_any_stream.setdefault((names, packed), self.addressed(names, packed))
 
     def _compute(self, inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]) -> None:
         """Run all entries on checked arrays; arrays that do not fit are copied."""
@@ -421,6 +485,11 @@ class HostKernel:
             if self._limit is None or largest <= self._limit:
                 raise self._border.packed_elsewhere(packed, self._signature, names)
         return self._fallback_for(operand)._server(packed, names)
+
+    def _server_of(self, constants: Mapping[str, Given]) -> HostKernel:
+        """Return the kernel for the packed operand among `constants`, or this one if there is none."""
+        packed = constants.get(self._border.operand)
+        return self._server(packed) if isinstance(packed, Packed) else self
 
     def _fallback_for(self, name: str) -> HostKernel:
         with _making.lock:

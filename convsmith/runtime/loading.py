@@ -54,9 +54,9 @@ class DeviceMemory(Protocol):
         """Copy a host array without gaps to memory of the device."""
         ...
 
-    def on_stream(self, stream: int) -> AbstractContextManager[None]:
+    def on_stream(self, stream: int, resident: bool) -> AbstractContextManager[None]:
         """Within the context, launch the kernels of this thread on the caller's stream, without waiting for kernels
-        that access only device memory.
+        that access only device memory; `resident` states that all arrays that calls pass are in this memory.
         """
         ...
 

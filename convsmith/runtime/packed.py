@@ -58,7 +58,7 @@ class Packed:
     def __init__(self, key: str, buffer: Array, bias: Array | None, magnitude: float = nan) -> None:
         self.key = key
         self._buffer, self._bias, self.magnitude = buffer, bias, magnitude
-        self._copies: dict[int, list[tuple[int, object]]] = {}
+        self._copies: dict[int, tuple[tuple[int, int], object]] = {}
         buffer.flags.writeable = False
         if bias is not None:
             bias.flags.writeable = False
@@ -81,15 +81,19 @@ class Packed:
         """Return the addresses of the packed weights and of the bias (0 if there is none) in device memory, to which
         they are copied once.
         """
-        if memory.number not in self._copies:
-            copies = []
-            for part in (x for x in (self._buffer, self._bias) if x is not None):
-                address, owner = memory.reserve(part.nbytes)
-                memory.write(address, part.view(np.uint8))
-                copies.append((address, owner))
-            self._copies[memory.number] = copies
-        weights, *bias = (address for address, _ in self._copies[memory.number])
-        return weights, bias[0] if bias else 0
+        try:
+            return self._copies[memory.number][0]
+        except KeyError:
+            pass
+        addresses, owners = [], []
+        for part in (x for x in (self._buffer, self._bias) if x is not None):
+            address, owner = memory.reserve(part.nbytes)
+            memory.write(address, part.view(np.uint8))
+            addresses.append(address)
+            owners.append(owner)
+        weights, *bias = addresses
+        self._copies[memory.number] = (weights, bias[0] if bias else 0), owners
+        return self._copies[memory.number][0]
 
     def __repr__(self) -> str:
         return f"Packed({self.signature})"

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 from convsmith.codegen.artifact import Argument, Entry
 from convsmith.diag.errors import InternalError
 from convsmith.runtime.arrays import ALIGNMENT, Array, address_of, aligned_empty
-from convsmith.runtime.host_block import HostBlock, HostMemory, LentScratch
+from convsmith.runtime.device_library import DeviceFunction
+from convsmith.runtime.host_block import HostBlock, HostMemory, LentScratch, memory_at
 from convsmith.runtime.loading import DeviceMemory, LoadedFunction
 
 __all__ = ["Frame", "LoadedEntry", "PreparedCall", "Word", "Writer", "places_of", "writers"]
@@ -34,13 +35,14 @@ def places_of(arguments: Iterable[Argument], start: int = 0) -> tuple[dict[str, 
 class LoadedEntry:
     """An entry with its native function; `defaults` are the arrays of arguments that a call omits."""
 
-    __slots__ = ("_defaults", "_kept", "entry", "function")
+    __slots__ = ("_defaults", "_kept", "_on_device", "entry", "function")
 
     def __init__(self, function: LoadedFunction, entry: Entry, defaults: Mapping[str, Array]) -> None:
         self.function, self.entry = function, entry
         names = {argument.name for argument in entry.arguments}
         self._kept = {name: array for name, array in defaults.items() if name in names}
         self._defaults = {name: address_of(array) for name, array in self._kept.items()}
+        self._on_device: dict[str, tuple[int, object]] = {}
 
     def block(self, memory: HostMemory) -> HostBlock:
         """Return a new argument block, with its own memory from `memory`."""
@@ -48,8 +50,22 @@ class LoadedEntry:
 
     def run(self, block: HostBlock, kept: object) -> Callable[[], object]:
         """Return the function that runs the entry on its block; `kept` stays alive while workers may use the memory."""
-        whole = self.function.whole
-        return partial(self.function, block.address, kept) if whole is None else partial(whole, block.address)
+        function, address = self.function, block.address
+        if function.whole is not None:
+            return partial(function.whole, address)
+        if isinstance(function, DeviceFunction):
+            return function.bound(address, kept)
+        return partial(function, address, kept)
+
+    def defaults_on(self, device: DeviceMemory) -> dict[str, int]:
+        """Return the addresses of the default arrays in device memory, to which they are copied once."""
+        for argument in self.entry.arguments:
+            name = argument.name
+            if name in self._kept and name not in self._on_device:
+                address, owner = device.reserve(argument.nbytes)
+                device.write(address, memory_at(self._defaults[name], argument.nbytes))
+                self._on_device[name] = address, owner
+        return {name: address for name, (address, _) in self._on_device.items()}
 
     @property
     def is_plain(self) -> bool:
@@ -233,6 +249,9 @@ class PreparedCall:
         kept: list[object] = [self._entries, lent, memory, keep]
         blocks = [entry.block(memory) for entry in self._entries]
         kept += blocks
+        if self._device is not None:
+            for entry, block in zip(self._entries, blocks):
+                block.give(entry.defaults_on(self._device))
         if not self._fresh:
             places = self._own_places(memory, scratch, kept)
             for block in blocks:

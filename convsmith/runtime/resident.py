@@ -39,7 +39,7 @@ class ResidentCall:
             self._keep.append(owner)
 
     def __call__(self) -> None:
-        with self._memory.on_stream(_DEFAULT_STREAM):
+        with self._memory.on_stream(_DEFAULT_STREAM, resident=True):
             self._kernel.run(tuple(self.addresses.values()), self._keep)
 
     def finish(self) -> None:

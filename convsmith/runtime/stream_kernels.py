@@ -36,14 +36,11 @@ class StreamKernels:
         gpu: DeviceMemory,
         names: tuple[str, ...],
         packed: tuple[str, ...],
-        has_memory: bool,
     ) -> PreparedCall:
         """Return the kernel for a call on the stream of this thread; `make` creates it at the first call with these
         names.
-
-        `has_memory` states whether the kernel has its own memory.
         """
-        stream = gpu.stream_number() if has_memory else 0
+        stream = gpu.stream_number()
         if stream is None:
             made = make(names, packed)
             self._captured.append(made)

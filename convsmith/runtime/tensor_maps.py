@@ -1,4 +1,4 @@
-"""Tensor maps of the copy engine, which the driver encodes into memory of this process.
+"""Tensor maps of the copy engine, which the driver encodes into memory of this process, once for each address.
 
 The driver documents an alignment of 64 bytes for a map, but objects of cuda.bindings are aligned to 16. The encoding
 functions are therefore called through ctypes, at the addresses that the driver returns for their names.
@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 
 from convsmith.codegen.artifact import MapArgument
 from convsmith.diag.errors import ToolchainError
+from convsmith.diag.forking import RenewedLock
 from convsmith.diag.record import record
 from convsmith.ir.types import DTYPES
 from convsmith.runtime.arrays import address_of, aligned_empty
 
-__all__ = ["MapEncoding", "encoded_maps", "encoding_of"]
+__all__ = ["MapEncoding", "TensorMaps", "encoding_of"]
 
 _MAP_BYTES = 128
 """Bytes of a tensor map, which is also the alignment of memory from `aligned_empty`."""
+_MAX_MAPS = 256
+"""Maximum number of maps that an entry keeps; the most recently encoded are kept."""
 _INTERFACE = 12000
 """The version of CUDA that has the functions with the parameters below."""
 
@@ -93,11 +96,35 @@ class _Gpu(Protocol):
     def check(self, answer: Any, what: str) -> Any: ...
 
 
-def encoded_maps(gpu: _Gpu, maps: Sequence[MapArgument], addresses: Sequence[int]) -> NDArray[np.uint8]:
-    """Return the tensor maps of arrays at ``addresses`` of the device, a row of bytes each."""
-    encoded = aligned_empty(_MAP_BYTES * len(maps)).reshape(len(maps), _MAP_BYTES)
-    for row, made, address in zip(encoded, maps, addresses):
-        _encode(gpu, address_of(row), made, address)
+class TensorMaps:
+    """The tensor maps of an entry, each of which is encoded once for each address of its tensor. Several threads may
+    ask at once.
+    """
+
+    def __init__(self, maps: Sequence[MapArgument]) -> None:
+        self._maps = tuple(maps)
+        self._encoded: dict[tuple[int, int], NDArray[np.uint8]] = {}
+        self._guard = RenewedLock()
+
+    def at(self, gpu: _Gpu, addresses: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """Return the maps of tensors at ``addresses`` of the device, bytes each."""
+        found = [self._encoded.get(key) for key in enumerate(addresses)]
+        return [self._new(gpu, n, addresses[n]) if row is None else row for n, row in enumerate(found)]
+
+    def _new(self, gpu: _Gpu, n: int, address: int) -> NDArray[np.uint8]:
+        """Return map ``n`` of a tensor at an ``address``, encoded now."""
+        encoded = _encoded_map(gpu, self._maps[n], address)
+        with self._guard.lock:
+            self._encoded[n, address] = encoded
+            if len(self._encoded) > _MAX_MAPS:
+                del self._encoded[next(iter(self._encoded))]
+        return encoded
+
+
+def _encoded_map(gpu: _Gpu, made: MapArgument, address: int) -> NDArray[np.uint8]:
+    """Return the bytes of the map of a tensor at an ``address`` of the device."""
+    encoded = aligned_empty(_MAP_BYTES)
+    _encode(gpu, address_of(encoded), made, address)
     return encoded
 
 

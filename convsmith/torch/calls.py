@@ -6,8 +6,8 @@ convolution) and of its gradients of weights and bias. Kernels are kept by probl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +21,12 @@ from convsmith.frontend.transposed import transposed_problem
 from convsmith.frontend.window import ConvWindow, Ints, coarse_sizes
 from convsmith.problem.conv import Conv
 from convsmith.problem.problem import Problem
+from convsmith.runtime.device_library import ALIGNMENT
+from convsmith.runtime.gpu_calls import StreamCall
 from convsmith.runtime.packed import Packed
+from convsmith.runtime.prepared_call import PreparedCall
+from convsmith.torch import devices
+from convsmith.torch.known_limits import KnownLimits
 from convsmith.torch.layouts import activation_tag, prefers_last, weight_tag
 
 __all__ = [
@@ -44,11 +49,12 @@ class TensorKernel:
     check.
 
     `inputs` and `outputs` name the tensors of a call in order; `shapes` and `strides` (in elements) describe them by
-    name. Several threads may call it at once.
+    name. All tensors are on `device`; packed weights are legal on the CPU. Several threads may call it at once.
     """
 
-    def __init__(self, problem: Problem, threads: int) -> None:
-        self.kernel = kernel = compile(problem, threads=threads)
+    def __init__(self, problem: Problem, threads: int, device: torch.device = devices.CPU) -> None:
+        self.kernel = kernel = compile(problem, threads=threads, target=devices.target_on(device))
+        self._device, self._on_gpu = device, devices.is_gpu(device)
         arguments = {argument.name: argument for argument in kernel.arguments}
         self.inputs = tuple(t.name for t in arguments.values() if t.role == "in" and t.default is None)
         self.outputs = tuple(t.name for t in arguments.values() if t.role != "in")
@@ -63,7 +69,13 @@ class TensorKernel:
         ]
         names = (*self.inputs, *self.outputs)
         has_code = kernel.artifact is not None
-        self._plain = kernel.host.addressed(names) if has_code else None
+        self._plain: PreparedCall | StreamCall | None = None
+        self._is_within: Callable[[Any, float], bool] = _is_within
+        if has_code and self._on_gpu:
+            self._plain = kernel.host.launched(names, (), partial(devices.stream_on, device))
+            self._is_within = _LIMITS.is_within
+        elif has_code:
+            self._plain = kernel.host.addressed(names)
         limits = kernel.artifact.limits if kernel.artifact is not None else {}
         self._limits = [(self.inputs.index(name), limit) for name, limit in limits.items() if name in self.inputs]
         self.signature = kernel.signature
@@ -71,7 +83,7 @@ class TensorKernel:
         self._bias = self.inputs.index("bia") if "bia" in self.inputs else -1
         self.packs = kernel.artifact is not None and "wei" in kernel.artifact.packs
         """Whether a call with plain weights packs them."""
-        takes_packed = bool(self.signature) and self._weights >= 0
+        takes_packed = bool(self.signature) and self._weights >= 0 and not self._on_gpu
         self._packed = kernel.host.addressed(names, ("wei",)) if has_code and takes_packed else None
         self._packed_limit = limits.get("wei", inf)
 
@@ -82,7 +94,7 @@ class TensorKernel:
     def new(self, output: int = 0) -> Tensor:
         """Return a new uninitialised tensor for an output."""
         shape, strides, dtype = self._new[output]
-        return torch.empty_strided(shape, strides, dtype=dtype)
+        return devices.empty_on(self._device, shape, strides, dtype)
 
     def __call__(self, *inputs: Operand, out: Tensor | None = None) -> Tensor:
         """Return the first output for `inputs`, in `out` or a new tensor.
@@ -90,8 +102,7 @@ class TensorKernel:
         Packed weights in place of "wei" include their bias; a bias in the call replaces it.
         """
         if out is None:
-            shape, strides, dtype = self._new[0]
-            out = torch.empty_strided(shape, strides, dtype=dtype)
+            out = devices.empty_on(self._device, *self._new[0])
         self.into(inputs, (out,))
         return out
 
@@ -115,17 +126,19 @@ class TensorKernel:
 
     def into(self, inputs: Sequence[Operand], outputs: Sequence[Tensor]) -> None:
         """Compute `outputs`, which a `sum` post-op reads too, from `inputs`."""
+        if self._on_gpu:
+            inputs = [_aligned(t) for t in inputs]
         at = self._weights
         weights = inputs[at] if at >= 0 else None
         results = [tensor.data_ptr() for tensor in outputs]
         if type(weights) is Packed:
-            if (call := self._packed) is not None and self.accepts(weights):
+            if (on_packed := self._packed) is not None and self.accepts(weights):
                 addresses = [t.data_ptr() if isinstance(t, Tensor) else t.addresses[0] for t in inputs]
                 if len(inputs) < len(self.inputs):
                     addresses.insert(self._bias, weights.addresses[1])
-                call.run(addresses + results, (inputs, outputs))
+                on_packed.run(addresses + results, (inputs, outputs))
                 return
-        elif (call := self._plain) is not None and all(_is_within(inputs[n], limit) for n, limit in self._limits):
+        elif (call := self._plain) is not None and all(self._is_within(inputs[n], limit) for n, limit in self._limits):
             call.run([t.data_ptr() for t in inputs if isinstance(t, Tensor)] + results, (inputs, outputs))
             return
         self._in_general(inputs, outputs)
@@ -136,8 +149,14 @@ class TensorKernel:
         if len(inputs) < len(names):
             names.remove("bia")
         pairs = (*zip(names, inputs), *zip(self.outputs, outputs))
-        arrays = {name: t if isinstance(t, Packed) else self._view(name, t) for name, t in pairs}
-        self.kernel.run(**arrays)
+        arrays: dict[str, Any] = {name: t if isinstance(t, Packed) else self._view(name, t) for name, t in pairs}
+        if self._plain is not None or not self._on_gpu:
+            self.kernel.run(**arrays)
+            return
+        # Without terms to add, the host computes the results.
+        found = self.kernel.run(**{name: arrays[name].cpu() for name in names})
+        for name in self.outputs:
+            arrays[name].copy_(found[name])
 
     def _view(self, name: str, tensor: Tensor) -> Any:
         """Return a view of a tensor in the argument's shape, which differs for grouped and transposed weights."""
@@ -158,10 +177,21 @@ def result_type(dtype: torch.dtype) -> torch.dtype:
     return torch.int32 if dtype in (torch.uint8, torch.int8) else dtype
 
 
+def _aligned(tensor: Operand) -> Operand:
+    """Return a tensor of a GPU, or a copy of it that accesses of whole vectors may read."""
+    if isinstance(tensor, Packed) or tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    return tensor.detach().clone()
+
+
 def _is_within(tensor: Operand, limit: float) -> bool:
     """Return whether the elements of a tensor are numbers of at most the magnitude `limit`."""
     assert isinstance(tensor, Tensor)
     return all(-limit <= bound.item() <= limit for bound in torch.aminmax(tensor.detach()))  # NaN passes on
+
+
+_LIMITS = KnownLimits(_is_within)
+"""Weights on a GPU, at which the host has to wait to look."""
 
 
 class TensorForm(NamedTuple):
@@ -220,15 +250,15 @@ def gradient_problem(
     )  # fmt: skip
 
 
-def kept_kernel(problem: Problem, threads: int) -> TensorKernel:
-    """Return the kernel of `problem`, from an earlier call or new."""
+def kept_kernel(problem: Problem, threads: int, device: torch.device = devices.CPU) -> TensorKernel:
+    """Return the kernel of `problem` on a device, from an earlier call or new."""
     threads = min(threads, MAX_THREADS)
-    return TensorKernel(problem, threads) if watched() else _made(problem, threads, settings.choice)
+    return TensorKernel(problem, threads, device) if watched() else _made(problem, threads, device, settings.choice)
 
 
 @lru_cache(KEPT_KERNELS)
-def _made(problem: Problem, threads: int, _: object) -> TensorKernel:
-    return TensorKernel(problem, threads)
+def _made(problem: Problem, threads: int, device: torch.device, _: object) -> TensorKernel:
+    return TensorKernel(problem, threads, device)
 
 
 def _steps(window: ConvWindow) -> dict[str, Any]:

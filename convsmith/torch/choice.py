@@ -22,7 +22,10 @@ from convsmith.machine.base import Machine
 from convsmith.measure.timing import MIN_SHARE, Watch
 from convsmith.problem.conv import Conv
 from convsmith.problem.post_ops import SumPostOp
-from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
+from convsmith.runtime.loading import device_name
+from convsmith.torch import devices
+from convsmith.torch.gpu_sequence import sequence_on
+from convsmith.torch.kernel_sequence import SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import in_order
 
@@ -65,8 +68,10 @@ class Times(NamedTuple):
 
 def times_of(layer: ConvLayer, problem: Conv, shape: tuple[int, ...], threads: int) -> Times:
     """Return the times of a layer's `problem` for a source of `shape`, from the cache or measured now."""
-    kernel = compile(problem, threads=threads)
+    kernel = compile(problem, threads=threads, target=devices.target_on(layer.device))
     what = f"{problem} {kernel.config} beside torch {torch.__version__} with {layer.folded or 'nothing'} on {threads}"
+    if devices.is_gpu(layer.device):
+        what += f" and {device_name(devices.GPU_TARGET)}"
     return kept_times(what, kernel.target, lambda most: _measured(layer, problem, kernel, shape, most))
 
 
@@ -100,39 +105,45 @@ def _measured(
     """Return seconds of our kernel, and of torch's with the norm that would follow it, in at most `most` rounds."""
     dtype = layer.weight.dtype
     shapes = (shape, layer.result_shape(shape))
-    x, y = (in_order(torch.randn(given).to(dtype), last) for given, last in zip(shapes, layer.orders))
+    x, y = (in_order(torch.randn(given).to(layer.weight), last) for given, last in zip(shapes, layer.orders))
     added = torch.randn_like(y)
     values = {"src": 0, "dst": 1}
     if layer.adds and not any(isinstance(step, SumPostOp) for step in problem.post_ops):
         values[layer.operand] = 2
     step = SequenceStep(kernel.host, layer.packed_for(problem, kernel), values, 1, y.nbytes)
-    sequence, by_torch = KernelSequence([step], tuple(values.values())), layer.by_torch()
+    sequence, by_torch = sequence_on(layer.device, [step], tuple(values.values())), layer.by_torch()
     addresses = tuple(value.data_ptr() for value in (x, y, added)[: len(values)])
-    norm = torch.ones(shapes[1][1], dtype=dtype) if layer.has_norm and all(layer.orders) else None
+    norm = torch.ones(shapes[1][1], dtype=dtype, device=y.device) if layer.has_norm and all(layer.orders) else None
 
     def other() -> Tensor:
         z = by_torch(x, added if layer.adds else None)
         return z if norm is None else functional.batch_norm(z, norm, norm, norm, norm)
 
     with torch.inference_mode():
-        return least_seconds(lambda: sequence(addresses), other, most=most)
+        return least_seconds(
+            lambda: sequence(addresses), other, most=most, finish=lambda: devices.finish(layer.device)
+        )
 
 
-def least_seconds(*calls: Callable[[], object], most: int = MAX_ROUNDS) -> LeastTimes:
+def least_seconds(
+    *calls: Callable[[], object], most: int = MAX_ROUNDS, finish: Callable[[], object] = lambda: None
+) -> LeastTimes:
     """Return the shortest undisturbed seconds per call of two functions, from alternating samples.
+
+    A sample ends when `finish` has waited for what the calls put on a device.
 
     If the shortest samples are not steady, further rounds follow, at most `most` in all.
     """
     counts, samples = [], list[list[_Sample]]()
     for call in calls:
         call()
-        counts.append(max(1, int(SHORT_SECONDS / max(_sample(call, 1).seconds, 1e-7))))
+        counts.append(max(1, int(SHORT_SECONDS / max(_sample(call, 1, finish).seconds, 1e-7))))
         samples.append([])
     end = time.perf_counter() + LONGEST
     for turn in range(most):
         order = list(zip(calls, counts, samples))
         for call, count, taken in order if turn % 2 else reversed(order):
-            taken.append(_sample(call, count))
+            taken.append(_sample(call, count, finish))
         if turn + 1 >= ROUNDS and (all(map(_are_steady, samples)) or time.perf_counter() > end):
             break
     first, second = (_undisturbed(taken)[0] for taken in samples)
@@ -146,10 +157,11 @@ class _Sample(NamedTuple):
     cpus: float
 
 
-def _sample(call: Callable[[], object], count: int) -> _Sample:
+def _sample(call: Callable[[], object], count: int, finish: Callable[[], object]) -> _Sample:
     watch, start = Watch(), time.perf_counter()
     for _ in range(count):
         call()
+    finish()
     return _Sample((time.perf_counter() - start) / count, watch.cpus)
 
 

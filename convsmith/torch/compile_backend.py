@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._dynamo.backends.registry import list_backends, register_backend
 
-from convsmith.torch import functional
+from convsmith.torch import devices, functional
 from convsmith.torch.layers import DTYPES
 
 __all__ = ["NAME", "compile_graph"]
@@ -30,7 +30,7 @@ _OURS = {
 
 
 def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Return the compiled graph, whose convolutions of floats on the CPU run on our kernels.
+    """Return the compiled graph, whose convolutions of floats on the CPU or the GPU run on our kernels.
 
     `options` are passed to inductor.
     """
@@ -45,9 +45,9 @@ def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) 
 
 
 def _suits(node: fx.Node) -> bool:
-    """Return whether the value of `node` is a floating-point tensor on the CPU, or not a tensor."""
+    """Return whether the value of `node` is a floating-point tensor on a device of kernels, or not a tensor."""
     value = node.meta.get("example_value")
-    return not isinstance(value, torch.Tensor) or (value.device.type == "cpu" and value.dtype in DTYPES)
+    return not isinstance(value, torch.Tensor) or (devices.runs_kernels(value.device) and value.dtype in DTYPES)
 
 
 if NAME not in list_backends(exclude_tags=()):

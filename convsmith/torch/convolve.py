@@ -1,4 +1,4 @@
-"""Convolutions of tensors on the CPU: checked arguments, a kernel for their sizes, packed weights that are kept.
+"""Convolutions of tensors on the CPU or a GPU: checked arguments, a kernel for their sizes, kept packed weights.
 
 The operators of `torch.library` end here, and so do calls that bypass torch's dispatcher.
 """
@@ -16,6 +16,7 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
 from convsmith.frontend.numpy_api import KEPT_KERNELS
 from convsmith.frontend.window import ConvOptions, ConvWindow, Ints, window_of
+from convsmith.torch import devices
 from convsmith.torch.calls import TensorForm, TensorKernel, conv_problem, gradient_problem, kept_kernel
 from convsmith.torch.layouts import check_memory, in_order, is_dense, prefers_last
 from convsmith.torch.weights import KeptTensors
@@ -41,9 +42,9 @@ class _Prepared(NamedTuple):
 
 
 def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions) -> Tensor:
-    """Return the convolution of dense or strided tensors on the CPU."""
+    """Return the convolution of dense or strided tensors on one device."""
     prepared = _prepared(
-        (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
+        _shared_device(x, w, bias), (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
         options, None, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
@@ -53,7 +54,7 @@ def convolve(x: Tensor, w: Tensor, bias: Tensor | None, options: ConvOptions) ->
 def deconvolve(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Ints, window: ConvWindow) -> Tensor:
     """Return the transposed convolution of spatial shape `sizes`: the gradient of the source of a convolution."""
     prepared = _prepared(
-        (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
+        _shared_device(x, w, bias), (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype),
         None if bias is None else (bias.shape, bias.stride(), bias.dtype),
         window, sizes, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
@@ -61,7 +62,7 @@ def deconvolve(x: Tensor, w: Tensor, bias: Tensor | None, sizes: Ints, window: C
     if result.shape[2:] == sizes:
         return result
     # No element of the source reaches the end of the result, which holds only the bias.
-    whole = torch.zeros((*result.shape[:2], *sizes), dtype=result.dtype)
+    whole = torch.zeros((*result.shape[:2], *sizes), dtype=result.dtype, device=result.device)
     if bias is not None:
         whole += bias.detach().reshape(-1, *[1] * len(sizes))
     front_of(whole, result.shape[2:]).copy_(result)
@@ -76,8 +77,8 @@ def weight_gradients(
     """
     check_memory((("input", x), ("gradient", grad)))
     made, reached, x_last, grad_last = _gradient(
-        (x.shape, x.stride(), x.dtype), (grad.shape, grad.stride(), grad.dtype), (kernel, last), window, with_bias,
-        torch.get_num_threads(), settings.choice,
+        _shared_device(x, grad, None), (x.shape, x.stride(), x.dtype), (grad.shape, grad.stride(), grad.dtype),
+        (kernel, last), window, with_bias, torch.get_num_threads(), settings.choice,
     )  # fmt: skip
     x = front_of(x.detach(), reached)
     results = [made.new(n) for n in range(len(made.outputs))]
@@ -89,7 +90,8 @@ def weight_gradients(
 
 @lru_cache(KEPT_KERNELS)
 def _gradient(
-    x: _Key, grad: _Key, weights: tuple[Ints, bool], window: ConvWindow, with_bias: bool, threads: int, _: object
+    device: torch.device, x: _Key, grad: _Key, weights: tuple[Ints, bool], window: ConvWindow, with_bias: bool,
+    threads: int, _: object,
 ) -> tuple[TensorKernel, Ints, bool, bool]:
     """Return the kernel of a gradient of weights, the spatial shape of the source that taps reach, and the memory
     orders of source and gradient.
@@ -99,7 +101,7 @@ def _gradient(
     reached = tuple(min(size, n * s + (k - 1) * d - front) for size, n, k, s, (front, _), d in sides)
     reads = fine._replace(shape=(*fine.shape[:2], *reached))
     problem = gradient_problem(reads, coarse, kernel, window, (fine.last, last, coarse.last), with_bias)
-    return kept_kernel(problem, threads), reached, fine.last, coarse.last
+    return kept_kernel(problem, threads, device), reached, fine.last, coarse.last
 
 
 def check_shapes(x: Any, w: Any, bias: Any, groups: int, transposed: bool) -> None:
@@ -133,6 +135,14 @@ def front_of(tensor: Tensor, sizes: Sequence[int]) -> Tensor:
     return tensor
 
 
+def _shared_device(x: Tensor, other: Tensor, bias: Tensor | None) -> torch.device:
+    """Return the device of the tensors of a call. UsageError if they are on several devices."""
+    device = devices.device_of(x)
+    if devices.device_of(other) != device or (bias is not None and devices.device_of(bias) != device):
+        devices.check_devices((("input", x), ("the second tensor", other), ("bias", bias)))
+    return device
+
+
 def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
     """Return the result of a prepared kernel on tensors of its shapes and strides. UsageError if a tensor has no
     memory.
@@ -151,17 +161,17 @@ def _run(prepared: _Prepared, x: Tensor, w: Tensor, bias: Tensor | None) -> Tens
 
 @lru_cache(KEPT_KERNELS)
 def _prepared(
-    x_key: _Key, w_key: _Key, bias_key: _Key | None, options: ConvOptions | ConvWindow, sizes: Ints | None,
-    threads: int, _: object,
+    device: torch.device, x_key: _Key, w_key: _Key, bias_key: _Key | None, options: ConvOptions | ConvWindow,
+    sizes: Ints | None, threads: int, _: object,
 ) -> _Prepared:  # fmt: skip
     """Return the kernel of a convolution, transposed if the result has `sizes`, and the copies that its tensors need.
     """
     x, w, bias = TensorForm(*x_key), TensorForm(*w_key), None if bias_key is None else TensorForm(*bias_key)
     window = options if isinstance(options, ConvWindow) else window_of(w.shape[2:], options)
     check_shapes(x.shape, w.shape, None if bias is None else bias.shape, window.groups, sizes is not None)
-    kernel = kept_kernel(conv_problem(x, w, None if bias is None else bias.dtype, window, sizes), threads)
+    kernel = kept_kernel(conv_problem(x, w, None if bias is None else bias.dtype, window, sizes), threads, device)
     of_x, of_w = (None if is_dense(form.shape, form.strides, form.last) else form.last for form in (x, w))
     strided = bias is not None and bias.shape[0] > 1 and bias.strides != (1,)
     # A copy of the weights would be a new tensor in each call.
-    keeps = kernel.packs and of_w is None
+    keeps = kernel.packs and of_w is None and not devices.is_gpu(device)
     return _Prepared(kernel, of_x, of_w, strided or (of_x, of_w) != (None, None), keeps)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from convsmith.torch import devices
 from convsmith.torch.layers import DTYPES, RESIDUAL, ConvLayer, FoldedStep
 from convsmith.torch.linear import LinearLayer
 from convsmith.torch.tracing import has_hooks
@@ -28,7 +29,7 @@ class Form(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    device: str
+    device: torch.device
 
 
 class Refused(NamedTuple):
@@ -281,8 +282,10 @@ def _obstacle(form: Form, weight: Tensor, bias: Tensor | None) -> str:
     """Return the reason why no kernel of ours supports these weights and a source of this form; empty if one does."""
     if len(form.shape) != weight.dim():
         return "its source has no batch"
-    if form.device != "cpu":
+    if not devices.runs_kernels(form.device):
         return f"its source is on {form.device}"
+    if any(devices.device_of(x) != form.device for x in (weight, bias) if x is not None):
+        return f"its source is on {form.device}, its weights are elsewhere"
     if form.dtype not in DTYPES or any(x.dtype != form.dtype for x in (weight, bias) if x is not None):
         return f"its data types are {form.dtype} and {weight.dtype}"
     if not all(map(_is_finite, (weight, bias))):

@@ -1,5 +1,5 @@
 """`conv1d`, `conv2d`, `conv3d` and their transposes, with the arguments of `torch.nn.functional`, on convsmith's
-kernels for the CPU.
+kernels for the CPU and for a GPU of CUDA.
 
 A call is an operator of `torch.library`. If torch need not see the call, because no gradient is recorded and nothing
 traces or transforms it, the kernel runs directly, which saves several microseconds.
@@ -20,15 +20,13 @@ from convsmith.frontend.window import ConvOptions, ConvWindow, transposed_sizes,
 from convsmith.torch import operators
 from convsmith.torch.calls import type_name
 from convsmith.torch.convolve import convolve
-from convsmith.torch.visibility import has_tangent, is_recorded, is_unseen
+from convsmith.torch.devices import check_devices
+from convsmith.torch.visibility import bypass_on, has_tangent, is_recorded, is_unseen
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
 Numbers: TypeAlias = int | Sequence[int]
 Padding: TypeAlias = int | str | Sequence[int]
-
-_DEVICES = ("cpu", "meta")
-
 
 def conv1d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Numbers = 1, padding: Padding = 0,
@@ -45,7 +43,8 @@ def conv2d(
     """Return the convolution of input (N, C, H, W) or (C, H, W), like `torch.nn.functional.conv2d`.
 
     The result is channels-last in memory if input or weight is. Gradients are computed by convsmith's kernels. A kernel
-    uses `torch.get_num_threads()` threads. UsageError names an argument that does not fit.
+    uses `torch.get_num_threads()` threads, or, for tensors of a GPU, the current stream. UsageError names an argument
+    that does not fit.
     """
     return _conv(2, input, weight, bias, ConvOptions(stride, padding, dilation, groups))
 
@@ -121,10 +120,6 @@ def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
                 "of other libraries",
                 code="not-an-array",
             )
-        if tensor.device.type not in _DEVICES:
-            raise UsageError(
-                f"{name}: is on {tensor.device}; legal is memory of the CPU (tensors are never moved)", code="device"
-            )
         if tensor.layout is not torch.strided:
             message = f"{name}: layout is {tensor.layout}; legal is torch.strided"
             raise UsageError(message, code="layout")
@@ -134,6 +129,7 @@ def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
                 "backward()",
                 code="forward-mode",
             )
+    check_devices((("input", x), ("weight", w), ("bias", bias)))
     if w.ndim != rank + 2:
         message = f"weight: rank is {w.ndim}, shape {tuple(w.shape)}; legal is rank {rank + 2}"
         raise UsageError(message, code="rank")
@@ -143,6 +139,7 @@ def _checked(rank: int, x: Any, w: Any, bias: Any) -> Tensor:
             code="rank",
         )
     type_name("input", x.dtype)
+    bypass_on(x.device)
     whole: Tensor = x if x.ndim == rank + 2 else x.unsqueeze(0)
     return whole
 

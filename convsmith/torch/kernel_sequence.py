@@ -7,6 +7,7 @@ memory. Each call passes the addresses of inputs and results.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from convsmith.diag.record import record
 from convsmith.runtime.arrays import ALIGNMENT, address_of, aligned_empty
@@ -15,7 +16,7 @@ from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.prepared_call import Word, writers
 
-__all__ = ["KernelSequence", "SequenceStep", "offsets_of"]
+__all__ = ["KernelSequence", "Placement", "SequenceStep", "offsets_of", "placement"]
 
 
 @record(frozen=True)
@@ -39,14 +40,12 @@ class _Arena:
 
     __slots__ = ("frames", "memory", "moving", "runs", "writers")
 
-    def __init__(self, steps: Sequence[SequenceStep], homes: Mapping[int, int], outside: Mapping[int, int]) -> None:
-        """`homes` are offsets of values in the arena, after the scratch memory; `outside` are the values that calls
-        pass, with their positions in a call.
-        """
+    def __init__(self, steps: Sequence[SequenceStep], places: Placement) -> None:
+        """The values of the arena follow the scratch memory."""
+        outside, homes, nbytes = places
         scratch = max(step.kernel.scratch_bytes for step in steps)
         start = -(-scratch // ALIGNMENT) * ALIGNMENT
-        ends = [homes[step.result] + step.nbytes for step in steps if step.result in homes]
-        self.memory = aligned_empty(start + max(ends, default=0))
+        self.memory = aligned_empty(start + nbytes)
         base = address_of(self.memory)
         self.frames = [step.kernel.placed(step.constants, tuple(step.values), base) for step in steps]
         self.runs: list[Callable[[], object]] = [run for frame in self.frames for run in frame.runs]
@@ -68,6 +67,27 @@ class _Arena:
         self.writers = writers(words)
 
 
+class Placement(NamedTuple):
+    """Where values lie: `outside` in the tensor of a call at a position, `homes` at an offset of an arena of `nbytes`
+    bytes.
+    """
+
+    outside: Mapping[int, int]
+    homes: Mapping[int, int]
+    nbytes: int
+
+
+def placement(steps: Sequence[SequenceStep], outside: Sequence[int]) -> Placement:
+    """Return the places of the values of `steps`; calls pass the values `outside`."""
+    at = {value: position for position, value in enumerate(outside)}
+    own = _storage(steps, at)
+    at |= {v: at[home] for v, home in own.items() if home in at}
+    homes = offsets_of(_lives(steps, own, at))
+    homes |= {v: homes[home] for v, home in own.items() if home in homes}
+    ends = [homes[step.result] + step.nbytes for step in steps if step.result in homes]
+    return Placement(at, homes, max(ends, default=0))
+
+
 class KernelSequence:
     """The `steps` in their order; `outside` are the inputs and results, whose addresses each call passes.
 
@@ -75,20 +95,15 @@ class KernelSequence:
     """
 
     def __init__(self, steps: Sequence[SequenceStep], outside: Sequence[int]) -> None:
-        self._steps = tuple(steps)
-        self._outside = {value: at for at, value in enumerate(outside)}
-        own = _storage(self._steps, self._outside)
-        self._outside |= {v: self._outside[home] for v, home in own.items() if home in self._outside}
-        self._homes = offsets_of(_lives(self._steps, own, self._outside))
-        self._homes |= {v: self._homes[home] for v, home in own.items() if home in self._homes}
-        self._arenas = [_Arena(self._steps, self._homes, self._outside)]
+        self._steps, self._placement = tuple(steps), placement(steps, outside)
+        self._arenas = [_Arena(self._steps, self._placement)]
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """Run all steps; `addresses` are the addresses of the values `outside`."""
         try:
             arena = self._arenas.pop()
         except IndexError:
-            arena = _Arena(self._steps, self._homes, self._outside)
+            arena = _Arena(self._steps, self._placement)
         for words, place, content in arena.writers:
             words[place] = content(addresses)
         for block in arena.moving:

@@ -21,6 +21,7 @@ from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, PostOp, SumPost
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.border import Given
 from convsmith.runtime.foreign import view
+from convsmith.torch import devices
 from convsmith.torch.layouts import in_order
 
 __all__ = ["DTYPES", "RESIDUAL", "ConvLayer", "FoldedStep"]
@@ -123,6 +124,11 @@ class ConvLayer:
         return self.weight.dtype
 
     @property
+    def device(self) -> torch.device:
+        """The device of sources, weights and results."""
+        return devices.device_of(self.weight)
+
+    @property
     def kind(self) -> str:
         """The name of this kind of layer in reports."""
         return "convolution"
@@ -161,14 +167,14 @@ class ConvLayer:
         if self.output_padding is not None:
             g, (ic, ocg, *k) = self.groups, weight.shape
             weight = weight.reshape(g, ic // g, ocg, *k).transpose(1, 2)
-        return view("weight", weight.reshape(problem.wei_shape).contiguous())
+        return view("weight", weight.reshape(problem.wei_shape).contiguous().cpu())
 
     def packed_for(self, problem: Conv, kernel: CompiledKernel) -> dict[str, Given]:
         """Return the weights, with the bias, in the form that the kernel of the layer's `problem` takes.
 
         Denormal weights, which slow a CPU down, become zero.
         """
-        bias = None if self.bias is None else view("bias", self.bias)
+        bias = None if self.bias is None else view("bias", self.bias.cpu())
         return {"wei": kernel.pack(self.weights_of(problem), bias, denormals="flush")}
 
     def by_torch(self) -> Callable[[Tensor, Tensor | None], Tensor]:

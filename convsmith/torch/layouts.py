@@ -60,7 +60,7 @@ def in_order(tensor: Tensor, last: bool) -> Tensor:
 def check_memory(tensors: Iterable[tuple[str, Tensor | None]]) -> None:
     """Raise UsageError if one of the named `tensors` has elements but no memory, as after its storage was freed."""
     for name, tensor in tensors:
-        if tensor is None or not tensor.is_cpu or tensor.layout is not torch.strided:
+        if tensor is None or not (tensor.is_cpu or tensor.is_cuda) or tensor.layout is not torch.strided:
             continue
         if tensor.numel() and not tensor.data_ptr():
             raise UsageError(

@@ -14,8 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from torch import Tensor, fx
 
+from convsmith.diag.errors import ConvsmithError
+from convsmith.frontend.numpy_api import compile
 from convsmith.frontend.side_by_side import compile_ahead, not_cached
 from convsmith.problem.conv import Conv
+from convsmith.torch import devices
 from convsmith.torch.aten import with_functions
 from convsmith.torch.between import Taken, with_layers_between
 from convsmith.torch.chains import chained
@@ -50,6 +53,8 @@ class Work(NamedTuple):
             if isinstance(x, Refused):
                 self.report.rows.append(LayerRow((x.name,), "", "", 0, 0, "torch", x.why))
         chosen = _chosen([x for x in found if isinstance(x, Folded)], self)
+        if any(devices.is_gpu(x.layer.device) for x in chosen):
+            return _rebuilt(traced, chosen, self)
         ours, times = chained(chosen, self.threads)
         self.report.chains += times
         return _rebuilt(traced, with_layers_between(traced, ours), self)
@@ -61,7 +66,7 @@ class _Shapes(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if isinstance(result, Tensor):
-            n.meta["form"] = Form(tuple(result.shape), result.dtype, result.device.type)
+            n.meta["form"] = Form(tuple(result.shape), result.dtype, devices.device_of(result))
         n.meta["dtype"] = result if isinstance(result, torch.dtype) else None
         return result
 
@@ -88,7 +93,12 @@ def _chosen(layers: Sequence[Folded], work: Work) -> list[Folded]:
     for x, problem in _problems(layers):
         groups.setdefault((problem, x.layer.folded), []).append(x)
     with _bars(work) as bar:
-        problems = not_cached([problem for problem, _ in groups], work.threads)
+        on_gpu = [key for key, (x, *_) in groups.items() if devices.is_gpu(x.layer.device)]
+        for key in on_gpu:
+            if why := _obstacle_on_gpu(key[0], work):
+                names = tuple(x.layer.name for x in groups.pop(key))
+                work.report.rows.append(LayerRow(names, _without_steps(key[0]), "", 0, 0, "torch", why))
+        problems = not_cached([key[0] for key in groups if key not in on_gpu], work.threads)
         if problems:
             done = bar("compile", len(problems))
             with closing(compile_ahead(problems, work.threads)) as kernels:
@@ -106,14 +116,27 @@ def _faster(groups: Mapping[tuple[Conv, str], list[Folded]], work: Work, bar: _B
         layer, shape = same[0].layer, _shape(same[0])
         times = times_of(layer, own, shape, work.threads) if work.keep_faster else Times(0, 0, False)
         done()
-        problem = replace(own, post_ops=(), stag="any", dtag="any", wtag="any")
         names = tuple(x.layer.name for x in same)
         runner = ("torch", "faster there") if times.stays else ("convsmith", "")
-        row = LayerRow(names, problem.descriptor(), layer.folded, times.ours, times.other, *runner, layer.kind)
+        row = LayerRow(names, _without_steps(own), layer.folded, times.ours, times.other, *runner, layer.kind)
         work.report.rows.append(row)
         if not times.stays:
             ours += same
     return ours
+
+
+def _obstacle_on_gpu(problem: Conv, work: Work) -> str:
+    """Return the reason why the GPU has no kernel of a problem; empty if it has one, which is compiled now."""
+    try:
+        compile(problem, threads=work.threads, target=devices.GPU_TARGET)
+    except ConvsmithError as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _without_steps(problem: Conv) -> str:
+    """Return the descriptor of a problem without its layouts, and without what follows the sums."""
+    return replace(problem, post_ops=(), stag="any", dtag="any", wtag="any").descriptor()
 
 
 def _shape(x: Folded) -> tuple[int, ...]:
@@ -163,7 +186,7 @@ def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: Work) -> fx.Gr
             x = by_last[node]
             wanted = _orders(x)
             differs = any(orders.get(value, last) != last for value, last in wanted.items())
-            if runs[-1] and (differs or runs[-1][0].layer.dtype != x.layer.dtype):
+            if runs[-1] and (differs or runs[-1][0].layer.dtype != x.layer.dtype or _device(runs[-1]) != _device([x])):
                 runs.append([])
             if not runs[-1]:
                 orders = {}
@@ -184,6 +207,13 @@ def _rebuilt(traced: fx.GraphModule, ours: Sequence[Taken], work: Work) -> fx.Gr
     graph.lint()
     traced.delete_all_unused_submodules()
     return fx.GraphModule(traced, graph, class_name=traced.__class__.__name__)
+
+
+def _device(run: Sequence[Taken]) -> torch.device:
+    """Return the device of the sources of layers."""
+    form = form_of(run[0].source)
+    assert form is not None
+    return form.device
 
 
 def _is_dtype(argument: object) -> bool:
@@ -224,7 +254,8 @@ def _replace_run(
     shapes = [form.shape for node in inputs if (form := form_of(node)) is not None]
     dtype = run[0].layer.dtype
     segment = Segment(
-        places, range(len(inputs)), [number[x] for x in outputs], shapes, dtype, work.threads, work.report.other_sizes
+        places, range(len(inputs)), [number[x] for x in outputs], shapes, dtype, work.threads, work.report.other_sizes,
+        _device(run),
     )  # fmt: skip
     traced.add_submodule(name, segment)
     with graph.inserting_after(run[-1].last):

@@ -1,4 +1,4 @@
-"""The operators `torch.ops.convsmith`: kernels for the CPU, shapes without data, autograd and autocast.
+"""The operators `torch.ops.convsmith`: kernels for the CPU and for CUDA, shapes without data, autograd and autocast.
 
 The three operators are the three forms of one trilinear map of source, weights and gradient of the result, so the
 gradient of each is computed by the other two, to any order. `padding` lists the front and the back pad of each axis. A
@@ -11,7 +11,7 @@ torch need not see the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -28,13 +28,15 @@ from convsmith.torch.visibility import is_recorded, is_unseen
 __all__ = ["conv", "conv_transpose", "weight_gradient"]
 
 _library: Any = torch.library.Library("convsmith", "DEF")  # type: ignore[no-untyped-call]
+_KEYS = ("CPU", "CUDA")
+"""Torch's names of the devices that kernels run on."""
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 
 
 class _Operator:
     """The operator of a `schema`, whose first arguments are `tensors` tensors.
 
-    `kernel` computes it on the CPU, `shape` returns tensors without data, and `recorded` is its autograd function.
+    `kernel` computes it on every device, `shape` returns tensors without data, `recorded` is its autograd function.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class _Operator:
         name = schema.partition("(")[0]
         _library.define(schema, tags=_TAGS)
         self.seen: Any = getattr(torch.ops.convsmith, name).default
-        _library.impl(name, kernel, "CPU")
         _library.impl(name, self._under_autograd, "Autograd")
-        _library.impl(name, self._under_autocast, "AutocastCPU")
+        for key in _KEYS:
+            _library.impl(name, kernel, key)
+            _library.impl(name, partial(self._under_autocast, key), f"Autocast{key}")
         torch.library.register_fake(f"convsmith::{name}", shape, lib=_library)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -68,9 +71,10 @@ class _Operator:
             return self._recorded.apply(*arguments)
         return self.below_autograd(*arguments)
 
-    def _under_autocast(self, *arguments: Any) -> Any:
-        with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(_C.DispatchKey.AutocastCPU)):
-            return self.seen(*_cast(arguments, "cpu", torch.get_autocast_dtype("cpu")))
+    def _under_autocast(self, key: str, *arguments: Any) -> Any:
+        device = key.lower()
+        with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(getattr(_C.DispatchKey, f"Autocast{key}"))):
+            return self.seen(*_cast(arguments, device, torch.get_autocast_dtype(device)))
 
 
 @lru_cache(256)
@@ -82,7 +86,7 @@ def _window(stride: Sequence[int], padding: Sequence[int], dilation: Sequence[in
     return ConvWindow(tuple(stride), _pairs(*padding), tuple(dilation), groups)
 
 
-# -- kernels for the CPU
+# -- kernels
 def _conv(
     x: Tensor, w: Tensor, bias: Tensor | None, stride: Any, padding: Sequence[int], dilation: Any, groups: int
 ) -> Tensor:

@@ -22,9 +22,12 @@ from convsmith.frontend.numpy_api import compile
 from convsmith.frontend.side_by_side import compile_ahead, not_cached
 from convsmith.problem.conv import Conv
 from convsmith.runtime.border import Given
+from convsmith.runtime.device_library import ALIGNMENT
 from convsmith.runtime.threads import available_cpus
+from convsmith.torch import devices
 from convsmith.torch.chains import ChainOfLayers
-from convsmith.torch.kernel_sequence import KernelSequence, SequenceStep
+from convsmith.torch.gpu_sequence import Sequenced, sequence_on
+from convsmith.torch.kernel_sequence import SequenceStep
 from convsmith.torch.layers import ConvLayer
 from convsmith.torch.layouts import check_memory, dense_strides, in_order
 from convsmith.torch.part_forward import torchscript_error
@@ -36,6 +39,9 @@ __all__ = ["OtherSizesWarning", "Segment"]
 
 MAX_SIZES = 8
 """Sets of source shapes for which a segment keeps kernels and memory, besides the example's."""
+
+_CPU_INDEX = -1
+"""Torch's number of the CPU among devices."""
 
 _Shape = tuple[int, ...]
 
@@ -57,28 +63,30 @@ class _SizedKernels(NamedTuple):
 
     strides: list[_Shape]
     results: list[tuple[_Shape, _Shape]]
-    sequence: KernelSequence
+    sequence: Sequenced
     packed: list[tuple[str, Mapping[str, Given]]]
 
 
 class Segment(nn.Module):
     """The layers at `places`, from the values `inputs` to the values `outputs`; values are numbered.
 
-    The input tensors have the data type `dtype`, and the shapes `forms` in the example. A call with other sizes uses
-    kernels for these sizes, which the first such call compiles and records in `others`. Torch computes sizes without
-    kernels, after one warning.
+    The input tensors are on `device`, and have the data type `dtype` and the shapes `forms` in the example. A call with
+    other sizes uses kernels for these sizes, which the first such call compiles and records in `others`. Torch computes
+    sizes without kernels, after one warning.
     """
 
     def __init__(
         self, places: Sequence[PlacedLayer], inputs: Sequence[int], outputs: Sequence[int], forms: Sequence[_Shape],
-        dtype: torch.dtype, threads: int, others: list[OtherSizes],
+        dtype: torch.dtype, threads: int, others: list[OtherSizes], device: torch.device = devices.CPU,
     ) -> None:  # fmt: skip
         super().__init__()
         self._places, self._inputs, self._outputs = tuple(places), tuple(inputs), tuple(outputs)
         self._forms, self._dtype, self._threads = tuple(map(tuple, forms)), dtype, threads
-        self._warned, self._others = False, others
-        self._plan = SegmentPlan(self._places, self._inputs, self._outputs, self._forms, dtype, threads)
+        self._warned, self._others, self._device = False, others, device
+        self._plan = SegmentPlan(self._places, self._inputs, self._outputs, self._forms, dtype, threads, str(device))
         self._orders = self._plan.orders
+        self._alignment = ALIGNMENT if devices.is_gpu(device) else 1
+        self._index = device.index if devices.is_gpu(device) else _CPU_INDEX
         self._prepare()
 
     def _prepare(self) -> None:
@@ -102,9 +110,13 @@ class Segment(nn.Module):
             if layer.has_window and isinstance(problem, Conv) and problem.o != result[2:]:
                 raise UsageError(f"{layer.name}: no source reaches the end of its result, {result}", code="shape")
             problems.append(problem)
-        for _ in compile_ahead(not_cached(problems, self._threads), self._threads):
-            pass
-        made = [(place, x, compile(x, threads=self._threads)) for place, x in zip(self._places, problems)]
+        if not devices.is_gpu(self._device):
+            for _ in compile_ahead(not_cached(problems, self._threads), self._threads):
+                pass
+        target = devices.target_on(self._device)
+        made = [
+            (place, x, compile(x, threads=self._threads, target=target)) for place, x in zip(self._places, problems)
+        ]
         # Packing runs in native code, without the interpreter's lock.
         with ThreadPoolExecutor(available_cpus()) as pool:
             packed = list(pool.map(self._packed, range(len(made)), *zip(*made)))
@@ -112,7 +124,7 @@ class Segment(nn.Module):
             self._step(place, kernel, constants, shapes) for (place, _, kernel), (_, constants) in zip(made, packed)
         ]
         results = [(shapes[v], dense_strides(shapes[v], self._orders[v])) for v in self._outputs]
-        sequence = KernelSequence(steps, (*self._inputs, *self._outputs))
+        sequence = sequence_on(self._device, steps, (*self._inputs, *self._outputs))
         strides = [dense_strides(shape, self._orders[v]) for v, shape in zip(self._inputs, forms)]
         return _SizedKernels(strides, results, sequence, packed)
 
@@ -147,7 +159,7 @@ class Segment(nn.Module):
         Outputs of convolutions are channels-last in memory.
         """
         for x in tensors:
-            if x.dtype is not self._dtype or not x.is_cpu or x.requires_grad:
+            if x.dtype is not self._dtype or x.get_device() != self._index or x.requires_grad:
                 self._check(x)
         if _tracer() is not None:
             raise torchscript_error("torch.jit.trace")
@@ -171,12 +183,13 @@ class Segment(nn.Module):
         for v, x, strides in zip(self._inputs, tensors, kernels.strides):
             if not (address := x.data_ptr()):
                 check_memory((("source", x),))
-            if x.stride() != strides or x.is_neg():
+            if x.stride() != strides or x.is_neg() or address % self._alignment:
                 x = in_order(x.resolve_neg(), self._orders[v])
+                x = x.clone() if x.data_ptr() % self._alignment else x
                 keep.append(x)
                 address = x.data_ptr()
             addresses.append(address)
-        results = [torch.empty_strided(*form, dtype=self._dtype) for form in kernels.results]
+        results = [devices.empty_on(self._device, *form, self._dtype) for form in kernels.results]
         addresses += [y.data_ptr() for y in results]
         kernels.sequence(addresses)
         return results
@@ -231,13 +244,13 @@ class Segment(nn.Module):
 
     def _check(self, x: Tensor) -> None:
         """Raise UsageError if the source `x` has another data type, is on another device, or requires a gradient."""
-        if x.dtype is not self._dtype or not x.is_cpu:
+        if x.dtype is not self._dtype or devices.device_of(x) != self._device:
             raise UsageError(
-                f"the source is {x.dtype} on {x.device}; legal is {self._dtype} on cpu, which the network was "
-                "optimized for",
+                f"the source is {x.dtype} on {x.device}; legal is {self._dtype} on {self._device}, which the network "
+                "was optimized for",
                 code="dtype",
             )
-        if torch.is_grad_enabled():
+        if x.requires_grad and torch.is_grad_enabled():
             raise UsageError(
                 "the source requires a gradient, which an optimized network does not compute; legal is to call it "
                 "under torch.inference_mode(), or with x.detach()",

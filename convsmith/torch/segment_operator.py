@@ -82,7 +82,7 @@ def _made(text: str, weights: Sequence[Tensor]) -> _Runnable:
     if found is None:
         plan = recipe.plan()
         found = _loaded[recipe.name] = Segment(
-            plan.places, plan.inputs, plan.outputs, plan.forms, plan.dtype, plan.threads, []
+            plan.places, plan.inputs, plan.outputs, plan.forms, plan.dtype, plan.threads, [], torch.device(plan.device)
         )
     return found
 
@@ -102,13 +102,15 @@ def _without_data_with_weights(text: str, weights: Sequence[Tensor], sources: Se
 
 _library: Any = torch.library.Library("convsmith", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("segment(str name, Tensor[] sources) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
-_library.impl("segment", _computed, "CPU")
+for _key in ("CPU", "CUDA"):
+    _library.impl("segment", _computed, _key)
 torch.library.register_fake("convsmith::segment", _without_data, lib=_library)
 _library.define(
     "segment_with_weights(str recipe, Tensor[] weights, Tensor[] sources) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-_library.impl("segment_with_weights", _computed_with_weights, "CPU")
+for _key in ("CPU", "CUDA"):
+    _library.impl("segment_with_weights", _computed_with_weights, _key)
 torch.library.register_fake("convsmith::segment_with_weights", _without_data_with_weights, lib=_library)
 seen: Any = torch.ops.convsmith.segment.default
 """The operator that computes the outputs of the segment of a given name from its sources."""

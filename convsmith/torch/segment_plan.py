@@ -48,7 +48,8 @@ class PlacedLayer:
 class SegmentPlan:
     """The layers at `places`, from the values `inputs` to the values `outputs`, for sources of shapes `forms`.
 
-    Values are numbered. Sources have the type `dtype`, and kernels use `threads`.
+    Values are numbered. Sources have the type `dtype`, and kernels use `threads`; all values are on `device`, in
+    the spelling of torch.
     """
 
     places: tuple[PlacedLayer, ...]
@@ -57,6 +58,7 @@ class SegmentPlan:
     forms: tuple[tuple[int, ...], ...]
     dtype: torch.dtype
     threads: int
+    device: str = "cpu"
 
     @property
     def orders(self) -> dict[int, bool]:

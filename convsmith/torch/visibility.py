@@ -7,7 +7,7 @@ from torch import _C, Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-__all__ = ["has_tangent", "is_recorded", "is_unseen"]
+__all__ = ["bypass_on", "has_tangent", "is_recorded", "is_unseen"]
 
 _PLAIN = (Tensor, Parameter)
 """Classes of tensors that torch dispatches on by their keys alone."""
@@ -21,13 +21,30 @@ _tracer, _is_profiled = _C._get_tracing_state, _C._autograd._profiler_enabled
 _ORDINARY = {_keys_of(torch.empty(0)).raw_repr()}
 with torch.inference_mode():
     _ORDINARY.add(_keys_of(torch.empty(0)).raw_repr())
-"""Dispatch keys of dense tensors in CPU memory that are not negated, conjugated, batched or without data."""
+"""Dispatch keys of dense tensors that are not negated, conjugated, batched or without data: of those on the CPU, and on
+devices that `bypass_on` has added.
+"""
+
+
+def bypass_on(device: torch.device) -> None:
+    """Let calls on ordinary tensors of a device bypass the dispatcher."""
+    if device.type in _DEVICES or _is_compiling() or _modes() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    _DEVICES.add(device.type)
+    for mode in (False, True):
+        with torch.inference_mode(mode):
+            _ORDINARY.add(_keys_of(torch.empty(0, device=device)).raw_repr())
+
+
+_DEVICES = {"cpu", "meta"}
+"""Types of devices for which the keys of ordinary tensors are known, or which no call bypasses."""
 
 
 def is_unseen(x: Tensor, w: Tensor, bias: Tensor | None = None) -> bool:
     """Return whether, besides autograd, no part of torch needs to see a call on these tensors.
 
-    This holds for ordinary tensors of the CPU if no autocast, mode, tracer or profiler is active.
+    This holds for ordinary tensors of the CPU, or of a GPU after a first call, if no autocast, mode, tracer or profiler
+    is active.
     """
     return (
         not _is_compiling()

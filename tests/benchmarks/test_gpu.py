@@ -105,11 +105,11 @@ class DryGraph:
 
 
 class DryTorch(ModuleType):
-    """PyTorch whose tensors of a GPU are tensors of the host."""
+    """PyTorch whose tensors of a GPU are tensors of the host, which a driver takes as memory of its device."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, driver: InterpretedDriver) -> None:
         super().__init__("torch")
-        self.torch = torch
+        self.torch, self.driver = torch, driver
         names = ("Stream", "Event", "CUDAGraph", "graph", "stream", "current_stream")
         self.cuda = SimpleNamespace(
             is_available=lambda: True, get_device_name=lambda: "dry", synchronize=lambda: None, clock_rate=lambda: 1980,
@@ -119,9 +119,15 @@ class DryTorch(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.torch, name)
-        if name not in ("zeros", "empty_strided", "randn", "randint"):
+        if name not in ("clone", "zeros", "empty_strided", "randn", "randint"):
             return found
-        return lambda *sizes, device, **options: found(*sizes, **options)
+
+        def make(*sizes: Any, device: str = "", **options: Any) -> Any:
+            made = found(*sizes, **options)
+            self.driver.take(made.data_ptr(), made.untyped_storage().nbytes(), made)
+            return made
+
+        return make
 
 
 @pytest.fixture
@@ -134,7 +140,7 @@ def dry(monkeypatch: pytest.MonkeyPatch) -> Any:
     driver = InterpretedDriver((9, 0))
     monkeypatch.setattr(cuda, "_driver", lambda: driver)
     monkeypatch.setattr(cuda, "code_for", lambda artifact, _: artifact.notes["ptx"].encode())
-    monkeypatch.setitem(sys.modules, "torch", DryTorch(torch))
+    monkeypatch.setitem(sys.modules, "torch", DryTorch(torch, driver))
     monkeypatch.setattr(subjects, "SIDE", 16)
     monkeypatch.setattr(subjects, "COPIED", 1 << 10)
     monkeypatch.setattr(subjects, "IN_CACHE", 1 << 9)

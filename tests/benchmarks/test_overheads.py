@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 import convsmith as cs
+from convsmith.runtime import array_readers, cuda
+from convsmith.runtime.device_library import OpenedOnce
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
 def overheads(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module("overheads")
 
 
@@ -43,3 +47,15 @@ def test_measured_parts_run(overheads: Any, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cs, "suite", lambda _: ["mb1ic16ih4oc16oh4kh1ph0"], raising=False)
     found = {**overheads.fresh(), **overheads.warm()}
     assert {overheads.FRESH, overheads.WARM} <= found.keys() and min(found.values()) > 0
+
+
+def test_calls_on_a_gpu_need_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(cuda, "_opened", OpenedOnce(cuda._OpenedGpu, "CUDA", "cuda"))
+    monkeypatch.setattr(cuda, "_driver", cuda._driver)
+    monkeypatch.setattr(array_readers, "_by_class", {})
+    module = importlib.import_module("gpu_overheads")
+    monkeypatch.setattr(module, "CALLS", 1)
+    found = {name: module.least(call) for name, call in module.calls().items()}
+    assert len(found) == 4 and min(found.values()) > 0

@@ -43,14 +43,14 @@ def test_each_line_of_a_run_stands_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [row["problem"] for row in run["rows"]] == wanted
 
 
-PARTS = {"report", "torch_networks", "gpu_subjects"}
+PARTS = {"report", "torch_networks", "gpu_rows", "gpu_subjects"}
 """Modules that scripts share."""
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in BENCHMARKS.glob("*.py")} - PARTS))
 def test_a_script_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    if name == "torch_calls":
+    if name in ("gpu_calls", "torch_calls"):
         pytest.importorskip("torch")
     assert callable(importlib.import_module(name).main)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from dataclasses import replace
 from enum import IntEnum
 from types import SimpleNamespace
@@ -43,17 +44,27 @@ class EncodedMap(NamedTuple):
     map: PtxTensorMap
 
 
+class _Contexts(threading.local):
+    """The contexts of each thread."""
+
+    def __init__(self) -> None:
+        self.stack = ["the caller's"]
+
+
 class InterpretedDriver:
     """The driver of one GPU of a compute capability; memory of the device is memory of this process.
 
-    A module is PTX: the assembler is left out. `calls` are the names of the functions called.
+    A module is PTX: the assembler is left out. `calls` are the names of the functions called, `streams` those
+    of the launches.
     """
 
     def __init__(self, capability: tuple[int, int] = (8, 0), memory: int = 1 << 24) -> None:
         self.capability, self.free = capability, memory
         self.arrays: dict[int, np.ndarray] = {}
+        self.owners: dict[int, Any] = {}
         self.calls: list[str] = []
-        self.contexts = ["the caller's"]
+        self.streams: list[int] = []
+        self._current = _Contexts()
         names = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.CUdevice_attribute = SimpleNamespace(**{f"CU_DEVICE_ATTRIBUTE_{x}": x for x in names})
         self.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
@@ -71,6 +82,11 @@ class InterpretedDriver:
         self.CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
         self.mode = 0
         self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_DEVICE=2)
+
+    @property
+    def contexts(self) -> list[str]:
+        """The contexts of the calling thread, of which the last is current."""
+        return self._current.stack
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu"):
@@ -95,6 +111,13 @@ class InterpretedDriver:
 
     def cuCtxPopCurrent(self) -> tuple[Any, ...]:
         return Status.CUDA_SUCCESS, self.contexts.pop()
+
+    def cuCtxGetCurrent(self) -> tuple[Any, ...]:
+        return Status.CUDA_SUCCESS, self.contexts[-1]
+
+    def cuStreamGetId(self, stream: int) -> tuple[Any, ...]:
+        self._check_context()
+        return Status.CUDA_SUCCESS, stream
 
     def _check_context(self) -> None:
         assert self.contexts[-1] == "context", "another context is current"
@@ -136,6 +159,11 @@ class InterpretedDriver:
         array = np.zeros(nbytes, np.uint8)
         self.arrays[array.ctypes.data] = array
         return Status.CUDA_SUCCESS, array.ctypes.data
+
+    def take(self, address: int, nbytes: int, owner: Any) -> None:
+        """Treat memory of this process, which `owner` keeps, as memory of the device."""
+        self.owners[address] = owner
+        self.arrays[address] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def cuPointerGetAttribute(self, kind: str, address: int) -> tuple[Any, ...]:
         return (Status.CUDA_SUCCESS, 2) if address in self.arrays else (1, None)
@@ -196,7 +224,7 @@ class InterpretedDriver:
         ctypes.memmove(place, (ctypes.c_uint64 * 16)(*[number] * 16), 128)
         return Status.CUDA_SUCCESS
 
-    def _array(self, address: int, words: list[int]) -> Any:
+    def argument_at(self, address: int, words: list[int]) -> Any:
         """Return the memory from an address on to the next of `words` in the same array; other words as they are."""
         for start, array in self.arrays.items():
             if start <= address < start + array.nbytes:
@@ -206,7 +234,8 @@ class InterpretedDriver:
 
     def cuLaunchKernel(self, function: Any, *numbers: Any) -> tuple[Any, ...]:
         self._check_context()
-        *sizes, shared, _, places, _ = numbers
+        *sizes, shared, stream, places, _ = numbers
+        self.streams.append(stream)
         text, name = function
         count = text.partition(f".entry {name}(")[2].partition(")")[0].count(".param")
         at = list((ctypes.c_void_p * count).from_address(places))
@@ -214,7 +243,7 @@ class InterpretedDriver:
         assert not any(w in self.maps and p % 64 for p, w in zip(at, words)), "a map is aligned to 64 bytes"
         given = [
             replace(self.maps[w].map, argument=words.index(self.maps[w].address)) if w in self.maps
-            else self._array(w, words) for w in words
+            else self.argument_at(w, words) for w in words
         ]  # fmt: skip
         found = run(text, name, sizes[:3], given, sizes[3:], shared)
         for old, new in zip(given, found):

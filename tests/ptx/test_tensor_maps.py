@@ -12,7 +12,8 @@ from convsmith.codegen.artifact import MapArgument
 from convsmith.diag.errors import ToolchainError
 from convsmith.ir.tensor_map import TensorMap
 from convsmith.ir.types import DTYPES
-from convsmith.runtime import cuda, tensor_maps
+from convsmith.runtime import cuda
+from convsmith.runtime.tensor_maps import TensorMaps
 from ptx.driver import InterpretedDriver, Status
 
 
@@ -36,8 +37,8 @@ def test_the_driver_writes_maps_where_it_may(rank: int, dtype: str) -> None:
         if inner > 0:
             columns = TensorMap(dims, strides, (row,), 32, (-1,) * inner, (-2,) * inner, (2, 1, 3)[:inner])
             maps.append(MapArgument("src", dtype, swizzle, columns))
-    encoded = tensor_maps.encoded_maps(gpu(driver), maps, [4096 * n for n in range(1, 1 + len(maps))])
-    numbers = encoded.view(np.uint64)[:, 0].tolist()
+    encoded = TensorMaps(maps).at(gpu(driver), [4096 * n for n in range(1, 1 + len(maps))])
+    numbers = [row.view(np.uint64)[0] for row in encoded]
     for n, made in enumerate(maps, 1):
         address, found = driver.maps[numbers[n - 1]]
         m = made.map
@@ -47,14 +48,29 @@ def test_the_driver_writes_maps_where_it_may(rank: int, dtype: str) -> None:
     assert len(driver.maps) == len(maps)
 
 
+def test_maps_are_encoded_once_for_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each map of an entry has addresses of its own; the maps that were encoded first are dropped."""
+    driver, maps = InterpretedDriver((9, 0)), [MapArgument("src", "f32", 0, TensorMap((64, 5), (1, 64), (16, 2)))] * 2
+    kept = TensorMaps(maps)
+    first = kept.at(gpu(driver), [4096, 8192])
+    assert all(a is b for a, b in zip(first, kept.at(gpu(driver), [4096, 8192]))) and len(driver.maps) == 2
+    again = kept.at(gpu(driver), [8192, 8192])
+    assert again[1] is first[1] and again[0] is not first[0] and len(driver.maps) == 3
+    monkeypatch.setattr("convsmith.runtime.tensor_maps._MAX_MAPS", 3)
+    kept.at(gpu(driver), [8192, 4096])
+    assert kept.at(gpu(driver), [8192, 8192])[0] is again[0] and len(driver.maps) == 4
+    kept.at(gpu(driver), [4096, 8192])
+    assert len(driver.maps) == 5
+
+
 def test_maps_that_the_driver_refuses_or_does_not_know() -> None:
     driver = InterpretedDriver((9, 0))
     made = MapArgument("src", "f32", 0, TensorMap((64, 5), (1, 64), (16, 2)))
     with pytest.raises(ToolchainError, match="the tensor map of src: CUDA_ERROR_INVALID_VALUE"):
-        tensor_maps.encoded_maps(gpu(driver), [made], [4096 + 8])
+        TensorMaps([made]).at(gpu(driver), [4096 + 8])
     driver._functions.clear()
     with pytest.raises(ToolchainError, match="the driver has no function cuTensorMapEncodeTiled"):
-        tensor_maps.encoded_maps(gpu(driver), [made], [4096])
+        TensorMaps([made]).at(gpu(driver), [4096])
 
 
 def test_the_driver_of_the_tests_has_the_numbers_of_the_binding() -> None:

@@ -70,7 +70,7 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[tuple[fl
     """Seconds and CPUs of the samples of the calls "a" and "b"; the last ones are repeated."""
     script: dict[str, list[tuple[float, float]]] = {}
 
-    def sample(call: Any, count: int) -> choice._Sample:
+    def sample(call: Any, count: int, _: object) -> choice._Sample:
         rows = script[call()]
         return choice._Sample(*(rows.pop(0) if len(rows) > 1 else rows[0]))
 

@@ -230,7 +230,7 @@ def test_kept_weights_go_with_their_tensor() -> None:
 def test_threads_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     make = convolve.kept_kernel
-    monkeypatch.setattr(convolve, "kept_kernel", lambda problem, n: (seen.append(n), make(problem, n))[1])
+    monkeypatch.setattr(convolve, "kept_kernel", lambda problem, n, at: (seen.append(n), make(problem, n, at))[1])
     x, before = integers(1, 4, 11, 13, dtype=torch.float32), torch.get_num_threads()
     try:
         for count in (1, 2, 1):
@@ -249,7 +249,10 @@ REFUSED = {
     "complex": (lambda: ct.conv2d(X.to(torch.cfloat), W), "dtype", "input: dtype is torch.complex64; legal"),
     "layout": (lambda: ct.conv2d(X.to_sparse(), W), "layout", "input: layout is torch.sparse_coo; legal is"),
     "mkldnn": (lambda: ct.conv2d(X, W.to_mkldnn()), "layout", "weight: layout is torch._mkldnn; legal is"),
-    "device": (lambda: ct.conv2d(X, OnGpu()), "device", "weight: is on cuda:0; legal is memory of the CPU"),
+    "device": (lambda: ct.conv2d(X, OnGpu()), "device", "weight: is on cuda:0; legal is cpu, where input is"),
+    "second GPU": (
+        lambda: ct.conv2d(OnSecondGpu(), W), "device", "input: is on cuda:1; legal is memory of the CPU or of cuda:0"
+    ),
     "rank": (lambda: ct.conv2d(X[0, 0], W), "rank", "input: rank is 2, shape (9, 8); legal is rank 4, or 3"),
     "rank of w": (lambda: ct.conv3d(X, W), "rank", "weight: rank is 4, shape (8, 4, 3, 3); legal is rank 5"),
     "channels": (lambda: ct.conv2d(X, W[:, :3]), "shape", "input has 4 channels (dim 1 of (2, 4, 9, 8)), but weight"),
@@ -269,6 +272,12 @@ class OnGpu(torch.Tensor):  # type: ignore[misc]
     """A tensor that says that it is on a GPU; this build of torch has none."""
 
     device = torch.device("cuda:0")
+
+
+class OnSecondGpu(OnGpu):
+    """A tensor that says that it is on another GPU."""
+
+    device = torch.device("cuda:1")
 
 
 @pytest.mark.parametrize("name", REFUSED)
