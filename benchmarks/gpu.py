@@ -150,7 +150,7 @@ def page(target: str, facts: Row, found: Sequence[Row]) -> None:
     """Write the page of all rows."""
     device = facts.get("device", "a GPU")
     product, bandwidth = facts.get("product"), facts.get("bandwidth")
-    made = Report(f"gpu-{target}", f"Layers on {device} ({target})")
+    made = Report(f"gpu-{target}", f"Layers on {device} ({target})", device)
     made.data = {"target": target, "facts": facts, "rows": found}
     made.note("; ".join(f"{key} {value}" for key, value in facts.items() if isinstance(value, str | int)) + ".")
     made.note(

@@ -67,10 +67,10 @@ def ratio(row: Row, library: str) -> str:
 
 
 class Report:
-    """Tables under headings, and the data behind them."""
+    """Tables under headings, and the data behind them; the file is named by ``on``, by default the CPU."""
 
-    def __init__(self, name: str, title: str) -> None:
-        self.name = name
+    def __init__(self, name: str, title: str, on: str = "") -> None:
+        self.name, self._on = name, on
         self.data: dict[str, Any] = {}
         self._date = datetime.date.today().isoformat()
         self._machine = describe()
@@ -79,7 +79,7 @@ class Report:
     @property
     def stem(self) -> Path:
         """The path of the results without suffix."""
-        machine = f"{self._machine['cpu']} {self._machine['llvm_cpu']}"
+        machine = self._on or f"{self._machine['cpu']} {self._machine['llvm_cpu']}"
         return RESULTS / f"{self.name}-{re.sub(r'[^a-z0-9]+', '-', machine.lower()).strip('-')}-{self._date}"
 
     def note(self, text: str) -> None:

@@ -67,7 +67,7 @@ def stream_of(given: Any) -> int:
     if stream is not None:
         return int(stream)
     current = getattr(getattr(module_of(given), "cuda", None), "current_stream", None)
-    return int(current().cuda_stream) if current is not None else _LEGACY_STREAM
+    return int(current().cuda_stream) or _LEGACY_STREAM if current is not None else _LEGACY_STREAM
 
 
 class GpuArguments:

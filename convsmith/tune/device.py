@@ -127,8 +127,8 @@ def _every(
     """
     sums = summed(problem, st) if st.shifted else None
     columns, rounds = _columns(st), problem.accuracy == "any"
+    yield from thread_choices(st, machine, packs and sums is None and st.constant and st.b.name in packable(st))
     packs = packs and sums is None and _has_neighbouring_taps(st)
-    yield from thread_choices(st, machine, packs)
     if sums is not None:
         yield from thread_choices(sums, machine)
     if not packs:

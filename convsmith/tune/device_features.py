@@ -43,7 +43,8 @@ def kernel_features(
     accesses = _accesses(st, loops, config, nest, device, shared)
     alone = {v.name for v in st.factors if _are_asynchronous(st, v, loops, config, nest, device)}
     ahead = set() if config.buffers == 1 else {*shared} if config.copies == "wait" else alone
-    rounds = sum(ceil(n / nest.size) for name, n in accesses.items() if name not in ahead)
+    # Asynchronous copies need no registers on the way: all rounds of a step are requested at once.
+    rounds = sum(ceil(n / nest.size) for name, n in accesses.items() if name not in ahead and name not in alone)
     waits = 0 if shared and ahead >= {*shared} else times * steps  # for elements that no step has requested ahead
     if nest.warp is not None:
         row, size = nest.warp.row, dtype(st.a.factor).bits / 8

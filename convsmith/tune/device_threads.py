@@ -76,8 +76,11 @@ def thread_choices(st: Statement, machine: Machine, packs: bool = False) -> Iter
             config = _with_vectors(st, sizes, known, device)
             nest = nest_of(Schedule(), st, loops, config, machine)
             needed = shared_bytes(st, loops, config, nest)
-            if nest.size <= device.threads and sum(aligned_bytes(needed).values()) <= device.shared.bytes:
-                yield DeviceChoice(cycles(kernel_features(st, loops, config, nest, machine, needed), machine), config)
+            if nest.size > device.threads or sum(aligned_bytes(needed).values()) > device.shared.bytes:
+                continue
+            for how in ("wait", "async") if shared and device.dialect.copies else ("wait",):
+                way = config.changed(copies=how)
+                yield DeviceChoice(cycles(kernel_features(st, loops, way, nest, machine, needed), machine), way)
 
 
 def _tiled_loops(st: Statement) -> _TiledLoops:

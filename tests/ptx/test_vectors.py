@@ -26,7 +26,7 @@ def accesses(line: str, level: str = "sm_80") -> Counter[str]:
     """Return how often each load, store and product stands in the main kernel."""
     text = made(line, "", level).notes["ptx"]
     main = text[text.index(".entry convsmith("):].partition("\n}")[0]
-    return Counter(re.findall(r"\s((?:ld|st)\.(?:shared|global)\S+|fma\S+)\s", main))
+    return Counter(re.findall(r"\s((?:ld|st)\.(?:shared|global)\S+|cp\.async\.c\S+|fma\S+)\s", main))
 
 
 @pytest.mark.parametrize("line", ["--stag=axb --dtag=axb mb8ic64ih28oc64oh28kh3ph1", "--matmul 256x128:128x256",
@@ -47,7 +47,8 @@ def test_a_depthwise_kernel_moves_few_bytes_in_vectors() -> None:
     assert plan.main.shared["src"] * groups <= HALO * source
     counts = accesses(DEPTHWISE)
     stores = {name for name in counts if name.startswith("st.global")}
-    assert counts["ld.global.nc.v4.b32"] and stores and stores <= {f"st.global.{x}b32" for x in ("", "v2.", "v4.")}
+    assert counts["cp.async.cg.shared.global"] and not any(name.startswith("ld.global") for name in counts)
+    assert stores and stores <= {f"st.global.{x}b32" for x in ("", "v2.", "v4.")}
 
 
 def test_one_operation_makes_an_f32_of_each_half_of_a_word() -> None:
