@@ -301,6 +301,19 @@ def test_the_stream_of_torch_is_that_of_the_caller(driver: FakeDriver, monkeypat
     assert {*driver.streams} == {STREAM} and x.asked == [STREAM]
 
 
+def test_the_default_stream_of_torch_is_named_as_dlpack_names_it(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's number of it is 0, which DLPack forbids for CUDA."""
+    current = SimpleNamespace(cuda_stream=0)
+    monkeypatch.setattr(
+        sys.modules["fake_gpu"], "cuda", SimpleNamespace(current_stream=lambda: current), raising=False
+    )
+    x = OnGpu(driver, X)
+    unloaded(cs.compile(LINE, target="sm_80", threads=1))(x, OnGpu(driver, W))
+    assert x.asked == [1] and {*driver.streams} == {1}
+
+
 def test_weights_that_are_not_finite_run_on_another_kernel(driver: FakeDriver, kernel: Any) -> None:
     k = cs.CompiledKernel(kernel.problem, kernel.target, kernel.config)
     assert k.artifact is not None and "wei" in k.artifact.limits
