@@ -66,7 +66,7 @@ class ThreadEmitter(FunctionEmitter):
         super().__init__(kernel, facts, symbol, written, flushed, None)
         self.dialect, self.geometry = dialect, geometry(kernel)
         self.spaces, self.has_fused_steps = dict(dialect.spaces), dialect.reciprocal is not None
-        self.packs = {(of, to): call for of, to, call in dialect.packs}
+        self.packs = {(of, to): call for of, to, call in dialect.saturates}
         self.byte_floats = {calls.dtype: calls for calls in dialect.byte_floats}
         self.divisors: dict[Var, int] = {}
         self.definitions: list[str] = []
@@ -81,6 +81,8 @@ class ThreadEmitter(FunctionEmitter):
         self.vector_of |= {
             b: x.layout.elements for b, x in self.lane_fragments.operands.items() if x.layout.elements > 1
         }  # fmt: skip
+        self.assembled: set[str] = set()
+        """Vectors that were made of registers of one element each."""
 
     def parameters(self) -> list[str]:
         """Return the parameters of the kernel besides its arrays and sizes."""
@@ -113,7 +115,7 @@ class ThreadEmitter(FunctionEmitter):
 
     def _extend_bfloat(self, x: str, lanes: int) -> str:
         """Return bf16 as f32; a word of a register holds two of them, and one operation makes an f32 of each."""
-        if not self.dialect.packs_halves or lanes % 2 or not lanes:
+        if not self.dialect.packs_halves or lanes % 2 or not lanes or x in self.assembled:
             return super()._extend_bfloat(x, lanes)
         count = lanes // 2
         pairs = self.put(f"bitcast {self.type(BF16, lanes)} {x} to {self.type(S32, count)}")
@@ -161,6 +163,7 @@ class ThreadEmitter(FunctionEmitter):
                 return x
             vector = self.type(v.buffer.dtype, lanes)
             out = self.put(f"insertelement {vector} {out}, {v.buffer.dtype.llvm} {x}, i64 {n}")
+        self.assembled.add(out)
         return out
 
     def write_slot(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:

@@ -77,9 +77,9 @@ class Dialect:
     waits for all but ``{pending}`` of the groups. Each array in shared memory is a definition of its own, or a part of
     the array ``dynamic``, whose size the launch states. A device with ``pipelines`` runs pipelined loops. One that
     ``rounds_bfloat`` rounds f32 to bf16 in one instruction. ``byte_floats`` are the types of 8-bit floats for which the
-    device has conversions. ``packs`` holds a type of numbers, a type of bytes, and the text that rounds and saturates
-    the numbers ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of the word
-    ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN.
+    device has conversions. ``saturates`` holds a type of numbers, a type of bytes, and the text that rounds and
+    saturates the numbers ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of
+    the word ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN.
     ``reciprocal`` returns ``1 / {x}`` of an f32 that is not denormal, with an error of less than a unit of the last
     place; with it, quotients that are rounded to bytes are computed by products. ``wide_reciprocal`` returns
     that of an f64 with an error of less than ``2**-19`` of it. A device that ``packs_halves`` has registers of 32 bits,
@@ -104,7 +104,7 @@ class Dialect:
     join: DialectCall | None = None
     rounds_bfloat: bool = False
     byte_floats: tuple[ByteFloatCalls, ...] = ()
-    packs: tuple[tuple[str, str, DialectCall], ...] = ()
+    saturates: tuple[tuple[str, str, DialectCall], ...] = ()
     rounds_word: DialectCall | None = None
     reciprocal: DialectCall | None = None
     wide_reciprocal: DialectCall | None = None

@@ -82,6 +82,8 @@ def strided(memory: Array, shape: Sequence[int], strides: Sequence[int]) -> Arra
     It takes every type of elements; numpy's `as_strided` refuses 8-bit floats of ml_dtypes from numpy 2.5 on.
     """
     steps = [stride * memory.itemsize for stride in strides]
+    if memory.dtype.hasobject:
+        return np.lib.stride_tricks.as_strided(memory, tuple(shape), steps)
     return np.ndarray(tuple(shape), memory.dtype, memory.view(np.uint8), strides=steps)
 
 

@@ -118,8 +118,8 @@ def _expected_gain(plan: Plan, config: Config) -> Iterator[tuple[str, str]]:
         for found in (own, (x for x in tiles if x.parts == 1))
     )
     if shared and alone:
-        rate, launch = machine.device.units.of_fragments, machine.device.costs.launch
+        launch = machine.device.costs.launch
         yield "", (
-            f"the model expects {shared / rate:,.0f} cycles, {launch:,.0f} of them to start that kernel, and "
-            f"{alone / rate:,.0f} without parts"
+            f"the model expects {shared:,.0f} cycles, {launch:,.0f} of them to start that kernel, and {alone:,.0f} "
+            "without parts"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,12 +103,6 @@ def test_code_that_a_target_lacks(target: str, text: str, names: str) -> None:
     with pytest.raises(cs.UsageError, match=re.escape(message)) as raised:
         getattr(kernel, text)()
     assert raised.value.code == "text"
-
-
-def test_code_of_a_device_is_not_exported(tmp_path: Path) -> None:
-    words = ["export", "-o", str(tmp_path / "out"), "--target", "sm_80", LINE]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 2 and "target 'sm_80' is a device, which a run time launches" in result.stderr
 
 
 def test_a_call_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_what_tune_measures_is_kept_and_used(path: Path, tmp_path: Path) -> None
 def test_refused_configs_are_counted_below_their_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reasons of each problem stand below its row, and those of all at the end."""
 
-    def searched(problem: Problem, *_: object) -> Outcome:
+    def searched(problem: Problem, *_: object, **__: object) -> Outcome:
         return Outcome(problem, None, Counter(), Counter(cache=112, registers=300), 0.1, "budget")
 
     monkeypatch.setattr("convsmith.cli.tune.search", searched)

@@ -78,7 +78,7 @@ KINDS = {
 }  # fmt: skip
 """Problems and configs whose sub-groups compute fragments, each with the device."""
 DEFAULT = {
-    "zero-points": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32iw16oc16ow16kw3pw1"),
+    "zero-points": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:common:3 mb2ic64iw64oc64ow64kw3pw1"),
     "f16": ("xe_hpc", f"{LAST} --dt=f16 mb1ic32ih6oc32oh6kh3ph1"),
     "strided-gradient": ("xe_hpg", f"{LAST} --dir=BWD_D --dt=bf16 mb1ic16ih8oc16oh4kh3ph1sh2"),
     "bytes": ("xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-post-ops=linear:2:1 mb1ic32ih6oc16oh6kh1"),

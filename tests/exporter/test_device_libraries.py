@@ -192,7 +192,7 @@ def test_the_manifest_says_all_of_a_launch(tmp_path: Path) -> None:
     launch = artifact.entries["main"].launch
     assert (tuple(main_["grid"]), tuple(main_["group"]), main_["shared"]) == (launch.grid, launch.group, launch.shared)
     parts = next(a for a in main_["arguments"] if a["role"] == "shared")
-    assert parts["memory"] == {"parameter": "workspace", "offset": 0} and parts["bytes"] == 4 * 73728
+    assert parts["memory"] == {"parameter": "workspace", "offset": 0} and parts["bytes"] % (2 * 73728) == 0
     assert parts["memory"] == next(a for a in sums["arguments"] if a["role"] == "shared")["memory"]
     assert parameters["workspace"]["bytes"] >= parts["bytes"]
     src, diff_dst = main_["maps"]

@@ -20,10 +20,10 @@ LAYERS = {
     "one type": (f"{LAST} --dt=f8_e4m3:f8_e4m3:f32 mb1ic64ih5oc32oh5kh3ph1", "mma_m16n8k32_f8_e4m3"),
     "two types": (f"{LAST} --dt=f8_e5m2:f8_e4m3:f8_e4m3 --attr-post-ops=relu mb1ic40ih5oc24oh5kh1",
                   "mma_m16n8k32_f8_e5m2_f8_e4m3"),
-    "a gradient": (f"--dir=BWD_D {LAST} --dt=bf16:f8_e4m3:f8_e5m2 mb1ic32ih5oc32oh5kh1",
+    "a gradient": (f"--dir=BWD_D {LAST} --dt=bf16:f8_e4m3:f8_e5m2 mb1ic64ih8oc128oh8kh1",
                    "mma_m16n8k32_f8_e5m2_f8_e4m3"),
     "permitted": (f"{LAST} --dt=f8_e5m2:f8_e5m2:f16 --accuracy=any mb1ic64ih5oc32oh5kh1", "wgmma_m64n32k32_f8_e5m2"),
-    "a product": ("--matmul --dt=f8_e4m3:f8_e4m3:bf16 40x64:64x32", "mma_m16n8k32_f8_e4m3"),
+    "a product": ("--matmul --dt=f8_e4m3:f8_e4m3:bf16 64x256:256x64", "mma_m16n8k32_f8_e4m3"),
 }  # fmt: skip
 """Problems with the row that their default configs take."""
 

@@ -94,6 +94,7 @@ def test_a_repeated_call_only_launches(driver: InterpretedDriver, line: str, tar
     k = unloaded(line, target)
     given = arrays(driver, k)
     packed = k.pack(given.w)
+    driver.streams.clear()
     driver.contexts.append("context")
     protocols: tuple[int, ...] = ()
     for n in range(3):

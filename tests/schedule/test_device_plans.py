@@ -262,8 +262,10 @@ def test_sums_in_fragments_are_joined_atomically(level: str) -> None:
 def test_kernels_of_devices_run_all_passes_of_devices() -> None:
     """Those that kernels of CPUs run too are checked with them (tests/oracle/test_every_step.py)."""
     half, words = "--dt=f16 --stag=axb --dtag=axb mb1ic64ih14oc64kh3ph1", "mb1ic20ih16oc40kh3ph1"
+    strided = "--dir=BWD_D --dt=f16 --stag=axb --wtag=axb --dtag=axb mb8ic64ih14oc64oh7kh3ph1sh2"
     run: set[str] = set()
-    for level, line in (("sm_80", half), ("sm_90a", half), ("xe_hpc", half), ("opencl", words)):
+    levels = ("sm_80", half), ("sm_90a", half), ("sm_90a", strided), ("xe_hpc", half), ("opencl", words)
+    for level, line in levels:
         with interning():
             problem, device = parse_problem(line), target(level)
             config = device_config(problem, device)

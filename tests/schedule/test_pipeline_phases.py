@@ -29,7 +29,7 @@ KERNELS = {
     "sve": ("aarch64+sve", "mb1ic16ih8oc16oh8kh3ph1"),
     "chain": ("avx2", "mb1ic16ih8oc16oh8kh3ph1 -> mb1ic16ih8oc16oh8kh1ph0"),
     "threads": ("opencl", "mb1ic16ih8oc16oh8kh3ph1"),
-    "warps": ("sm_80", f"--dt=f16 {LAST} mb1ic64ih8oc64oh8kh3ph1"),
+    "warps": ("sm_80", f"--dt=f16 {LAST} mb8ic64ih28oc64oh28kh3ph1"),
     "copy engine": ("sm_90a", f"--dt=bf16 {LAST} mb8ic64ih28oc64oh28kh3ph1"),
 }
 

@@ -79,11 +79,11 @@ def test_parts_are_stored_and_loaded_and_take_a_launch() -> None:
     st = statement(parse_problem(LAYER), machine)
     assert parts_features("engine", 1, st, machine) == ()
     few, many = (time(parts_features("engine", n, st, machine), machine) for n in (4, 1000))
-    rate, nbytes = machine.device.units.of_fragments, 2 * 256 * 14 * 14 * dtype(st.acc).bytes
-    assert few["launch of sums"] == many["launch of sums"] == machine.device.costs.launch * rate
+    nbytes = 2 * 256 * 14 * 14 * dtype(st.acc).bytes
+    assert few["launch of sums"] == many["launch of sums"] == machine.device.costs.launch
     moved = machine.device.units.memory_bytes
-    assert few["parts of sums"] == pytest.approx(4 * nbytes * rate / moved / machine.device.costs.cached)
-    assert many["parts of sums"] == pytest.approx(1000 * nbytes * rate / moved)
+    assert few["parts of sums"] == pytest.approx(4 * nbytes / moved / machine.device.costs.cached)
+    assert many["parts of sums"] == pytest.approx(1000 * nbytes / moved)
 
 
 def test_explain_says_what_is_split_and_what_it_gains() -> None:
@@ -97,5 +97,5 @@ def test_explain_says_what_is_split_and_what_it_gains() -> None:
         "ic in 4 parts, each of which stores its sums, which a kernel adds up: 128 tiles instead of 32 for 132 units"
     )
     before, after = (float(gain.split(word)[0].split()[-1].replace(",", "")) for word in (" without parts", " cycles"))
-    assert after < before and "5,000 of them to start that kernel" in gain
+    assert after < before and "2,000 of them to start that kernel" in gain
     assert none == others == [] and "mb in 2 parts, each of which adds its sums to the result" in added

@@ -178,10 +178,6 @@ LISTED = (
      "--lane=oc --fuse=mb+oh,mb_oh+ow --register=ic:64,oc:32 --reduce=mb_oh_ow --pack= --realise=hardware --split=mb:4 "
      "--instruction=wgmma_m64n32k16_bf16_mn_mn --group=ic:64,oc:32,mb_oh_ow:128 --shared=src,diff_dst",
      "64 terms of a part .* found 128"),
-    ("avx512", "--stag=axb mb2ic8ih9oc40oh9kh1 -> --dtag=axb --dir=FWD_B g40mb2ic40ih9oc40oh9kh3ph1",
-     "--lane=oc --fuse=mb+oh --register=ow:5,oc:48 --order=mb_oh,ow,oc --reduce=kh,kw,ic --compute_at=oh / "
-     "--target=avx512 "
-     "--lane=g --register=oh:1,ow:3,g:32,kh:3,kw:3 --order=mb,oh,g,oc,ow --reduce=ic,kh,kw", "oh to a constant"),
 )  # fmt: skip
 """Configs that passes refused after the plan had accepted them: level, problem, config, and the plan's words."""
 COPIES = {

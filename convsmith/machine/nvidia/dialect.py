@@ -85,7 +85,7 @@ def _byte_float(name: str) -> ByteFloatCalls:
 _ROUND = "llvm.nvvm.f2i.rn"
 
 
-def _pack(to: str, is_float: bool) -> DialectCall:
+def _to_bytes(to: str, is_float: bool) -> DialectCall:
     """Return the saturation of two integers of 32 bits to bytes; of two floats, which are rounded first."""
     lines = tuple(f"call i32 @{_ROUND}(float {{{x}}})" for x in ("high", "low")) if is_float else ()
     numbers = "i32 {0}, i32 {1}" if is_float else "i32 {high}, i32 {low}"
@@ -112,7 +112,7 @@ def dialect(
         alignment=ALIGNMENT, dynamic="@shared", pipelines=PIPELINES if pipelines else None,
         join=_void("llvm.nvvm.bar.warp.sync", "i32", "i32 -1"), rounds_bfloat=copies, packs_halves=True,
         byte_floats=tuple(map(_byte_float, ("e4m3", "e5m2"))) if has_byte_floats else (),
-        packs=tuple((of, to, _pack(to, of == "f32")) for of in packed for to in ("s8", "u8")),
+        saturates=tuple((of, to, _to_bytes(to, of == "f32")) for of in packed for to in ("s8", "u8")),
         reciprocal=_result("float", "llvm.nvvm.rcp.approx.ftz.f", "float", "float {x}"),
         wide_reciprocal=_result("double", "llvm.nvvm.rcp.approx.ftz.d", "double", "double {x}"),
         rounds_word=_result("i32", _ROUND, "float", "float {x}"),
