@@ -21,7 +21,7 @@ from convsmith.schedule.hardware import SHARED, engine_of, hardware_flaw, hardwa
 from convsmith.schedule.loops import fused_chain, fused_dims, in_parts, with_phases
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.tensor_views import view_flaw
-from convsmith.statement.parts import cuts_iterations, splits
+from convsmith.statement.parts import cuts_iterations, splits_on_devices
 from convsmith.statement.phases import phased, phases
 from convsmith.statement.statement import Dim, Statement, View
 
@@ -187,7 +187,7 @@ def _splits(
     the loop of all ``terms`` if it is fused, and otherwise loops in equal parts, of channels or of taps other than the
     ``tapped`` ones, which have phases.
     """
-    if not splits(st):
+    if not splits_on_devices(st):
         return
     whole = count_of_terms / step
     if len(terms) > 1:

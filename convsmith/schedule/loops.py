@@ -9,10 +9,11 @@ from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
 from convsmith.ir.stmt import Stmt
 from convsmith.ir.walk import loops_of
+from convsmith.layout.tags import MAX_DIMS
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
-from convsmith.statement.parts import split_chain, split_reduction
+from convsmith.statement.parts import split_chain, split_reduction, splits_on_devices
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import KINDS, Dim, Statement
 
@@ -131,6 +132,10 @@ def in_parts(st: Statement, config: Config, machine: Machine) -> Statement:
     """
     for loop, parts in config.tiles_at("split") if config.join == "ordered" else ():
         dims = fused_dims(config, loop)
+        if machine.device is not None and not splits_on_devices(st):
+            raise ConfigError(
+                "split", f"--split={loop}:{parts}: an operand has {MAX_DIMS} dims; legal with a split are fewer"
+            )
         loops = loops_after_fusing(st, config)
         if machine.device is None or len(dims) == 1 or loop not in loops.extents:
             st = split_reduction(st, ((loop, parts),))

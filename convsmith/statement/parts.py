@@ -33,7 +33,7 @@ def split_chain(st: Statement, dims: Sequence[str], parts: int, size: int) -> St
     """
     found = [d for n in dims for d in st.of("k") if d.name == n]
     count = prod(d.size for d in found)
-    if len(found) < len(dims) or not splits(st) or (parts - 1) * size >= count:
+    if len(found) < len(dims) or not splits_on_devices(st) or (parts - 1) * size >= count:
         raise ConfigError(
             "split", f"--split={'_'.join(dims)}:{parts}: {parts} parts of {size} of {count} terms; legal are loops of "
             f"the reduction, parts that have terms, and a result of fewer than {MAX_DIMS} dims",
@@ -62,10 +62,13 @@ def cuts_iterations(dims: Sequence[Dim], size: int) -> bool:
 
 
 def splits(st: Statement) -> bool:
-    """Return whether the result can have parts, because its layout, and those of packed factors, have room for another
-    dim.
-    """
-    return all(len(v.coords) < MAX_DIMS for v in (st.c, *st.factors) if v is st.c or v.packed)
+    """Return whether the result can have parts, because its layout has room for another dim."""
+    return len(st.c.coords) < MAX_DIMS
+
+
+def splits_on_devices(st: Statement) -> bool:
+    """Return whether the result can have parts on a device, where packed factors need room for another dim too."""
+    return splits(st) and all(len(v.coords) < MAX_DIMS for v in st.factors if v.packed)
 
 
 def _split(st: Statement, loop: str, parts: int) -> Statement:

@@ -159,7 +159,8 @@ class Segment(nn.Module):
         Outputs of convolutions are channels-last in memory.
         """
         for x in tensors:
-            if x.dtype is not self._dtype or x.get_device() != self._index or x.requires_grad:
+            is_elsewhere = x.get_device() != self._index or x.is_meta  # A meta tensor has the CPU's number.
+            if x.dtype is not self._dtype or is_elsewhere or x.requires_grad:
                 self._check(x)
         if _tracer() is not None:
             raise torchscript_error("torch.jit.trace")

@@ -24,7 +24,7 @@ from convsmith.schedule.hardware import EngineLoops, engine_loops, hardware_row,
 from convsmith.schedule.kernel import scheduled
 from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
 from convsmith.schedule.packed_operands import packed_statement
-from convsmith.statement.parts import splits
+from convsmith.statement.parts import splits_on_devices
 from convsmith.statement.statement import Statement
 from convsmith.tune.config_space import Changes
 from convsmith.tune.fusions import fused_loops, neighbours_of, split_loops
@@ -193,7 +193,7 @@ def _orders(at: DevicePoint) -> Iterator[Changes]:
 def _parts(at: DevicePoint) -> Iterator[Changes]:
     """Yield the parts of the reduction along each of its dims, and along fused ones, and how groups join them."""
     st, fused = at.statement, [n for n in at.loops.of("k") if len(at.loops.dims[n]) > 1]
-    if not splits(st):
+    if not splits_on_devices(st):
         return
     yield dict(split=(), join="ordered")
     ways = [(d.name, n) for d in st.of("k") for n in PARTS if not d.size % n]

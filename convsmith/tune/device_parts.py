@@ -18,7 +18,7 @@ from convsmith.schedule.nest import nest_of
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.schedule.plan import Plan
 from convsmith.schedule.schedule import Schedule
-from convsmith.statement.parts import splits
+from convsmith.statement.parts import splits_on_devices
 from convsmith.statement.statement import Statement
 from convsmith.tune.device_features import engine_features, parts_features
 from convsmith.tune.device_fragments import DeviceChoice
@@ -67,7 +67,7 @@ def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> C
     """
     assert machine.device is not None
     config, units = choice.config, machine.device.units
-    if not splits(st):
+    if not splits_on_devices(st):
         return config
     nest = nest_of(Schedule(), st, loops_after_fusing(st, config), config, machine)
     groups, least = prod(nest.grid_sizes), machine.device.costs.resident / nest.size
