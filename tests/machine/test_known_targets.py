@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -41,6 +43,16 @@ def test_a_foreign_kernel_answers_every_question(target: Machine) -> None:
             kernel(np.ones((1, 16, 6, 6), np.float32), np.ones((32, 16, 3, 3), np.float32))
         with pytest.raises(cs.UnsupportedError, match="which this CPU cannot run"):
             kernel.pack(np.ones((32, 16, 3, 3), np.float32))
+
+
+def test_llvm_has_no_matrix_unit_of_hexagon() -> None:
+    """Rows of HMX can be added to `machine/hexagon/` once this fails; docs/usage/limits.md names its absence."""
+    features = "+hvxv73,+hvx-length128b,+hmx"
+    made = f"Target.from_triple('hexagon').create_target_machine(cpu='hexagonv73', features='{features}')"
+    code = f"from llvmlite.binding import *; initialize_all_targets(); initialize_all_asmprinters(); {made}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "'+hmx' is not a recognized feature" in done.stderr
+    assert "hvx" not in done.stderr
 
 
 def test_a_foreign_kernel_of_dynamic_sizes() -> None:
