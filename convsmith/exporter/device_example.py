@@ -10,6 +10,7 @@ from convsmith.exporter.c_numbers import C_NUMBERS, function_texts, numbers_in
 from convsmith.exporter.device_build import DeviceKernel
 from convsmith.exporter.driver import Driver
 from convsmith.exporter.drivers import driver_of
+from convsmith.exporter.example import SECONDS
 from convsmith.exporter.header import C_TYPES
 from convsmith.exporter.interface import Parameter
 from convsmith.ir.types import DTYPES
@@ -36,12 +37,7 @@ static void *memory(size_t bytes)
     return p;
 }}
 
-static double seconds(void)
-{{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}}
+{seconds}
 
 /* The contents of a file, with a zero behind them. */
 static void *contents(const char *name, size_t *bytes)
@@ -98,7 +94,7 @@ def device_example_text(name: str, kernels: Sequence[DeviceKernel]) -> str:
     command = f"cc -O2 example.c {driver.link} -lm -o example"
     numbers = [x for k in kernels for x in (*k.nests.calls, *_numbers(k))]
     parts = [
-        _HEAD.format(name=name, command=command),
+        _HEAD.format(name=name, command=command, seconds=SECONDS),
         *(f"\n{text}" for text in function_texts(numbers)),
         "\n" + "\n".join(declared) + "\n",
         _CHECK.format(

@@ -9,10 +9,19 @@ from convsmith.exporter.header import C_TYPES, macro
 from convsmith.exporter.interface import Parameter
 from convsmith.runtime.arrays import ALIGNMENT
 
-__all__ = ["example_text"]
+__all__ = ["SECONDS", "example_text"]
 
 _ONES = {"f16": "0x3c00", "bf16": "0x3f80", "f8_e4m3": "0x38", "f8_e5m2": "0x3c"}
 """The bits of 1 in types that C lacks."""
+
+SECONDS = """\
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}"""
+"""The function of C by which an example reads a clock."""
 
 _HEAD = """\
 /* {name}: each kernel on arrays of small numbers. Build it with cmake, or:
@@ -33,12 +42,7 @@ static void *memory(size_t bytes)
     return p;
 }}
 
-static double seconds(void)
-{{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}}
+{seconds}
 """
 _PARALLEL = """
 /* A program with threads would run the parts on them. */
@@ -61,7 +65,8 @@ _INCLUDES = "#include <sys/syscall.h>\n#include <unistd.h>\n"
 def example_text(name: str, command: str, kernels: Sequence[BuiltKernel]) -> str:
     """Return the program for the library ``name``, which ``command`` compiles."""
     has_tiles = any("amx" in k.machine.permissions for k in kernels)
-    text = _HEAD.format(name=name, command=command, includes=_INCLUDES if has_tiles else "", alignment=ALIGNMENT)
+    includes = _INCLUDES if has_tiles else ""
+    text = _HEAD.format(name=name, command=command, includes=includes, alignment=ALIGNMENT, seconds=SECONDS)
     text += _PARALLEL if any(k.interface.threads > 1 for k in kernels) else ""
     text += _AMX if has_tiles else ""
     for kernel in kernels:

@@ -14,6 +14,7 @@ from convsmith.ir.index import Var, true
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.layout.layout import Layout
+from convsmith.layout.tags import MAX_DIMS
 from convsmith.machine.base import Machine
 from convsmith.passes.share_taps import share_taps
 from convsmith.schedule.buffers import packed_type
@@ -23,9 +24,6 @@ from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Dim, Statement, View, view_steps
-
-MAX_DIMS = 6
-"""Maximum number of dims of an array that an operand is unfolded to."""
 
 
 def packable(st: Statement) -> list[str]:
