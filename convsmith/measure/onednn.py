@@ -1,10 +1,10 @@
-"""oneDNN's convolution, called through its C interface without a framework; and once per stage for a chain.
+"""oneDNN's convolutions, deconvolutions and gradients, called through its C interface without a framework.
 
 The peer is the fastest implementation of the library, in the problem's layouts or in layouts that the library chooses.
-Weights are reordered before the timed call. If the problem's source or result is in channels first, a call contains the
-reorders to and from the library's layouts, because its caller has such arrays; otherwise source and result are
-reordered before and after the calls. A depthwise convolution that follows a pointwise one in a chain becomes its
-post-op if that is faster.
+Weights that are read are reordered before the timed call. If the problem's source or result is in channels first, a
+call contains the reorders to and from the library's layouts, because its caller has such arrays; otherwise source and
+result are reordered before and after the calls. A gradient of weights ends in the problem's layout, in which its caller
+updates them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,22 @@ import ctypes
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
+from convsmith.measure.onednn_chains import onednn_chains
 from convsmith.measure.onednn_library import (
+    BIAS,
     DST,
+    INFERENCE,
     SRC,
+    STEPS,
     TYPES,
+    WEIGHTS,
     Handle,
     OnednnLibrary,
     OnednnMemory,
@@ -32,19 +36,10 @@ from convsmith.measure.onednn_library import (
     library_on,
     packed_arguments,
     row_major,
+    sizes_of,
+    weights_shape,
 )
-from convsmith.measure.peer import (
-    Array,
-    Peer,
-    PeerStage,
-    clipping,
-    forward_convolution,
-    is_in_bytes,
-    plain_f32,
-    plain_forward,
-    residual_and_clipping,
-    stages_for_peers,
-)
+from convsmith.measure.peer import Array, Peer, require_no_quantities, residual_and_clipping
 from convsmith.measure.timing import Sampler
 from convsmith.problem.chain import Chain
 from convsmith.problem.conv import Conv
@@ -53,23 +48,50 @@ from convsmith.runtime.arrays import aligned_copy, numpy_dtype
 
 __all__ = ["onednn"]
 
-_FORWARD_INFERENCE, _DIRECT = 96, 1
-_SRC_1, _WEIGHTS, _BIAS = 2, 33, 41
-"""oneDNN's numbers of the arguments."""
-_QUERY_SRC, _QUERY_WEIGHTS, _QUERY_DST, _QUERY_ARGUMENT = 129, 131, 133, 255
-_STEPS = {"relu": 0x20, "linear": 0x26, "clip": 0x2E, "clip_v2": 0x2F}
-"""oneDNN's numbers of element-wise algorithms of post-ops."""
-_ADD = 0x1FFF0
-_DEPTHWISE, _POST_OP = 16384, 32768
-"""oneDNN's argument numbers of post-ops: a depthwise one, and the operand of the first binary one."""
 _SCALES, _ZERO_POINTS = 4096, 8192
 """oneDNN's numbers of the attributes of an argument."""
-_NUMBERS = {"src": SRC, "wei": _WEIGHTS, "dst": DST}
+_NUMBERS = {"src": SRC, "wei": WEIGHTS, "dst": DST}
 """oneDNN's numbers of the arguments that have scales or zero points."""
+_DECONVOLUTION = 10
+"""oneDNN's number of a deconvolution without transforms."""
 _TRIAL_SECONDS, _TRIALS = 1e-3, 3
 """Seconds per trial of an implementation, and number of trials."""
 _SLOW = 10
 """An implementation whose first call is slower than the fastest first call by this factor is not timed again."""
+
+
+class _Argument(NamedTuple):
+    """An argument of a primitive: the problem's array, and oneDNN's numbers of the argument and of the query for its
+    layout.
+    """
+
+    array: str
+    number: int
+    query: int = 0
+
+
+class _Direction(NamedTuple):
+    """What the library computes: the word in its function's name, and the arguments in the order of the function."""
+
+    name: str
+    src: _Argument
+    wei: _Argument
+    bias: _Argument
+    dst: _Argument
+
+
+_SOURCE, _RESULT = _Argument("src", SRC, 129), _Argument("diff_dst", 145, 134)
+_DIRECTIONS = {
+    "forward": _Direction(
+        "forward", _SOURCE, _Argument("wei", WEIGHTS, 131), _Argument("bia", BIAS), _Argument("dst", DST, 133)
+    ),
+    "BWD_D": _Direction(
+        "backward_data", _Argument("diff_src", 129, 130), _Argument("wei", WEIGHTS, 131), _Argument("", 0), _RESULT
+    ),
+    "BWD_W": _Direction(
+        "backward_weights", _SOURCE, _Argument("diff_wei", 161, 132), _Argument("diff_bia", 169), _RESULT
+    ),
+}
 
 
 def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
@@ -78,20 +100,22 @@ def onednn(problem: Problem, arrays: Mapping[str, Array], threads: int) -> Peer:
     UnsupportedError if it has none.
     """
     if isinstance(problem, Chain):
-        return _fastest(_chains(problem, arrays, threads))
-    conv = forward_convolution("onednn", problem)
-    others = [t for t in (*conv.dt, conv.bias_type) if t not in TYPES]
+        return _fastest(onednn_chains(problem, arrays, threads))
+    if not isinstance(problem, Conv) or (problem.deconv and not problem.forward):
+        raise UnsupportedError("onednn is compared on convolutions, deconvolutions and gradients only", code="dir")
+    others = [t for t in (*problem.dt, problem.bias_type) if t not in TYPES]
     if others:
         raise UnsupportedError(f"onednn has no elements of type {others[0]}", code="types")
+    if not problem.forward:
+        require_no_quantities("onednn", problem)
     library = library_on(threads)
     candidates: list[Peer] = []
-    reorders = not all(map(_is_channels_last, (conv.src_layout, conv.dst_layout)))
     least = math.inf
-    for primitives in _primitives(library, conv):
+    for primitives in _primitives(library, problem):
         for primitive in primitives:  # listed from fast to slow
             if candidates and library.is_reference(primitive.description):
                 break
-            peer = _peer(library, conv, arrays, primitive, reorders)
+            peer = _peer(library, problem, arrays, primitive)
             start = time.perf_counter()
             peer.call()
             seconds = time.perf_counter() - start
@@ -109,6 +133,10 @@ def _fastest(candidates: Sequence[Peer]) -> Peer:
     return min(candidates, key=lambda peer: min(sample() for sample in [Sampler(peer.call, _TRIAL_SECONDS)] * _TRIALS))
 
 
+def _direction(conv: Conv) -> _Direction:
+    return _DIRECTIONS["forward" if conv.forward else conv.dir[:5]]
+
+
 @record(frozen=True)
 class _Primitive:
     handle: Handle
@@ -119,17 +147,21 @@ def _primitives(library: OnednnLibrary, conv: Conv) -> Iterator[Iterator[_Primit
     """Yield the implementations for any layouts, then for the problem's, channels last for blocked ones. A primitive is
     valid until the next is yielded.
     """
-    shapes = (conv.src_shape, _weights_shape(conv), conv.dst_shape)
+    shapes = (conv.src_shape, weights_shape(conv), conv.dst_shape)
     given = (_strides(conv.src_layout), None, _strides(conv.dst_layout))
+    direction, kind = _direction(conv), "deconvolution" if conv.deconv else "convolution"
+    inference, convolution = INFERENCE
+    algorithm = _DECONVOLUTION if conv.deconv else convolution
+    has_bias = conv.bias or conv.dir == "BWD_WB"
     for strides in ((None, None, None), given):
         src, weights, dst = map(library.plain, shapes, strides, conv.dt)
-        bias = library.plain((conv.oc,), (1,), conv.bias_type) if conv.bias else None
-        sizes = [(ctypes.c_int64 * conv.rank)(*values) for values in (conv.s, conv.d, conv.p, conv.pr)]
-        how = (library.engine, _FORWARD_INFERENCE, _DIRECT)
+        bias = library.plain((conv.oc,), (1,), conv.bias_type) if has_bias else None
+        forms = [src, weights, dst] if conv.dir == "BWD_D" else [src, weights, bias, dst]
+        how, hint = ([inference, algorithm], []) if conv.forward else ([algorithm], [None])
         try:
             description = library.make(
-                "dnnl_convolution_forward_primitive_desc_create", *how, src, weights, bias, dst, *sizes,
-                _attributes(library, conv),
+                f"dnnl_{kind}_{direction.name}_primitive_desc_create", library.engine, *how, *forms, *sizes_of(conv),
+                *hint, _attributes(library, conv),
             )  # fmt: skip
         except ToolchainError:
             continue
@@ -153,25 +185,31 @@ def _strides(layout: Layout) -> tuple[int, ...]:
     return layout.strides if layout.is_plain else channels_last(layout.shape)
 
 
-def _weights_shape(conv: Conv) -> tuple[int, ...]:
-    return (conv.g, conv.oc // conv.g, conv.ic // conv.g, *conv.k)
-
-
 class _Operand:
-    """The source or result of a primitive: the memory that it uses, and the caller's, which may be the same.
+    """An array of a primitive: the memory that it uses, and the caller's, which may be the same.
 
     ``form`` and ``callers_form`` are their memory descriptors.
     """
 
-    def __init__(self, library: OnednnLibrary, form: Handle, callers_form: Handle) -> None:
-        self.library, self.form, self.memory = library, form, library.memory(form)
+    def __init__(
+        self, library: OnednnLibrary, shape: tuple[int, ...], type_: str, form: Handle, callers_form: Handle
+    ) -> None:
+        self.library, self.shape, self.type = library, shape, type_
+        self.form, self.memory = form, library.memory(form)
         self.is_reordered = not library.is_same(form, callers_form)
         self.callers_form = callers_form if self.is_reordered else form
         self.callers = library.memory(callers_form) if self.is_reordered else self.memory
 
-    def fill(self, array: Array, shape: tuple[int, ...], type_: str) -> None:
+    def fill(self, array: Array) -> None:
         """Write a logical array to the caller's memory."""
-        self.callers.array[...] = self.library.placed(array, shape, type_, self.callers_form).array
+        self.callers.array[...] = self.library.placed(array, self.shape, self.type, self.callers_form).array
+
+    def logical(self) -> Array:
+        """Return the caller's memory as a logical array."""
+        form = self.library.plain(self.shape, row_major(self.shape), self.type)
+        plain = np.empty(self.shape, numpy_dtype(self.type))
+        self.library.reorder(self.callers, self.callers_form, self.library.memory(form, plain), form)
+        return plain
 
     def entering(self) -> list[_Execution]:
         """Return the execution that copies from the caller's memory, if there is any."""
@@ -191,37 +229,30 @@ class _Execution(NamedTuple):
     arguments: Mapping[int, OnednnMemory]
 
 
-def _peer(
-    library: OnednnLibrary, conv: Conv, arrays: Mapping[str, Array], primitive: _Primitive, reorders: bool
-) -> Peer:
-    """Return a peer that executes ``primitive``, in the memory descriptors that it asks for; with ``reorders``, a call
-    begins with the source and ends with the result in the problem's layouts.
-    """
-    src, weights, dst = conv.dt
-    adds, _ = residual_and_clipping(conv, tuple(_STEPS))
-
-    def operand(layout: Layout, type_: str, query: int) -> _Operand:
-        wanted = library.wanted(primitive.description, query)
-        return _Operand(
-            library, wanted, library.plain(layout.shape, _strides(layout), type_) if reorders else wanted
-        )
-
-    source = operand(conv.src_layout, src, _QUERY_SRC)
-    written = operand(conv.dst_layout, dst, _QUERY_DST)
-    source.fill(arrays["src"], conv.src_shape, src)
-    form = library.wanted(primitive.description, _QUERY_WEIGHTS)
-    arguments = {
-        SRC: source.memory,
-        _WEIGHTS: library.placed(arrays["wei"], _weights_shape(conv), weights, form),
-        DST: written.memory,
-    }
-    if conv.bias:
-        arguments[_BIAS] = library.memory(library.plain((conv.oc,), (1,), conv.bias_type), aligned_copy(arrays["bia"]))
+def _peer(library: OnednnLibrary, conv: Conv, arrays: Mapping[str, Array], primitive: _Primitive) -> Peer:
+    """Return a peer that executes ``primitive``, in the memory descriptors that it asks for."""
+    direction = _direction(conv)
+    adds, _ = residual_and_clipping(conv, tuple(STEPS))
+    name = conv.outputs[0].name
+    operands: dict[str, _Operand] = {}
+    for argument, shape, type_, strides in zip(
+        (direction.src, direction.wei, direction.dst), (conv.src_shape, weights_shape(conv), conv.dst_shape), conv.dt,
+        _callers_strides(conv), strict=True,
+    ):  # fmt: skip
+        wanted = library.wanted(primitive.description, argument.query)
+        callers = wanted if strides is None else library.plain(shape, strides, type_)
+        operands[argument.array] = operand = _Operand(library, shape, type_, wanted, callers)
+        if argument.array != name:
+            operand.fill(arrays[argument.array])
+    written = operands[name]
+    arguments = {a.number: operands[a.array].memory for a in (direction.src, direction.wei, direction.dst)}
+    if conv.bias or conv.dir == "BWD_WB":
+        form = library.plain((conv.oc,), (1,), conv.bias_type)
+        given = aligned_copy(arrays["bia"]) if conv.bias else None
+        arguments[direction.bias.number] = library.memory(form, given)
     arguments |= _quantities(library, conv, arrays)
-    executions = [
-        *source.entering(), *(written.entering() if adds else ()), _Execution(primitive.handle, arguments),
-        *written.leaving(),
-    ]  # fmt: skip
+    entering = [each for key, operand in operands.items() if key != name or adds for each in operand.entering()]
+    executions = [*entering, _Execution(primitive.handle, arguments), *written.leaving()]
     packed = [(each.primitive, len(each.arguments), packed_arguments(each.arguments)) for each in executions]
     execute, stream = library.execute, library.stream
 
@@ -230,17 +261,27 @@ def _peer(
             execute(handle, stream, count, given)
         return None
 
-    form = library.plain(conv.dst_shape, row_major(conv.dst_shape), dst)
-
     def result() -> Array:
         if adds:  # each call adds to the result of the previous one
-            written.fill(arrays["dst"], conv.dst_shape, dst)
+            written.fill(arrays["dst"])
             call()
-        plain = np.empty(conv.dst_shape, numpy_dtype(dst))
-        library.reorder(written.callers, written.callers_form, library.memory(form, plain), form)
-        return plain
+        return written.logical()
 
     return Peer(call, result)
+
+
+def _callers_strides(conv: Conv) -> tuple[tuple[int, ...] | None, ...]:
+    """Return the strides of source, weights and result from which and to which a call copies; None for an array that
+    the caller has in the library's layout.
+    """
+    copied = not all(map(_is_channels_last, (conv.src_layout, conv.dst_layout)))
+    images = [_strides(layout) if copied else None for layout in (conv.src_layout, conv.dst_layout)]
+    weights = None
+    if conv.dir.startswith("BWD_W"):
+        strides = conv.wei_layout.strides if conv.wei_layout.is_plain else row_major(conv.wei_shape)
+        group = () if conv.has_groups else (math.prod(conv.wei_shape),)
+        weights = (*group, *strides)
+    return images[0], weights, images[1]
 
 
 def _attributes(library: OnednnLibrary, conv: Conv) -> Handle:
@@ -253,13 +294,13 @@ def _attributes(library: OnednnLibrary, conv: Conv) -> Handle:
             channels = 3 if quantity.argument == "wei" else 2  # groups and their channels, or channels
             mask = channels if quantity.policy == "per_oc" else 0
             library.check(f"dnnl_primitive_attr_set_{kind}_mask", attributes, _NUMBERS[quantity.argument], mask)
-    adds, clips = residual_and_clipping(conv, tuple(_STEPS))
+    adds, clips = residual_and_clipping(conv, tuple(STEPS))
     steps = library.make("dnnl_post_ops_create")
     if adds:
         library.check("dnnl_post_ops_append_sum", steps, ctypes.c_float(1), 0, TYPES[conv.dst_type])
     for op in clips:
         bounds = map(ctypes.c_float, (op.alpha, op.beta))
-        library.check("dnnl_post_ops_append_eltwise", steps, _STEPS[op.alg], *bounds)
+        library.check("dnnl_post_ops_append_eltwise", steps, STEPS[op.alg], *bounds)
     library.check("dnnl_primitive_attr_set_post_ops", attributes, steps)
     return attributes
 
@@ -274,172 +315,3 @@ def _quantities(library: OnednnLibrary, conv: Conv, arrays: Mapping[str, Array])
             form = library.plain(values.shape, (1,), type_)
             found[attribute | _NUMBERS[quantity.argument]] = library.memory(form, values)
     return found
-
-
-@record(frozen=True)
-class _StagesOfPrimitive:
-    """A primitive of a chain: the convolution of a stage, and the next stage's convolution if that is a post-op."""
-
-    stage: PeerStage
-    depthwise: PeerStage | None = None
-
-    @property
-    def result(self) -> PeerStage:
-        """The stage whose result the primitive writes."""
-        return self.depthwise or self.stage
-
-
-def _chains(chain: Chain, arrays: Mapping[str, Array], threads: int) -> list[Peer]:
-    """Return the peers of `chain`: channels last or in the library's layouts, with depthwise post-ops or without."""
-    stages = stages_for_peers(chain, arrays)
-    for stage in stages:
-        plain = replace(stage.problem, post_ops=())
-        if is_in_bytes(plain):
-            plain_forward("onednn", plain)
-        else:
-            plain_f32("onednn", plain)
-        clipping(stage.problem, tuple(_STEPS))
-    library = library_on(threads)
-    apart = tuple(map(_StagesOfPrimitive, stages))
-    found = []
-    fused = _units(stages)
-    for units in (apart,) if len(fused) == len(apart) else (fused, apart):
-        for last in (True, False):
-            try:
-                found.append(_sequence(library, units, arrays["src"], last))
-            except ToolchainError:
-                continue
-    return found
-
-
-def _units(stages: Sequence[PeerStage]) -> tuple[_StagesOfPrimitive, ...]:
-    """Return the primitives of `stages`; a depthwise convolution that can be a post-op shares the primitive of its
-    predecessor.
-    """
-    units: list[_StagesOfPrimitive] = []
-    for stage in stages:
-        before = units[-1] if units else None
-        if before is not None and before.depthwise is None and _is_post_op(before.stage, stage):
-            units[-1] = _StagesOfPrimitive(before.stage, stage)
-        else:
-            units.append(_StagesOfPrimitive(stage))
-    return tuple(units)
-
-
-def _is_post_op(before: PeerStage, stage: PeerStage) -> bool:
-    """Return whether the convolution of `stage` can be a post-op of `before`, that is, a depthwise one after a
-    pointwise one.
-    """
-    one, two = before.problem, stage.problem
-    assert isinstance(one, Conv) and isinstance(two, Conv)
-    pointwise = one.g == 1 and one.k == (1, 1) and one.s == (1, 1) and not any(one.p)
-    square = two.k == (3, 3) and two.p == (1, 1) and two.d == (0, 0) and two.s in ((1, 1), (2, 2))
-    return pointwise and square and two.g == two.ic == two.oc
-
-
-def _sequence(library: OnednnLibrary, units: Sequence[_StagesOfPrimitive], source: Array, last: bool) -> Peer:
-    """Return a peer that executes `units` in sequence; arrays are channels `last`, or in layouts that the library
-    chooses.
-    """
-
-    def form(shape: Sequence[int], dtype: str) -> Handle:
-        return library.plain(shape, channels_last(shape) if last else None, dtype)
-
-    calls: list[tuple[Handle, int, Any]] = []
-    kept: list[Mapping[int, OnednnMemory]] = []
-    read, value, first = None, None, None
-    for unit in units:
-        conv = unit.stage.problem
-        assert isinstance(conv, Conv)
-        src, wei, _ = conv.dt
-        weights = library.plain(_weights_shape(conv), None, wei)
-        bias = library.plain((conv.oc,), (1,), "f32") if conv.bias else None
-        sizes = [(ctypes.c_int64 * 2)(*values) for values in (conv.s, conv.d, conv.p, conv.pr)]
-        description = library.make(
-            "dnnl_convolution_forward_primitive_desc_create", library.engine, _FORWARD_INFERENCE, _DIRECT,
-            read or form(conv.src_shape, src), weights, bias, form(conv.dst_shape, conv.dst_type), *sizes,
-            _attributes_of_unit(library, unit, first),
-        )  # fmt: skip
-        if value is None:
-            first = library.wanted(description, _QUERY_SRC)
-            value = library.placed(source, conv.src_shape, src, first)
-            image = value
-        read = library.wanted(description, _QUERY_DST)
-        arguments = {SRC: value, **_constants(library, unit, description)}
-        if unit.result.adds_source:
-            arguments[_POST_OP * (1 + _post_ops(unit)) | _SRC_1] = image
-        value = arguments[DST] = library.memory(read)
-        packed = packed_arguments(arguments)
-        kept.append(arguments)
-        calls.append((library.make("dnnl_primitive_create", description), len(packed), packed))
-    execute, stream = library.execute, library.stream
-
-    def call(kept: object = kept) -> None:
-        for handle, count, packed in calls:
-            if status := execute(handle, stream, count, packed):
-                raise ToolchainError(f"oneDNN: dnnl_primitive_execute returned {status}")
-
-    conv = _convolution_of_result(units[-1])
-    shape, dst = conv.dst_shape, conv.dst_type
-
-    def result() -> Array:
-        plain = np.empty(shape, numpy_dtype(dst))
-        strides = library.plain(shape, row_major(shape), dst)
-        assert value is not None and read is not None
-        library.reorder(value, read, library.memory(strides, plain), strides)
-        return plain
-
-    return Peer(call, result)
-
-
-def _convolution_of_result(unit: _StagesOfPrimitive) -> Conv:
-    conv = unit.result.problem
-    assert isinstance(conv, Conv)
-    return conv
-
-
-def _post_ops(unit: _StagesOfPrimitive) -> int:
-    """Return the number of post-ops of a primitive before the addition of the chain's source."""
-    own = len(unit.stage.problem.post_ops)
-    return own if unit.depthwise is None else own + 1 + len(unit.depthwise.problem.post_ops)
-
-
-def _attributes_of_unit(library: OnednnLibrary, unit: _StagesOfPrimitive, source: Handle | None) -> Handle:
-    """Return the attributes of a primitive with its post-ops; `source` describes the chain's source."""
-    steps = library.make("dnnl_post_ops_create")
-
-    def append(name: str, *arguments: object) -> None:
-        library.check(f"dnnl_post_ops_append_{name}", steps, *arguments)
-
-    def clip(stage: PeerStage) -> None:
-        for op in clipping(stage.problem, tuple(_STEPS)):
-            append("eltwise", _STEPS[op.alg], ctypes.c_float(op.alpha), ctypes.c_float(op.beta))
-
-    clip(unit.stage)
-    if unit.depthwise is not None:
-        conv = unit.depthwise.problem
-        assert isinstance(conv, Conv)
-        types = TYPES[conv.dt[1]], TYPES["f32"] if conv.bias else 0, TYPES[conv.dst_type]
-        append("dw", *types, *map(ctypes.c_int64, (conv.k[0], conv.s[0], conv.p[0])))
-        clip(unit.depthwise)
-    if unit.result.adds_source:
-        append("binary", _ADD, source)
-    attributes = library.make("dnnl_primitive_attr_create")
-    library.check("dnnl_primitive_attr_set_post_ops", attributes, steps)
-    return attributes
-
-
-def _constants(library: OnednnLibrary, unit: _StagesOfPrimitive, description: Handle) -> dict[int, OnednnMemory]:
-    """Return weights and biases of a primitive by the numbers of their arguments."""
-    found = {}
-    parts = [(0, unit.stage)] + ([(_DEPTHWISE, unit.depthwise)] if unit.depthwise else [])
-    for base, (problem, arrays, _) in parts:
-        assert isinstance(problem, Conv)
-        wanted = library.wanted(description, _QUERY_ARGUMENT, base | _WEIGHTS)
-        found[base | _WEIGHTS] = library.placed(arrays["wei"], _weights_shape(problem), problem.dt[1], wanted)
-        if problem.bias:
-            form = library.plain((problem.oc,), (1,), "f32")
-            found[base | _BIAS] = library.memory(form, aligned_copy(np.asarray(arrays["bia"], np.float32)))
-    return found
-
-

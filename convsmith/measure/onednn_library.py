@@ -17,11 +17,12 @@ import numpy as np
 from convsmith.diag.errors import ToolchainError, UnsupportedError
 from convsmith.diag.record import record
 from convsmith.measure.peer import Array
+from convsmith.problem.conv import Conv
 from convsmith.runtime.arrays import aligned_copy, aligned_empty, numpy_dtype
 
 __all__ = [
-    "DST", "PACKAGE", "SRC", "TYPES", "Handle", "OnednnLibrary", "OnednnMemory", "channels_last", "library_on",
-    "packed_arguments", "row_major",
+    "BIAS", "DST", "INFERENCE", "PACKAGE", "SRC", "STEPS", "TYPES", "WEIGHTS", "Handle", "OnednnLibrary",
+    "OnednnMemory", "channels_last", "library_on", "packed_arguments", "row_major", "sizes_of", "weights_shape",
 ]  # fmt: skip
 
 PACKAGE = "onednn-cpu-gomp"
@@ -31,8 +32,12 @@ TYPES = {"f16": 1, "bf16": 2, "f32": 3, "s32": 4, "s8": 5, "u8": 6}
 """oneDNN's numbers of the types of elements."""
 _IMPLEMENTATION = 8
 """oneDNN's number of the query for the name of an implementation."""
-SRC, DST = 1, 17
-"""oneDNN's numbers of the arguments."""
+SRC, WEIGHTS, BIAS, DST = 1, 33, 41, 17
+"""oneDNN's numbers of the arguments of a forward convolution."""
+INFERENCE = (96, 1)
+"""oneDNN's numbers of forward inference and of a convolution without transforms."""
+STEPS = {"relu": 0x20, "linear": 0x26, "clip": 0x2E, "clip_v2": 0x2F}
+"""oneDNN's numbers of element-wise algorithms of post-ops."""
 
 Handle = ctypes.c_void_p
 
@@ -147,6 +152,16 @@ def channels_last(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of an array of images whose channels are contiguous."""
     image, *pixels, channel = row_major((shape[0], *shape[2:], shape[1]))
     return (image, channel, *pixels)
+
+
+def weights_shape(conv: Conv) -> tuple[int, ...]:
+    """Return (G, OC/G, IC/G, *K), with one group if the weights have no group dim."""
+    return (conv.g, conv.oc // conv.g, conv.ic // conv.g, *conv.k)
+
+
+def sizes_of(conv: Conv) -> list[ctypes.Array[ctypes.c_int64]]:
+    """Return strides, dilations, front pads and back pads as the C arrays that describe a convolution."""
+    return [(ctypes.c_int64 * conv.rank)(*values) for values in (conv.s, conv.d, conv.p, conv.pr)]
 
 
 def library_on(threads: int) -> OnednnLibrary:

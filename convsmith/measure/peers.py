@@ -82,6 +82,6 @@ PEERS: dict[str, Library] = {
     "onnxruntime-nchwc": Library(nchwc, "onnxruntime", ("onnxruntime", "onnx")),
     "openvino": Library(openvino, "openvino", ("openvino",), chains=True),
     "ncnn": Library(ncnn, "ncnn", ("ncnn",), error=TRANSFORMED),
-    "onednn": Library(onednn, PACKAGE, (), chains=True),
+    "onednn": Library(onednn, PACKAGE, (), deconvolutions=True, chains=True),
     "xnnpack": Library(xnnpack, "ai-edge-litert", ("ai_edge_litert", "flatbuffers"), chains=True),
 }

@@ -11,7 +11,7 @@ import pytest
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.machine.registry import host_targets
-from convsmith.measure import onednn
+from convsmith.measure import onednn_chains
 from convsmith.measure import timing as measure_module
 from convsmith.measure.levels import hold
 from convsmith.measure.onednn_library import library_on
@@ -136,7 +136,9 @@ PLAIN = ("onnxruntime-nchwc", "onednn", "xnnpack", "ncnn")
 """Libraries that are compared on forward convolutions of images, without post-ops."""
 IN_F32 = ("onnxruntime-nchwc", "xnnpack", "ncnn")
 """Those of them that are compared in f32 only."""
-ALL_BUT_TORCH = ("onnxruntime", "openvino", *PLAIN)
+FORWARD = ("onnxruntime", "openvino", *IN_F32)
+"""Libraries that are compared on forward convolutions only."""
+ALL_BUT_TORCH = ("onednn", *FORWARD)
 QUANTISED = (
     "--dt=u8:s8:u8 --attr-scales=src:common:0.5+wei:per_oc+dst:common:2 "
     "--attr-zero-points=src:common:3+dst:common:4 g2mb1ic4ih9oc6kh3ph1"
@@ -153,8 +155,8 @@ CANNOT = {
     QUANTISED: {(name, "attributes") for name in ("torch", *IN_F32)} | {("openvino", "types")},
     "--dt=bf16 ic2ih4oc2kh1": {(name, "types") for name in ("onnxruntime", "openvino", *IN_F32)},
     "--dt=f64 ic2ih4oc2kh1": {(name, "types") for name in ALL_BUT_TORCH},
-    "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1": {(name, "dir") for name in ALL_BUT_TORCH},
-    "--dir=BWD_W mb2ic4iw9oc6kw3pw1": {(name, "dir") for name in ALL_BUT_TORCH},
+    "--dir=BWD_D g2mb2ic4ih9oc6kh3ph1": {(name, "dir") for name in FORWARD},
+    "--dir=BWD_W mb2ic4iw9oc6kw3pw1": {(name, "dir") for name in FORWARD},
     "--dt=u8:s8:s32 mb2ic4ih9oc6kh3ph1": {(name, "types") for name in ("torch", "openvino", *IN_F32)},
     "--dir=FWD_B --dt=bf16:bf16:f32 --bia-dt=f32 mb2ic4ih9oc6kh3ph1": {
         (name, "types") for name in ("torch", "onnxruntime", "openvino", *IN_F32)
@@ -162,7 +164,7 @@ CANNOT = {
     "--matmul --bia-dt=f32 --attr-post-ops=relu 3x4x5:1x5x6": {(name, "dir") for name in ALL_BUT_TORCH},
     "g32mb2ic32ih7oc32oh9kh3ph2": {("xnnpack", "pads"), ("ncnn", "batch")},
     "g32mb2ic32ih8oc32oh4kh3sh2ph1": {("ncnn", "batch")},
-    "--deconv --dir=FWD_B g2mb2ic4ih4oc6oh9kh3sh2dh1ph1": {(name, "deconv") for name in ALL_BUT_TORCH},
+    "--deconv --dir=FWD_B g2mb2ic4ih4oc6oh9kh3sh2dh1ph1": {(name, "deconv") for name in FORWARD},
 }
 
 
@@ -244,9 +246,9 @@ def test_onednn_runs_a_depthwise_stage_as_post_op(line: str, last: bool) -> None
     need("onednn")
     chain = parse_problem(CHAINS[line])
     arrays = random_arrays(chain)
-    units = onednn._units(stages_for_peers(chain, arrays))
+    units = onednn_chains._units(stages_for_peers(chain, arrays))
     assert [unit.depthwise is not None for unit in units] == [True, False]
-    peer = onednn._sequence(library_on(1), units, arrays["src"], last)
+    peer = onednn_chains._sequence(library_on(1), units, arrays["src"], last)
     peer.call()
     np.testing.assert_array_equal(peer.result(), reference(chain, arrays, np.float32)["dst"])
 
@@ -342,6 +344,21 @@ def test_onednn_takes_and_returns_the_layouts_of_the_problem(options: str, tag: 
     peer = make_peer("onednn", problem, arrays, 1)
     peer.call()
     truth = reference(problem, arrays, np.float32)["dst"]
+    np.testing.assert_array_equal(peer.result().reshape(truth.shape), truth)
+
+
+@pytest.mark.parametrize("tag", ["abx", "axb"])
+@pytest.mark.parametrize(
+    "line", ["--dir=BWD_D mb2ic32ih6oc48kh3ph1", "--dir=BWD_W mb2ic32ih6oc48kh3ph1", "--dir=BWD_W g2mb2ic32ih6oc48kh3"]
+)
+@pytest.mark.parametrize("dt", ["f32", "bf16"])
+def test_onednn_takes_and_returns_gradients_in_the_layouts_of_the_problem(dt: str, line: str, tag: str) -> None:
+    need("onednn")
+    problem = parse_problem(f"--dt={dt} --stag={tag} --wtag={tag} --dtag={tag} {line}")
+    arrays = random_arrays(problem)
+    peer = make_peer("onednn", problem, arrays, 1)
+    peer.call()
+    (truth,) = reference(problem, arrays, np.float32).values()
     np.testing.assert_array_equal(peer.result().reshape(truth.shape), truth)
 
 
