@@ -106,6 +106,8 @@ class Costs:
     """Cycles to copy a vector of a run of memory into a larger copy of windows."""
     pack: float = 0.5
     """Cycles to pack an element in each call, if the operand fits in the second-level cache."""
+    pack_near: float = 0.2
+    """Cycles to pack an element in an iteration of a loop, into memory that stays in a cache until it is read."""
     pack_call: float = 8000
     """Cycles to allocate the packed operand of a call and to call the kernel that packs it."""
     pack_far: float = 3

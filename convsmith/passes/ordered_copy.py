@@ -10,8 +10,9 @@ from dataclasses import replace
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import as_index
-from convsmith.ir.stmt import Alloc, Block, Stmt, block
+from convsmith.ir.index import Var, as_index
+from convsmith.ir.rewrite import Rewriter, substitute
+from convsmith.ir.stmt import Alloc, Block, For, Stmt, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 from convsmith.passes.copies import StagedReads
@@ -24,15 +25,18 @@ class OrderedCopy:
     """A copy with one dim for each loop that indexes the operand.
 
     ``widths`` gives loops with room for more elements than their iterations, which hold zeros; ``adjacent`` are loops
-    whose elements are contiguous.
+    whose elements are contiguous. The loops that fill the copy have the names of the loops that read it, after
+    ``prefix``.
     """
 
     widths: tuple[tuple[str, int], ...] = ()
     adjacent: tuple[str, ...] = ()
+    prefix: str = ""
     ending = "n"
 
     def __str__(self) -> str:
-        return " ".join(["in order", *(f"{name}:{n}" for name, n in self.widths), *self.adjacent])
+        prefix = (f"as {self.prefix}",) if self.prefix else ()
+        return " ".join(["in order", *(f"{name}:{n}" for name, n in self.widths), *self.adjacent, *prefix])
 
     def staged(self, reads: StagedReads, name: str, scope: str) -> Stmt:
         """Return the loop of ``reads``, each iteration of which fills a copy, called ``name``, and reads it."""
@@ -46,7 +50,22 @@ class OrderedCopy:
             return reads.loop
         if not packing.alone:
             raise ConfigError("bounds", f"stage: several places in {reads.loop.var} read {old}; legal is one")
-        return reads.with_body(_filled(packing.packed, writes, made))
+        return reads.with_body(_filled(packing.packed, _Prefixed(self.prefix).stmt(writes), made))
+
+
+class _Prefixed(Rewriter):
+    """Puts a prefix before the names of loops."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.prefix = prefix
+
+    def visit_For(self, loop: For) -> Stmt:
+        if not self.prefix:
+            return loop
+        var = Var(f"{self.prefix}{loop.var.name}")
+        body = substitute(loop.body, {loop.var: var})
+        return For(var, loop.lo, loop.hi, self.stmt(body), loop.kind, loop.carried)
 
 
 def _filled(new: Buffer, writes: Stmt, s: Stmt) -> Stmt:

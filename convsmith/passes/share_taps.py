@@ -1,4 +1,4 @@
-"""Let taps share a packed operand: one dim for the rows that taps and pixels have in common, instead of two dims."""
+"""Let taps share a packed operand: one dim for the rows that taps and pixels have in common, instead of one each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from convsmith.ir.buffer import Buffer, make_buffer
-from convsmith.ir.index import Index, Var, as_index
+from convsmith.ir.index import Var, as_index
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stmt import For, Kernel, Stmt, Store
 from convsmith.ir.value import Load
@@ -17,11 +17,12 @@ from convsmith.passes.scope import perfect_nest, wrap
 
 
 @stages(*LOOPS)
-def share_taps(kernel: Kernel, packed: str, tap: str, pixel: str) -> Kernel:
-    """Merge the dims ``tap`` and ``pixel`` of the ``packed`` operand, if elements depend only on their weighted sum.
+def share_taps(kernel: Kernel, packed: str, tap: str, *pixels: str) -> Kernel:
+    """Merge the dims ``tap`` and ``pixels`` of the ``packed`` operand, if elements depend only on their weighted sum.
 
-    The weights are the coefficients in the operand's coordinates; one must divide the other. The kernel is unchanged if
-    elements depend on the loops in another way, or if only one of the loops indexes the packed operand.
+    The ``pixels`` are a loop over pixels, or the loop over its tiles and the loop within a tile. The weights are the
+    coefficients in the operand's coordinates; the least must divide the others. The kernel is unchanged if elements
+    depend on the loops in another way, or if not all of the loops index the packed operand.
 
     Before::
 
@@ -45,7 +46,7 @@ def share_taps(kernel: Kernel, packed: str, tap: str, pixel: str) -> Kernel:
             a_p[i] = (a[i - 1] if i - 1 >= 0 else 0.0)
     """
     pack = next((p for p in kernel.packs if p.params[-1].name == packed), None)
-    shared = _shared(pack, Var(tap), Var(pixel)) if pack is not None else None
+    shared = _shared(pack, Var(tap), *map(Var, pixels)) if pack is not None else None
     if pack is None or shared is None:
         return kernel
     writes, new, place = shared
@@ -56,43 +57,43 @@ def share_taps(kernel: Kernel, packed: str, tap: str, pixel: str) -> Kernel:
     return replace(kernel, params=params, body=body, packs=packs)
 
 
-def _shared(pack: Kernel, tap: Var, pixel: Var) -> tuple[Stmt, Buffer, Callable[[Place], Place]] | None:
+def _shared(pack: Kernel, tap: Var, *pixels: Var) -> tuple[Stmt, Buffer, Callable[[Place], Place]] | None:
     """Return the nest that packs each row once, the packed operand, and the place of an element in it; None if rows are
-    not shared.
+    not shared. The rows have the place of the innermost loop of ``pixels``.
     """
     if not isinstance(pack.body, For):
         return None
     nest, s = perfect_nest(pack.body)
     names = [x.var for x in nest]
     reads = [x for x in walk(s) if isinstance(x, Load)]
-    known = all(x.lo is as_index(0) and x.hi.is_const for x in nest) and {tap, pixel} <= set(names)
+    merged = (tap, *pixels)
+    known = all(x.lo is as_index(0) and x.hi.is_const for x in nest) and {*merged} <= set(names)
     if not known or not isinstance(s, Store) or s.index != tuple(names) or len(reads) != 1:
         return None
-    along = next((x for x in reads[0].index if tap in dict(x.terms) and pixel in dict(x.terms)), None)
+    along = next((x for x in reads[0].index if {*merged} <= dict(x.terms).keys()), None)
     if along is None:
         return None
-    steps = {v: dict(along.terms)[v] for v in (tap, pixel)}
+    steps = {v: dict(along.terms)[v] for v in merged}
     unit = min(steps.values())
     if unit <= 0 or any(n % unit for n in steps.values()):
         return None
     steps = {v: n // unit for v, n in steps.items()}
-    nearest = tap if steps[tap] == 1 else pixel
-    (other,) = {tap, pixel} - {nearest}
-    value = substitute(s.value, {nearest: pixel, other: as_index(0)})
-    if substitute(value, {pixel: tap * steps[tap] + pixel * steps[pixel]}) is not s.value:
+    row = pixels[-1]
+    nearest = next(v for v in merged if steps[v] == 1)
+    value = substitute(s.value, {v: row if v is nearest else as_index(0) for v in merged})
+    sum_of_steps = sum((v * n for v, n in steps.items()), as_index(0))
+    if substitute(value, {row: sum_of_steps}) is not s.value:
         return None
     extents = {x.var: int(x.hi) for x in nest}
-    extents[pixel] = 1 + sum((extents[v] - 1) * n for v, n in steps.items())
-    kept = [x for x in nest if x.var is not tap]
+    extents[row] = 1 + sum((extents[v] - 1) * n for v, n in steps.items())
+    kept = [x for x in nest if x.var is row or x.var not in merged]
     old = s.buffer
     new = make_buffer(old.name, old.dtype, tuple(extents[x.var] for x in kept), old.scope)
     at = {v: names.index(v) for v in names}
 
     def place(index: Place) -> Place:
-        row: Index = as_index(0)
-        for v, n in steps.items():
-            row = row + index[at[v]] * n
-        return tuple(row if x.var is pixel else index[at[x.var]] for x in kept)
+        shared = sum((index[at[v]] * n for v, n in steps.items()), as_index(0))
+        return tuple(shared if x.var is row else index[at[x.var]] for x in kept)
 
     loops = [replace(x, hi=as_index(extents[x.var])) for x in kept]
     return wrap(loops, Store(new, tuple(x.var for x in kept), value)), new, place

@@ -19,16 +19,18 @@ from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.order import require_order
 from convsmith.passes.scope import ScopedRewriter, perfect_nest, require_loops, with_body
 
-READ, WRITTEN = "t.read", "t.write"
-"""Names of the vector loops of the reads and of the writes."""
-ROW, COLUMN = "t.row", "t.column"
-"""Names of the loops around them, over rows that are read and columns that are written."""
+TILE = "t"
+"""Default name of tiles; the names of their loops are this name and one of the following."""
+READ, WRITTEN = ".read", ".write"
+"""The vector loops of the reads and of the writes."""
+ROW, COLUMN = ".row", ".column"
+"""The loops around them, over rows that are read and columns that are written."""
 
 
 class _Transpose(ScopedRewriter):
-    def __init__(self, loops: tuple[str, ...], shape: tuple[int, int], joined: bool, piece: int) -> None:
+    def __init__(self, loops: tuple[str, ...], shape: tuple[int, int], joined: bool, piece: int, name: str) -> None:
         super().__init__()
-        self.loops, self.shape, self.joined, self.piece = loops, shape, joined, piece
+        self.loops, self.shape, self.joined, self.piece, self.name = loops, shape, joined, piece, name
 
     def visit_For(self, loop: For) -> Stmt:
         if loop.var.name != self.loops[0]:
@@ -50,10 +52,12 @@ class _Transpose(ScopedRewriter):
         if any(v.buffer is s.buffer for v in values if isinstance(v, Load)):
             what = f"transpose({', '.join(self.loops)})"  # all reads come before all writes
             require_order(what, sites_of(loop, self.ranges), lambda path: (path[-1], *path[:-1]), self.ranges)
-        return through_registers(nest, s, self.shape, self.joined, self.piece)
+        return through_registers(nest, s, self.shape, self.joined, self.piece, self.name)
 
 
-def through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int) -> Stmt:
+def through_registers(
+    nest: list[For], s: Store, shape: tuple[int, int], joined: bool, piece: int, name: str = TILE
+) -> Stmt:  # fmt: skip
     """Return the copy of a tile through registers; its loops are the loops of :func:`transpose`."""
     columns, rows, *groups = nest
     height, width = shape
@@ -63,7 +67,7 @@ def through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined:
     result = (1, height * width) if joined else (width, height * group)
     u = make_buffer(f"{s.buffer.name}_u", dtype, result, "register")
 
-    row, x = Var(ROW), Var(READ)
+    row, x = Var(f"{name}{ROW}"), Var(f"{name}{READ}")
     here: dict[Var, Index] = {rows.var: row, columns.var: x // group, **{g.var: x % group for g in groups}}
     value: Value = substitute(s.value, here)
     if int(rows.hi) < height:
@@ -74,8 +78,8 @@ def through_registers(nest: list[For], s: Store, shape: tuple[int, int], joined:
         value, read = Select(conj((cond, x < read)), load, zero), width * group
     reading = _loop(row, height, _loop(x, read, Store(t, (row, x), value)), "unrolled")
 
-    column, y = Var(COLUMN), Var(WRITTEN)
-    k, m, r = Var("t.k"), Var("t.m"), Var("t.r")
+    column, y = Var(f"{name}{COLUMN}"), Var(f"{name}{WRITTEN}")
+    k, m, r = (Var(f"{name}.{letter}") for letter in "kmr")
     if joined:
         moved = _loop(k, width, _loop(m, height, Store(u, (as_index(0), k * height + m), Load(t, (m, k), None))))
         each = piece or int(columns.hi)
@@ -109,14 +113,15 @@ def _loop(var: Var, count: int, body: Stmt, kind: str = "serial") -> Stmt:
 
 @stages(*LOOPS, FLAT)
 def transpose(
-    kernel: Kernel, loops: tuple[str, ...], shape: tuple[int, int], joined: bool = False, piece: int = 0
-) -> Kernel:
+    kernel: Kernel, loops: tuple[str, ...], shape: tuple[int, int], joined: bool = False, piece: int = 0,
+    name: str = TILE,
+) -> Kernel:  # fmt: skip
     """Transpose innermost nests of ``loops`` (columns, rows, optionally elements of a group) in registers.
 
     Reads are contiguous along the columns, writes along the rows; a nest has at most ``shape`` (rows, columns)
-    iterations. ``joined`` states that consecutive columns are contiguous in the result too: all, or each ``piece`` of
-    them. A nest of other loops or without constant bounds is unchanged, as is a nest without reads, or one that masks
-    columns and computes with the loaded values.
+    iterations. The names of a tile's loops begin with ``name``. ``joined`` states that consecutive columns are
+    contiguous in the result too: all, or each ``piece`` of them. A nest of other loops or without constant bounds is
+    unchanged, as is a nest without reads, or one that masks columns and computes with the loaded values.
 
     Before::
 
@@ -143,4 +148,4 @@ def transpose(
                     dst[i, t.column, t.write] = dst_u[t.column, t.write]
     """
     require_loops(kernel, loops, "transpose")
-    return with_body(kernel, _Transpose(loops, shape, joined, piece).stmt(kernel.body))
+    return with_body(kernel, _Transpose(loops, shape, joined, piece, name).stmt(kernel.body))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import place_of
 from convsmith.schedule.copies import copied_type, has_windows, is_copied, shared_taps
-from convsmith.schedule.loops import Loop, names
+from convsmith.schedule.loops import Loop, down_to, innermost, names
 from convsmith.schedule.nest import Nest
 from convsmith.statement.statement import Statement, View
 
@@ -50,12 +51,14 @@ def buffers(st: Statement, config: Config, nest: Nest, shared: Mapping[str, int]
             lifetime = "until the operand changes"
             private.append(BufferPlan(view.array, "global", lifetime, view.dtype, elements, dims, view.name))
         elif view.name in config.staged("pack") and not is_false(st.a.mask):
-            order = nest.packed([x for x in nest.loops if _indexes(st, view, x)])
+            order = nest.packed([x for x in nest.loops if indexes(st, view, x)])
             widths = {x.name: room for x, room in nest.widths}
             if view.name == st.a.name:
                 rows = {pixel: n for (_, pixel), n in shared_taps(st, config).items()}
-                taps = {tap for tap, _ in shared_taps(st, config)}
-                order = tuple(x._replace(extent=rows.get(x.name, x.extent)) for x in order if x.name not in taps)
+                merged = {*chain(*shared_taps(st, config))}
+                last = {x.of: x for x in order}
+                kept = [x for x in order if x.of not in merged or (x.of in rows and x is last[x.of])]
+                order = tuple(x._replace(extent=rows.get(x.of, x.extent)) for x in kept)
             # The rewrites determine the numbers of taps and phases of residue classes, and the contents of a stream.
             elements = 0 if st.residues or view.beside else prod(max(x.extent, widths.get(x.name, 0)) for x in order)
             converted = packed_type(st, nest) if view.name == st.b.name else ""
@@ -63,11 +66,11 @@ def buffers(st: Statement, config: Config, nest: Nest, shared: Mapping[str, int]
             lifetime = "until the operand changes" if view.constant else "for a call"
             private.append(BufferPlan(f"{view.name}_p", "global", lifetime, packed, elements, names(order), view.name))
     for operand, of in config.staged_at("pack_at"):
-        place = nest.place(*place_of(of))
+        place = innermost(nest.to_tile, *place_of(of))
         assert place is not None
         view = next(v for v in st.factors if v.name == operand)
-        outside = nest.around[: place + 1]
-        inner = [x for x in nest.loops if x not in outside and _indexes(st, view, x)]
+        outside = down_to(nest.to_tile, place)
+        inner = [x for x in nest.loops if x not in outside and indexes(st, view, x)]
         widths = {x.name: room for x, room in nest.widths}
         elements = prod(max(x.extent, widths.get(x.name, 0)) for x in inner)
         lifetime = "for an iteration of the loop that fills it"
@@ -92,7 +95,7 @@ def packed_type(st: Statement, nest: Nest) -> str:
     return st.b.narrow if pairs and nest.filled % dtype(st.b.narrow).per_byte == 0 else ""
 
 
-def _indexes(st: Statement, view: View, loop: Loop) -> bool:
+def indexes(st: Statement, view: View, loop: Loop) -> bool:
     """Return whether a view depends on a loop; a residue class of the result also selects taps, and hence weights."""
     variables = {v for x in view.coords for v in variables_of(x)}
     used = {d.name: d.axis for d in st.dims if Var(d.name) in variables and d.size > 1}

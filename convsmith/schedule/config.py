@@ -170,6 +170,11 @@ class Config:
         found: Pairs = self._values.get(scope, _STAGED_AT[scope])
         return found
 
+    @property
+    def packed(self) -> frozenset[str]:
+        """The operands that are packed, by a kernel before or at a loop."""
+        return frozenset((*self.staged("pack"), *(operand for operand, _ in self.staged_at("pack_at"))))
+
     def layouts(self, kind: str) -> Sizes:
         """Return operand and elements of each staging whose layout is of a kind, ``pad`` or ``swizzle``."""
         return tuple((x.operand, x.layout[1]) for x in self.stagings if x.layout is not None and x.layout[0] == kind)

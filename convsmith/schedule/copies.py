@@ -30,17 +30,16 @@ def is_packed(st: Statement, config: Config) -> bool:
 
 def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:
     """Return the loops over a tap and over a pixel that together index one dim of packed A, with its length; None
-    unless A is the source of a gradient of the weights, and both loops are whole.
+    unless A is the source of a gradient of the weights, the loop over the tap is whole, and the loop over the pixel is
+    whole or in cache tiles of equal size.
 
     The rows that a tap meets are the rows of another tap, shifted.
     """
     if len(st.factors) < 2 or st.constant or not is_packed(st, config):
         return {}
     sizes, kinds = st.extents, {d.name: d.kind for d in st.dims}
-    cut = {
-        config.lane,
-        *(n for n, _ in (*config.tiles_at("register"), *config.tiles_at("k_step"), *config.tiles_at("cache"))),
-    }
+    cut = {config.lane, *(n for n, _ in (*config.tiles_at("register"), *config.tiles_at("k_step")))}
+    cut |= {n for n, size in config.tiles_at("cache") if kinds.get(n) != "k" or sizes[n] % size}
     cut |= {n for pair in config.fuse for n in pair}
     found = {}
     for coord in st.a.coords:

@@ -59,6 +59,18 @@ def places(loops: Iterable[Loop]) -> str:
     return ", ".join(dict.fromkeys(x.of if x.tile == 1 else f"{x.of}:{x.tile}" for x in loops))
 
 
+def innermost(loops: Sequence[Loop], of: str, size: int = 0) -> Loop | None:
+    """Return the last of ``loops`` that steps through the loop ``of``, in tiles of ``size`` unless that is 0; None if
+    there is none.
+    """
+    return next((x for x in reversed(loops) if x.of == of and size in (0, x.tile)), None)
+
+
+def down_to(loops: Sequence[Loop], loop: Loop) -> tuple[Loop, ...]:
+    """Return the first of ``loops``, up to and including ``loop``."""
+    return tuple(loops[: loops.index(loop) + 1])
+
+
 def loops_in(nest: Stmt) -> tuple[Loop, ...]:
     """Return the loops of a naive ``nest``, outermost first."""
     return tuple(

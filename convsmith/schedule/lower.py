@@ -35,7 +35,7 @@ from convsmith.passes.stream import stream
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
 from convsmith.passes.trade_lanes import trade_lanes
-from convsmith.passes.transpose import READ, WRITTEN
+from convsmith.passes.transpose import READ, TILE, WRITTEN
 from convsmith.passes.transpose_stores import transpose_stores
 from convsmith.passes.unroll import unroll
 from convsmith.passes.unswitch_uniform import unswitch_uniform
@@ -322,8 +322,8 @@ def _transpose_results(s: Schedule, k: KernelPlan, along: Sequence[Loop]) -> Non
 
 def pick_transpositions(s: Schedule, lanes: int, machine: Machine) -> None:
     """Select instructions for tiles that are transposed in registers."""
-    s.run(vectorise, READ, lanes, False)
-    s.run(vectorise, WRITTEN, lanes, False)
+    s.run(vectorise, f"{TILE}{READ}", lanes, False)
+    s.run(vectorise, f"{TILE}{WRITTEN}", lanes, False)
     s.run(rows_of, machine.transpositions)
 
 

@@ -228,11 +228,10 @@ class Nest:
         inner = (self.lane, *self.terms) if self.unit.dot else (*self.terms, self.lane)
         return (*self.pixels, *self.vectors, *inner)
 
-    def place(self, of: str, size: int = 0) -> int | None:
-        """Return the position of the innermost loop around the register tile that steps through the loop ``of``, in
-        tiles of ``size`` unless that is 0; None if there is none.
-        """
-        return max((n for n, x in enumerate(self.around) if x.of == of and size in (0, x.tile)), default=None)
+    @cached_property
+    def to_tile(self) -> tuple[Loop, ...]:
+        """Loops around the register tile, including the loop ``depth`` of the reduction, outermost first."""
+        return (*self.outside, *((self.depth,) if self.depth is not None and self.within else ()), *self.within)
 
     @property
     def loops(self) -> tuple[Loop, ...]:

@@ -143,8 +143,8 @@ def pack_operands(
         if columns := _single_column(st, nest, name):
             options = ((), False, (), columns)
         packed[name] = s.pack(operands, nest.widths, _conversion(st, nest, name, machine), *options)
-    for pair in shared_taps(st, config):
-        s.run(share_taps, packed[st.a.name], *pair)
+    for tap, pixel in shared_taps(st, config):
+        s.run(share_taps, packed[st.a.name], *(x for name in (tap, pixel) for x in nest.loops if x.of == name))
     return packed
 
 

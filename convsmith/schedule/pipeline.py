@@ -34,6 +34,7 @@ from convsmith.schedule.lower import (
     vectorise_copy,
     vectorise_nest,
 )
+from convsmith.schedule.near_copies import lower_near, order_near
 from convsmith.schedule.order import tile_registers
 from convsmith.schedule.pointers import indirect
 from convsmith.schedule.read import (
@@ -113,7 +114,9 @@ def split(s: Schedule, kernel: KernelParts) -> None:
     cut = []
     for k, r in reversed([*zip(kernel.parts, kernel.reads)]):
         cut_remainders(s, k, r)
-        cut.append(r if r.source is None else with_fields(r, source=cut_copy(s, k, r.source)))
+        near = {n: order_near(s, x, k.machine) for n, x in r.near.items()}
+        source = None if r.source is None else cut_copy(s, k, r.source)
+        cut.append(with_fields(r, source=source, near=near))
     kernel.reads = cut[::-1]
     if kernel.around is not None:
         kernel.around.cut(s)
@@ -131,6 +134,8 @@ def tensorise(s: Schedule, kernel: KernelParts) -> None:
         pick_fragments(s, k, r.tile)
         if r.source is not None:
             vectorise_copy(s, k, r.source)
+        for near in r.near.values():
+            lower_near(s, near, machine)
 
     def vectorise() -> None:
         if around is not None:

@@ -21,22 +21,21 @@ from convsmith.passes.restrict import restrict
 from convsmith.passes.round_up import round_up
 from convsmith.passes.window_copy import Windows
 from convsmith.schedule.config import Config
-from convsmith.schedule.config_rows import place_of
 from convsmith.schedule.copies import (
     copied_type,
     has_windows,
     is_copied,
-    is_packed,
     short_terms,
     window_borders,
     window_dims,
     window_place,
 )
 from convsmith.schedule.kernel_plan import KernelPlan
-from convsmith.schedule.loops import Loop, Loops, names, places
+from convsmith.schedule.loops import Loop, Loops, down_to, names
+from convsmith.schedule.near_copies import NearCopy, near_place, stage_near
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.order import TileLoops
-from convsmith.schedule.packed_operands import adjacent_units, pack_operands
+from convsmith.schedule.packed_operands import pack_operands
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.thread_copies import load_registers, share_operands
 from convsmith.schedule.transposed_results import transposed_along
@@ -54,8 +53,9 @@ class Reads:
 
     ``packed`` are copies that are made before the kernel runs, ``resident`` copies in registers, ``source`` is the
     padded copy of A or the copy of its windows. Threads of a group read the ``shared`` copies, which they fill in each
-    iteration of the loop ``place``, and the copies in registers that are ``loaded`` as vectors along a loop. ``tile``
-    are the loops of the tile of sums. Host threads may share the ``parallel`` loops.
+    iteration of the loop ``place``, and the copies in registers that are ``loaded`` as vectors along a loop. Copies
+    ``near`` are packed in each iteration of a loop. ``tile`` are the loops of the tile of sums. Host threads may share
+    the ``parallel`` loops.
     """
 
     tile: TileLoops
@@ -66,9 +66,12 @@ class Reads:
     place: Loop | None = None
     shared: Mapping[str, Copy] = field(default_factory=dict)
     loaded: tuple[tuple[Copy, Loop], ...] = ()
+    near: Mapping[str, NearCopy] = field(default_factory=dict)
 
     def name(self, operand: str) -> str:
         """Return the name under which the innermost loops read an operand."""
+        if operand in self.near:
+            return self.near[operand].copy.name
         return self.packed[operand].name if operand in self.packed else operand
 
 
@@ -82,10 +85,9 @@ def stage_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> Reads:
     packed = pack_operands(s, st, config, k.machine, nest)
     before = tuple(takewhile(lambda x: x not in units, k.outside))
     parallel = before if prod(x.extent for x in before) >= config.threads else k.outside
-    for operand, of in config.staged_at("pack_at"):
-        position = _near_place(st, config, nest, operand, of)
-        s.pack_near(operand, nest.around[position], nest.widths, *adjacent_units(nest))
-        parallel = tuple(x for x in nest.around[: position + 1] if x in parallel)
+    near = stage_near(s, k)
+    for copy in near.values():
+        parallel = tuple(x for x in down_to(nest.to_tile, copy.place) if x in parallel)
     resident = []
     for operand in config.staged("resident"):
         last = _resident_place(k, operand)
@@ -96,13 +98,13 @@ def stage_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> Reads:
     if is_copied(st, config):
         source, around = _copy_source(s, k)
         parallel = tuple(x for x in around if x in parallel)
-    return Reads(tile, packed, tuple(resident), source, parallel)
+    return Reads(tile, packed, tuple(resident), source, parallel, near=near)
 
 
 def check_reads(k: KernelPlan) -> None:
     """Raise ConfigError if an operand cannot be packed, held in registers or copied where the config of ``k`` says."""
     for operand, of in k.config.staged_at("pack_at"):
-        _near_place(k.columns, k.config, k.nest, operand, of)
+        near_place(k.columns, k.config, k.nest, operand, of)
     for operand in k.config.staged("resident"):
         _resident_place(k, operand)
     if k.nest.has_lanes and is_copied(k.columns, k.config):
@@ -184,12 +186,12 @@ def fill_tiles(s: Schedule, k: KernelPlan, reads: Reads) -> None:
     if not nest.along_k:
         s.run(round_up, (*nest.vectors, nest.lane), (*nest.widths, (nest.lane, nest.filled)))
     is_short = short_terms(st, config, nest)
-    if nest.unit.dot and (not nest.rows or has_windows(config) or is_packed(st, config) or is_short):
+    if nest.unit.dot and (not nest.rows or has_windows(config) or st.a.name in config.packed or is_short):
         filled: tuple[str, ...] = ()
         if reads.source is not None and (has_windows(config) or is_short):
             filled = (reads.source.name,)
         elif nest.rows:
-            filled = (f"{st.a.name}_p",)
+            filled = tuple(reads.name(v.name) for v in st.factors if v.name in config.packed)
         for x in nest.terms:
             s.run(fill_terms, x, x.extent, filled)
 
@@ -251,26 +253,6 @@ def cut_copy(s: Schedule, k: KernelPlan, source: Copy) -> Copy:
     s.run(partition, (*source.loops[2:], vectors))
     return replace(source, loops=(), lane=lane)
 
-
-
-def _near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> int:
-    """Return the position of the loop whose iterations pack the elements that they read; ConfigError if there is none.
-    """
-    copied = {*config.staged("pack"), *((st.a.name,) if is_copied(st, config) else ())}
-    legal = [v.name for v in st.factors if v.name not in copied and is_true(v.mask)]
-    if operand not in legal:
-        raise ConfigError(
-            "pack_at",
-            f"--pack_at={operand}+{of}: legal are operands that are neither packed nor copied before, and of "
-            f"which no element is absent: {', '.join(legal) or 'none here'}",
-        )  # fmt: skip
-    place = nest.place(*place_of(of))
-    if place is None:
-        raise ConfigError(
-            "pack_at", f"--pack_at={operand}+{of}: no loop {of} is around the register tile; legal are "
-            f"{places(nest.around)}",
-        )  # fmt: skip
-    return place
 
 
 def _shared(st: Statement, loops: Loops, parallel: tuple[Loop, ...]) -> tuple[Loop, ...]:

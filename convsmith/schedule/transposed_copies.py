@@ -15,7 +15,7 @@ from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
 from convsmith.passes.replace import replace
 from convsmith.passes.simplify import simplify
-from convsmith.passes.transpose import READ, WRITTEN, transpose
+from convsmith.passes.transpose import COLUMN, READ, ROW, TILE, WRITTEN, transpose
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.copy_nest import PIECES, CopyNest, block, share
@@ -30,7 +30,7 @@ MAX_UNROLLED_TILES = 4
 
 
 @record(frozen=True)
-class _Tiles:
+class Tiles:
     """Loops of tiles: the loops that form the columns, the loop of rows, and the loop of a group.
 
     ``each`` is a loop within the loop over rows that counts them. ``piece`` is the number of columns that are
@@ -44,7 +44,7 @@ class _Tiles:
     piece: int = 0
 
 
-def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> _Tiles | None:
+def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> Tiles | None:
     """Return the tiles in which the row transposes the nest, whose rows may be ``tested`` for existence; None if it
     cannot.
     """
@@ -63,14 +63,14 @@ def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> _Tiles | None:
         piece = moved.extents[column]
         next_ = [n for n in names[:-2] if moved.steps[n] == piece * apart]
         if next_ and 2 * piece <= width:
-            return _Tiles((next_[0], column), last, (), "", piece)
-        return _Tiles((column,), last, ())
+            return Tiles((next_[0], column), last, (), "", piece)
+        return Tiles((column,), last, ())
     if is_tall:
         *_, lane, last = names
         columns = moved.columns(1, MAX_UNROLLED_TILES * width, {lane, last})
         count = moved.extents[lane] * moved.extents[last]
         apart = moved.steps[last] > 1 and moved.steps[lane] > 1 and count <= height < 2 * count
-        return _Tiles(tuple(columns), lane, (), last) if columns and apart else None
+        return Tiles(tuple(columns), lane, (), last) if columns and apart else None
     inner = names[-1:] if group > 1 else []
     if inner and ((moved.extents[inner[0]], moved.steps[inner[0]]) != (group, 1) or len(names) < 3):
         return None
@@ -78,16 +78,16 @@ def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> _Tiles | None:
     if moved.steps[lane] in (0, group) or moved.extents[lane] > height:
         return None
     columns = moved.columns(group, MAX_UNROLLED_TILES * width, {lane, *inner})
-    return _Tiles(tuple(columns), lane, tuple(inner)) if columns else None
+    return Tiles(tuple(columns), lane, tuple(inner)) if columns else None
 
 
-def _absent_apart(moved: CopyNest, tiles: _Tiles) -> bool:
+def _absent_apart(moved: CopyNest, tiles: Tiles) -> bool:
     """Return whether the absent elements of ``tiles`` are whole rows or whole columns."""
     rows, columns = {tiles.rows, tiles.each}, {*tiles.columns}
     return not any(test & rows and test & columns for test in moved.tests)
 
 
-def transposition(moved: CopyNest, target: Machine) -> tuple[_Tiles, Instruction] | None:
+def transposition(moved: CopyNest, target: Machine) -> tuple[Tiles, Instruction] | None:
     """Return the tiles of a copy that an instruction of ``target`` transposes, with that row; None if there is none."""
     for tested, row in product((False, True), target.transpositions):
         tiles = _tiles(moved, row, tested)
@@ -96,9 +96,9 @@ def transposition(moved: CopyNest, target: Machine) -> tuple[_Tiles, Instruction
     return None
 
 
-class _TransposedTiles(NamedTuple):
+class TransposedTiles(NamedTuple):
     """Tiles that ``row`` transposes: the numbers of elements that are read and written at once, and the loop ``last``
-    that becomes ``height`` lanes.
+    that becomes ``height`` lanes. The names of their loops begin with ``name``.
 
     The stores of ``turns`` iterations of the loop ``turn`` are gathered if there are several.
     """
@@ -110,13 +110,16 @@ class _TransposedTiles(NamedTuple):
     height: int
     turn: Loop | None
     turns: int
+    name: str
 
 
 def order_transposed(
-    s: Schedule, moved: CopyNest, found: _Tiles, row: Instruction, target: Machine, threads: int
-) -> _TransposedTiles:
-    """Move tiles that ``row`` transposes in registers to the innermost place; other loops keep their order. ``threads``
-    share the outermost loops.
+    s: Schedule, moved: CopyNest, found: Tiles, row: Instruction, target: Machine, threads: int = 1, name: str = TILE,
+    is_near: bool = False,
+) -> TransposedTiles:  # fmt: skip
+    """Move tiles that ``row`` transposes in registers to the innermost place; other loops keep their order, or, if the
+    copy ``is_near`` and stays in a cache, read the original in the order of memory. ``threads`` share the outermost
+    loops.
     """
     height, width, group = tile_shape(row)
     length = width // found.piece * found.piece if found.piece else width
@@ -141,8 +144,13 @@ def order_transposed(
         around.append(outer)
     loops = (column, line, *(over[n] for n in found.group))
     lanes = height * (1 << (written - 1).bit_length() if is_joined(row) else group)
-    turns = MAX_TURNS if found.piece and around[-1] != outer else 1
-    around = block(s, moved.with_loop(outer.name, found.columns, length), around, target, turns)
+    turns = MAX_TURNS if found.piece and around[-1] != outer and not is_near else 1
+    tiled = moved.with_loop(outer.name, found.columns, length)
+    if is_near:
+        around.sort(key=lambda x: -tiled.steps[x.name])
+        s.run(reorder, tuple(around))
+    else:
+        around = block(s, tiled, around, target, turns)
     turn = None
     shared = [x for x in around if even or x is not outer]
     if turns > 1:
@@ -151,23 +159,23 @@ def order_transposed(
         shared[-1:] = [of_turns]
     share(s, shared, threads)
     s.run(partition, (*around, *(() if moved.plain else (column,))), PIECES)
-    s.run(transpose, loops, (height, width), is_joined(row), found.piece)
+    s.run(transpose, loops, (height, width), is_joined(row), found.piece, name)
     if not even:
         s.run(bind, (outer,), "unrolled")
-    return _TransposedTiles(row, width * group, lanes, loops[-1], max(height, group), turn, turns)
+    return TransposedTiles(row, width * group, lanes, loops[-1], max(height, group), turn, turns, name)
 
 
-def lower_transposed(s: Schedule, tiles: _TransposedTiles, target: Machine) -> None:
+def lower_transposed(s: Schedule, tiles: TransposedTiles, target: Machine) -> None:
     """Vectorise tiles, which instructions transpose.
 
     Rows and columns are unrolled last, so that rewrites see each once; but they are unrolled first if vectors are
     longer than the pieces that they write, because the last vector of a tile ends with the tile.
     """
     if is_joined(tiles.row):
-        s.run(unroll)
+        s.run(unroll, (f"{tiles.name}{ROW}", f"{tiles.name}{COLUMN}"))
         s.run(simplify)
-    s.run(vectorise, READ, tiles.read, False)
-    s.run(vectorise, WRITTEN, tiles.written, False)
+    s.run(vectorise, f"{tiles.name}{READ}", tiles.read, False)
+    s.run(vectorise, f"{tiles.name}{WRITTEN}", tiles.written, False)
     s.run(vectorise, tiles.last, tiles.height, False)
     s.run(replace, target.transpositions)
     if tiles.turn is not None:

@@ -33,7 +33,7 @@ from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.packed_gradients import gradient_nests
 from convsmith.tune.packed_sources import packed_source_nests
 from convsmith.tune.thread_parts import split_pixels_by_thread
-from convsmith.tune.variants import holding, nearby, streamed, with_converted, with_near_channels
+from convsmith.tune.variants import holding, in_blocks, nearby, streamed, with_converted, with_near_channels
 from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
 from convsmith.tune.within import MemoryBound, smaller
@@ -242,7 +242,7 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
             config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
-            others = holding(model, loops, config), nearby(model, loops, config), with_converted(model, loops, config)
+            others = (make(model, loops, config) for make in (holding, nearby, in_blocks, with_converted))
             configs += [config, *(c for c in others if c is not None)]
         legal = [c for c in configs if registers(loops, c, target, model.unit, filled).fit and _serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines

@@ -97,9 +97,11 @@ def packed(facts: SharedFacts, config: Config, is_row: bool) -> list[Events]:
     names = config.staged("pack")
     found = [_packing(facts, view, config) for view in facts.st.factors if view.name in names and not view.constant]
     found += [_unfolding(facts, view) for view in facts.st.factors if view.name in config.staged("unfold")]
-    if config.staged_at("pack_at"):
+    if config.staged_at("pack_at") and facts.st.constant:
         read = prod(d.size for d in facts.st.dims if d.kind in ("batch", "m", "k"))
         found.append((("copy", read / (facts.lanes if is_row else 2)),))
+    elif near := {operand for operand, _ in config.staged_at("pack_at")}:
+        found += [(("pack_near", _indexed(facts, view)),) for view in facts.st.factors if view.name in near]
     return found
 
 

@@ -151,6 +151,10 @@ class Model(SharedFacts):
             sections = fragment_sections(tiles, steps, self.unit, panels, target.l1.bytes)
             written = [(("write-back", self.written(lane, tile, m, m * v)),) for m, v, _ in tiles]
             sections += [Section(count, causes) for causes, (_, _, count) in zip(written, tiles)]
+            again = self.sums_kept(loops, config) - 1
+            fragments = sum(-(-m // self.unit.rows) * v * count for m, v, count in tiles)
+            kept = (("sums between blocks", (("fragment_move_far", 2 * fragments),)),)
+            sections += [Section(again, kept)] * (again > 0)
             sections.append(Section(1, (("calls", (("fragment_configuration", 1),)),)))
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)
@@ -187,11 +191,18 @@ class Model(SharedFacts):
             terms / again, column, pixels * terms / again, columns * column, stays, shared=again > 1, copied=copied
         )
 
+    @staticmethod
+    def sums_kept(loops: Loops, config: Config) -> int:
+        """Return the number of blocks of the reduction, between which memory keeps the sums."""
+        tiles = (tile for tile in config.tiles_at("cache") if loops.kinds[tile[0]] == "k")
+        return prod(-(-loops.extents[n] // size) for n, size in tiles)
+
     def panels_of_gradient(self, loops: Loops, config: Config) -> Panels:
         """Return the bytes that tiles of a gradient of the weights read: between consecutive tiles, the factor of the
         columns stays if the innermost loop that runs more than once moves the other factor.
         """
-        row, (rows,) = self.terms * self.bytes, (n for n, _ in config.tiles_at("register") if n != config.lane)
+        row = self.terms * self.bytes / self.sums_kept(loops, config)
+        (rows,) = (n for n, _ in config.tiles_at("register") if n != config.lane)
         column = row * self.lanes
         inner = next((n for n in reversed(config.order) if loops.extents[n] > config.size(n)), rows)
         stays = (loops.kinds[inner] == "m") != (loops.kinds[config.lane] == "m")

@@ -14,6 +14,10 @@ from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
 from convsmith.tune.windows import weights_fit
 
+MIN_BLOCK_STEPS = 8
+"""Minimum number of instructions of a sum in a block, after which memory keeps the sum."""
+BLOCK_OF_L2 = 16
+"""The part of the second-level cache that the factors of a block fill is one by this number, if that is enough."""
 FEW_TILES = (1, 2, 3)
 """Tiles of a block of channels."""
 
@@ -42,6 +46,33 @@ def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
     return config.changed(
         order=order, pack=tuple(n for n in config.staged("pack") if n != a.name), pack_at=((a.name, inner),)
     )
+
+
+def in_blocks(model: Model, loops: Loops, config: Config) -> Config | None:
+    """Return a gradient of the weights on fragments in blocks of pixels, each of which packs the factors that it reads;
+    None if they are not packed by transposing tiles, or if there are too few pixels for two blocks.
+
+    Both factors of a block stay in the second-level cache while all tiles of the result read them.
+    """
+    terms = config.tiles_at("k_step")
+    even = not config.staged("unfold") and all(is_true(view.mask) for view in model.st.factors)
+    if model.st.constant or model.unit.rows == 1 or not even or config.threads > 1 or len(terms) != 1:
+        return None
+    ((pixels, step),) = terms
+    channels = sum(prod(d.size for d in model.st.of(kind)) for kind in "mn")
+    most = max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // BLOCK_OF_L2 // (channels * model.bytes))
+    outer, inner = 1, prod(loops.extents[n] for n in config.reduce)
+    for name in config.reduce:
+        inner //= loops.extents[name]
+        if name == pixels or (loops.extents[name] > 1 and inner <= most):
+            break
+        outer *= loops.extents[name]
+    unit = step if name == pixels else 1
+    size = max(most // (outer * inner * unit), 1) * unit
+    if 2 * size > loops.extents[name]:
+        return None
+    near = tuple((view.name, name) for view in model.st.factors)
+    return config.changed(cache=((name, size),), pack=(), pack_at=near)
 
 
 def with_converted(model: Model, loops: Loops, config: Config) -> Config | None:

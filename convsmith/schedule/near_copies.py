@@ -1,0 +1,161 @@
+"""Operands that each iteration of a loop packs into memory that stays in a cache, before it reads them.
+
+The loop is one around the register tile, or the loop over blocks of a reduction whose sums memory keeps. If adjacent
+elements of the packed operand are far apart in the original, tiles are transposed in registers, as kernels transpose
+them that pack before the main one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import NamedTuple
+
+from convsmith.diag.errors import ConfigError
+from convsmith.ir.index import Index, Var, is_true
+from convsmith.machine.base import Machine
+from convsmith.passes.fuse import fuse
+from convsmith.passes.partition import partition
+from convsmith.passes.vectorise import vectorise
+from convsmith.schedule.buffers import indexes
+from convsmith.schedule.config import Config
+from convsmith.schedule.config_rows import place_of
+from convsmith.schedule.copies import is_copied
+from convsmith.schedule.copy_nest import PIECES, CopyNest
+from convsmith.schedule.kernel_plan import KernelPlan
+from convsmith.schedule.loops import Loop, down_to, innermost, places
+from convsmith.schedule.nest import Nest
+from convsmith.schedule.packed_operands import adjacent_units
+from convsmith.schedule.schedule import Copy, Schedule
+from convsmith.schedule.transposed_copies import TransposedTiles, lower_transposed, order_transposed, transposition
+from convsmith.statement.statement import Statement, View, view_steps
+
+
+class NearCopy(NamedTuple):
+    """An operand that each iteration of ``place`` packs: its ``copy``, and the nest that packs it if that has loops of
+    its own.
+
+    An instruction transposes its ``tiles`` once they are ordered; or the innermost loops, ``run``, copy adjacent
+    elements as a vector.
+    """
+
+    copy: Copy
+    place: Loop
+    moved: CopyNest | None = None
+    tiles: TransposedTiles | None = None
+    run: tuple[str, ...] = ()
+
+
+def near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> Loop:
+    """Return the loop whose iterations pack the elements that they read; ConfigError if there is none."""
+    copied = {*config.staged("pack"), *((st.a.name,) if is_copied(st, config) else ())}
+    legal = [v.name for v in st.factors if v.name not in copied and is_true(v.mask)]
+    if operand not in legal:
+        raise ConfigError(
+            "pack_at",
+            f"--pack_at={operand}+{of}: legal are operands that are neither packed nor copied before, and of "
+            f"which no element is absent: {', '.join(legal) or 'none here'}",
+        )
+    place = innermost(nest.to_tile, *place_of(of))
+    if place is None:
+        raise ConfigError(
+            "pack_at", f"--pack_at={operand}+{of}: no loop {of} is around the register tile; legal are "
+            f"{places(nest.to_tile)}",
+        )  # fmt: skip
+    return place
+
+
+def stage_near(s: Schedule, k: KernelPlan) -> dict[str, NearCopy]:
+    """Pack the operands that the config of ``k`` packs at a loop; return them by name."""
+    st, nest, found = k.columns, k.nest, {}
+    for operand, of in k.config.staged_at("pack_at"):
+        place = near_place(st, k.config, nest, operand, of)
+        view = next(v for v in st.factors if v.name == operand)
+        moved = _moved(k, view, place)
+        run = () if moved is None else _run(moved, k.machine)
+        if not run and (moved is None or transposition(moved, k.machine) is None):
+            moved = None
+        prefix = f"{operand}_n." if moved is not None else ""
+        copy = s.pack_near(operand, place, nest.widths, *(adjacent_units(nest) or ((),)), prefix=prefix)
+        found[operand] = NearCopy(copy, place, moved, run=run)
+    return found
+
+
+def order_near(s: Schedule, near: NearCopy, target: Machine) -> NearCopy:
+    """Order the loops that pack an operand by the tiles that an instruction transposes, if there is one, and split
+    them where elements are absent.
+    """
+    if near.moved is None:
+        return near
+    if near.run:
+        s.run(partition, tuple(n for n in near.moved.extents if n not in near.run), PIECES)
+        return near
+    found = transposition(near.moved, target)
+    assert found is not None
+    return near._replace(tiles=order_transposed(s, near.moved, *found, target, name=near.copy.name, is_near=True))
+
+
+def lower_near(s: Schedule, near: NearCopy, target: Machine) -> None:
+    """Replace the tiles of flat copies by instructions that transpose them, or make vectors of adjacent elements."""
+    if near.tiles is not None:
+        lower_transposed(s, near.tiles, target)
+    if near.run and near.moved is not None:
+        *outer, last = near.run
+        for name in reversed(outer):
+            s.run(fuse, name, last, last, "conditions")
+        s.run(vectorise, last, prod(near.moved.extents[n] for n in near.run), False)
+
+
+def _moved(k: KernelPlan, view: View, place: Loop) -> CopyNest | None:
+    """Return the nest that packs an operand in each iteration of ``place``; None if its steps are not constant, or if
+    its elements are also converted or packed in pairs.
+    """
+    st, nest = k.columns, k.nest
+    if not nest.rows or st.residues or st.sizes or view.factor != view.dtype or view.beside or nest.units:
+        return None
+    outside = down_to(nest.to_tile, place)
+    widths = {x.name: room for x, room in nest.widths}
+    inner = [x for x in nest.loops if x not in outside and indexes(st, view, x)]
+    steps = view_steps(view)
+    if not all(_is_even(st, steps, x) for x in inner):
+        return None
+    name = f"{view.name}_n."
+    extents = {f"{name}{x.name}": max(x.extent, widths.get(x.name, 0)) for x in inner}
+    moves = {f"{name}{x.name}": x.tile * steps.get(Var(x.dims[-1]), 0) for x in inner}
+    short = [frozenset(f"{name}{x.name}" for x in loops) for loops in _short(k, inner)]
+    masked = frozenset(n for test in short for n in test)
+    return CopyNest(extents, moves, view.dtype, view.dtype, not masked, masked, masked, tuple(short))
+
+
+def _run(moved: CopyNest, target: Machine) -> tuple[str, ...]:
+    """Return the innermost loops that copy adjacent elements, enough for half of a vector; empty if there are none."""
+    run: list[str] = []
+    count = 1
+    for name in reversed(moved.extents):
+        if moved.steps[name] != count or count * moved.extents[name] > target.lanes(moved.bits):
+            break
+        run.insert(0, name)
+        count *= moved.extents[name]
+    return tuple(run) if 2 * count > target.lanes(moved.bits) else ()
+
+
+def _is_even(st: Statement, steps: dict[Index, int], loop: Loop) -> bool:
+    """Return whether the dims of a fused loop step evenly through memory."""
+    sizes, step = st.extents, steps.get(Var(loop.dims[-1]), 0)
+    for dim, inner in zip(reversed(loop.dims[:-1]), reversed(loop.dims[1:])):
+        step *= sizes[inner]
+        if sizes[dim] > 1 and steps.get(Var(dim), 0) != step:
+            return False
+    return True
+
+
+def _short(k: KernelPlan, inner: list[Loop]) -> Iterator[list[Loop]]:
+    """Yield the loops over each loop of the statement whose tiles cover more than its iterations."""
+    room = {x.name: n for x, n in k.nest.widths}
+    for of in dict.fromkeys(x.of for x in inner):
+        loops = [x for x in inner if x.of == of]
+        whole = k.loops.extents[of]
+        around = [x for x in k.nest.loops if x.of == of and x not in loops]
+        covered = prod(max(x.extent, room.get(x.name, 0)) for x in (*around, *loops))
+        if covered != whole:
+            yield loops
