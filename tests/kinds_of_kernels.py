@@ -413,6 +413,16 @@ KINDS = {
         "--lane=oc --fuse=mb+oh,mb_oh+ow --register=ic:5,oc:8 --reduce=mb_oh_ow --instruction=fragment_bf16"
         " --k_step=mb_oh_ow:4 --pack=src,diff_dst --unfold=src,diff_dst",
     ),
+    "fragments-of-a-gradient-in-blocks": (
+        "--dir=BWD_W --dt=bf16 --stag=axb --dtag=axb mb2ic6ih3iw5oc5oh3ow5kh1kw1",
+        "--lane=ic --fuse=mb+oh,mb_oh+ow --register=oc:5,ic:8 --reduce=mb_oh_ow --instruction=fragment_bf16"
+        " --k_step=mb_oh_ow:4 --cache=mb_oh_ow:8 --pack= --pack_at=src+mb_oh_ow,diff_dst+mb_oh_ow",
+    ),
+    "fragments-of-a-gradient-in-blocks-of-rows": (
+        "--dir=BWD_W --dt=bf16 mb1ic6ih4iw5oc5oh4ow5kh3kw3ph1pw1",
+        "--lane=oc --register=ic:5,oc:8 --reduce=mb,oh,ow --instruction=fragment_bf16 --k_step=ow:4"
+        " --pack=src,diff_dst --realise=pad_copy --cache=oh:2",
+    ),
     "fragments": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",
         "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:6 --k_step=ic:8",

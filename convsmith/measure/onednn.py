@@ -60,7 +60,7 @@ _SLOW = 10
 """An implementation whose first call is slower than the fastest first call by this factor is not timed again."""
 
 
-class _Argument(NamedTuple):
+class _Role(NamedTuple):
     """An argument of a primitive: the problem's array, and oneDNN's numbers of the argument and of the query for its
     layout.
     """
@@ -74,22 +74,22 @@ class _Direction(NamedTuple):
     """What the library computes: the word in its function's name, and the arguments in the order of the function."""
 
     name: str
-    src: _Argument
-    wei: _Argument
-    bias: _Argument
-    dst: _Argument
+    src: _Role
+    wei: _Role
+    bias: _Role
+    dst: _Role
 
 
-_SOURCE, _RESULT = _Argument("src", SRC, 129), _Argument("diff_dst", 145, 134)
+_SOURCE, _RESULT = _Role("src", SRC, 129), _Role("diff_dst", 145, 134)
 _DIRECTIONS = {
     "forward": _Direction(
-        "forward", _SOURCE, _Argument("wei", WEIGHTS, 131), _Argument("bia", BIAS), _Argument("dst", DST, 133)
+        "forward", _SOURCE, _Role("wei", WEIGHTS, 131), _Role("bia", BIAS), _Role("dst", DST, 133)
     ),
     "BWD_D": _Direction(
-        "backward_data", _Argument("diff_src", 129, 130), _Argument("wei", WEIGHTS, 131), _Argument("", 0), _RESULT
+        "backward_data", _Role("diff_src", 129, 130), _Role("wei", WEIGHTS, 131), _Role("", 0), _RESULT
     ),
     "BWD_W": _Direction(
-        "backward_weights", _SOURCE, _Argument("diff_wei", 161, 132), _Argument("diff_bia", 169), _RESULT
+        "backward_weights", _SOURCE, _Role("diff_wei", 161, 132), _Role("diff_bia", 169), _RESULT
     ),
 }
 

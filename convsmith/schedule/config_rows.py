@@ -333,7 +333,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         machines="vectors"),
     _row("pack_at", _PAIRS, "src+oh_ow,wei+oc:64", """an operand and a loop around the register tile, each of whose
         iterations first packs the elements of the operand that it reads, into memory that stays in a cache. It is the
-        innermost loop of that name, or that over cache tiles of a size behind a colon""", kind="scope at a loop",
+        innermost loop of that name, or that over cache tiles of a size behind a colon; of the reduction, the loop over
+        cache tiles, between which memory keeps the sums""", kind="scope at a loop",
         holds=(_ARRAY, _PLACE), machines="vectors", ordered=True, check=_check_pack_at),
     _scope("stream", example="wei", doc="""operands whose elements pass through the first-level cache once: the lines of
         fragments are replaced first, and loads of vectors of packed weights, of pixels or of a result that is added to

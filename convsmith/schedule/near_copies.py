@@ -76,7 +76,7 @@ def stage_near(s: Schedule, k: KernelPlan) -> dict[str, NearCopy]:
         if not run and (moved is None or transposition(moved, k.machine) is None):
             moved = None
         prefix = f"{operand}_n." if moved is not None else ""
-        copy = s.pack_near(operand, place, nest.widths, *(adjacent_units(nest) or ((),)), prefix=prefix)
+        copy = s.pack_near(operand, place, nest.widths, [x for units in adjacent_units(nest) for x in units], prefix)
         found[operand] = NearCopy(copy, place, moved, run=run)
     return found
 

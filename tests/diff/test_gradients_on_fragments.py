@@ -16,6 +16,7 @@ from convsmith.ir.intern import interning
 from convsmith.measure.verification import verify_kernel
 from convsmith.problem import parse_problem
 from convsmith.problem.conv import Conv
+from convsmith.schedule import copy_nest
 from convsmith.schedule.config import Config
 from convsmith.schedule.plan import plan
 from convsmith.tune.candidates import candidates, default_config
@@ -65,7 +66,7 @@ def test_gradients_are_exact(line: str, threads: int) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{LAST} mb4ic256ih14oc256oh14kh1ph0", "--instruction=tdpbf16ps_16 --k_step=mb_oh_ow:32 --pack=src,diff_dst"),
+        (f"{LAST} mb4ic256ih14oc256oh14kh1ph0", "--instruction=tdpbf16ps_16 --k_step=mb_oh_ow:32 --cache=mb_oh_ow:256"),
         (f"{LAST} mb4ic256ih28oc256oh28kh3ph1", "--instruction=tdpbf16ps_16 --k_step=ow:32 --realise=pad_copy"),
         (f"{LAST} mb4ic256ih14oc256oh14kh3ph1", "--k_step=mb_oh_ow:32 --pack=src,diff_dst --unfold=src"),
         (f"{FIRST} mb4ic256ih28oc256oh14kh3sh2ph1", "--k_step=mb_oh_ow:32 --pack=src,diff_dst --unfold=src,diff_dst"),
@@ -117,6 +118,80 @@ def test_taps_along_columns_share_packed_rows() -> None:
         (packed,) = (b for b in made.main.buffers if b.name == "src_p")
         (pack,) = (k for k in lower(made).packs if k.name.endswith("src"))
     assert packed.elements == 3 * (32 + 2) * 32 * 32 == pack.params[-1].size
+
+
+@pytest.mark.parametrize("height", [8, 16, 32])
+def test_taps_share_rows_in_blocks_of_rows(height: int) -> None:
+    """Blocks of rows change neither the rows that taps share nor how many rows are packed."""
+    line = f"{LAST} mb1ic32ih32oc32oh32kh3ph1"
+    words = "--reduce=mb,oh,ow --k_step=ow:32 --pack=src,diff_dst --realise=pad_copy"
+    with interning():
+        made = plan(parse_problem(line), Config.parse(f"{FRAGMENTS} {words} --cache=oh:{height}"), AMX)
+        (packed,) = (b for b in made.main.buffers if b.name == "src_p")
+        (pack,) = (k for k in lower(made).packs if k.name.endswith("src"))
+    assert packed.elements == 3 * (32 + 2) * 32 * 32 == pack.params[-1].size
+
+
+IN_BLOCKS = [
+    (f"{LAST} mb2ic40ih9oc72oh9kh1ph0", "mb+oh,mb_oh+ow", "mb_oh_ow", 64),
+    (f"{LAST} mb3ic32ih12oc48oh12kh1ph0", "mb+oh,mb_oh+ow", "mb_oh_ow", 96),
+    (f"{FIRST} mb1ic33ih17oc20oh17kh1ph0", "mb+oh,mb_oh+ow", "mb_oh_ow", 128),
+    (f"{FIRST} mb3ic32ih8oc64oh8kh1ph0", "oh+ow", "oh_ow", 32),
+    (f"{FIRST} --wtag=axb mb4ic24ih10oc40oh10kh1ph0", "oh+ow", "mb", 1),
+    (f"{BLOCKS} mb2ic40ih9oc24oh9kh1ph0", "oh+ow", "oh_ow", 32),
+    (f"{LAST} g2mb2ic64ih9oc64oh9kh1ph0", "mb+oh,mb_oh+ow", "mb_oh_ow", 64),
+    (f"{LAST} mb2ic32ih10oc32oh8kh3ph0", "", "oh", 4),
+]
+"""Problems with the fused loops, and with the loop whose blocks pack what they read, in iterations."""
+
+
+def in_blocks(lane: str, fuse: str, loop: str, size: int) -> str:
+    """Return a config that packs both factors in each block of ``size`` iterations of ``loop``."""
+    pixels = {"": ("mb", "oh", "ow"), "oh+ow": ("mb", "oh_ow")}.get(fuse, ("mb_oh_ow",))
+    rows = "ic" if lane == "oc" else "oc"
+    words = f"--lane={lane} --register={rows}:32,{lane}:32 --instruction=tdpbf16ps_16 --k_step={pixels[-1]}:32"
+    fused = f" --fuse={fuse}" if fuse else ""
+    return f"--target=avx512_amx {words}{fused} --reduce={','.join(pixels)} --cache={loop}:{size} --pack= " + (
+        f"--pack_at=src+{loop},diff_dst+{loop}"
+    )
+
+
+@needs_amx
+@pytest.mark.parametrize("lane", ["oc", "ic"])
+@pytest.mark.parametrize(("line", "fuse", "loop", "size"), IN_BLOCKS)
+def test_blocks_that_pack_what_they_read_are_exact(
+    line: str, fuse: str, loop: str, size: int, lane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tiles that instructions transpose, with vectors of adjacent pixels, and with single elements."""
+    monkeypatch.setattr(copy_nest, "SHORT_COPY", 0)
+    verdict = verify_kernel(cs.compile(line, target="avx512_amx", config=in_blocks(lane, fuse, loop, size)))
+    assert verdict.ok, verdict.detail
+
+
+@pytest.mark.parametrize("lane", ["oc", "ic"])
+@pytest.mark.parametrize("tag", ["axb", "abx"])
+def test_blocks_are_packed_by_transpositions_or_as_vectors(tag: str, lane: str) -> None:
+    """No element of a block is moved alone, except at its end."""
+    adjacent = "xba" if lane == "oc" else "xab"
+    line = f"--dir=BWD_W --dt=bf16 --stag={tag} --wtag={adjacent} --dtag={tag} mb1ic64ih32oc64oh32kh1ph0"
+    with interning():
+        config = Config.parse(in_blocks(lane, "mb+oh,mb_oh+ow", "mb_oh_ow", 256))
+        made = plan(parse_problem(line), config, AMX)
+        text = llvm_bind.assembly(lower(made).text, AMX.triple, AMX.cpu, AMX.features)
+    mnemonics = re.findall(r"^\t([a-z]\w*)", text, re.MULTILINE)
+    assert "tdpbf16ps" in mnemonics and not [m for m in mnemonics if re.match("v?p(insr|extr)|movzw|movw", m)], text
+
+
+def test_long_sums_are_split_into_blocks() -> None:
+    """A block fills a part of the second-level cache; short sums, and those that threads share, are not split."""
+    long, short = (f"{LAST} mb1ic64ih{n}oc64oh{n}kh1ph0" for n in (64, 14))
+    config = default_config(parse_problem(long), AMX)
+    assert config.staged_at("pack_at") == (("src", "mb_oh_ow"), ("diff_dst", "mb_oh_ow"))
+    ((loop, size),) = config.tiles_at("cache")
+    assert loop == "mb_oh_ow" and 2 * 128 * size * 8 <= AMX.l2.bytes
+    assert not default_config(parse_problem(short), AMX).staged_at("pack_at")
+    with interning():
+        assert not candidates(parse_problem(long), AMX, 2, 1)[0].config.staged_at("pack_at")
 
 
 @needs_amx

@@ -33,3 +33,27 @@ def test_taps_share_rows_that_only_their_sum_decides(row: str, mask: str, read: 
     with interning():
         kernel = derive_packing(parse_kernel(NEST.format(row=row, mask=mask)), ("a",), "a_p")
         assert read in str(share_taps(kernel, "a_p", "t", "i")).partition("pack ")[0]
+
+
+BLOCKED = """kernel k(a: f32[16], b: f32[6], c: f32[3])
+  for t in 0 .. 3:
+    for o in 0 .. 3:
+      for i in 0 .. 2:
+        c[t] = c[t] + (a[{row}] if {mask} else 0.0) * b[o * 2 + i]
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "mask", "read"),
+    [
+        ("o * 2 + i + t - 1", "o * 2 + i + t - 1 >= 0", "a_p[i + o * 2 + t]"),
+        ("o * 4 + i * 2 + t", "-o * 4 - i * 2 - t + 10 >= 0", "a_p[i * 2 + o * 4 + t]"),
+        ("o * 2 + i + t", "-i - t + 2 >= 0", "a_p[t, o, i]"),
+        ("i + t", "i >= 0", "a_p[t, i]"),
+    ],
+)
+def test_taps_share_rows_in_blocks(row: str, mask: str, read: str) -> None:
+    """The loop over rows may be in tiles; the rows have the place of the loop within a tile."""
+    with interning():
+        kernel = derive_packing(parse_kernel(BLOCKED.format(row=row, mask=mask)), ("a",), "a_p")
+        assert read in str(share_taps(kernel, "a_p", "t", "o", "i")).partition("pack ")[0]
