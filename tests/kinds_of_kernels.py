@@ -423,6 +423,11 @@ KINDS = {
         "--lane=oc --register=ic:5,oc:8 --reduce=mb,oh,ow --instruction=fragment_bf16 --k_step=ow:4"
         " --pack=src,diff_dst --realise=pad_copy --cache=oh:2",
     ),
+    "fragments-of-a-gradient-in-blocks-of-rows-packed-near": (
+        "--dir=BWD_W --dt=bf16 --stag=axb --dtag=axb mb2ic6ih4iw5oc5oh4ow5kh3kw3ph1pw1",
+        "--lane=ic --register=oc:5,ic:8 --reduce=mb,oh,ow --instruction=fragment_bf16 --k_step=ow:4"
+        " --realise=pad_copy --cache=oh:2 --pack= --pack_at=src+oh,diff_dst+oh",
+    ),
     "fragments": (
         "--dt=u8:s8:s32 --stag=axb --dtag=axb mb1ic16ih4oc10oh4kh1",
         "--lane=oc --fuse=oh+ow --register=oc:8,oh_ow:6 --k_step=ic:8",

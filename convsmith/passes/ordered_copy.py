@@ -26,23 +26,26 @@ class OrderedCopy:
 
     ``widths`` gives loops with room for more elements than their iterations, which hold zeros; ``adjacent`` are loops
     whose elements are contiguous. The loops that fill the copy have the names of the loops that read it, after
-    ``prefix``.
+    ``prefix``. A ``filled`` copy holds zeros in place of absent elements, which are multiplied without tests.
     """
 
     widths: tuple[tuple[str, int], ...] = ()
     adjacent: tuple[str, ...] = ()
     prefix: str = ""
+    filled: bool = False
     ending = "n"
 
     def __str__(self) -> str:
-        prefix = (f"as {self.prefix}",) if self.prefix else ()
-        return " ".join(["in order", *(f"{name}:{n}" for name, n in self.widths), *self.adjacent, *prefix])
+        rest = (*((f"as {self.prefix}",) if self.prefix else ()), *(("filled",) if self.filled else ()))
+        return " ".join(["in order", *(f"{name}:{n}" for name, n in self.widths), *self.adjacent, *rest])
 
     def staged(self, reads: StagedReads, name: str, scope: str) -> Stmt:
         """Return the loop of ``reads``, each iteration of which fills a copy, called ``name``, and reads it."""
         body, old = reads.loop.body, reads.old
         inside = replace(reads.kernel, body=body)
-        packing = Packing(inside, frozenset((old.name,)), name, dict(self.widths), False, self.adjacent, scope=scope)
+        packing = Packing(
+            inside, frozenset((old.name,)), name, dict(self.widths), False, self.adjacent, self.filled, scope
+        )
         packing.around = reads.around
         packing.ranges = dict(reads.around)
         made, writes = packing.derive(body, as_index(0))

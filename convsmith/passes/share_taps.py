@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import Var, as_index
-from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import For, Kernel, Stmt, Store
+from convsmith.ir.rewrite import Rewriter, substitute
+from convsmith.ir.stmt import Alloc, Block, For, Kernel, Stmt, Store, block
 from convsmith.ir.value import Load
 from convsmith.ir.walk import walk
 from convsmith.passes.contracts import LOOPS, stages
@@ -22,7 +22,8 @@ def share_taps(kernel: Kernel, packed: str, tap: str, *pixels: str) -> Kernel:
 
     The ``pixels`` are a loop over pixels, or the loop over its tiles and the loop within a tile. The weights are the
     coefficients in the operand's coordinates; the least must divide the others. The kernel is unchanged if elements
-    depend on the loops in another way, or if not all of the loops index the packed operand.
+    depend on the loops in another way, or if not all of the loops index the packed operand. A packing kernel writes the
+    operand, or a nest right after its allocation.
 
     Before::
 
@@ -46,8 +47,10 @@ def share_taps(kernel: Kernel, packed: str, tap: str, *pixels: str) -> Kernel:
             a_p[i] = (a[i - 1] if i - 1 >= 0 else 0.0)
     """
     pack = next((p for p in kernel.packs if p.params[-1].name == packed), None)
-    shared = _shared(pack, Var(tap), *map(Var, pixels)) if pack is not None else None
-    if pack is None or shared is None:
+    if pack is None:
+        return replace(kernel, body=_NearCopies(packed, Var(tap), *map(Var, pixels)).stmt(kernel.body))
+    shared = _shared(pack.body, Var(tap), *map(Var, pixels))
+    if shared is None:
         return kernel
     writes, new, place = shared
     old = pack.params[-1]
@@ -57,13 +60,31 @@ def share_taps(kernel: Kernel, packed: str, tap: str, *pixels: str) -> Kernel:
     return replace(kernel, params=params, body=body, packs=packs)
 
 
-def _shared(pack: Kernel, tap: Var, *pixels: Var) -> tuple[Stmt, Buffer, Callable[[Place], Place]] | None:
+class _NearCopies(Rewriter):
+    """Merges dims of copies called ``packed``, which a nest right after their allocation writes."""
+
+    def __init__(self, packed: str, tap: Var, *pixels: Var) -> None:
+        super().__init__()
+        self.packed, self.tap, self.pixels = packed, tap, pixels
+
+    def visit_Alloc(self, s: Alloc) -> Stmt:
+        if s.buffer.name != self.packed or not isinstance(s.body, Block):
+            return self._Alloc(s)
+        fill, *others = s.body.stmts
+        shared = _shared(fill, self.tap, *self.pixels)
+        if shared is None:
+            return s
+        writes, new, place = shared
+        return Alloc(new, block(writes, *map(Relocate(s.buffer, new, place).stmt, others)))
+
+
+def _shared(fill: Stmt, tap: Var, *pixels: Var) -> tuple[Stmt, Buffer, Callable[[Place], Place]] | None:
     """Return the nest that packs each row once, the packed operand, and the place of an element in it; None if rows are
     not shared. The rows have the place of the innermost loop of ``pixels``.
     """
-    if not isinstance(pack.body, For):
+    if not isinstance(fill, For):
         return None
-    nest, s = perfect_nest(pack.body)
+    nest, s = perfect_nest(fill)
     names = [x.var for x in nest]
     reads = [x for x in walk(s) if isinstance(x, Load)]
     merged = (tap, *pixels)

@@ -24,8 +24,8 @@ def is_copied(st: Statement, config: Config) -> bool:
 
 
 def is_packed(st: Statement, config: Config) -> bool:
-    """Return whether A is packed before each call."""
-    return st.a.name in config.staged("pack")
+    """Return whether A is packed, before each call or at a loop."""
+    return st.a.name in config.packed
 
 
 def shared_taps(st: Statement, config: Config) -> dict[tuple[str, str], int]:

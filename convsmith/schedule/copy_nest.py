@@ -23,6 +23,10 @@ from convsmith.schedule.schedule import Schedule
 
 PIECES = 4
 """Maximum number of pieces of a loop."""
+BORDERS = 16
+"""Maximum number of pieces of a loop at the borders of an image, in each of which the absent lanes of a vector are
+constant.
+"""
 SHORT_COPY = 1 << 13
 """Maximum number of elements for which packing takes less time than compiling a transposition, or vectors of scattered
 elements.

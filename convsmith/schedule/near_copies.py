@@ -12,20 +12,22 @@ from math import prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.index import Index, Var, is_true
+from convsmith.ir.index import Index, Var, is_true, parts_of
+from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.passes.fuse import fuse
 from convsmith.passes.partition import partition
+from convsmith.passes.share_taps import share_taps
 from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.buffers import indexes
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import place_of
-from convsmith.schedule.copies import is_copied
-from convsmith.schedule.copy_nest import PIECES, CopyNest
+from convsmith.schedule.copies import is_copied, shared_taps
+from convsmith.schedule.copy_nest import BORDERS, CopyNest
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, down_to, innermost, places
 from convsmith.schedule.nest import Nest
-from convsmith.schedule.packed_operands import adjacent_units
+from convsmith.schedule.packed_operands import adjacent_units, is_filled
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.schedule.transposed_copies import TransposedTiles, lower_transposed, order_transposed, transposition
 from convsmith.statement.statement import Statement, View, view_steps
@@ -49,7 +51,7 @@ class NearCopy(NamedTuple):
 def near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> Loop:
     """Return the loop whose iterations pack the elements that they read; ConfigError if there is none."""
     copied = {*config.staged("pack"), *((st.a.name,) if is_copied(st, config) else ())}
-    legal = [v.name for v in st.factors if v.name not in copied and is_true(v.mask)]
+    legal = [v.name for v in st.factors if v.name not in copied and (is_true(v.mask) or is_filled(st, v.name, config))]
     if operand not in legal:
         raise ConfigError(
             "pack_at",
@@ -76,7 +78,10 @@ def stage_near(s: Schedule, k: KernelPlan) -> dict[str, NearCopy]:
         if not run and (moved is None or transposition(moved, k.machine) is None):
             moved = None
         prefix = f"{operand}_n." if moved is not None else ""
-        copy = s.pack_near(operand, place, nest.widths, [x for units in adjacent_units(nest) for x in units], prefix)
+        units = [x for several in adjacent_units(nest) for x in several]
+        copy = s.pack_near(operand, place, nest.widths, units, prefix, is_filled(st, operand, k.config))
+        for merged in _merged(k, operand, place):
+            s.run(share_taps, copy.name, *(f"{prefix}{x.name}" for x in merged))
         found[operand] = NearCopy(copy, place, moved, run=run)
     return found
 
@@ -88,7 +93,7 @@ def order_near(s: Schedule, near: NearCopy, target: Machine) -> NearCopy:
     if near.moved is None:
         return near
     if near.run:
-        s.run(partition, tuple(n for n in near.moved.extents if n not in near.run), PIECES)
+        s.run(partition, tuple(n for n in near.moved.extents if n not in near.run), BORDERS)
         return near
     found = transposition(near.moved, target)
     assert found is not None
@@ -106,6 +111,14 @@ def lower_near(s: Schedule, near: NearCopy, target: Machine) -> None:
         s.run(vectorise, last, prod(near.moved.extents[n] for n in near.run), False)
 
 
+def _merged(k: KernelPlan, operand: str, place: Loop) -> Iterator[tuple[Loop, ...]]:
+    """Yield the loops over taps and pixels that together index one dim of what an iteration of ``place`` packs of A."""
+    inside = [x for x in k.nest.loops if x not in down_to(k.nest.to_tile, place)]
+    for tap, pixel in shared_taps(k.columns, k.config) if operand == k.columns.a.name else ():
+        if any(x.of == pixel for x in inside):
+            yield tuple(x for name in (tap, pixel) for x in inside if x.of == name)
+
+
 def _moved(k: KernelPlan, view: View, place: Loop) -> CopyNest | None:
     """Return the nest that packs an operand in each iteration of ``place``; None if its steps are not constant, or if
     its elements are also converted or packed in pairs.
@@ -119,12 +132,26 @@ def _moved(k: KernelPlan, view: View, place: Loop) -> CopyNest | None:
     steps = view_steps(view)
     if not all(_is_even(st, steps, x) for x in inner):
         return None
+    rows = {merged[-1]: _rows(steps, merged) for merged in _merged(k, view.name, place)}
+    shared = {x for merged in _merged(k, view.name, place) for x in merged} - rows.keys()
+    inner = [x._replace(extent=rows.get(x, x.extent)) for x in inner if x not in shared]
     name = f"{view.name}_n."
     extents = {f"{name}{x.name}": max(x.extent, widths.get(x.name, 0)) for x in inner}
     moves = {f"{name}{x.name}": x.tile * steps.get(Var(x.dims[-1]), 0) for x in inner}
-    short = [frozenset(f"{name}{x.name}" for x in loops) for loops in _short(k, inner)]
-    masked = frozenset(n for test in short for n in test)
-    return CopyNest(extents, moves, view.dtype, view.dtype, not masked, masked, masked, tuple(short))
+    ends = [frozenset(f"{name}{x.name}" for x in loops) for loops in _short(k, inner)]
+    borders = [
+        frozenset(f"{name}{x.name}" for x in inner if {*map(Var, x.dims)} & variables_of(part))
+        for part in parts_of(view.mask)
+    ]
+    ending = frozenset(n for test in ends for n in test).difference(*borders)
+    masked = ending.union(*borders)
+    return CopyNest(extents, moves, view.dtype, view.dtype, not masked, masked, ending, (*ends, *borders))
+
+
+def _rows(steps: dict[Index, int], merged: tuple[Loop, ...]) -> int:
+    """Return the extent of the dim that ``merged`` loops index together."""
+    moves = [x.tile * abs(steps.get(Var(x.dims[-1]), 0)) for x in merged]
+    return 1 + sum((x.extent - 1) * move // min(moves) for x, move in zip(merged, moves))
 
 
 def _run(moved: CopyNest, target: Machine) -> tuple[str, ...]:

@@ -136,16 +136,20 @@ def pack_operands(
         return packed
     adjacent = adjacent_units(nest)
     for name in config.staged("pack") if machine.device is None else ():
-        is_filled = name == st.a.name and config.realise == "pad_copy"
-        options: tuple[object, ...] = (*(adjacent or ((),)), True) if is_filled else adjacent
+        options: tuple[object, ...] = (*(adjacent or ((),)), True) if is_filled(st, name, config) else adjacent
         array = (v.array for v in st.factors if v.name == name and name in unfolded)
         operands = (next(array, name), *_added(st, name), *_beside(st, name))
         if columns := _single_column(st, nest, name):
             options = ((), False, (), columns)
         packed[name] = s.pack(operands, nest.widths, _conversion(st, nest, name, machine), *options)
-    for tap, pixel in shared_taps(st, config):
+    for tap, pixel in shared_taps(st, config) if st.a.name in packed else ():
         s.run(share_taps, packed[st.a.name], *(x for name in (tap, pixel) for x in nest.loops if x.of == name))
     return packed
+
+
+def is_filled(st: Statement, name: str, config: Config) -> bool:
+    """Return whether an operand that is packed holds zeros in place of absent elements, which are multiplied."""
+    return name == st.a.name and config.realise == "pad_copy"
 
 
 def _single_column(st: Statement, nest: Nest, name: str) -> tuple[Loop, ...]:

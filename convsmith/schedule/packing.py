@@ -32,16 +32,11 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.unroll import unroll
 from convsmith.passes.vectorise import vectorise
-from convsmith.schedule.copy_nest import PIECES, CopyNest, block, share
+from convsmith.schedule.copy_nest import BORDERS, PIECES, CopyNest, block, share
 from convsmith.schedule.fill import fill
 from convsmith.schedule.loops import Loop, loops_in, names
 from convsmith.schedule.schedule import Schedule
 from convsmith.schedule.transposed_copies import lower_transposed, order_transposed, transposition
-
-BORDERS = 16
-"""Maximum number of pieces of a loop at the borders of an image, in each of which the absent lanes of a vector are
-constant.
-"""
 
 
 def packing_steps(pack: Kernel, target: Machine, threads: int = 1, is_constant: bool = False) -> list[Step]:

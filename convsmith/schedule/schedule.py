@@ -240,16 +240,18 @@ class Schedule:
 
     def pack_near(
         self, operand: str, loop: Loop, widths: Sequence[tuple[Loop, int]] = (), adjacent: Sequence[Loop] = (),
-        prefix: str = "",
+        prefix: str = "", filled: bool = False,
     ) -> Copy:  # fmt: skip
         """Pack the elements that each iteration of ``loop`` reads of ``operand``, in reading order, before they are
         read.
 
         There is room along loops for more elements than they have, their ``widths``, which are zero; the elements of
         ``adjacent`` loops are contiguous. The loops that pack have the names of the loops that read, after ``prefix``.
+        If it is ``filled``, the nest multiplies the copy's zeros in place of absent elements.
         """
         with self._step("pack_near", loop, *(x for x, _ in widths), *adjacent, array=operand):
-            self.run(stage, operand, loop, OrderedCopy(_addressed(tuple(widths)), _addressed(tuple(adjacent)), prefix))
+            layout = OrderedCopy(_addressed(tuple(widths)), _addressed(tuple(adjacent)), prefix, filled)
+            self.run(stage, operand, loop, layout)
         return Copy(f"{operand}_n")
 
     def stage(self, array: str, loop: Loop, rank: int, layout: BoxCopy = BOX, scope: str = "cache") -> Copy:

@@ -53,7 +53,8 @@ def _tiles(moved: CopyNest, row: Instruction, tested: bool) -> Tiles | None:
     height, width, group = tile_shape(row)
     names = [n for n in moved.extents if moved.extents[n] > 1]
     is_tall = moved.bits < 32 and group == 1 and not is_joined(row)
-    if len(names) < 2 or not (all(map(moved.whole, names[-3:])) or (is_tall and tested)):
+    by_rows = is_tall or is_joined(row)
+    if len(names) < 2 or not (all(map(moved.whole, names[-3:])) or (by_rows and tested)):
         return None
     if is_joined(row):
         column, last = names[-2:]

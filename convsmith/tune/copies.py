@@ -101,8 +101,21 @@ def packed(facts: SharedFacts, config: Config, is_row: bool) -> list[Events]:
         read = prod(d.size for d in facts.st.dims if d.kind in ("batch", "m", "k"))
         found.append((("copy", read / (facts.lanes if is_row else 2)),))
     elif near := {operand for operand, _ in config.staged_at("pack_at")}:
-        found += [(("pack_near", _indexed(facts, view)),) for view in facts.st.factors if view.name in near]
+        found += [_packing_near(facts, view, config) for view in facts.st.factors if view.name in near]
     return found
+
+
+def _packing_near(facts: SharedFacts, view: View, config: Config) -> Events:
+    """Return the events of packing an operand in the blocks of a reduction; taps share the rows of a block."""
+    elements: float = _indexed(facts, view)
+    tiles = dict(config.tiles_at("cache"))
+    if view.name == facts.st.a.name:
+        for (tap, pixel), rows in shared_taps(facts.st, config).items():
+            pixels, taps = facts.sizes[pixel], facts.sizes[tap]
+            again = rows - pixels  # rows that a block has beyond its pixels
+            size = tiles.get(pixel, pixels)
+            elements *= (size + again) / (size * taps)
+    return (("pack_near", elements),)
 
 
 def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
@@ -114,7 +127,8 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
     part, unfolded = 1.0, view.name in config.staged("unfold")
     if facts.unit.dot:
         elements = _indexed(facts, view)
-        place = "pack" if unfolded else _packing_of_terms(facts, view, config.tiles_at("k_step")[0][0], config.lane)
+        vectors = unfolded or packs_vectors(facts, view, config.tiles_at("k_step")[0][0], config.lane)
+        place = "pack" if vectors else "pack_far"
         if view.name == facts.st.a.name and not unfolded:
             for pair, rows in shared_taps(facts.st, config).items():
                 part *= rows / prod(facts.sizes[n] for n in pair)
@@ -122,7 +136,10 @@ def _packing(facts: SharedFacts, view: View, config: Config) -> Events:
         elements = prod(view.layout.shape)
         place = "pack" if elements * facts.bytes <= facts.target.l2.bytes else "pack_far"
     # Groups of terms, some of which are absent, are packed one by one.
-    is_apart = not (is_true(view.mask) or unfolded) and facts.unit.group > 1 and _has_columns(facts, config)
+    steps = view_steps(view)
+    is_joined = 0 < steps.get(Var(facts.dims[config.lane][-1]), 0) <= MAX_READ_STRIDE
+    is_apart = not (is_true(view.mask) or unfolded or is_joined) and facts.unit.group > 1
+    is_apart = is_apart and _has_columns(facts, config)
     singles = (("lane_load", elements * part),) if is_apart else ()
     return ("pack_call", part), (place, elements * part), *singles
 
@@ -148,9 +165,9 @@ def _unfolding(facts: SharedFacts, view: View) -> Events:
     return ("pack_call", 1), copies
 
 
-def _packing_of_terms(facts: SharedFacts, view: View, terms: str, lane: str) -> str:
-    """Return the event of packing an element of an operand whose terms are iterations of the loop ``terms``, for
-    vectors along ``lane``.
+def packs_vectors(facts: SharedFacts, view: View, terms: str, lane: str) -> bool:
+    """Return whether vectors are packed of an operand whose terms are iterations of the loop ``terms``, for vectors
+    along ``lane``.
 
     Vectors of adjacent terms are copied, vectors of adjacent channels are transposed. Joined loops that do not follow
     each other in memory are copied element by element.
@@ -161,4 +178,4 @@ def _packing_of_terms(facts: SharedFacts, view: View, terms: str, lane: str) -> 
     is_even = all(steps.get(Var(a)) == facts.sizes[b] * steps.get(Var(b), 0) for a, b in pairwise(dims))
     is_vector = steps.get(Var(dims[-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
     is_vector = is_vector or 0 < steps.get(Var(facts.dims[lane][-1]), 0) <= MAX_READ_STRIDE
-    return "pack" if is_vector and is_even else "pack_far"
+    return is_vector and is_even

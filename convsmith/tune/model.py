@@ -148,13 +148,14 @@ class Model(SharedFacts):
         tiles = [(m, v, around * m_count * v_count) for m, m_count in pixels for v, v_count in columns]
         if self.unit.rows > 1:
             panels = self.panels(loops, config)
-            sections = fragment_sections(tiles, steps, self.unit, panels, target.l1.bytes)
+            again = self.sums_kept(loops, config) - 1
+            kept = target.l1.bytes // (2 if again else 1)  # both factors of a block are in a cache
+            sections = fragment_sections(tiles, steps, self.unit, panels, kept)
             written = [(("write-back", self.written(lane, tile, m, m * v)),) for m, v, _ in tiles]
             sections += [Section(count, causes) for causes, (_, _, count) in zip(written, tiles)]
-            again = self.sums_kept(loops, config) - 1
             fragments = sum(-(-m // self.unit.rows) * v * count for m, v, count in tiles)
-            kept = (("sums between blocks", (("fragment_move_far", 2 * fragments),)),)
-            sections += [Section(again, kept)] * (again > 0)
+            moved = (("sums between blocks", (("fragment_move_far", 2 * fragments),)),)
+            sections += [Section(again, moved)] * (again > 0)
             sections.append(Section(1, (("calls", (("fragment_configuration", 1),)),)))
         else:
             passing = total if self.pixels_first() else max(v for v, _ in columns)

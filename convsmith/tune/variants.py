@@ -7,9 +7,12 @@ from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
 from convsmith.schedule.config import Config
+from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.lower import has_full_vectors
+from convsmith.schedule.packed_operands import is_filled
 from convsmith.tune.blocks import BLOCKS_A_THREAD
+from convsmith.tune.copies import packs_vectors
 from convsmith.tune.fragments import streamed_operand
 from convsmith.tune.model import Model
 from convsmith.tune.windows import weights_fit
@@ -18,6 +21,8 @@ MIN_BLOCK_STEPS = 8
 """Minimum number of instructions of a sum in a block, after which memory keeps the sum."""
 BLOCK_OF_L2 = 16
 """The part of the second-level cache that the factors of a block fill is one by this number, if that is enough."""
+MOST_IMAGES = 4
+"""The size of a block, by the size that it is to have, up to which it consists of whole images or rows."""
 FEW_TILES = (1, 2, 3)
 """Tiles of a block of channels."""
 
@@ -55,20 +60,28 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Config | None:
     Both factors of a block stay in the second-level cache while all tiles of the result read them.
     """
     terms = config.tiles_at("k_step")
-    even = not config.staged("unfold") and all(is_true(view.mask) for view in model.st.factors)
+    whole = all(is_true(view.mask) for view in model.st.factors)
+    apart = all(len(loops.dims[n]) == 1 for n, kind in loops.kinds.items() if kind != "k")
+    filled = is_filled(model.st, model.st.a.name, config) and is_true(model.st.b.mask) and apart
+    even = (whole or filled) and not config.staged("unfold")
     if model.st.constant or model.unit.rows == 1 or not even or config.threads > 1 or len(terms) != 1:
         return None
     ((pixels, step),) = terms
-    channels = sum(prod(d.size for d in model.st.of(kind)) for kind in "mn")
+    if not all(packs_vectors(model, view, pixels, config.lane) for view in model.st.factors):
+        return None
+    shared = {tap for tap, _ in shared_taps(model.st, config)}
+    channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
     most = max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // BLOCK_OF_L2 // (channels * model.bytes))
     outer, inner = 1, prod(loops.extents[n] for n in config.reduce)
     for name in config.reduce:
         inner //= loops.extents[name]
-        if name == pixels or (loops.extents[name] > 1 and inner <= most):
+        if name == pixels or (loops.extents[name] > 1 and inner <= MOST_IMAGES * most):
             break
         outer *= loops.extents[name]
     unit = step if name == pixels else 1
     size = max(most // (outer * inner * unit), 1) * unit
+    if unit == 1:  # taps share rows of blocks of equal size
+        size = next(n for n in range(size, 0, -1) if loops.extents[name] % n == 0)
     if 2 * size > loops.extents[name]:
         return None
     near = tuple((view.name, name) for view in model.st.factors)
