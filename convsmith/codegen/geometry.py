@@ -32,8 +32,8 @@ class Geometry:
     axes: Mapping[Var, int]
 
 
-def geometry(kernel: Kernel) -> Geometry:
-    """Return the geometry of ``kernel``.
+def geometry(kernel: Kernel, word: int = 0) -> Geometry:
+    """Return the geometry of ``kernel``, whose barriers of all threads take ``word`` bytes of shared memory.
 
     InternalError unless its loops over groups, over threads or warps, and over lanes form nests of at most three loops
     each around all statements with an effect. Several loops over the lanes of a warp are permitted; the warp executes
@@ -56,7 +56,7 @@ def geometry(kernel: Kernel) -> Geometry:
     axes = {s.var: n for nest in (groups, inner) for n, s in enumerate(reversed(nest))} | {s.var: 0 for s in lanes}
     allocated = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared")
     shared = sum(taken_bytes(b.nbytes) for b in dict.fromkeys(allocated))
-    return Geometry(_extents(kernel, groups), _extents(kernel, inner), shared, axes)
+    return Geometry(_extents(kernel, groups), _extents(kernel, inner), shared + word, axes)
 
 
 def is_pipelined(kernel: Kernel) -> bool:

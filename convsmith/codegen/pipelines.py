@@ -98,7 +98,7 @@ class PipelineEmitter(ThreadEmitter):
         for s in statements_of(body):
             if isinstance(s, Alloc) and s.buffer.scope == "shared":
                 self.bases[s.buffer] = self._shared(s.buffer)
-        self.barriers = self.taken
+        self.first_barrier = self.taken
         self.taken += barrier_bytes(self.slots_of_loop)
         lane, warp = (self._number(self.loop, n) for n in (0, 1))
         self.numbers[0] = lane
@@ -117,7 +117,7 @@ class PipelineEmitter(ThreadEmitter):
         self.spell(self.calls.initialised)
         self.lines.append(f"  br label %{ready}")
         self.start(ready)
-        self.spell(dict(self.dialect.barriers)["whole"])
+        self.spell(self.dialect.barrier)
         is_consumer = self.put(f"icmp ult {self.it} {warp}, {self.warps}")
         self.lines.append(f"  br i1 {is_consumer}, label %{consume}, label %{produce}")
         self.start(produce)
@@ -138,9 +138,9 @@ class PipelineEmitter(ThreadEmitter):
     def _barrier_at(self, kind: str, slot: int | str) -> str:
         """Return the address of the barrier of a ``slot``, which is full or free."""
         space, name = f"addrspace({self.spaces['shared']})", self.dialect.dynamic
-        start = self.barriers + (BARRIER * self.slots_of_loop if kind == "free" else 0)
+        start = self.first_barrier + (BARRIER * self.slots_of_loop if kind == "free" else 0)
         if isinstance(slot, int):
-            return f"getelementptr (i8, ptr {space} {name}, i64 {start + BARRIER * slot})"
+            return self.shared_at(start + BARRIER * slot)
         place = self.put(f"getelementptr i8, ptr {space} {name}, i32 {start}")
         return self.put(f"getelementptr i64, ptr {space} {place}, i32 {slot}")
 
@@ -166,12 +166,7 @@ class PipelineEmitter(ThreadEmitter):
 
     def _wait(self, barrier: str, parity: str) -> None:
         """Emit a loop that ends with the phase of a ``parity``."""
-        again, on = self.label("wait"), self.label("on")
-        self.lines.append(f"  br label %{again}")
-        self.start(again)
-        ended = self.spell(self.calls.has_ended, at=barrier, parity=parity)
-        self.lines.append(f"  br i1 {ended}, label %{on}, label %{again}")
-        self.start(on)
+        self.repeat_until(lambda: self.spell(self.calls.has_ended, at=barrier, parity=parity))
 
     # -- the producer
     def _produce(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.diag.record import record
 
-__all__ = ["ByteFloatCalls", "Dialect", "DialectCall", "PipelineCalls"]
+__all__ = ["ByteFloatCalls", "Dialect", "DialectCall", "PipelineCalls", "SplitBarrierCalls"]
 
 
 @record(frozen=True)
@@ -19,6 +19,23 @@ class DialectCall:
     lines: tuple[str, ...]
     declare: tuple[str, ...] = ()
     effect: str = ""
+
+
+@record(frozen=True)
+class SplitBarrierCalls:
+    """LLVM's spelling of a barrier in two parts.
+
+    A thread says by ``arrive`` that it has reached the barrier, and stops at ``wait`` until all threads of the group
+    have arrived. Without ``init``, both are effects of the hardware's own barrier. With it, the barrier is a word of
+    shared memory at ``{at}``, which ``init`` makes for ``{count}`` threads; ``arrive`` then returns a state, and
+    ``wait`` whether the phase of that ``{state}`` has ended, for which it may stop the thread. A device must have the
+    extension ``needs``, if there is one.
+    """
+
+    arrive: DialectCall
+    wait: DialectCall
+    init: DialectCall | None = None
+    needs: str = ""
 
 
 @record(frozen=True)
@@ -68,8 +85,9 @@ class Dialect:
 
     ``convention`` is the calling convention of a kernel, ``spaces`` are the address spaces of scopes. Pointers that a
     kernel is given are multiples of ``alignment`` bytes. ``group_number`` and ``thread_number`` return a number of
-    ``number_bits`` along the axis ``{axis}``, which LLVM numbers ``{n}``. ``barriers`` maps the name of each part of a
-    barrier to its text; a missing part is a no-op. ``attributes`` and ``metadata`` of a kernel are pairs of a name and
+    ``number_bits`` along the axis ``{axis}``, which LLVM numbers ``{n}``. ``barrier`` stops
+    a thread until all threads of its group have reached it; a device with a ``split_barrier`` has its two parts too.
+    ``attributes`` and ``metadata`` of a kernel are pairs of a name and
     a text, which states the threads of a group along the axes ``{x}``, ``{y}`` and ``{z}``. ``atomic_types`` are those
     that LLVM's atomic addition takes; other types are added by comparing and exchanging. ``copies`` maps a number of
     bytes to the text that starts a copy from ``{src}`` to ``{dst}``, which writes zeros where the bit ``{cond}`` is
@@ -91,7 +109,8 @@ class Dialect:
     group_number: DialectCall
     thread_number: DialectCall
     number_bits: int
-    barriers: tuple[tuple[str, DialectCall], ...]
+    barrier: DialectCall
+    split_barrier: SplitBarrierCalls | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     metadata: tuple[tuple[str, str], ...] = ()
     atomic_types: tuple[str, ...] = ("s32",)

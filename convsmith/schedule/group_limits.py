@@ -8,8 +8,9 @@ from math import gcd, prod
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
+from convsmith.ir.dialect import SplitBarrierCalls
 from convsmith.ir.index import FloorDiv, Index, Var, is_true
-from convsmith.ir.shared import taken_bytes
+from convsmith.ir.shared import BARRIER, taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
@@ -48,6 +49,11 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
                 "vectors", f"--vectors={name}:{size}: legal is a divisor of at least 2 of a thread's tile along a "
                 f"loop, of a step along a reduction loop, found {tile}, and no --instruction=",
             )  # fmt: skip
+    if config.barriers == "split" and split_barrier_of(machine) is None:
+        raise ConfigError(
+            "barriers", f"--barriers=split: {machine.name} has no instruction by which a thread arrives at a barrier "
+            "and goes on; legal is --barriers=whole",
+        )  # fmt: skip
     if config.realise not in REALISED:
         raise ConfigError("realise", f"--realise={config.realise}: legal on {machine.name} are {', '.join(REALISED)}")
     if config.realise == "pad_copy" and st.a.name not in config.staged("shared") and not is_true(st.a.mask):
@@ -91,10 +97,17 @@ def check_groups(
     if machine.device is None:
         return {}
     shared = shared_bytes(st, loops, config, nest)
-    if (flaw := limit_flaw(machine, nest, aligned_bytes(shared))) is not None:
+    split = split_barrier_of(machine) if config.barriers == "split" else None
+    word = {"barrier": BARRIER} if split is not None and split.init is not None else {}
+    if (flaw := limit_flaw(machine, nest, aligned_bytes({**shared, **word}))) is not None:
         raise flaw
     check_rows(st, loops, config, nest)
     return shared
+
+
+def split_barrier_of(machine: Machine) -> SplitBarrierCalls | None:
+    """Return the two parts of a barrier of ``machine``, or None if it has none."""
+    return machine.device.dialect.split_barrier if machine.device is not None else None
 
 
 def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> ConfigError | None:
