@@ -47,8 +47,9 @@ class PipelineCalls:
     bring; ``arrive`` arrives. ``has_ended`` returns whether the phase of parity ``{parity}`` has ended, and may wait
     for it. ``tile`` and ``im2col`` start copies from the tensor map ``{map}`` to ``{dst}``, by the number of dims; they
     take the coordinates ``{at0}``, ``{at1}`` ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``.
-    ``before`` is emitted before the first product of a step. ``commit`` is emitted after the last product and closes a
-    group of products; ``wait`` waits for all but the ``{pending}`` latest groups. ``map`` is the parameter of a tensor
+    ``before`` is a fence between accesses of a thread to registers and products that add to them, ``published`` one
+    between its stores to shared memory and what reads them without it; ``together`` is a barrier of ``{count}``
+    threads. ``commit`` closes a group of products; ``wait`` waits for all but the ``{pending}`` latest groups. ``map`` is the parameter of a tensor
     map, which ``prefetch`` loads into the cache of the copy engine.
     """
 
@@ -60,6 +61,8 @@ class PipelineCalls:
     tile: tuple[tuple[int, DialectCall], ...]
     im2col: tuple[tuple[int, DialectCall], ...]
     before: DialectCall
+    published: DialectCall
+    together: DialectCall
     commit: DialectCall
     wait: DialectCall
     prefetch: DialectCall
