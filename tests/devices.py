@@ -209,7 +209,7 @@ def _shuffled(rng: random.Random, st: Statement, *kinds: str) -> tuple[str, ...]
 PASSES_OF_DEVICES = {
     "rotate", "trade_lanes",
     "async_copies", "block_messages", "distribute_copy", "extend", "form_fma", "load_matrices", "load_once",
-    "map_to_threads", "pipeline_copies", "split_barriers", "spread_lanes", "tensor_copies",
+    "map_to_threads", "pipeline_copies", "signal_steps", "split_barriers", "spread_lanes", "tensor_copies",
     "unswitch_uniform",
 }  # fmt: skip
 """Passes that only kernels of devices run."""

@@ -82,7 +82,7 @@ class PipelineEmitter(ThreadEmitter):
         self.warps = self.geometry.group[1] - 1
         self.produced, self.consumed = Block(parts.copies), Block(parts.uses)
         self.is_split = self.is_producing = self.is_consuming = False
-        self.slot = ""
+        self.slot_of_step = ""
 
     def parameters(self) -> list[str]:
         """Return the parameters for the tensor maps, which follow the parameters for the arrays."""
@@ -208,8 +208,8 @@ class PipelineEmitter(ThreadEmitter):
     # -- the consumers
     def _Receive(self, s: Receive) -> None:
         """Wait for the full slot of a step."""
-        self.slot, turn = self._slot_and_turn()
-        self._wait(self._barrier_at("full", self.slot), self.put(f"and i32 {turn}, 1"))
+        self.slot_of_step, turn = self._slot_and_turn()
+        self._wait(self._barrier_at("full", self.slot_of_step), self.put(f"and i32 {turn}, 1"))
 
     def _Fence(self, s: Fence) -> None:
         if s.of == "registers":
@@ -236,7 +236,7 @@ class PipelineEmitter(ThreadEmitter):
             raise InternalError(f"{self.symbol}: `{s}`; legal is a step at a constant distance")
         first = self._is_first_lane()
         if not behind.const:
-            self._arrive(self.slot, first)
+            self._arrive(self.slot_of_step, first)
             return
         step = self._narrowed(self.index(self.loop.var - self.loop.lo))
         first = self.put(f"and i1 {first}, {self.put(f'icmp uge i32 {step}, {behind.const}')}")

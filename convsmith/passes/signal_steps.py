@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.rewrite import Rewriter
@@ -22,7 +20,7 @@ from convsmith.ir.stmt import (
     Wait,
     block,
 )
-from convsmith.ir.threads import PipelineParts, pipeline_parts, slots_of
+from convsmith.ir.threads import pipeline_parts, slots_of
 from convsmith.ir.value import Load
 from convsmith.ir.walk import statements_of
 from convsmith.passes.contracts import FLATTENED, stages
@@ -57,24 +55,19 @@ class _Signals(Rewriter):
             raise ConfigError(
                 "pipeline", f"signal_steps: the loop {loop.var} does not begin with copies through tensor maps"
             )
-        products = [x for s in parts.uses for x in statements_of(s) if self._is_product(x)]
+        inside = (x for s in parts.uses for x in statements_of(s))
+        products = [x for x in inside if isinstance(x, Invoke) and x.instruction in self.products]
         under_way = min(UNDER_WAY, slots_of(parts.copies) - 1) if products else 0
         before = [Fence("registers")] if products else []
         if any(isinstance(v, Load) and v.buffer in self.stored for x in products for v in x.args):
             before.append(Fence("shared"))
         ended = [Commit("products"), Wait(under_way, "products")] if products else []
-        body = _around(parts, [Receive(), *before, *parts.uses, *ended, Release(loop.var - under_way)])
+        uses = (Receive(), *before, *parts.uses, *ended, Release(loop.var - under_way))
+        body = parts.around(block(*parts.copies, *uses))
         after: list[Stmt] = [Wait(0, "products")] if products else []
         if under_way and self.in_round:
             after.append(Release(loop.hi - 1))
         return block(Fence("barriers"), For(loop.var, loop.lo, loop.hi, body, "signalled"), *after)
-
-    def _is_product(self, s: Stmt) -> bool:
-        return isinstance(s, Invoke) and s.instruction in self.products
-
-
-def _around(parts: PipelineParts, uses: Sequence[Stmt]) -> Stmt:
-    return parts.around(block(*parts.copies, *uses))
 
 
 @stages(*FLATTENED, ensures=UNROLLED)
@@ -94,7 +87,7 @@ def signal_steps(kernel: Kernel, rows: tuple[Instruction, ...]) -> Kernel:
               tensor s[i % 2 * 2] = a[0] dims(2:1, 4:2) box(2, 1) at(0, i)
               for w in 0 .. 1 #warp:
                 for l in 0 .. 2 #lane:
-                  c[l + i * 2] = s[l + i % 2 * 2]
+                  c[i * 2 + l] = s[l + i % 2 * 2]
 
     After ``signal_steps(())``::
 
@@ -106,7 +99,7 @@ def signal_steps(kernel: Kernel, rows: tuple[Instruction, ...]) -> Kernel:
               receive
               for w in 0 .. 1 #warp:
                 for l in 0 .. 2 #lane:
-                  c[l + i * 2] = s[l + i % 2 * 2]
+                  c[i * 2 + l] = s[l + i % 2 * 2]
               release step i
     """
     return with_body(kernel, _Signals(kernel.body, frozenset(row.name for row in rows)).stmt(kernel.body))

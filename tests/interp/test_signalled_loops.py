@@ -128,9 +128,9 @@ def test_each_statement_is_missed(line: str) -> None:
     ("wait 0 products\n            release step 5", "wait 1 products", "is accessed while a product adds to it"),
     ("wait 0 products\n            release step 5\n", "pass\n", "is accessed while a product adds to it"),
     ("receive\n", "receive\n              for w in 0 .. 1 #warp:\n                for l in 0 .. 1 #lane:\n"
-     "                  s[(i + 1) % 2 * 4] = 1.0\n", "is accessed before step|is written while a product reads it|was released"),
+     "                  s[(i + 1) % 2 * 4] = 1.0\n", "is accessed before step|while a product reads it|was released"),
     ("              receive\n", "              for w in 0 .. 1 #warp:\n                for l in 0 .. 1 #lane:\n"
-     "                  c[0] = s[i % 2 * 4]\n              receive\n", "element 0 is accessed before step 0 is received"),
+     "                  c[0] = s[i % 2 * 4]\n              receive\n", "is accessed before step 0 is received"),
     ("              commit", "              for w in 0 .. 1 #warp:\n                for l in 0 .. 1 #lane:\n"
      "                  f[0] = 1.0\n              commit", "element 0 is written while a product reads it"),
 ])  # fmt: skip
