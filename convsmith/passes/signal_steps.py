@@ -72,8 +72,7 @@ class _Signals(Rewriter):
 
 @stages(*FLATTENED, ensures=UNROLLED)
 def signal_steps(kernel: Kernel, rows: tuple[Instruction, ...]) -> Kernel:
-    """Order the copies and the products of pipelined loops, whose instructions ``rows`` read shared memory while the
-    threads go on.
+    """Order the copies of pipelined loops, and the products of ``rows``, which run beside the threads, by statements.
 
     A step receives its copies, and releases its slot once its products have ended. If there are several slots, the
     products of a step may end during the next one, whose release is that of the step before. Fences order the accesses
