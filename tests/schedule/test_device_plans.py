@@ -88,7 +88,8 @@ REGISTERS = {
     "fragments": (
         "xe_hpc", "--stag=axb --dtag=axb --dt=bf16:bf16:f32 mb1ic256iw256oc256ow256kw1",
         "--lane=oc --instruction=dpas_m8n16k16_bf16 --realise=pad_copy --shared=src,wei --register=oc:{},ow:32 "
-        "--group=oc:256,ow:32,ic:16", 32, "needs 656 registers of a lane (512 for sums, 144 for factors), xe_hpc has 128",
+        "--group=oc:256,ow:32,ic:16", 32,
+        "needs 656 registers of a lane (512 for sums, 144 for factors), xe_hpc has 128",
     ),
 }  # fmt: skip
 """A level, a problem and a config; the largest legal tile that divides 256, and what the plan says to one of 256."""
