@@ -79,9 +79,8 @@ KINDS = {
         "--stag=axb --dtag=axb mb1ic4iw4oc4ow4kw3pw1",
         "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ic:2,ow:2 --shared=src,wei --buffers=2",
     ),
-    "three-buffers-and-split-barriers": (
-        "mb1ic4iw4oc4ow4kw3pw1",
-        "--lane=ow --realise=mask --group=oc:2,ic:2,ow:2 --shared=src,wei --buffers=3 --barriers=split",
+    "three-buffers": (
+        "mb1ic4iw4oc4ow4kw3pw1", "--lane=ow --realise=mask --group=oc:2,ic:2,ow:2 --shared=src,wei --buffers=3",
     ),
     "asynchronous-copies": (
         "--dir=BWD_D --stag=axb --dtag=axb mb1ic2iw5oc4ow3kw3pw1sw2",
@@ -118,6 +117,17 @@ KINDS = {
              "--lane=oc --register=ow:2 --realise=pad_copy --group=oc:4,ow:4,ic:3 --shared=src,wei"),
 }  # fmt: skip
 """Problems of every kind, each with a config."""
+SPLIT = {
+    "first-writes": ("mb1ic4iw4oc4ow4kw3pw1",
+                     "--lane=ow --realise=mask --group=oc:2,ic:2,ow:2 --shared=src,wei --buffers=3 --barriers=split"),
+    "channels-last": (
+        "--stag=axb --dtag=axb mb1ic4iw8oc8ow8kw3pw1",
+        "--lane=oc --realise=pad_copy --group=oc:8,ow:8,ic:2 --shared=src,wei --buffers=3 --barriers=split",
+    ),
+    "gradient": ("--dir=BWD_D mb1ic3iw4oc6ow4kw3pw1",
+                 "--lane=iw --realise=mask --group=iw:4,ic:3,oc:2 --shared=diff_dst,wei --buffers=3 --barriers=split"),
+}
+"""Problems and configs whose threads work between arrival and wait, for devices with barriers in two parts."""
 
 
 class DeviceOracle(Oracle):
@@ -178,11 +188,16 @@ def random_group_config(rng: random.Random, problem: Problem, target: Machine) -
         group=tuple((n, s) for n, s in group.items() if s > 1), shared=shared,
         order=_shuffled(rng, st, "batch", "n", "m"),
         split=split,
-        buffers=rng.choice((1, 1, 2, 3)) if shared else 1, barriers=rng.choice(("whole", "whole", "split")),
+        buffers=rng.choice((1, 1, 2, 3)) if shared else 1, barriers=rng.choice(_barriers(target)),
         copies=rng.choice(("wait", "async")) if shared else "wait",
         join="atomic" if atomic and split and rng.random() < 0.7 else "ordered",
         pad=tuple((name, 1) for name in shared if rng.random() < 0.3), realise="pad_copy" if padded else "mask",
     )  # fmt: skip
+
+
+def _barriers(target: Machine) -> tuple[str, ...]:
+    assert target.device is not None
+    return ("whole", "whole", "whole" if target.device.dialect.split_barrier is None else "split")
 
 
 def _shuffled(rng: random.Random, st: Statement, *kinds: str) -> tuple[str, ...]:
@@ -194,7 +209,7 @@ def _shuffled(rng: random.Random, st: Statement, *kinds: str) -> tuple[str, ...]
 PASSES_OF_DEVICES = {
     "rotate", "trade_lanes",
     "async_copies", "block_messages", "distribute_copy", "extend", "form_fma", "load_matrices", "load_once",
-    "map_to_threads", "pipeline_copies", "split_barriers", "spread_lanes", "tensor_copies",
+    "map_to_threads", "pipeline_copies", "signal_steps", "split_barriers", "spread_lanes", "tensor_copies",
     "unswitch_uniform",
 }  # fmt: skip
 """Passes that only kernels of devices run."""

@@ -56,9 +56,7 @@ KERNELS = {
           s[t] = a[t + k]
           barrier
           r[0] = r[0] + s[(t + 1) % 8]
-          barrier arrive
-          c[t + k * 8 + 64] = 1.0
-          barrier wait
+          barrier
         c[t] = r[0]
 """,
     "asynchronous copies": """
@@ -77,6 +75,24 @@ KERNELS = {
     c[i * 8] = max(a[i], 3.0)
 """,
 }  # fmt: skip
+SPLIT = """
+  for x in 0 .. 2 #grid:
+    alloc s: f32[64] @shared:
+      for y in 0 .. 2 #group:
+        for t in 0 .. 32 #group:
+          alloc r: f32[1] @register:
+            r[0] = 0.0
+            for k in 0 .. 4:
+              s[t + y * 32] = a[t + y * 32 + k * 64]
+              barrier arrive
+              for i in 0 .. 2:
+                c[t + y * 32 + x * 64 + (k % 3) * 128 + 128] = a[t + i]
+              barrier wait
+              r[0] = r[0] + s[-t - y * 32 + 63]
+              barrier
+            c[t + y * 32 + x * 64] = r[0]
+"""
+"""Statements whose barriers are whole, and in two parts with a loop between them."""
 
 
 def arrays() -> dict[str, np.ndarray]:

@@ -37,7 +37,7 @@ def device_text(kernels: Mapping[str, Kernel], facts: Facts) -> str:
             params.append(f"{facts.word} %{v}")
             e.vars[v] = f"%{v}" if facts.word == e.it else e.put(f"trunc {facts.word} %{v} to {e.it}")
         params += e.parameters()
-        e.stmt(kernel.body)
+        e.whole(kernel.body)
         declared.update(e.declared)
         sizes = dict(zip(AXES, e.geometry.group))
         attributes = [f'"{name}"="{text.format(**sizes)}"' for name, text in dialect.attributes]

@@ -13,6 +13,7 @@ from typing import Any
 from convsmith.arith.divisors import divisor_of
 from convsmith.codegen.accesses import Slot
 from convsmith.codegen.artifact import AXES
+from convsmith.codegen.barriers import GroupBarriers
 from convsmith.codegen.bounds import Bounds
 from convsmith.codegen.byte_floats import extended, truncated
 from convsmith.codegen.byte_packs import elements, joined, packed_bytes
@@ -73,6 +74,7 @@ class ThreadEmitter(FunctionEmitter):
         self.taken = 0
         """Bytes of the dynamic array that the kernel's arrays use."""
         self.alignment_of_shared = ALIGNMENT
+        self.barriers = GroupBarriers(self, kernel)
         self.lane_fragments, self.joins = LaneFragments(kernel.body, facts.rows), joins(kernel.body)
         self.named: dict[Var, Index] = {}
         self.lane_variables: set[Var] = set()
@@ -87,6 +89,11 @@ class ThreadEmitter(FunctionEmitter):
     def parameters(self) -> list[str]:
         """Return the parameters of the kernel besides its arrays and sizes."""
         return []
+
+    def whole(self, body: Stmt) -> None:
+        """Emit the body of the kernel."""
+        self.barriers.begin()
+        self.stmt(body)
 
     def _truncate_bfloat(self, x: str, lanes: int) -> str:
         return self.truncate_normal(x, lanes) if self.dialect.rounds_bfloat else super()._truncate_bfloat(x, lanes)
@@ -348,7 +355,7 @@ class ThreadEmitter(FunctionEmitter):
         space, nbytes = f"addrspace({self.spaces[b.scope]})", taken_bytes(b.nbytes)
         if self.dialect.dynamic:
             start, self.taken = self.taken, self.taken + taken_bytes(nbytes, self.alignment_of_shared)
-            return f"getelementptr (i8, ptr {space} {self.dialect.dynamic}, i64 {start})"
+            return self.shared_at(start)
         name = f"@{self.symbol}.{b.name}.{len(self.definitions)}"
         self.definitions.append(
             f"{name} = internal {space} global [{nbytes // b.dtype.bytes} x {b.dtype.llvm}] undef, "
@@ -356,10 +363,20 @@ class ThreadEmitter(FunctionEmitter):
         )
         return name
 
+    def shared_at(self, start: int) -> str:
+        """Return the address of a byte of the dynamic array in shared memory."""
+        return f"getelementptr (i8, ptr addrspace({self.spaces['shared']}) {self.dialect.dynamic}, i64 {start})"
+
+    def repeat_until(self, has_ended: Callable[[], str]) -> None:
+        """Emit a loop that ends once the text of ``has_ended`` returns true."""
+        again, on = self.label("wait"), self.label("on")
+        self.lines.append(f"  br label %{again}")
+        self.start(again)
+        self.lines.append(f"  br i1 {has_ended()}, label %{on}, label %{again}")
+        self.start(on)
+
     def _Barrier(self, s: Barrier) -> None:
-        call = dict(self.dialect.barriers).get(s.part)
-        if call is not None:
-            self.spell(call)
+        self.barriers.emit(s)
 
     def _AsyncCopy(self, s: AsyncCopy) -> None:
         t = s.dst.buffer.dtype

@@ -10,11 +10,12 @@ from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.shared import SLOTS, barrier_bytes, taken_bytes
-from convsmith.ir.stmt import THREAD_LOOPS, Alloc, AsyncCopy, AtomicAdd, For, Kernel, Stmt, Store, TensorCopy
+from convsmith.ir.stmt import PIPELINED, THREAD_LOOPS, Alloc, AsyncCopy, AtomicAdd, For, Kernel, Stmt, Store, TensorCopy
 from convsmith.ir.tensor_map import TensorMap
+from convsmith.ir.threads import slots_of
 from convsmith.ir.walk import statements_of
 
-__all__ = ["Geometry", "geometry", "is_pipelined", "slots_of", "tensor_maps"]
+__all__ = ["Geometry", "geometry", "is_pipelined", "tensor_maps"]
 
 _EFFECTS = (Store, AtomicAdd, AsyncCopy)
 
@@ -32,8 +33,8 @@ class Geometry:
     axes: Mapping[Var, int]
 
 
-def geometry(kernel: Kernel) -> Geometry:
-    """Return the geometry of ``kernel``.
+def geometry(kernel: Kernel, word: int = 0) -> Geometry:
+    """Return the geometry of ``kernel``, whose barriers of all threads take ``word`` bytes of shared memory.
 
     InternalError unless its loops over groups, over threads or warps, and over lanes form nests of at most three loops
     each around all statements with an effect. Several loops over the lanes of a warp are permitted; the warp executes
@@ -56,12 +57,12 @@ def geometry(kernel: Kernel) -> Geometry:
     axes = {s.var: n for nest in (groups, inner) for n, s in enumerate(reversed(nest))} | {s.var: 0 for s in lanes}
     allocated = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc) and s.buffer.scope == "shared")
     shared = sum(taken_bytes(b.nbytes) for b in dict.fromkeys(allocated))
-    return Geometry(_extents(kernel, groups), _extents(kernel, inner), shared, axes)
+    return Geometry(_extents(kernel, groups), _extents(kernel, inner), shared + word, axes)
 
 
 def is_pipelined(kernel: Kernel) -> bool:
     """Return whether the kernel has a pipelined loop."""
-    return any(isinstance(s, For) and s.kind == "pipelined" for s in statements_of(kernel.body))
+    return any(isinstance(s, For) and s.kind in PIPELINED for s in statements_of(kernel.body))
 
 
 def tensor_maps(kernel: Kernel) -> list[tuple[Buffer, TensorMap]]:
@@ -89,12 +90,6 @@ def _pipeline_geometry(kernel: Kernel) -> Geometry:
     shared = sum(taken_bytes(b.nbytes, SLOTS) for b in dict.fromkeys(allocated))
     shared += barrier_bytes(slots)
     return Geometry(_extents(kernel, groups), (lanes, warps + 1, 1), shared, axes)
-
-
-def slots_of(copies: Sequence[TensorCopy]) -> int:
-    """Return the slots of the buffers that ``copies`` fill; all copies to one buffer fill the same slot."""
-    buffer = copies[0].dst.buffer
-    return buffer.size // sum(s.map.size for s in copies if s.dst.buffer is buffer)
 
 
 def _nest(kernel: Kernel, kinds: Sequence[str]) -> list[For]:

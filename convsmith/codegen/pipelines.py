@@ -1,4 +1,4 @@
-"""Kernels with a pipelined loop as LLVM text: one warp produces, the other warps consume.
+"""Kernels with a signalled loop as LLVM text: one warp produces, the other warps consume.
 
 A slot of shared memory has two barriers. A *full* barrier ends a phase once the copies of a step have brought their
 bytes; a *free* barrier, once every consumer warp has multiplied them. The step ``s`` uses the slot ``s % slots`` for
@@ -7,10 +7,11 @@ the ``s // slots``-th time; the parity of that number names the phase that it wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from convsmith.codegen.device_text import ThreadEmitter
-from convsmith.codegen.geometry import slots_of, tensor_maps
+from convsmith.codegen.geometry import tensor_maps
 from convsmith.codegen.lane_fragments import LaneFragments
 from convsmith.codegen.llvm_text import METHODS, Facts
 from convsmith.diag.errors import InternalError
@@ -18,15 +19,26 @@ from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, PipelineCalls
 from convsmith.ir.index import Index, as_index, make_sum
 from convsmith.ir.shared import BARRIER, SLOTS, barrier_bytes
-from convsmith.ir.stmt import Alloc, Block, For, Kernel, Let, Stmt, TensorCopy
-from convsmith.ir.threads import pipeline_parts
+from convsmith.ir.stmt import (
+    Alloc,
+    Block,
+    Commit,
+    Fence,
+    For,
+    Kernel,
+    Let,
+    Receive,
+    Release,
+    Stmt,
+    TensorCopy,
+    Wait,
+)
+from convsmith.ir.threads import pipeline_parts, slots_of
 from convsmith.ir.value import Load
-from convsmith.ir.walk import statements_of
+from convsmith.ir.walk import statements_of, variables_of
 
 __all__ = ["PipelineEmitter"]
 
-UNDER_WAY = 1
-"""Number of earlier steps whose products may still be pending when a consumer starts the products of the next step."""
 _WARP = 32
 """Number of threads that arrive at a barrier together."""
 SWIZZLES = {128: 1, 64: 2, 32: 3}
@@ -43,7 +55,7 @@ class _WarpFragments(LaneFragments):
 
 
 class PipelineEmitter(ThreadEmitter):
-    """Emits the statements of one thread of a kernel with a pipelined loop."""
+    """Emits the statements of one thread of a kernel with a signalled loop."""
 
     may_call = False  # ptxas would run the products of groups of warps one after the other
 
@@ -55,9 +67,9 @@ class PipelineEmitter(ThreadEmitter):
         self.lane_fragments = _WarpFragments(kernel.body, facts.rows)
         self.maps = {x: f"%map{n}" for n, x in enumerate(tensor_maps(kernel))}
         self.alignment_of_shared = SLOTS
-        loops = [s for s in statements_of(kernel.body) if isinstance(s, For) and s.kind == "pipelined"]
+        loops = [s for s in statements_of(kernel.body) if isinstance(s, For) and s.kind == "signalled"]
         if len(loops) != 1:
-            raise InternalError(f"{symbol}: {len(loops)} pipelined loops; legal is one")
+            raise InternalError(f"{symbol}: {len(loops)} signalled loops; legal is one")
         (self.loop,) = loops
         parts = pipeline_parts(self.loop)
         if parts is None:
@@ -66,9 +78,11 @@ class PipelineEmitter(ThreadEmitter):
         self.slots_of_loop = slots_of(self.copies)
         around = [s for s in statements_of(kernel.body) if isinstance(s, For) and self.loop in statements_of(s.body)]
         self.rounds = next((s for s in around if s.kind == "serial"), None)
+        self.has_fence = any(isinstance(s, Fence) and s.of == "barriers" for s in statements_of(kernel.body))
         self.warps = self.geometry.group[1] - 1
         self.produced, self.consumed = Block(parts.copies), Block(parts.uses)
-        self.is_split = self.is_producing = False
+        self.is_split = self.is_producing = self.is_consuming = False
+        self.slot_of_step = ""
 
     def parameters(self) -> list[str]:
         """Return the parameters for the tensor maps, which follow the parameters for the arrays."""
@@ -81,15 +95,16 @@ class PipelineEmitter(ThreadEmitter):
             self._roles(s)
         elif s is self.loop:
             self._settle()  # sums that are constants are in registers before the first product
+            self.is_consuming = True
             METHODS[For](self, For(s.var, s.lo, s.hi, self.parts.around(self.consumed)))
-            self.spell(self.calls.wait, pending=0)
-            self._settle()
-            if self.rounds is not None and self._under_way:
-                self._free(self._step(self.loop.hi - 1), self._is_first_lane_of_steps())
+            self.is_consuming = False
         elif s is self.consumed:
-            self._consume()
+            for x in self.parts.uses:
+                self.stmt(x)
         elif s is self.produced:
             self._produce()
+        elif (method := _SIGNALS.get(type(s))) is not None:
+            method(self, s)
         else:
             super().stmt(s)
 
@@ -98,7 +113,7 @@ class PipelineEmitter(ThreadEmitter):
         for s in statements_of(body):
             if isinstance(s, Alloc) and s.buffer.scope == "shared":
                 self.bases[s.buffer] = self._shared(s.buffer)
-        self.barriers = self.taken
+        self.first_barrier = self.taken
         self.taken += barrier_bytes(self.slots_of_loop)
         lane, warp = (self._number(self.loop, n) for n in (0, 1))
         self.numbers[0] = lane
@@ -114,10 +129,11 @@ class PipelineEmitter(ThreadEmitter):
         for slot in range(self.slots_of_loop):
             self.spell(self.calls.init, at=self._barrier_at("full", slot), count=1)
             self.spell(self.calls.init, at=self._barrier_at("free", slot), count=arrivals)
-        self.spell(self.calls.initialised)
+        if self.has_fence:
+            self.spell(self.calls.initialised)
         self.lines.append(f"  br label %{ready}")
         self.start(ready)
-        self.spell(dict(self.dialect.barriers)["whole"])
+        self.spell(self.dialect.barrier)
         is_consumer = self.put(f"icmp ult {self.it} {warp}, {self.warps}")
         self.lines.append(f"  br i1 {is_consumer}, label %{consume}, label %{produce}")
         self.start(produce)
@@ -138,9 +154,9 @@ class PipelineEmitter(ThreadEmitter):
     def _barrier_at(self, kind: str, slot: int | str) -> str:
         """Return the address of the barrier of a ``slot``, which is full or free."""
         space, name = f"addrspace({self.spaces['shared']})", self.dialect.dynamic
-        start = self.barriers + (BARRIER * self.slots_of_loop if kind == "free" else 0)
+        start = self.first_barrier + (BARRIER * self.slots_of_loop if kind == "free" else 0)
         if isinstance(slot, int):
-            return f"getelementptr (i8, ptr {space} {name}, i64 {start + BARRIER * slot})"
+            return self.shared_at(start + BARRIER * slot)
         place = self.put(f"getelementptr i8, ptr {space} {name}, i32 {start}")
         return self.put(f"getelementptr i64, ptr {space} {place}, i32 {slot}")
 
@@ -166,12 +182,7 @@ class PipelineEmitter(ThreadEmitter):
 
     def _wait(self, barrier: str, parity: str) -> None:
         """Emit a loop that ends with the phase of a ``parity``."""
-        again, on = self.label("wait"), self.label("on")
-        self.lines.append(f"  br label %{again}")
-        self.start(again)
-        ended = self.spell(self.calls.has_ended, at=barrier, parity=parity)
-        self.lines.append(f"  br i1 {ended}, label %{on}, label %{again}")
-        self.start(on)
+        self.repeat_until(lambda: self.spell(self.calls.has_ended, at=barrier, parity=parity))
 
     # -- the producer
     def _produce(self) -> None:
@@ -195,25 +206,42 @@ class PipelineEmitter(ThreadEmitter):
         self.spell(call, dst=dst, full=full, map=self.maps[s.src.buffer, s.map], **places, **offsets)
 
     # -- the consumers
-    def _consume(self) -> None:
-        """Emit a step of a consumer: it waits for a full slot, and multiplies it while the products of the step before
-        may be under way. Then it frees the slot of that step.
-        """
-        slot, turn = self._slot_and_turn()
-        self._wait(self._barrier_at("full", slot), self.put(f"and i32 {turn}, 1"))
-        self.spell(self.calls.before)
-        for x in self.parts.uses:
-            self.stmt(x)
-        self.spell(self.calls.commit)
-        self.spell(self.calls.wait, pending=self._under_way)
-        self._release(slot)
+    def _Receive(self, s: Receive) -> None:
+        """Wait for the full slot of a step."""
+        self.slot_of_step, turn = self._slot_and_turn()
+        self._wait(self._barrier_at("full", self.slot_of_step), self.put(f"and i32 {turn}, 1"))
 
-    @property
-    def _under_way(self) -> int:
-        """Number of earlier steps whose products may still be pending when a consumer starts the products of the next
-        step.
-        """
-        return min(UNDER_WAY, self.slots_of_loop - 1)
+    def _Fence(self, s: Fence) -> None:
+        if s.of == "registers":
+            self.spell(self.calls.before)
+        elif s.of == "shared":
+            self.spell(self.calls.published)
+            self.spell(self.calls.together, count=self.warps * self.geometry.group[0])
+
+    def _Commit(self, s: Commit) -> None:
+        self.spell(self.calls.commit)
+
+    def _Wait(self, s: Wait) -> None:
+        self.spell(self.calls.wait, pending=s.pending)
+        if not self.is_consuming:
+            self._settle()
+
+    def _Release(self, s: Release) -> None:
+        """Free the slot of this step, of an earlier step in the same round, or of the last step of a round."""
+        if self.loop.var not in variables_of(s.step):
+            self._free(self._step(s.step), self._is_first_lane_of_steps())
+            return
+        behind = self.loop.var - s.step
+        if not behind.is_const:
+            raise InternalError(f"{self.symbol}: `{s}`; legal is a step at a constant distance")
+        first = self._is_first_lane()
+        if not behind.const:
+            self._arrive(self.slot_of_step, first)
+            return
+        step = self._narrowed(self.index(self.loop.var - self.loop.lo))
+        first = self.put(f"and i1 {first}, {self.put(f'icmp uge i32 {step}, {behind.const}')}")
+        away = self.put(f"add i32 {self._step(self.loop.var)}, {self.slots_of_loop - behind.const}")
+        self._free(away, first)
 
     def _is_first_lane(self) -> str:
         """Return whether a thread is the first of its hardware warp."""
@@ -225,17 +253,6 @@ class PipelineEmitter(ThreadEmitter):
         if count.is_const:
             return first
         return self.put(f"and i1 {first}, {self.put(f'icmp sgt {self.it} {self.index(count)}, 0')}")
-
-    def _release(self, slot: str) -> None:
-        """Free the slot whose products have ended: the slot of this step, or of an earlier step in the same round."""
-        first = self._is_first_lane()
-        if not self._under_way:
-            self._arrive(slot, first)
-            return
-        step = self._narrowed(self.index(self.loop.var - self.loop.lo))
-        first = self.put(f"and i1 {first}, {self.put(f'icmp uge i32 {step}, {self._under_way}')}")
-        away = self.put(f"add i32 {self._step(self.loop.var)}, {self.slots_of_loop - self._under_way}")
-        self._free(away, first)
 
     def _free(self, step: str, is_asked: str) -> None:
         """Free the slot of a ``step``, in the selected threads."""
@@ -285,6 +302,11 @@ class PipelineEmitter(ThreadEmitter):
             word = self.put(f"zext i32 {self.put(f'lshr i32 {place}, 4')} to i64")
             self.known.set(key, word)
         return self.put(f"add i64 {word}, {_signed(form + (v.index[0].const * nbytes >> 4))}")
+
+
+_SIGNALS: dict[type[Stmt], Callable[[PipelineEmitter, Any], None]] = {
+    kind: getattr(PipelineEmitter, f"_{kind.__name__}") for kind in (Receive, Fence, Commit, Wait, Release)
+}
 
 
 def _path_to(loop: For, body: Stmt, instead: For) -> Stmt:

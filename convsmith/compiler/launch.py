@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from convsmith.codegen.artifact import AXES, Launch, MapArgument, host_launch
+from convsmith.codegen.barriers import word_bytes
 from convsmith.codegen.geometry import Geometry, geometry, tensor_maps
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.stmt import Kernel
@@ -20,7 +21,7 @@ def launch_of(kernel: Kernel, threads: int, machine: Machine) -> Launch:
     """
     if machine.device is None:
         return host_launch(threads)
-    sizes = geometry(kernel)
+    sizes = geometry(kernel, word_bytes(kernel, machine.device.dialect))
     _check_limits(kernel, sizes, machine.name, machine.device)
     maps = tuple(MapArgument(b.name, b.dtype.name, m.box[0] * b.dtype.bytes, m) for b, m in tensor_maps(kernel))
     return Launch(

@@ -1,8 +1,8 @@
 """`OpenClStandIn`: kernels for OpenCL GPUs on another OpenCL device, such as the CPU through Intel's driver.
 
 A kernel for a Xe GPU multiplies matrices of a sub-group with functions that only Xe GPUs have. For another device, its
-code is linked with functions of the same names that compute the products by broadcasts; all other code is the code that
-the GPU runs.
+code is linked with functions of the same names that compute the products by broadcasts. Where threads wait at a split
+barrier, they stop at a whole one. All other code is the code that the GPU runs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.record import record
 from convsmith.emulate.base import Emulator
+from convsmith.emulate.spirv import with_whole_barriers
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
+from convsmith.machine.intel_gpu.dialect import SPLIT_BARRIERS
 from convsmith.machine.intel_gpu.fragments import MATRICES
 from convsmith.machine.registry import target
 from convsmith.runtime.loading import LoadedCode
@@ -40,7 +42,7 @@ class OpenClStandIn(Emulator):
         return machine.device is not None and machine.device.runtime == "opencl"
 
     def check(self, machine: Machine) -> None:
-        check_device(machine.name, _without_products(machine.needs))
+        check_device(machine.name, _of_device(machine.needs))
 
     def load(self, artifact: Artifact) -> LoadedCode:
         return _LinkedLibrary(artifact)
@@ -49,20 +51,21 @@ class OpenClStandIn(Emulator):
 OPENCL = OpenClStandIn()
 
 
-def _without_products(needs: Collection[str]) -> Collection[str]:
-    return [name for name in needs if name != MATRICES]
+def _of_device(needs: Collection[str]) -> Collection[str]:
+    """Return the extensions that the device itself must have."""
+    return [name for name in needs if name not in (MATRICES, SPLIT_BARRIERS)]
 
 
 class _LinkedLibrary(OpenClLibrary):
-    """The SPIR-V of an artifact, linked with the matrix products that it calls."""
+    """The SPIR-V of an artifact with whole barriers, linked with the matrix products that it calls."""
 
     def needed(self, needs: Collection[str]) -> Collection[str]:
-        return _without_products(needs)
+        return _of_device(needs)
 
     def build(self, gpu: OpenedDevice) -> Any:
+        own = gpu.cl.Program(gpu.context, with_whole_barriers(self.artifact.code))
         if MATRICES not in self.artifact.needs:
-            return super().build(gpu)
-        own = gpu.cl.Program(gpu.context, self.artifact.code)
+            return own.build()
         own.compile()
         return gpu.cl.link_program(gpu.context, [own, _compiled(gpu, self.artifact.target)])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from math import prod
 from random import Random
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convsmith.arith.tensor_maps import copied_rows
+from convsmith.interp.flight import InFlight
 from convsmith.interp.memory import BufferMemory, Races
 from convsmith.interp.thread_races import PendingCopy, Thread, ThreadRaces
 from convsmith.interp.values import ValueMachine
@@ -30,15 +32,18 @@ from convsmith.ir.stmt import (
     Barrier,
     Block,
     Commit,
+    Fence,
     For,
     If,
     Let,
+    Receive,
+    Release,
     Stmt,
     TensorCopy,
     Wait,
 )
 from convsmith.ir.text import head_text
-from convsmith.ir.threads import nest_of, pipeline_parts
+from convsmith.ir.threads import nest_of, pipeline_parts, slots_of
 from convsmith.ir.walk import statements_of
 
 __all__ = ["DeviceMachine"]
@@ -65,6 +70,23 @@ class DeviceMachine(ValueMachine, ABC):
         self._first_numbers = [0]
         self._synchronises: dict[Stmt, bool] = {}
         self._met: list[tuple[Barrier, Thread]] = []
+        self._flight: InFlight | None = None
+        self._step: Var | None = None
+        self._watches = True
+
+    @contextmanager
+    def _by_engine(self) -> Iterator[None]:
+        """Run accesses that no thread makes."""
+        flight, self._watches = self._watches, False
+        yield
+        self._watches = flight
+
+    def _touch(self, memory: BufferMemory, places: list[int], write: bool) -> None:
+        super()._touch(memory, places, write)
+        if self._flight is not None and self._watches:
+            flaw = self._flight.touch(memory, places, write)
+            if flaw:
+                raise self._error(f"{memory.name}: {flaw}")
 
     @abstractmethod
     def _stmt(self, s: Stmt) -> None:
@@ -83,9 +105,14 @@ class DeviceMachine(ValueMachine, ABC):
         self._begin(s.var)
         races = Races(s.var.name, "grid")
         self._races.append(races)
+        outer = self._flight
         for i in order:
             self._env[s.var] = races.iteration = i
+            if outer is not None:
+                self._flight = InFlight()
             self._stmt(s.body)
+            self._end_flight()
+        self._flight = outer
         self._env.pop(s.var, None)
         self._races.pop()
 
@@ -98,7 +125,7 @@ class DeviceMachine(ValueMachine, ABC):
         if parts is None:
             raise self._error(f"the pipelined loop {s.var} does not begin with copies through tensor maps")
         lo, hi = self._index(s.lo), self._index(s.hi)
-        room = min(x.dst.buffer.size // x.map.size for x in parts.copies)
+        room = slots_of(parts.copies)
         copying, using = (parts.around(Block(group)) for group in (parts.copies, parts.uses))
         copied, used = lo, lo
         self._begin(s.var)
@@ -108,6 +135,55 @@ class DeviceMachine(ValueMachine, ABC):
             self._stmt(copying if copies_next else using)
             copied, used = copied + copies_next, used + (not copies_next)
         self._env.pop(s.var, None)
+
+    def _signalled(self, s: For) -> None:
+        """Run a signalled loop: copies for later iterations start in random order, as soon as slots are released."""
+        parts, flight = pipeline_parts(s), self._flight
+        if parts is None or flight is None:
+            raise self._error(f"the signalled loop {s.var} does not begin with copies through tensor maps")
+        lo, hi = self._index(s.lo), self._index(s.hi)
+        copying, using = (parts.around(Block(group)) for group in (parts.copies, parts.uses))
+        copied, used = lo, lo
+        self._begin(s.var)
+        self._legal(flight.enter(lo))
+        outer, self._step = self._step, s.var
+        while used < hi:
+            has_room = flight.started - flight.released < slots_of(parts.copies)
+            if copied == used and not has_room:
+                raise self._error(f"the copies of step {used} of {s.var} wait for a slot, and no step is released")
+            copies_next = has_room and copied < hi and (copied == used or self._random.random() < 0.7)
+            self._env[s.var] = copied if copies_next else used
+            flight.started += copies_next
+            self._stmt(copying if copies_next else using)
+            copied, used = copied + copies_next, used + (not copies_next)
+        self._step = outer
+        self._env.pop(s.var, None)
+
+    def _legal(self, flaw: str | None) -> None:
+        if flaw is not None:
+            raise self._error(flaw)
+
+    def _ordered(self, s: Stmt) -> InFlight:
+        """Return what is under way around a statement that orders it."""
+        if self._flight is None:
+            raise self._error(f"`{s}` stands in a kernel without a signalled loop")
+        return self._flight
+
+    def _end_flight(self) -> None:
+        if self._flight is not None:
+            self._legal(self._flight.end())
+
+    def _fence(self, s: Fence) -> None:
+        self._ordered(s).fence(s.of)
+
+    def _receive(self, s: Receive) -> None:
+        flight = self._ordered(s)
+        if self._step is None:
+            raise self._error(f"`{s}` stands outside of a signalled loop")
+        flight.receive(self._env[self._step])
+
+    def _release(self, s: Release) -> None:
+        self._legal(self._ordered(s).release(self._index(s.step)))
 
     def _tensor_copy(self, s: TensorCopy) -> None:
         at, offsets = ([self._index(i) for i in group] for group in (s.at, s.offsets))
@@ -125,7 +201,11 @@ class DeviceMachine(ValueMachine, ABC):
                     to.append(n * len(channels) + m)
         self._read(source, from_)
         value[to] = source.data[from_]
-        self._write(target, list(range(start, start + s.map.size)), value)
+        with self._by_engine():
+            if self._flight is not None and self._step is not None:
+                places = range(start, start + s.map.size)
+                self._legal(self._flight.fill(self._env[self._step], target, places))
+            self._write(target, list(range(start, start + s.map.size)), value)
 
     # -- threads
     def _threads(self, s: For) -> None:
@@ -291,11 +371,17 @@ class DeviceMachine(ValueMachine, ABC):
         thread.open_copies.append(copy)
 
     def _commit(self, s: Commit) -> None:
+        if s.of == "products":
+            self._ordered(s).commit()
+            return
         _, thread = self._copying(s)
         thread.groups.append(thread.open_copies)
         thread.open_copies = []
 
     def _wait(self, s: Wait) -> None:
+        if s.of == "products":
+            self._ordered(s).wait(s.pending)
+            return
         races, thread = self._copying(s)
         while len(thread.groups) > s.pending:
             for copy in thread.groups.pop(0):

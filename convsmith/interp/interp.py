@@ -34,11 +34,13 @@ import numpy as np
 import numpy.typing as npt
 
 from convsmith.interp.device import DeviceMachine
+from convsmith.interp.flight import InFlight
 from convsmith.interp.memory import BufferMemory, InterpError, Races
 from convsmith.interp.values import AccessPlace
 from convsmith.ir.buffer import UNKNOWN, Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.stmt import (
+    PIPELINED,
     THREAD_LOOPS,
     Alloc,
     AsyncCopy,
@@ -47,19 +49,23 @@ from convsmith.ir.stmt import (
     Block,
     Call,
     Commit,
+    Fence,
     For,
     If,
     Invoke,
     Kernel,
     Let,
     PointerLoad,
+    Receive,
+    Release,
     Stmt,
     Store,
     TensorCopy,
     Wait,
 )
 from convsmith.ir.types import PTR
-from convsmith.ir.value import dtype_of, lanes_of
+from convsmith.ir.value import Load, dtype_of, lanes_of
+from convsmith.ir.walk import statements_of
 from convsmith.layout.block import ABSENT
 
 InstructionSpec: TypeAlias = Kernel
@@ -132,10 +138,16 @@ class _Machine(DeviceMachine):
             Barrier: self._lonely,
             Commit: self._commit,
             Wait: self._wait,
+            Fence: self._fence,
+            Receive: self._receive,
+            Release: self._release,
         }
 
     def run(self) -> None:
+        if any(isinstance(s, For) and s.kind == "signalled" for s in statements_of(self._kernel.body)):
+            self._flight = InFlight()
         self._stmt(self._kernel.body)
+        self._end_flight()
 
     # -- statements
     def _stmt(self, s: Stmt) -> None:
@@ -149,8 +161,8 @@ class _Machine(DeviceMachine):
         if s.kind != "serial" and (s.kind == "grid" or s.kind in THREAD_LOOPS):
             (self._groups if s.kind == "grid" else self._threads)(s)
             return
-        if s.kind == "pipelined":
-            self._pipelined(s)
+        if s.kind in PIPELINED:
+            (self._pipelined if s.kind == "pipelined" else self._signalled)(s)
             return
         lo, hi = self._index(s.lo), self._index(s.hi)
         if s.kind == "scalable" and self._scale > 1:
@@ -310,6 +322,15 @@ class _Machine(DeviceMachine):
                     f"operand {param} of {s.instruction} is {param.dtype} in {param.size} lanes, not {of} in {lanes}"
                 )
         self._shares.clear()
+        if self._flight is not None and any(p.scope == "shared" for p in spec.params):
+            factors = [self._places(v.buffer, v.index, v.lanes) for v in s.args if isinstance(v, Load)]
+            self._legal(self._flight.multiply(self._places(s.dst.buffer, s.dst.index, s.dst.lanes), factors))
+            with self._by_engine():
+                self._multiply(s, spec)
+            return
+        self._multiply(s, spec)
+
+    def _multiply(self, s: Invoke, spec: InstructionSpec) -> None:
         given = zip(spec.params[1:], s.args)
         fragments = {p: BufferMemory(p.name, np.atleast_1d(self._value(a)), None) for p, a in given}
         target, places = self._places(s.dst.buffer, s.dst.index, s.dst.lanes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convsmith.diag.record import record
 
-__all__ = ["ByteFloatCalls", "Dialect", "DialectCall", "PipelineCalls"]
+__all__ = ["ByteFloatCalls", "Dialect", "DialectCall", "PipelineCalls", "SplitBarrierCalls"]
 
 
 @record(frozen=True)
@@ -22,6 +22,23 @@ class DialectCall:
 
 
 @record(frozen=True)
+class SplitBarrierCalls:
+    """LLVM's spelling of a barrier in two parts.
+
+    A thread says by ``arrive`` that it has reached the barrier, and stops at ``wait`` until all threads of the group
+    have arrived. Without ``init``, both are effects of the hardware's own barrier. With it, the barrier is a word of
+    shared memory at ``{at}``, which ``init`` makes for ``{count}`` threads; ``arrive`` then returns a state, and
+    ``wait`` whether the phase of that ``{state}`` has ended, for which it may stop the thread. A device must have the
+    extension ``needs``, if there is one.
+    """
+
+    arrive: DialectCall
+    wait: DialectCall
+    init: DialectCall | None = None
+    needs: str = ""
+
+
+@record(frozen=True)
 class PipelineCalls:
     """LLVM's spelling of pipelines of copies through tensor maps.
 
@@ -30,9 +47,10 @@ class PipelineCalls:
     bring; ``arrive`` arrives. ``has_ended`` returns whether the phase of parity ``{parity}`` has ended, and may wait
     for it. ``tile`` and ``im2col`` start copies from the tensor map ``{map}`` to ``{dst}``, by the number of dims; they
     take the coordinates ``{at0}``, ``{at1}`` ... and offsets ``{by0}`` ... and bring bytes to the barrier ``{full}``.
-    ``before`` is emitted before the first product of a step. ``commit`` is emitted after the last product and closes a
-    group of products; ``wait`` waits for all but the ``{pending}`` latest groups. ``map`` is the parameter of a tensor
-    map, which ``prefetch`` loads into the cache of the copy engine.
+    ``before`` is a fence between accesses of a thread to registers and products that add to them, ``published`` one
+    between its stores to shared memory and what reads them without it; ``together`` is a barrier of ``{count}``
+    threads. ``commit`` closes a group of products; ``wait`` waits for all but the ``{pending}`` latest groups.
+    ``map`` is the parameter of a tensor map, which ``prefetch`` loads into the cache of the copy engine.
     """
 
     init: DialectCall
@@ -43,6 +61,8 @@ class PipelineCalls:
     tile: tuple[tuple[int, DialectCall], ...]
     im2col: tuple[tuple[int, DialectCall], ...]
     before: DialectCall
+    published: DialectCall
+    together: DialectCall
     commit: DialectCall
     wait: DialectCall
     prefetch: DialectCall
@@ -66,24 +86,25 @@ class ByteFloatCalls:
 class Dialect:
     """LLVM's spelling of a kernel whose threads a device runs.
 
-    ``convention`` is the calling convention of a kernel, ``spaces`` are the address spaces of scopes. Pointers that a
-    kernel is given are multiples of ``alignment`` bytes. ``group_number`` and ``thread_number`` return a number of
-    ``number_bits`` along the axis ``{axis}``, which LLVM numbers ``{n}``. ``barriers`` maps the name of each part of a
-    barrier to its text; a missing part is a no-op. ``attributes`` and ``metadata`` of a kernel are pairs of a name and
-    a text, which states the threads of a group along the axes ``{x}``, ``{y}`` and ``{z}``. ``atomic_types`` are those
-    that LLVM's atomic addition takes; other types are added by comparing and exchanging. ``copies`` maps a number of
-    bytes to the text that starts a copy from ``{src}`` to ``{dst}``, which writes zeros where the bit ``{cond}`` is
-    clear; a copy of any other number of bytes is a load and a store. ``commit`` closes a group of copies, and ``wait``
-    waits for all but ``{pending}`` of the groups. Each array in shared memory is a definition of its own, or a part of
-    the array ``dynamic``, whose size the launch states. A device with ``pipelines`` runs pipelined loops. One that
-    ``rounds_bfloat`` rounds f32 to bf16 in one instruction. ``byte_floats`` are the types of 8-bit floats for which the
-    device has conversions. ``saturates`` holds a type of numbers, a type of bytes, and the text that rounds and
-    saturates the numbers ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of
-    the word ``{rest}``. ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN.
-    ``reciprocal`` returns ``1 / {x}`` of an f32 that is not denormal, with an error of less than a unit of the last
-    place; with it, quotients that are rounded to bytes are computed by products. ``wide_reciprocal`` returns
-    that of an f64 with an error of less than ``2**-19`` of it. A device that ``packs_halves`` has registers of 32 bits,
-    each of which holds two neighbouring elements of 16 bits. At a ``join``, the lanes of a warp wait for each other.
+    ``convention`` is the calling convention of a kernel, ``spaces`` are the address spaces of scopes. Pointers that
+    a kernel is given are multiples of ``alignment`` bytes. ``group_number`` and ``thread_number`` return a number
+    of ``number_bits`` along the axis ``{axis}``, which LLVM numbers ``{n}``. ``barrier`` stops a thread until all
+    threads of its group have reached it; a device with a ``split_barrier`` has its two parts too. ``attributes``
+    and ``metadata`` of a kernel are pairs of a name and a text, which states the threads of a group along the axes
+    ``{x}``, ``{y}`` and ``{z}``. ``atomic_types`` are those that LLVM's atomic addition takes; other types are
+    added by comparing and exchanging. ``copies`` maps a number of bytes to the text that starts a copy from
+    ``{src}`` to ``{dst}``, which writes zeros where the bit ``{cond}`` is clear; a copy of any other number of
+    bytes is a load and a store. ``commit`` closes a group of copies, and ``wait`` waits for all but ``{pending}``
+    of the groups. Each array in shared memory is a definition of its own, or a part of the array ``dynamic``, whose
+    size the launch states. A device with ``pipelines`` runs pipelined loops. One that ``rounds_bfloat`` rounds f32
+    to bf16 in one instruction. ``byte_floats`` are the types of 8-bit floats for which the device has conversions.
+    ``saturates`` holds a type of numbers, a type of bytes, and the text that rounds and saturates the numbers
+    ``{high}`` and ``{low}``, makes 0 of NaN, and returns the two bytes below the lower half of the word ``{rest}``.
+    ``rounds_word`` rounds and saturates the f32 ``{x}`` to s32, and makes 0 of NaN. ``reciprocal`` returns ``1 /
+    {x}`` of an f32 that is not denormal, with an error of less than a unit of the last place; with it, quotients
+    that are rounded to bytes are computed by products. ``wide_reciprocal`` returns that of an f64 with an error of
+    less than ``2**-19`` of it. A device that ``packs_halves`` has registers of 32 bits, each of which holds two
+    neighbouring elements of 16 bits. At a ``join``, the lanes of a warp wait for each other.
     """
 
     convention: str
@@ -91,7 +112,8 @@ class Dialect:
     group_number: DialectCall
     thread_number: DialectCall
     number_bits: int
-    barriers: tuple[tuple[str, DialectCall], ...]
+    barrier: DialectCall
+    split_barrier: SplitBarrierCalls | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     metadata: tuple[tuple[str, str], ...] = ()
     atomic_types: tuple[str, ...] = ("s32",)

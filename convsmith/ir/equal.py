@@ -23,6 +23,7 @@ from convsmith.ir.stmt import (
     Block,
     Call,
     Commit,
+    Fence,
     For,
     Function,
     If,
@@ -30,6 +31,8 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Receive,
+    Release,
     Stmt,
     Store,
     TensorCopy,
@@ -280,6 +283,10 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
         for left, right in zip((a.dst, a.src, *a.at, *a.offsets), (b.dst, b.src, *b.at, *b.offsets)):
             at.same(left, right)
     elif isinstance(a, Wait) and isinstance(b, Wait):
-        scope.require(a.pending == b.pending, a, b)
+        scope.require((a.pending, a.of) == (b.pending, b.of), a, b)
+    elif isinstance(a, Release) and isinstance(b, Release):
+        scope.at("release").same(a.step, b.step)
+    elif isinstance(a, (Commit, Fence)) and isinstance(b, (Commit, Fence)):
+        scope.require((type(a), a.of) == (type(b), b.of), a, b)
     else:
-        scope.require(isinstance(a, Commit) and isinstance(b, Commit), a, b)
+        scope.require(isinstance(a, Receive) and isinstance(b, Receive), a, b)

@@ -32,6 +32,8 @@ LANES = "lane"
 """The file of registers that hold fragments spread over the lanes of a warp."""
 BLOCK = "block"
 """The file of an operand in memory that the lanes of a warp access together, at the address of the first lane."""
+SHARED = "shared"
+"""The file of an operand in shared memory, which an instruction reads by itself, while its threads go on."""
 SCALE = "vscale"
 """The size, in the specification of a scalable instruction, that the machine multiplies lane counts by."""
 
@@ -188,7 +190,14 @@ class Instruction:
     def spec(self) -> str:
         """The specification, as the text of a kernel."""
         sizes = [SCALE] * self.is_scalable + [self.predicate] * bool(self.predicate)
-        return f"kernel {self.name}({', '.join([*map(str, self.operands), *sizes])})\n{self.body}"
+        operands = (f"{x}{' @shared' if x.file == SHARED else ''}" for x in self.operands)
+        return f"kernel {self.name}({', '.join([*operands, *sizes])})\n{self.body}"
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the instruction reads shared memory and writes `c` after it has begun, until a thread waits for it.
+        """
+        return any(x.file == SHARED for x in self.operands)
 
     @cached_property
     def kernel(self) -> Kernel:

@@ -21,6 +21,7 @@ from convsmith.ir.index import (
 from convsmith.ir.parse_values import ValueParser
 from convsmith.ir.stmt import (
     BARRIER_PARTS,
+    GROUPED,
     LOOP_KINDS,
     Alloc,
     AsyncCopy,
@@ -29,6 +30,7 @@ from convsmith.ir.stmt import (
     Call,
     Carried,
     Commit,
+    Fence,
     For,
     Function,
     If,
@@ -36,6 +38,8 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Receive,
+    Release,
     Stmt,
     Store,
     TensorCopy,
@@ -95,8 +99,9 @@ class _Parser(ValueParser):
         if word in compound:
             self._next()
             return compound[word]()
-        effect = {"barrier": self._barrier, "async": self._async, "commit": Commit, "wait": self._wait,
-                  "atomic": self._atomic, "tensor": self._tensor}  # fmt: skip
+        effect = {"barrier": self._barrier, "async": self._async, "commit": lambda: Commit(self._of()),
+                  "wait": self._wait, "atomic": self._atomic, "tensor": self._tensor, "receive": Receive,
+                  "fence": lambda: Fence(self._next().text), "release": self._release}  # fmt: skip
         if word == "pass":
             self._next()
             out: Stmt = Sequence(())
@@ -162,7 +167,14 @@ class _Parser(ValueParser):
         return TensorCopy(dst, src, made, indices("at"), indices("offset") if pixels else ())
 
     def _wait(self) -> Stmt:
-        return Wait(self._int("the number of groups that may be pending"))
+        return Wait(self._int("the number of groups that may be pending"), self._of())
+
+    def _of(self) -> str:
+        return self._next().text if self._is(*GROUPED) else GROUPED[0]
+
+    def _release(self) -> Stmt:
+        self._expect("step")
+        return Release(self.index())
 
     def _atomic(self) -> Stmt:
         target = self.access()

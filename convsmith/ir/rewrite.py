@@ -46,6 +46,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Let,
     PointerLoad,
+    Release,
     Stmt,
     Store,
     TensorCopy,
@@ -314,7 +315,11 @@ class Rewriter:
         index, value = self.index(s.index), self.expr(s.value)
         return s if index == s.index and value is s.value else AtomicAdd(s.buffer, index, value, s.lanes)
 
-    _Const = _Var = _Never = _Barrier = _Commit = _Wait = _leaf
+    def _Release(self, s: Release) -> Stmt:
+        (step,) = self.index((s.step,))
+        return s if step is s.step else Release(step)
+
+    _Const = _Var = _Never = _Barrier = _Commit = _Wait = _Fence = _Receive = _leaf
 
 
 class Substitute(Rewriter):

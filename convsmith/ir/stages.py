@@ -28,12 +28,15 @@ from convsmith.ir.stmt import (
     Block,
     Call,
     Commit,
+    Fence,
     For,
     If,
     Invoke,
     Kernel,
     Let,
     PointerLoad,
+    Receive,
+    Release,
     Stmt,
     Store,
     TensorCopy,
@@ -72,13 +75,13 @@ class Stage:
         return self.name
 
 
-_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait}
+_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release}
 
 NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False)
 SCHEDULED = Stage("scheduled", flat=False)
 REALISED = Stage("realised", inner_masks=False, flat=False)
 FLAT = Stage("flat")
-TENSORISED = Stage("tensorised", _ALL, _VECTOR, _LOOPS | {"scalable"}, lanes=True, pointers=True)
+TENSORISED = Stage("tensorised", _ALL, _VECTOR, _LOOPS | {"scalable", "signalled"}, lanes=True, pointers=True)
 UNROLLED = Stage(
     "unrolled", _ALL, _VECTOR, TENSORISED.loops - {"unrolled"}, lanes=True, pointers=True, constant_registers=True
 )

@@ -23,8 +23,14 @@ from convsmith.ir.value import Lanes, Load, Value
 
 THREAD_LOOPS = ("group", "warp", "lane")
 """Kinds of the loops whose iterations are the threads of a group, from the outermost to the innermost."""
-LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "pipelined", "grid", *THREAD_LOOPS)
+LOOP_KINDS = ("serial", "unrolled", "parallel", "scalable", "pipelined", "signalled", "grid", *THREAD_LOOPS)
+PIPELINED = ("pipelined", "signalled")
+"""Kinds of loops whose copies through tensor maps run ahead."""
 BARRIER_PARTS = ("whole", "arrive", "wait")
+GROUPED = ("copies", "products")
+"""What a thread closes groups of, and waits for."""
+FENCED = ("registers", "shared", "barriers")
+"""What a fence makes visible to asynchronous operations."""
 
 
 T = TypeVar("T")
@@ -85,6 +91,9 @@ class For(Stmt):
 
     The body of a ``pipelined`` loop begins with :class:`TensorCopy` statements.  A group executes them for later
     iterations while threads run the other statements of earlier ones, as many ahead as their buffers have room for.
+    In a ``signalled`` loop, statements order them: the elements that a copy brings are there once a :class:`Receive`
+    has been executed, and a copy for a later iteration starts once a :class:`Release` has freed its slot.  Products of
+    instructions that read shared memory end at a :class:`Wait` there, and need each a :class:`Fence` before them.
     """
 
     var: Var
@@ -197,15 +206,44 @@ class AsyncCopy(Stmt):
 
 @_statement
 class Commit(Stmt):
-    """Closes the thread's open group of asynchronous copies, which may be empty."""
+    """Closes the thread's open group of asynchronous copies, which may be empty, or of asynchronous products."""
+
+    of: str = "copies"
 
 
 @_statement
 class Wait(Stmt):
-    """Stops the thread until all of its closed groups of asynchronous copies, except the ``pending`` latest, have
-    arrived."""
+    """Stops the thread until all of its closed groups of asynchronous copies or products, except the ``pending``
+    latest, have ended."""
 
     pending: int = 0
+    of: str = "copies"
+
+
+@_statement
+class Fence(Stmt):
+    """Orders what all threads of a group did before the asynchronous operations that follow.
+
+    A fence of ``registers`` orders their accesses to fragments before products that add to them. A fence of ``shared``
+    memory orders their stores to it before products that read it. A fence of ``barriers`` lets the copy engine see the
+    barriers by which the slots of a signalled loop are received and released.
+    """
+
+    of: str
+
+
+@_statement
+class Receive(Stmt):
+    """Stops all threads of a group until the copies of an iteration of the signalled loop around it have arrived."""
+
+
+@_statement
+class Release(Stmt):
+    """Lets the copy engine fill the slots of iteration ``step`` of a signalled loop again; before its first iteration
+    it does nothing.
+    """
+
+    step: Index
 
 
 @_statement
@@ -233,7 +271,9 @@ class AtomicAdd(Stmt):
     lanes: Lanes | None = None
 
 
-FENCES = (Barrier, AsyncCopy, Commit, Wait)
+SIGNALS = (Fence, Receive, Release)
+"""Statements of all threads of a group that order asynchronous operations."""
+FENCES = (Barrier, AsyncCopy, Commit, Wait, *SIGNALS)
 """Statements that order the memory accesses of threads: no access moves across a fence."""
 EFFECTS = (*FENCES, AtomicAdd)
 """Statements that order or share memory between threads."""

@@ -35,12 +35,15 @@ from convsmith.ir.stmt import (
     Block,
     Call,
     Commit,
+    Fence,
     For,
     If,
     Invoke,
     Kernel,
     Let,
     PointerLoad,
+    Receive,
+    Release,
     Stmt,
     Store,
     TensorCopy,
@@ -274,9 +277,15 @@ def _lines(s: Stmt, pad: str, out: Listing) -> None:
     elif isinstance(s, TensorCopy):
         out.append(f"{pad}tensor {value_text(s.dst)} = {value_text(s.src)} {_map_text(s)}")
     elif isinstance(s, Commit):
-        out.append(f"{pad}commit")
+        out.append(f"{pad}commit" + (f" {s.of}" if s.of != "copies" else ""))
     elif isinstance(s, Wait):
-        out.append(f"{pad}wait {s.pending}")
+        out.append(f"{pad}wait {s.pending}" + (f" {s.of}" if s.of != "copies" else ""))
+    elif isinstance(s, Fence):
+        out.append(f"{pad}fence {s.of}")
+    elif isinstance(s, Receive):
+        out.append(f"{pad}receive")
+    elif isinstance(s, Release):
+        out.append(f"{pad}release step {s.step}")
     else:
         raise TypeError(type(s))
 

@@ -6,7 +6,7 @@ their number is the position of the iteration, the outermost loop being the most
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
@@ -14,10 +14,14 @@ from convsmith.ir.index import Var
 from convsmith.ir.stmt import (
     BARRIER_PARTS,
     EFFECTS,
+    FENCED,
+    SIGNALS,
     THREAD_LOOPS,
     AsyncCopy,
     Barrier,
     Block,
+    Commit,
+    Fence,
     For,
     Let,
     Stmt,
@@ -77,6 +81,12 @@ def pipeline_parts(loop: For) -> PipelineParts | None:
     if not copies or parts[: len(copies)] != copies:
         return None
     return PipelineParts(tuple(lets), tuple(copies), tuple(parts[len(copies) :]))
+
+
+def slots_of(copies: Sequence[TensorCopy]) -> int:
+    """Return the slots of the buffers that ``copies`` fill; all copies to one buffer fill the same slot."""
+    buffer = copies[0].dst.buffer
+    return buffer.size // sum(s.map.size for s in copies if s.dst.buffer is buffer)
 
 
 class ThreadScope:
@@ -146,7 +156,13 @@ class ThreadScope:
             self._own.discard(var)
 
     def effect(self, s: Stmt) -> None:
-        """Check the place of a barrier, an asynchronous copy, a commit or a wait."""
+        """Check the place of a barrier, an asynchronous copy, a commit, a wait or a signal."""
+        if isinstance(s, SIGNALS) or (isinstance(s, (Commit, Wait)) and s.of == "products"):
+            if self._nests:
+                self._fail(f"`{s}` stands in loops over threads, all of which execute it; legal is a place outside")
+            if isinstance(s, Fence) and s.of not in FENCED:
+                self._fail(f"a fence orders {' or '.join(FENCED)}, not {s.of}")
+            return
         if not self._nests:
             self._fail(f"`{s}` stands outside of the loops over threads")
         if isinstance(s, Wait) and s.pending < 0:

@@ -24,6 +24,8 @@ from convsmith.ir.index import Index, Var
 from convsmith.ir.stages import Stage, violations
 from convsmith.ir.stmt import (
     LOOP_KINDS,
+    PIPELINED,
+    SIGNALS,
     THREAD_LOOPS,
     Alloc,
     AsyncCopy,
@@ -39,6 +41,7 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Release,
     Stmt,
     Store,
     TensorCopy,
@@ -196,7 +199,9 @@ class _Verifier:
             self._async_copy(s)
         elif isinstance(s, TensorCopy):
             self._tensor_copy(s)
-        elif isinstance(s, (Barrier, Commit, Wait)):
+        elif isinstance(s, (Barrier, Commit, Wait, *SIGNALS)):
+            if isinstance(s, Release):
+                self._plain(s.step, "a step")
             self._threads.effect(s)
         elif isinstance(s, Invoke):
             self._lanes_stored(s.dst.buffer, s.dst.lanes)
@@ -217,7 +222,7 @@ class _Verifier:
                 self._fail("a parallel loop carries no pointers")
         if s.kind == "scalable" and (s.carried or "scalable" in self._loops):
             self._fail("a scalable loop carries no pointers, and stands in no other")
-        if s.kind == "pipelined":
+        if s.kind in PIPELINED:
             self._pipelined(s)
         if s.kind == "grid" or s.kind in THREAD_LOOPS:
             self._threads.loop(s, self._loops, self._formals is not None)
@@ -239,9 +244,9 @@ class _Verifier:
     def _pipelined(self, s: For) -> None:
         """Require copies through tensor maps, and then statements without any."""
         if s.carried or self._formals is not None or not {"grid", "serial"} >= set(self._loops):
-            self._fail("a pipelined loop carries no pointers, and stands in loops over groups and serial loops only")
+            self._fail(f"a {s.kind} loop carries no pointers, and stands in loops over groups and serial loops only")
         if pipeline_parts(s) is None:
-            self._fail("the body of a pipelined loop begins with all of its copies through tensor maps")
+            self._fail(f"the body of a {s.kind} loop begins with all of its copies through tensor maps")
 
     def _entry(self, s: PointerLoad) -> None:
         if s.table.dtype is not PTR:

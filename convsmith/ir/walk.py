@@ -29,11 +29,14 @@ from convsmith.ir.stmt import (
     Block,
     Call,
     Commit,
+    Fence,
     For,
     If,
     Invoke,
     Let,
     PointerLoad,
+    Receive,
+    Release,
     Stmt,
     Store,
     TensorCopy,
@@ -99,10 +102,15 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Barrier: _no_children,
     Commit: _no_children,
     Wait: _no_children,
+    Fence: _no_children,
+    Receive: _no_children,
+    Release: lambda n: (n.step,),
 }
 
 
-WITHOUT_STATEMENTS = frozenset({Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait})
+WITHOUT_STATEMENTS = frozenset(
+    {Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait, Fence, Receive, Release}
+)
 """Classes of statements that contain no statement."""
 _STATEMENTS = frozenset({Block, For, If, Let, Alloc, PointerLoad}) | WITHOUT_STATEMENTS
 _COMPOSITES = frozenset({Binary, Fma, Unary, Cast, Bits, Select, Where, Repeat, Sum, Sums, Const})

@@ -7,11 +7,11 @@ from typing import Any
 from convsmith.arith.simplify import simplify as simplified
 from convsmith.ir.index import Affine, Var
 from convsmith.ir.rewrite import substitute
-from convsmith.ir.stmt import THREAD_LOOPS, Block, For, If, Kernel, PointerLoad, Stmt, block
+from convsmith.ir.stmt import PIPELINED, THREAD_LOOPS, Block, For, If, Kernel, PointerLoad, Stmt, block
 from convsmith.passes.contracts import ANY, stages
 from convsmith.passes.scope import ScopedRewriter, each_body
 
-_AT_ONCE = ("parallel", "pipelined", "grid", *THREAD_LOOPS)
+_AT_ONCE = ("parallel", *PIPELINED, "grid", *THREAD_LOOPS)
 """Kinds of loops that are kept, even where they run once."""
 
 

@@ -363,7 +363,7 @@ _TABLE: tuple[ConfigRow, ...] = (
         (`wait`), or on their own while threads go on (`async`)""", kind="copy", of="shared", legal=("wait", "async"),
         machines="groups", check=_check_copies),
     _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later
-        (`split`)""", legal=("whole", "split"), machines="groups"),
+        (`split`, on Xe and from sm_80 on)""", legal=("whole", "split"), machines="groups"),
     _scope("preload", example="bia,dst", doc="""operands of the epilogue (bias, scales, the summand of a `sum`) whose
         elements a thread loads to registers before the products, on machines that have groups"""),
     _row("offsets", _TEXT, "sums", "whether zero points are subtracted from `each` factor or from the `sums`",

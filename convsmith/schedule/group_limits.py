@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd, prod
+from math import ceil, gcd, prod
 
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.buffer import Buffer
+from convsmith.ir.dialect import SplitBarrierCalls
 from convsmith.ir.index import FloorDiv, Index, Var, is_true
-from convsmith.ir.shared import taken_bytes
+from convsmith.ir.shared import BARRIER, taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.footprint import dense_blocks
 from convsmith.schedule.config import Config
+from convsmith.schedule.group_fragments import registers_of
 from convsmith.schedule.loops import Loop, Loops, fused_dims, terms_of_part
 from convsmith.schedule.nest import Nest, tile_of
 from convsmith.schedule.registers import check_words
@@ -48,6 +50,11 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
                 "vectors", f"--vectors={name}:{size}: legal is a divisor of at least 2 of a thread's tile along a "
                 f"loop, of a step along a reduction loop, found {tile}, and no --instruction=",
             )  # fmt: skip
+    if config.barriers == "split" and split_barrier_of(machine) is None:
+        raise ConfigError(
+            "barriers", f"--barriers=split: {machine.name} has no instruction by which a thread arrives at a barrier "
+            "and goes on; legal is --barriers=whole",
+        )  # fmt: skip
     if config.realise not in REALISED:
         raise ConfigError("realise", f"--realise={config.realise}: legal on {machine.name} are {', '.join(REALISED)}")
     if config.realise == "pad_copy" and st.a.name not in config.staged("shared") and not is_true(st.a.mask):
@@ -91,10 +98,34 @@ def check_groups(
     if machine.device is None:
         return {}
     shared = shared_bytes(st, loops, config, nest)
-    if (flaw := limit_flaw(machine, nest, aligned_bytes(shared))) is not None:
+    split = split_barrier_of(machine) if config.barriers == "split" else None
+    word = {"barrier": BARRIER} if split is not None and split.init is not None else {}
+    if (flaw := limit_flaw(machine, nest, aligned_bytes({**shared, **word}))) is not None:
         raise flaw
+    check_registers(st, nest, machine)
     check_rows(st, loops, config, nest)
     return shared
+
+
+def check_registers(st: Statement, nest: Nest, machine: Machine) -> None:
+    """Raise ConfigError if the sums of a thread exceed its registers, or the sums and the factors of a step that it
+    holds in fragments.
+    """
+    sums, factors = prod(x.extent for x in nest.accumulators) * dtype(st.acc).bits / 32, 0.0
+    if nest.warp is not None:
+        sums, *held = registers_of(nest.warp.row, *nest.warp.fragments)
+        factors = sum(held)
+    if sums + factors > machine.registers:
+        text = f"{ceil(sums)} for sums" + (f", {ceil(factors)} for factors" if factors else "")
+        raise ConfigError(
+            "registers", f"needs {ceil(sums + factors)} registers of a lane ({text}), {machine.name} has "
+            f"{machine.registers}; legal are smaller tiles of --register=",
+        )  # fmt: skip
+
+
+def split_barrier_of(machine: Machine) -> SplitBarrierCalls | None:
+    """Return the two parts of a barrier of ``machine``, or None if it has none."""
+    return machine.device.dialect.split_barrier if machine.device is not None else None
 
 
 def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> ConfigError | None:

@@ -29,6 +29,7 @@ from convsmith.passes.partition import partition
 from convsmith.passes.replace import replace as rows_of
 from convsmith.passes.scale import scale
 from convsmith.passes.share_storage import share_storage
+from convsmith.passes.signal_steps import signal_steps
 from convsmith.passes.simplify import simplify
 from convsmith.passes.split_barriers import split_barriers
 from convsmith.passes.stream import stream
@@ -166,16 +167,20 @@ def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -
 
 
 def straight_code(
-    s: Schedule, machine: Machine, outlines: bool, is_shared: bool, through_table: bool, peels: bool = False
+    s: Schedule, machine: Machine, outlines: bool, is_shared: bool, through_table: bool, peels: bool = False,
+    signals: bool = False,
 ) -> None:  # fmt: skip
     """Make straight-line code with names for indices.
 
     The kernel calls functions if ``outlines``, host threads share its iterations if ``is_shared``, it reads
-    ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent.
+    ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent. Statements of a kernel with
+    ``signals`` order the operands that a copy engine brings.
     """
     if machine.device is not None:
         s.run(name_indices)
         s.run(unroll)
+        if signals:
+            s.run(signal_steps, tuple(row for row in machine.instructions if row.is_asynchronous))
         return
     if outlines:
         s.run(outline)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from opencl_driver import require_opencl, run_kernel
-from thread_kernels import HEAD, KERNELS, arrays
+from thread_kernels import HEAD, KERNELS, SPLIT, arrays
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.device_module import device_text
@@ -37,6 +39,24 @@ def test_the_code_generator_of_every_device_takes_them(machine: Machine, name: s
     assert llvm_bind.assembly(text, machine.triple, machine.cpu, machine.features)
     launch = launch_of(kernel, 1, machine)
     assert launch.kind == "grid" and machine.device is not None and launch.runtime == machine.device.runtime
+
+
+@pytest.mark.parametrize("machine", device_targets(), ids=lambda t: t.name)
+def test_a_barrier_in_two_parts_is_code_where_a_device_has_both(machine: Machine) -> None:
+    assert machine.device is not None
+    kernel, calls = parse_kernel(HEAD + SPLIT.strip("\n")), machine.device.dialect.split_barrier
+    if calls is None:
+        with pytest.raises(InternalError, match="k: the target has no barriers in two parts"):
+            device_text({"k": kernel}, facts(machine))
+        return
+    text = device_text({"k": kernel}, facts(machine))
+    arrive, wait = ((x.effect or x.lines[0]).partition("@")[2].partition("(")[0] for x in (calls.arrive, calls.wait))
+    assert [text.count(f"call {kind} @{name}(") for kind, name in re.findall(r"call ([\w ]+) @(\w[\w.]*)\(", text)
+            if name in (arrive, wait)] == [1, 1]  # fmt: skip
+    word = 128 if calls.init is not None else 0
+    assert launch_of(kernel, 1, machine).shared == 256 + word and text.count("call void @llvm.nvvm.mbarrier.init") == (
+        1 if word else 0
+    )
 
 
 def test_the_geometry_of_a_kernel() -> None:

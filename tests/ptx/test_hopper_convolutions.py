@@ -138,7 +138,10 @@ def wrong_parity(monkeypatch: pytest.MonkeyPatch) -> Artifact:
 
 
 def early_release(monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    return patched("_release", lambda self, slot: self._arrive(slot, self._is_first_lane()), monkeypatch)
+    def freed(self: PipelineEmitter, step: str, is_asked: str) -> None:
+        self._arrive(self.slot_of_step, self._is_first_lane())
+
+    return patched("_free", freed, monkeypatch)
 
 
 def no_wait_for_products(monkeypatch: pytest.MonkeyPatch) -> Artifact:

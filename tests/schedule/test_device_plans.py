@@ -8,7 +8,7 @@ from itertools import takewhile
 from math import prod
 
 import pytest
-from devices import KINDS, PASSES_OF_DEVICES, DeviceOracle, random_group_config
+from devices import KINDS, PASSES_OF_DEVICES, SPLIT, DeviceOracle, random_group_config
 from problems import random_problem
 
 from convsmith.arith.evaluate import evaluate
@@ -16,7 +16,7 @@ from convsmith.diag.errors import ConfigError, UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.index import Var
 from convsmith.ir.intern import interning
-from convsmith.ir.stmt import Alloc, AtomicAdd, For, Kernel, Store
+from convsmith.ir.stmt import Alloc, AtomicAdd, Barrier, For, Kernel, Store
 from convsmith.ir.walk import loops_of, statements_of, variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
@@ -59,14 +59,64 @@ def test_every_step_computes_the_same(kind: str) -> None:
     assert not any(s.buffer.scope == "cache" for s in statements_of(kernel.body) if isinstance(s, Alloc))
 
 
+@pytest.mark.parametrize("level", ["sm_80", "xe_lp"])
+@pytest.mark.parametrize("kind", SPLIT)
+def test_barriers_are_in_two_parts(kind: str, level: str) -> None:
+    """On levels that have both; others refuse them."""
+    (problem, config), device = SPLIT[kind], target(level)
+    with interning():
+        plan = plan_for(parse_problem(problem), Config.parse(f"--target={level} --pack= {config}"), device)
+        kernel = interpreted(plan, every=True)
+    assert {s.part for s in statements_of(kernel.body) if isinstance(s, Barrier)} >= {"arrive", "wait"}
+
+
+@pytest.mark.parametrize("level", ["sm_70", "opencl"])
+def test_barriers_in_two_parts_are_refused(level: str) -> None:
+    problem, config = SPLIT["channels-last"]
+    with pytest.raises(ConfigError) as caught, interning():
+        plan_for(parse_problem(problem), Config.parse(f"--target={level} --pack= {config}"), target(level))
+    assert caught.value.code == "barriers" and str(caught.value) == (
+        f"--barriers=split: {level} has no instruction by which a thread arrives at a barrier and goes on; legal is "
+        "--barriers=whole"
+    )
+
+
+REGISTERS = {
+    "sums of threads": ("sm_80", "mb1ic16iw256oc256ow256kw1",
+                        "--lane=ow --realise=mask --register=oc:{} --group=oc:256,ow:32", 128,
+                        "needs 256 registers of a lane (256 for sums), sm_80 has 255"),
+    "fragments": (
+        "xe_hpc", "--stag=axb --dtag=axb --dt=bf16:bf16:f32 mb1ic256iw256oc256ow256kw1",
+        "--lane=oc --instruction=dpas_m8n16k16_bf16 --realise=pad_copy --shared=src,wei --register=oc:{},ow:32 "
+        "--group=oc:256,ow:32,ic:16", 32,
+        "needs 656 registers of a lane (512 for sums, 144 for factors), xe_hpc has 128",
+    ),
+}  # fmt: skip
+"""A level, a problem and a config; the largest legal tile that divides 256, and what the plan says to one of 256."""
+
+
+@pytest.mark.parametrize("kind", REGISTERS)
+def test_registers_are_counted(kind: str) -> None:
+    level, line, words, legal, why = REGISTERS[kind]
+    problem, device = parse_problem(line), target(level)
+    with interning():
+        plan_for(problem, Config.parse(f"--target={level} --pack= {words.format(legal)}"), device)
+        with pytest.raises(ConfigError) as caught:
+            plan_for(problem, Config.parse(f"--target={level} --pack= {words.format(256)}"), device)
+    assert caught.value.code == "registers"
+    assert str(caught.value) == f"{why}; legal are smaller tiles of --register="
+
+
 def random_device_problem(seed: int) -> None:
-    """One with a random config, every fourth one with the default config."""
-    rng = random.Random(seed)
+    """One with a random config, every fourth one with the default config, and every fourth one with barriers that may
+    be in two parts.
+    """
+    rng, machine = random.Random(seed), target("sm_80" if seed % 4 == 3 else "opencl")
     problem = random_problem(rng, 300)
     with interning():
-        config = random_group_config(rng, problem, machine()) if seed % 4 else device_config(problem, machine())
+        config = random_group_config(rng, problem, machine) if seed % 4 else device_config(problem, machine)
         assert Config.parse(str(config)) == config
-        plan = plan_for(problem, config, machine())
+        plan = plan_for(problem, config, machine)
         kernel = interpreted(plan, every=False)
         shared = sum(b.size * b.dtype.bytes for b in shared_buffers(kernel))
         assert shared <= sum(plan.main.shared.values())

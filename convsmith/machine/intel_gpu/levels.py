@@ -34,9 +34,11 @@ def _level(
 ) -> Machine:  # fmt: skip
     """Return the level ``name`` with the facts of ``device``, the ``registers`` of a thread and the bytes of caches."""
     messages = MESSAGES if products else ()
+    split = device.dialect.split_barrier
+    needs = {x for row in (*products, *messages) for x in row.needs} | ({split.needs} if split is not None else set())
     return Machine(
         name=name, triple=TRIPLE, cpu="", features=EXTENSIONS if products else "",
-        needs=tuple(sorted({x for row in (*products, *messages) for x in row.needs})),
+        needs=tuple(sorted(needs)),
         vectors=RegisterFile("register", registers, 32), memories=core_caches(*caches, rates=(64, 32)), costs=_COSTS,
         attributes=(), instructions=(*_MULTIPLY_ADDS, *products), device=device, messages=messages,
     )  # fmt: skip

@@ -12,8 +12,8 @@ from convsmith.ir.types import dtype
 
 BLOCKS, SHARED = "cl_intel_subgroups", "cl_intel_subgroup_local_block_io"
 """The extensions of OpenCL for block messages to global memory and to shared memory."""
-EXTENSIONS = "+SPV_INTEL_subgroups,+SPV_KHR_integer_dot_product"
-"""The extensions of SPIR-V that code with block messages and products of packed bytes uses."""
+EXTENSIONS = "+SPV_INTEL_subgroups,+SPV_KHR_integer_dot_product,+SPV_INTEL_split_barrier"
+"""The extensions of SPIR-V that code with block messages, products of packed bytes and split barriers uses."""
 _PLACES = {8: ("_uc", "h", f"{BLOCKS}_char"), 16: ("_us", "t", f"{BLOCKS}_short"), 32: ("", "j", BLOCKS)}
 """Suffixes of functions, letters in mangled names, and extensions, by the bits of a place."""
 _SPACES = {"global": 1, "shared": 3}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convsmith.ir.dialect import ByteFloatCalls, Dialect, DialectCall, PipelineCalls
+from convsmith.ir.dialect import ByteFloatCalls, Dialect, DialectCall, PipelineCalls, SplitBarrierCalls
 
 
 def _number(register: str) -> DialectCall:
@@ -53,9 +53,27 @@ def _tensor_copy(form: str, rank: int) -> DialectCall:
 
 _BARRIER_AT = "ptr addrspace(3)"
 _GROUP_SCOPE = "scope.cta.space.cta"
+_INIT = _void("llvm.nvvm.mbarrier.init.shared", f"{_BARRIER_AT}, i32", f"{_BARRIER_AT} {{at}}, i32 {{count}}")
+
+
+def _split_barrier(wait: str) -> SplitBarrierCalls:
+    """Return the calls of a barrier in shared memory whose threads wait by `wait`. The barrier of the hardware would
+    count each thread twice.
+    """
+    return SplitBarrierCalls(
+        _result("i64", "llvm.nvvm.mbarrier.arrive.shared", _BARRIER_AT, f"{_BARRIER_AT} {{at}}"),
+        _result("i1", f"llvm.nvvm.mbarrier.{wait}", f"{_BARRIER_AT}, i64", f"{_BARRIER_AT} {{at}}, i64 {{state}}"),
+        _INIT,
+    )
+
+
+TESTED_BARRIER = _split_barrier("test.wait.shared")
+"""Split barriers of sm_80, whose threads ask again and again whether a phase has ended."""
+TRIED_BARRIER = _split_barrier(f"try.wait.{_GROUP_SCOPE}")
+"""Split barriers of sm_90, which suspends threads that wait."""
 _PRODUCTS = "llvm.nvvm.wgmma"
 PIPELINES = PipelineCalls(
-    init=_void("llvm.nvvm.mbarrier.init.shared", f"{_BARRIER_AT}, i32", f"{_BARRIER_AT} {{at}}, i32 {{count}}"),
+    init=_INIT,
     initialised=_void("llvm.nvvm.fence.mbarrier_init.release.cluster"),
     expect=_result("i64", f"llvm.nvvm.mbarrier.arrive.expect.tx.{_GROUP_SCOPE}", f"{_BARRIER_AT}, i32",
                    f"{_BARRIER_AT} {{at}}, i32 {{bytes}}"),
@@ -66,6 +84,8 @@ PIPELINES = PipelineCalls(
     tile=tuple((rank, _tensor_copy("tile", rank)) for rank in range(1, 6)),
     im2col=tuple((rank, _tensor_copy("im2col", rank)) for rank in range(3, 6)),
     before=_void(f"{_PRODUCTS}.fence.sync.aligned"),
+    published=_void("llvm.nvvm.fence.proxy.async.shared_cta"),
+    together=_void("llvm.nvvm.barrier.cta.sync.aligned.count", "i32, i32", "i32 1, i32 {count}"),
     commit=_void(f"{_PRODUCTS}.commit_group.sync.aligned"),
     wait=_void(f"{_PRODUCTS}.wait_group.sync.aligned", "i64 immarg", "i64 {pending}"),
     prefetch=_void("llvm.nvvm.prefetch.tensormap.p0", "ptr", "ptr {map}"),
@@ -94,17 +114,18 @@ def _to_bytes(to: str, is_float: bool) -> DialectCall:
 
 
 def dialect(
-    copies: bool, packed: tuple[str, ...] = (), has_byte_floats: bool = False, pipelines: bool = False
-) -> Dialect:
-    """Return the dialect of a level, with or without asynchronous copies, conversions of 8-bit floats, and pipelines of
-    copies through tensor maps; numbers of the types ``packed`` become bytes by an instruction.
+    copies: bool, packed: tuple[str, ...] = (), has_byte_floats: bool = False, pipelines: bool = False,
+    split_barrier: SplitBarrierCalls | None = None,
+) -> Dialect:  # fmt: skip
+    """Return the dialect of a level, with or without asynchronous copies, conversions of 8-bit floats, pipelines of
+    copies through tensor maps, and barriers in two parts; numbers of the types ``packed`` become bytes by an
+    instruction.
 
-    Without a minimum number of groups per unit, ptxas may spill to make room for more groups. A split barrier waits in
-    its second part, because the hardware's barriers count each thread once.
+    Without a minimum number of groups per unit, ptxas may spill to make room for more groups.
     """
     return Dialect(
         convention="ptx_kernel", spaces=(("global", 1), ("shared", 3)), group_number=_number("ctaid"),
-        thread_number=_number("tid"), number_bits=32, barriers=(("whole", _BARRIER), ("wait", _BARRIER)),
+        thread_number=_number("tid"), number_bits=32, barrier=_BARRIER, split_barrier=split_barrier,
         attributes=(("nvvm.reqntid", "{x},{y},{z}"), ("nvvm.minctasm", "1")), atomic_types=("s32", "f32", "f64"),
         copies=tuple((n, _copy(n)) for n in (4, 8, 16)) if copies else (),
         commit=_void("llvm.nvvm.cp.async.commit.group") if copies else None,

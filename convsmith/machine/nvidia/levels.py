@@ -8,7 +8,7 @@ from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
 from convsmith.machine.device_costs import CopyEngine, DeviceCosts
 from convsmith.machine.memory import core_caches
-from convsmith.machine.nvidia.dialect import dialect
+from convsmith.machine.nvidia.dialect import TESTED_BARRIER, TRIED_BARRIER, dialect
 from convsmith.machine.nvidia.fragments import MATRIX_LOADS, PAIRED, PRODUCTS, SMALL_PRODUCTS
 from convsmith.machine.nvidia.quads import QUAD_TRANSPOSITIONS
 from convsmith.machine.nvidia.warpgroups import GROUP_PRODUCTS
@@ -61,9 +61,11 @@ def _level(
     """
     needs = _GENERATIONS[: _GENERATIONS.index(name) + 1]
     packed = (("s32",) if "sm_75" in needs else ()) + (("f32",) if "sm_90" in needs else ())
+    split = TRIED_BARRIER if "sm_90" in needs else TESTED_BARRIER if "sm_80" in needs else None
     device = Device(
         runtime="cuda", grid=_GROUPS, group=_GROUP, threads=1024,
-        dialect=dialect("sm_80" in needs, packed, has_byte_floats="sm_89" in needs, pipelines="sm_90a" in needs),
+        dialect=dialect("sm_80" in needs, packed, has_byte_floats="sm_89" in needs, pipelines="sm_90a" in needs,
+                        split_barrier=split),
         shared=SharedMemory(shared, banks=32, width=4), units=units, warps=(32,), code="ptx",
         fragment_rate=rate, engine=_ENGINE if "sm_90a" in needs else None,
         costs=DeviceCosts(warp_shared=32 * _SHARED_BYTES / units.multiply_adds),

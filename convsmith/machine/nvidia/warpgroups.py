@@ -7,7 +7,7 @@ shared memory and its format: rows of 128 bytes, whose pieces of 16 bytes are sw
 
 from __future__ import annotations
 
-from convsmith.ir.instruction import FragmentLayout, Instruction, Operand
+from convsmith.ir.instruction import SHARED, FragmentLayout, Instruction, Operand
 from convsmith.ir.types import dtype
 from convsmith.machine.nvidia.fragments import SMALL
 
@@ -31,7 +31,7 @@ def sums_layout(columns: int) -> FragmentLayout:
 
 def _factor(name: str, type_: str, outer: int, terms: int, is_mn_major: bool) -> Operand:
     shape = (terms, outer) if is_mn_major else (outer, terms)
-    return Operand(name, type_, shape, _FACTOR, "shared", "shared")
+    return Operand(name, type_, shape, _FACTOR, SHARED, "shared")
 
 
 def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = (False, False)) -> Instruction:

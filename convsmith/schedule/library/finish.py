@@ -35,8 +35,11 @@ def finish(s: KernelSchedule, lanes: Sequence[Loop] = (), pieces: int = PIECES) 
     flat_code(s, s.machine)
     make_vectors(s, s.machine, lambda: _vectorise(s, lanes))
     s.run(simplify, False)
-    is_shared = any(x.kind == "parallel" for x in loops_of(s.kernel.body))
-    straight_code(s, s.machine, outlines=True, is_shared=is_shared, through_table=bool(s.tables))
+    kinds = {x.kind for x in loops_of(s.kernel.body)}
+    straight_code(
+        s, s.machine, outlines=True, is_shared="parallel" in kinds, through_table=bool(s.tables),
+        signals="pipelined" in kinds,
+    )  # fmt: skip
 
 
 def _vectorise(s: KernelSchedule, lanes: Sequence[Loop]) -> None:

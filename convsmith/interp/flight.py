@@ -1,0 +1,153 @@
+"""What the copy engine and the products of one group have under way in a signalled loop, and what orders it.
+
+A copy has arrived once its step is received, and may be overwritten once its step is released; only in between may
+statements access its elements. Products have ended once a thread has waited for their
+group. Until then only other products may access their sums, and nothing may write their factors. A thread's own access
+to a fragment, and its store to shared memory, are visible to a product only behind a fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from convsmith.interp.memory import BufferMemory
+from convsmith.ir.stmt import FENCED
+
+__all__ = ["InFlight"]
+
+Place = tuple[BufferMemory, int]
+
+
+class _Product(NamedTuple):
+    """The elements that a product adds to, and those that it reads from shared memory."""
+
+    sums: list[Place]
+    factors: list[Place]
+
+
+class InFlight:
+    """The asynchronous operations of one group; methods return a message if an operation is illegal."""
+
+    def __init__(self) -> None:
+        self._fences = dict.fromkeys(FENCED, 0)
+        self._accessed: dict[Place, int] = {}
+        self._stored: dict[Place, int] = {}
+        self._absent: dict[Place, str] = {}
+        self._slots: dict[int, list[Place]] = {}
+        self._open: list[_Product] = []
+        self._groups: list[list[_Product]] = []
+        self._summing: dict[Place, int] = {}
+        self._reading: dict[Place, int] = {}
+        self.started = self.released = 0
+        """Numbers of steps of all loops whose copies have started, and that were released."""
+        self._first = self._before = 0
+
+    # -- accesses of threads
+    def touch(self, memory: BufferMemory, places: Iterable[int], write: bool) -> str | None:
+        """Record an access of threads."""
+        if memory.scope not in ("fragment", "shared"):
+            return None
+        for place in places:
+            key = memory, place
+            if key in self._absent:
+                return f"element {place} is accessed {self._absent[key]}"
+            if key in self._summing:
+                return f"element {place} is accessed while a product adds to it, which no thread has waited for"
+            if write and key in self._reading:
+                return f"element {place} is written while a product reads it, which no thread has waited for"
+            if memory.scope == "fragment":
+                self._accessed[key] = self._fences["registers"]
+            elif write:
+                self._stored[key] = self._fences["shared"]
+        return None
+
+    def fence(self, of: str) -> None:
+        """Make earlier accesses visible."""
+        self._fences[of] += 1
+
+    # -- products
+    def multiply(
+        self, sums: tuple[BufferMemory, Sequence[int]], factors: Sequence[tuple[BufferMemory, Sequence[int]]]
+    ) -> str | None:
+        """Start a product."""
+        memory, places = sums
+        for place in places:
+            if self._accessed.get((memory, place), 0) >= self._fences["registers"]:
+                return f"a product adds to element {place}, and no fence of registers stands before it"
+        for memory, places in factors:
+            for place in places:
+                if (memory, place) in self._absent:
+                    return f"a product reads element {place} of {memory.name} {self._absent[memory, place]}"
+                if self._stored.get((memory, place), -1) >= self._fences["shared"]:
+                    return f"a product reads element {place} of {memory.name}, and no fence of shared memory orders it"
+        made = _Product([(sums[0], x) for x in sums[1]], [(m, x) for m, at in factors for x in at])
+        _count(self._summing, made.sums, 1)
+        _count(self._reading, made.factors, 1)
+        self._open.append(made)
+        return None
+
+    def commit(self) -> None:
+        """Close the group of products."""
+        self._groups.append(self._open)
+        self._open = []
+
+    def wait(self, pending: int) -> None:
+        """End all groups of products but the latest ``pending``."""
+        while len(self._groups) > pending:
+            for made in self._groups.pop(0):
+                _count(self._summing, made.sums, -1)
+                _count(self._reading, made.factors, -1)
+
+    # -- steps
+    def enter(self, first: int) -> str | None:
+        """Enter a signalled loop at its ``first`` step."""
+        if not self._fences["barriers"]:
+            return "no fence of barriers stands before the loop"
+        if self.released != self.started:
+            return f"{self.started - self.released} steps of the loop before were not released"
+        self._first, self._before = first, self.started
+        self._slots.clear()
+        return None
+
+    def fill(self, step: int, memory: BufferMemory, places: range) -> str | None:
+        """Start a copy of a step."""
+        self._slots.setdefault(step, []).extend((memory, x) for x in places)
+        for place in places:
+            if (memory, place) in self._reading:
+                return f"a copy of step {step} fills element {place}, which a product reads"
+            self._absent[memory, place] = f"before step {step} is received"
+            self._stored.pop((memory, place), None)
+        return None
+
+    def receive(self, step: int) -> None:
+        """Let the copies of a step arrive."""
+        for key in self._slots[step]:
+            self._absent.pop(key, None)
+
+    def release(self, step: int) -> str | None:
+        """Free the slots of a step; steps are released in order."""
+        if step < self._first:
+            return None
+        following = self._first + self.released - self._before
+        if step != following:
+            return f"step {step} is released; the next one to release is {following}"
+        for key in self._slots[step]:
+            if key in self._absent:
+                return f"step {step} is released before it is received"
+            if key in self._reading:
+                return f"step {step} is released while a product reads element {key[1]} of {key[0].name}"
+            self._absent[key] = f"after step {step} was released"
+        self.released += 1
+        return None
+
+    def end(self) -> str | None:
+        """End the group."""
+        return "the group ends before it waits for its products" if self._open or self._summing else None
+
+
+def _count(counts: dict[Place, int], places: Iterable[Place], by: int) -> None:
+    for x in places:
+        counts[x] = counts.get(x, 0) + by
+        if not counts[x]:
+            del counts[x]
