@@ -17,6 +17,7 @@ from convsmith.codegen.artifact import Artifact
 from convsmith.diag.record import record
 from convsmith.emulate.base import Emulator
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.intel_gpu.fragments import MATRICES
 from convsmith.machine.registry import target
@@ -50,7 +51,7 @@ OPENCL = OpenClStandIn()
 
 
 def _without_products(needs: Collection[str]) -> Collection[str]:
-    return [name for name in needs if name != MATRICES]
+    return [name for name in needs if not name.startswith(MATRICES)]
 
 
 class _LinkedLibrary(OpenClLibrary):
@@ -85,25 +86,35 @@ def _products(machine: Machine) -> bytes:
 
 
 def _definition(row: Instruction) -> str:
-    """Return the function that replaces dpas: each lane adds the products of its column, in order of the terms.
-
-    As in the extension, the next terms of a row are in a lane's register of the left factor, and the registers of the
-    right factor are adjacent along the terms.
+    """Return the function that replaces dpas: each lane adds the products of its column, in order of the terms. The
+    layouts of the row say which lane has a term of the left factor.
     """
     c, a, b = row.operands
-    lanes, terms = c.shape[1], a.shape[1]
-    bits = 8 if terms == 32 else 16
-    together = terms // lanes
-    head = re.sub(r"<8 x i(16|32)>, <8 x i32>, <8 x (\w+)>", r"<8 x i\1> %a, <8 x i32> %b, <8 x \2> %c", row.declare)
+    head, types = row.declare, []
+    for x in "abc":
+        found = re.search(r"<(\d+) x (\w+)>(?= ?[,)])(?! %)", head[head.index("(") :])
+        assert found is not None
+        types.append(found.groups())
+        at = head.index("(") + found.end()
+        head = f"{head[:at]} %{x}{head[at:]}"
+    (count_a, type_a), (count_b, type_b), (_, kind) = types
     lines: list[str] = []
 
     def put(text: str) -> str:
         lines.append(f"%v{len(lines)} = {text}")
         return f"%v{len(lines) - 1}"
 
+    def word(of: str, count: str, type_: str, register: int) -> str:
+        own = put(f"extractelement <{count} x {type_}> {of}, i32 {register}")
+        if type_ == "float":
+            return put(f"bitcast float {own} to i32")
+        return own if type_ == "i32" else put(f"zext {type_} {own} to i32")
+
     def element(word: str, number: int, type_: str) -> str:
-        moved = put(f"lshr i32 {word}, {number * bits}")
-        part = put(f"trunc i32 {moved} to i{bits}")
+        if type_ == "f32":
+            return put(f"bitcast i32 {word} to float")
+        bits = dtype(type_).bits
+        part = put(f"trunc i32 {put(f'lshr i32 {word}, {number * bits}')} to i{bits}")
         if type_ in ("s8", "u8"):
             return put(f"{'s' if type_ == 's8' else 'z'}ext i8 {part} to i32")
         if type_ == "f16":
@@ -111,17 +122,15 @@ def _definition(row: Instruction) -> str:
         wide = put(f"zext i16 {part} to i32")
         return put(f"bitcast i32 {put(f'shl i32 {wide}, 16')} to float")
 
-    kind = "float" if c.dtype == "f32" else "i32"
     add, mul = ("fadd float", "fmul float") if kind == "float" else ("add i32", "mul i32")
-    whole = "%c"
-    for m in range(8):
+    left, right, whole = a.layout.places(), b.layout.places(), "%c"
+    for m in range(c.shape[0]):
         total = put(f"extractelement <8 x {kind}> %c, i32 {m}")
-        own = put(f"extractelement <8 x i{bits * together}> %a, i32 {m}")
-        own = own if bits * together == 32 else put(f"zext i16 {own} to i32")
-        for k in range(terms):
-            lane = put(f"call spir_func i32 @{_BROADCAST}(i32 {own}, i32 {k // together})")
-            word = put(f"extractelement <8 x i32> %b, i32 {k * bits // 32}")
-            x, y = element(lane, k % together, a.dtype), element(word, k % (32 // bits), b.dtype)
+        for k in range(a.shape[1]):
+            (register, lane, number), (own, _, place) = left[m, k], right[k, 0]
+            given = word("%a", count_a, type_a, register)
+            given = put(f"call spir_func i32 @{_BROADCAST}(i32 {given}, i32 {lane})")
+            x, y = element(given, number, a.dtype), element(word("%b", count_b, type_b, own), place, b.dtype)
             total = put(f"{add} {total}, {put(f'{mul} {x}, {y}')}")
         whole = put(f"insertelement <8 x {kind}> {whole}, {kind} {total}, i32 {m}")
     name = head.removeprefix("declare").replace(" willreturn memory(none)", "")

@@ -14,11 +14,12 @@ from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.machine.device_costs import DeviceCosts
 from convsmith.schedule.config import Config
+from convsmith.schedule.copy_layouts import fragment_blocks, shared_bytes
 from convsmith.schedule.device_tiles import BY_WARPS
 from convsmith.schedule.group_fragments import lane_rows
-from convsmith.schedule.group_limits import aligned_bytes, shared_bytes
+from convsmith.schedule.group_limits import aligned_bytes
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.nest import nest_of
+from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 from convsmith.tune.device_features import kernel_features, registers_of, warp_features
@@ -103,7 +104,17 @@ def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence
     (tall, broad), terms, nbytes = row.result.shape, row.terms, dtype(st.a.factor).bits / 8
     tile, copied = (high * tall, wide * broad, terms), (high * tall * down + wide * broad * across) * terms * nbytes
     times = machine.device.units.turns(groups)
-    return cycles(warp_features(times, 1, row, tile, down * across, nbytes, copied, 1, is_stored=False), machine)
+    inner = config.size(last) if (last := _last_rows(st, config)) else 1
+    together = gcd(inner, tall), row.operands[2].layout.registers
+    work = warp_features(times, 1, row, tile, down * across, nbytes, copied, 1, together, is_stored=False)
+    return cycles(work, machine)
+
+
+def _last_rows(st: Statement, config: Config) -> str:
+    """Return the innermost loop with rows of a warp's tile; empty if there is none."""
+    kind = next(d.kind for d in st.dims if d.name == config.lane)
+    found = [n for n, _ in config.tiles_at("register") if n != config.lane]
+    return next((d.name for d in reversed(st.dims) if d.name in found and d.kind != kind), "")
 
 
 def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[DeviceChoice]:
@@ -113,6 +124,7 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[De
     known = (how for how in BY_WARPS.copies if how[0] == "wait" or device.dialect.copies)
     loops = loops_after_fusing(st, config)
     nest = nest_of(Schedule(), st, loops, config, machine)
+    config = _in_fragments(st, config, nest)
     for how, slots in known:
         whole = config.changed(copies=how, buffers=slots)
         needed = shared_bytes(st, loops, whole, nest)
@@ -121,6 +133,14 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[De
             continue
         yield DeviceChoice(cycles(kernel_features(st, loops, whole, nest, machine, needed), machine), whole)
         return
+
+
+def _in_fragments(st: Statement, config: Config, nest: Nest) -> Config:
+    """Return the config with copies in the order of fragments, as far as these can have it."""
+    loops = loops_after_fusing(st, config)
+    found = [v.name for v in st.factors if not isinstance(fragment_blocks(st, v, loops, config, nest), str)]
+    pad = tuple((name, n) for name, n in config.layouts("pad") if name not in found)
+    return config.changed(pad=pad, fragments=tuple((name, nest.unit.terms) for name in found))
 
 
 def _config(

@@ -6,8 +6,9 @@ from convsmith.ir.instruction import Instruction, RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
+from convsmith.machine.device_costs import DeviceCosts
 from convsmith.machine.intel_gpu.dialect import dialect
-from convsmith.machine.intel_gpu.fragments import DOTS, MULTIPLY_ADDS, PRODUCTS
+from convsmith.machine.intel_gpu.fragments import DOTS, HALF_MULTIPLY_ADDS, HALVES, MULTIPLY_ADDS, PRODUCTS
 from convsmith.machine.intel_gpu.messages import EXTENSIONS, MESSAGES
 from convsmith.machine.memory import core_caches
 from convsmith.machine.rows import scalar_multiply_add
@@ -24,6 +25,7 @@ _PORTABLE = Device(
 )  # fmt: skip
 """The full profile of OpenCL guarantees the shared memory; the other facts are those of small GPUs."""
 _MULTIPLY_ADDS = tuple(scalar_multiply_add(f"mad_{t}", t, "OpExtInst") for t in ("f32", "f64"))
+_HALF_MULTIPLY_ADD = scalar_multiply_add("mad_f16", "f16", "mad")
 _COSTS = Costs(multiply_add=1.0, broadcast=1.0, latency=8.0)
 """Costs of a unit that starts a multiply-add of all threads of a warp in each cycle."""
 
@@ -33,12 +35,13 @@ def _level(
     products: tuple[Instruction, ...] = (),
 ) -> Machine:  # fmt: skip
     """Return the level ``name`` with the facts of ``device``, the ``registers`` of a thread and the bytes of caches."""
-    messages = MESSAGES if products else ()
+    messages, needs = (MESSAGES, {HALVES}) if products else ((), set())
     return Machine(
         name=name, triple=TRIPLE, cpu="", features=EXTENSIONS if products else "",
-        needs=tuple(sorted({x for row in (*products, *messages) for x in row.needs})),
+        needs=tuple(sorted(needs.union(*(row.needs for row in (*products, *messages))))),
         vectors=RegisterFile("register", registers, 32), memories=core_caches(*caches, rates=(64, 32)), costs=_COSTS,
         attributes=(), instructions=(*_MULTIPLY_ADDS, *products), device=device, messages=messages,
+        half="computes" if products else "",
     )  # fmt: skip
 
 
@@ -55,7 +58,7 @@ def _xe(
     a core has room for ``resident`` threads.
 
     ``rate`` is the ratio of dpas or dp4a to f32 multiply-adds, and ``memory_bytes`` the bytes of all cores per cycle;
-    both follow from the peak rates of the data sheets.
+    both follow from the peak rates of the data sheets. The port of a core to shared memory takes a message in a cycle.
     """
     return Device(
         runtime="opencl", dialect=dialect(lanes), grid=(_GROUPS, 65535, 65535), group=(threads,) * 3, threads=threads,
@@ -65,7 +68,7 @@ def _xe(
             memory_bytes,
         ),
         code="spirv",
-        warps=(lanes,), fragment_rate=rate,
+        warps=(lanes,), fragment_rate=rate, costs=DeviceCosts(warp_message=_XE_MULTIPLY_ADDS / lanes),
     )  # fmt: skip
 
 
@@ -76,7 +79,7 @@ LEVELS = (
     _level("xe_hpg", _xe(8, 32, 64 << 10, rate=8, memory_bytes=267), _XE_REGISTERS, (192 << 10, 16 << 20),
            (*PRODUCTS[8], *MULTIPLY_ADDS[8])),
     _level("xe_lp", _xe(8, 6, 64 << 10, rate=2, memory_bytes=50, resident=896, threads=512), _XE_REGISTERS,
-           (64 << 10, 3840 << 10), (*DOTS, *MULTIPLY_ADDS[8])),
+           (64 << 10, 3840 << 10), (*DOTS, *MULTIPLY_ADDS[8], *HALF_MULTIPLY_ADDS, _HALF_MULTIPLY_ADD)),
 )  # fmt: skip
 """Devices of OpenCL. Each Xe level describes its smallest supported device: a stack of a Data Center GPU Max, an Arc
 A770, and the GPU of an eleventh-generation Core.
