@@ -60,6 +60,10 @@ class _LinkedLibrary(OpenClLibrary):
     def needed(self, needs: Collection[str]) -> Collection[str]:
         return _without_products(needs)
 
+    def options(self) -> list[str]:
+        """Return no options: registers are those of another device."""
+        return []
+
     def build(self, gpu: OpenedDevice) -> Any:
         if MATRICES not in self.artifact.needs:
             return super().build(gpu)

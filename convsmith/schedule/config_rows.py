@@ -367,6 +367,8 @@ _TABLE: tuple[ConfigRow, ...] = (
     _row("copies", _TEXT, "async", """how elements reach shared memory: through registers of the threads that then wait
         (`wait`), or on their own while threads go on (`async`)""", kind="copy", of="shared", legal=("wait", "async"),
         machines="groups", check=_check_copies),
+    _row("register_file", _NUMBER, "256", """registers of a thread, on devices that give a thread more of them than
+        usual; fewer threads then reside on a unit""", default=0, machines="groups"),
     _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later
         (`split`)""", legal=("whole", "split"), machines="groups"),
     _scope("preload", example="bia,dst", doc="""operands of the epilogue (bias, scales, the summand of a `sum`) whose

@@ -200,5 +200,5 @@ def warp_tile(
             )  # fmt: skip
         counts.append(total // size)
     high, wide, steps = counts
-    loops = tuple(rows), tuple(columns), tuple(terms)
-    return WarpTile(row, (high, wide), steps, *loops, machine.matrix_loads, bool(machine.messages))
+    loads, by_blocks = machine.matrix_loads, bool(machine.messages)
+    return WarpTile(row, (high, wide), steps, tuple(rows), tuple(columns), tuple(terms), loads, by_blocks)

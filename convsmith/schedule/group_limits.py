@@ -11,6 +11,7 @@ from convsmith.ir.shared import taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
+from convsmith.machine.device import Device
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import copy_shape, group_tiles, innermost, shared_bytes
 from convsmith.schedule.loops import Loop, Loops, terms_of_part
@@ -88,9 +89,31 @@ def check_groups(
     if machine.device is None:
         return {}
     shared = shared_bytes(st, loops, config, nest)
+    _check_registers(config, nest, machine, machine.device)
     if (flaw := limit_flaw(machine, nest, aligned_bytes(shared))) is not None:
         raise flaw
     return shared
+
+
+def _check_registers(config: Config, nest: Nest, machine: Machine, device: Device) -> None:
+    """Raise ConfigError if a thread cannot have the registers that ``config`` names, the sums of a warp's fragments do
+    not fit a thread's registers, or the threads of a group do not fit the registers of a unit.
+    """
+    most = config.register_file or machine.registers
+    if config.register_file and most not in device.register_files:
+        legal = ", ".join(map(str, device.register_files)) or "none"
+        raise ConfigError(
+            "registers", f"--register_file={most}: a thread of {machine.name} usually has {machine.registers} "
+            f"registers; legal are {legal}",
+        )  # fmt: skip
+    sums = 0 if nest.warp is None else prod(nest.warp.fragments) * nest.warp.row.result.layout.registers
+    if sums > most:
+        raise ConfigError("registers", f"needs {sums} registers for the sums of a thread, {machine.name} has {most}")
+    if device.register_files and nest.size * most > device.units.registers:
+        raise ConfigError(
+            "registers", f"needs {nest.size * most} registers for {nest.size} threads with {most} each, a unit of "
+            f"{machine.name} has {device.units.registers}",
+        )  # fmt: skip
 
 
 def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> ConfigError | None:

@@ -143,6 +143,9 @@ def _copies(at: DevicePoint) -> Iterator[Changes]:
     """Yield the ways to copy, and the numbers of slots."""
     for how, slots in space_of_tiles(at.config).copies:
         yield dict(copies=how, buffers=slots)
+    assert at.machine.device is not None
+    for file in (0, *at.machine.device.register_files):
+        yield dict(register_file=file)
     for barriers in ("whole", "split") if at.nest is None else ():
         yield dict(barriers=barriers)
 

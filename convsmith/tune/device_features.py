@@ -54,7 +54,7 @@ def kernel_features(
         copied = sum(n for name, n in accesses.items() if name in alone) * device.access
         issued = sum(n for name, n in accesses.items() if name not in alone)
         held, *others = registers_of(row, *nest.warp.fragments)
-        registers = ceil(held + 2 * sum(others)) + device.costs.addresses
+        registers = max(ceil(held + 2 * sum(others)) + device.costs.addresses, config.register_file)
         residing = min(device.units.residing(nest.size, nbytes, registers).values())
         return (
             *warp_features(

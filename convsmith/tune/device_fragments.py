@@ -65,7 +65,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
     if not rows:
         return
     most = device.costs.warp_step * 8 // dtype(st.a.factor).bits
-    row = max(rows, key=lambda row: (_terms(st, row, most).used, row.terms))
+    row = max(rows, key=lambda row: (_terms(st, row, most).used * machine.fragment_rate(row), row.terms))
     for terms in _steps(st, row, most):
         yield from _of_terms(st, machine, plain, row, terms)
 
@@ -79,9 +79,11 @@ def _of_terms(
     tiles: list[tuple[float, Sequence[int], Config]] = []
     *rows_of_warp, _ = columns_of_warp = BY_WARPS.own  # columns are half as long
     for counts in product(rows_of_warp, columns_of_warp, BY_WARPS.across, BY_WARPS.across):
-        if not _has_registers(row, counts, machine.registers, device.costs) or prod(counts[2:]) > MAX_WARPS:
+        files = {0: machine.registers} | {n: n for n in device.register_files}
+        file = next((x for x, n in files.items() if _has_registers(row, counts, n, device.costs)), None)
+        if file is None or prod(counts[2:]) > MAX_WARPS:
             continue
-        config = _config(st, plain, row, counts, terms, device)
+        config = _config(st, plain.changed(register_file=file), row, counts, terms, device)
         if config is not None:
             tiles.append((_of_tile(st, machine, row, counts, config), counts, config))
     for _, _, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:MAX_COMPLETED]:

@@ -13,11 +13,12 @@ from opencl_driver import require_opencl
 from sub_groups import DEVICES, assembly, run_emulated
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Artifact, Entry
+from convsmith.codegen.artifact import Artifact, Entry, Launch, build_options
 from convsmith.codegen.device_module import device_text
 from convsmith.compiler.arguments import buffer_argument
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
+from convsmith.diag.errors import ConfigError
 from convsmith.emulate.opencl import OPENCL
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.interp import run
@@ -29,6 +30,7 @@ from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.passes.block_messages import block_messages
+from convsmith.passes.manager import run_steps
 from convsmith.passes.simplify import simplify
 from convsmith.passes.spread_lanes import spread_lanes
 from convsmith.passes.unroll import unroll
@@ -73,6 +75,21 @@ KINDS = {
                 _words("m8n16k16_f16", "--register=oc:16,ow:8 --group=oc:16,ow:16,ic:16 --buffers=2")),
     "eight-lanes": ("xe_hpg", f"{LAST} --dt=bf16:bf16:f32 mb1ic32iw16oc16ow16kw1",
                     _words("m8n8k16_bf16", "--register=oc:8,ow:16 --group=oc:16,ow:16,ic:16")),
+    "in-fragments": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic40ih6iw19oc40oh6ow19kh3kw3ph1pw1",
+                     _words("m8n16k16_bf16", "--register=oc:16,oh:2,ow:4 --group=oc:32,oh:2,ow:8,kw:3,ic:16 --buffers=2"
+                            " --fragments=src:16,wei:16 --register_file=256")),
+    "skipped-pixels": ("xe_hpc", f"{LAST} --dt=s8:s8:s32 mb1ic40iw33oc12ow17kw3pw1sw2",
+                       _words("m8n16k32_s8", "--register=oc:16,ow:8 --group=oc:16,ow:16,ic:32"
+                              " --fragments=src:32,wei:32")),
+    "tf32": ("xe_hpc", f"{LAST} --accuracy=any mb1ic20iw19oc20ow19kw3pw1",
+             _words("m8n16k8_tf32", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:16 --fragments=src:8,wei:8")),
+    "mad-in-fragments": ("xe_hpg", f"{LAST} mb1ic20iw19oc20ow19kw3pw1",
+                         _words("m8n8k8_f32", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:16"
+                                " --fragments=src:8,wei:8", "mad")),
+    "halves": ("xe_lp", f"{LAST} --dt=f16 mb1ic20iw19oc20ow19kw3pw1",
+               _words("m8n8k8_f16_f32", "--register=oc:8,ow:8 --group=oc:16,ow:16,ic:16 --fragments=wei:8", "mad")),
+    "sums-of-halves": ("xe_lp", f"{LAST} --dt=f16 --attr-acc-mode=any mb1ic20iw19oc20ow19kw3pw1",
+                       _words("m8n8k8_f16", "--register=oc:8,ow:8 --group=oc:16,ow:16,ic:16 --fragments=src:8", "mad")),
     "stride-and-relu": ("xe_hpg", f"{LAST} --dt=u8:s8:u8 --attr-post-ops=relu mb1ic33ih5oc9oh3kh3ph1sh2",
                         _words("m8n8k32_u8_s8", "--register=oc:8,oh:4,ow:2 --group=oc:16,oh:4,ow:4,ic:32")),
 }  # fmt: skip
@@ -82,13 +99,19 @@ DEFAULT = {
     "f16": ("xe_hpc", f"{LAST} --dt=f16 mb1ic32ih6oc32oh6kh3ph1"),
     "strided-gradient": ("xe_hpg", f"{LAST} --dir=BWD_D --dt=bf16 mb1ic16ih8oc16oh4kh3ph1sh2"),
     "bytes": ("xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-post-ops=linear:2:1 mb1ic32ih6oc16oh6kh1"),
+    "zero-points-of-channels": (
+        "xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb2ic64ih8oc64oh8kh3ph1",
+    ),
+    "zero-points-of-both": (
+        "xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:per_dim_1+wei:common:3 mb1ic64iw64oc64ow64kw3pw1",
+    ),
     "zero-points-2d": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32ih6oc16oh6kh1"),
     "f32": ("xe_lp", f"{LAST} mb1ic32ih8oc32oh8kh1"),
     "bytes-without-dpas": ("xe_lp", f"{LAST} --dt=s8:s8:s32 mb1ic32ih6oc16oh6kh1"),
 }  # fmt: skip
 """Problems whose default configs compute fragments, each with the device."""
 SCALAR = {
-    "types": ("--dt=f16 mb1ic16iw16oc16ow16kw1", "xe_lp has no instruction for products of f16:f16:f32, but for f32:"),
+    "types": ("--dt=bf16 mb1ic16iw16oc16ow16kw1", "xe_lp has no instruction for products of bf16:bf16:f32, but for f16"),
     "depthwise": (f"{LAST} --dt=bf16 g32mb1ic32iw16oc32ow16kw3pw1",
                   "dpas_m8n16k16_bf16: 8 x 16 x 16 rows, columns and terms; the loops have 16 x 1 x 3"),
     "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic32iw16oc16ow16kw1",
@@ -245,6 +268,62 @@ def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str) -> None:
     run_emulated(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"))
 
 
+def _messages(line: str, name: str, words: str) -> dict[int, int]:
+    """Return the messages that load fragments from shared memory, by the registers of each lane that they load."""
+    machine = target(name)
+    with interning():
+        plan = plan_for(parse_problem(line), Config.parse(f"--target={name} {words}"), machine)
+        kernel = run_steps(plan.naive(), plan.pipeline)
+    found = re.findall(r"block_read_shared_\w+_x(\d)\(", str(kernel))
+    return {int(n): found.count(n) for n in sorted({*found}, reverse=True)}
+
+
+@pytest.mark.parametrize(("tile", "rows"), [
+    ("--register=oc:32,oh:2,ow:16 --group=oc:128,mb:2,oh:2,ow:16,ic:32", {8: 12}),
+    ("--register=oc:32,oh:8,ow:4 --group=oc:128,mb:2,oh:8,ow:4,ic:32", {8: 12}),
+    ("--register=oc:32,oh:8,ow:4 --group=oc:128,mb:2,oh:8,ow:8,ic:32", {8: 4, 4: 16}),
+])  # fmt: skip
+@pytest.mark.parametrize("image", ["ih14", "ih28sh2"])
+def test_a_message_loads_the_rows_that_lie_side_by_side(tile: str, rows: dict[int, int], image: str) -> None:
+    """Sixteen products take 64 messages of one row where rows lie apart, and 12 of eight rows in fragments, also where
+    a stride skips pixels.
+    """
+    line, words = f"{LAST} --dt=bf16 mb2ic64{image}oc128oh14kh3ph1", _words("m8n16k16_bf16", tile)
+    assert _messages(line, "xe_hpc", f"{words} --pad=src:8,wei:8") == {1: 64}
+    assert _messages(line, "xe_hpc", f"{words} --fragments=src:16,wei:16") == rows
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    ("--group=oc:32,ow:32,ic:32 --fragments=src:32", "--fragments=src:32: legal are the terms of the instruction, 16"),
+    ("--group=oc:32,ow:32,ic:8,kw:2 --fragments=wei:16",
+     "--fragments=wei:16: a fragment has 16 iterations of ic in a row of wei, the loop has 8"),
+    ("--group=oc:32,ow:32,ic:32 --pad=src:8 --fragments=src:16", "in one of --pad=, --swizzle= and --fragments="),
+    ("--group=oc:32,ow:32,ic:32 --register_file=512",
+     "--register_file=512: a thread of xe_hpc usually has 128 registers; legal are 256"),
+    ("--register=oc:64,ow:64 --group=oc:64,ow:64,ic:32", "needs 256 registers for the sums of a thread, xe_hpc has 128"),
+    ("--register=oc:16,ow:8 --group=oc:128,ow:64,ic:16 --register_file=256",
+     "needs 262144 registers for 1024 threads with 256 each, a unit of xe_hpc has 131072"),
+])  # fmt: skip
+def test_configs_that_fragments_cannot_have(words: str, why: str) -> None:
+    tile = "" if "--register=" in words else "--register=oc:16,ow:16 "
+    config = f"--target=xe_hpc {_words('m8n16k16_bf16', tile + words)}"
+    with interning(), pytest.raises(ConfigError) as raised:
+        plan_for(parse_problem(f"{LAST} --dt=bf16 mb1ic64iw64oc128ow64kw3pw1"), Config.parse(config), target("xe_hpc"))
+    assert why in str(raised.value)
+
+
+def test_a_launch_states_the_registers_of_a_thread() -> None:
+    """The driver's compiler gets an option of the number, and twice the registers halve the threads of a unit."""
+    name, line, words = KINDS["in-fragments"]
+    kernel = CompiledKernel(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"))
+    assert kernel.artifact is not None
+    launch = kernel.artifact.entries["main"].launch
+    assert launch.registers == 256 and build_options([launch]) == ["-cl-intel-256-GRF-per-thread"]
+    units = target(name).device.units  # type: ignore[union-attr]
+    assert units.residing(64, 0, launch.registers)["registers"] * 2 == units.residing(64, 0)["threads"]
+    assert build_options([Launch()]) == []
+
+
 @pytest.mark.parametrize("kind", DEFAULT)
 def test_default_configs_compute_fragments(kind: str) -> None:
     name, line = DEFAULT[kind]
@@ -261,11 +340,8 @@ def test_sums_take_half_of_the_registers(name: str) -> None:
     with interning():
         config = device_config(parse_problem(f"{LAST} --dt={type_} mb32ic256ih56oc256oh56kh3ph1"), machine)
     (lanes,) = machine.device.warps  # type: ignore[union-attr]
-    assert (
-        machine.registers // 4
-        <= prod(size for _, size in config.tiles_at("register")) // lanes
-        <= machine.registers // 2
-    )
+    registers, sums = config.register_file or machine.registers, prod(n for _, n in config.tiles_at("register"))
+    assert registers // 4 <= sums // lanes <= registers // 2
 
 
 @pytest.mark.parametrize("kind", SCALAR)
