@@ -27,7 +27,7 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
 from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, make_sum
-from convsmith.ir.instruction import BLOCK, Instruction
+from convsmith.ir.instruction import BLOCK, PITCH, Instruction
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.shared import ALIGNMENT, taken_bytes
 from convsmith.ir.stmt import (
@@ -200,7 +200,7 @@ class ThreadEmitter(FunctionEmitter):
 
     def _Invoke(self, s: Invoke) -> None:
         row = self.rows[s.instruction]
-        if any(x.file == BLOCK for x in row.operands):
+        if any(x.file in (BLOCK, PITCH) for x in row.operands):
             self._message(s, row)
             return
         if s.dst.buffer not in self.lane_fragments.operands:
@@ -228,7 +228,8 @@ class ThreadEmitter(FunctionEmitter):
         assert isinstance(read, Load)
         t, count = s.dst.buffer.dtype, layout.elements
         loaded = self.type(t, count if count > 1 else 0)
-        values = row.emit(self.put, {"a": [self._uniform_address(read)]})
+        pitch = read.lanes.offsets[count] * t.bytes if read.lanes and layout.registers > 1 else 0
+        values = row.emit(self.put, {"a": [self._uniform_address(read)], "pitch": [str(pitch)]})
         for n, x in enumerate(values):
             offsets = s.dst.lanes.offsets[n * count : (n + 1) * count] if s.dst.lanes else (0,)
             register = self.put(f"bitcast i{count * t.bits} {x} to {loaded}")

@@ -1,8 +1,8 @@
 """`OpenClStandIn`: kernels for OpenCL GPUs on another OpenCL device, such as the CPU through Intel's driver.
 
-A kernel for a Xe GPU multiplies matrices of a sub-group with functions that only Xe GPUs have. For another device, its
-code is linked with functions of the same names that compute the products by broadcasts; all other code is the code that
-the GPU runs.
+A kernel for a Xe GPU multiplies matrices of a sub-group, and loads rows of matrices, with functions that only Xe GPUs
+have. For another device, its code is linked with functions of the same names that compute the products by broadcasts,
+and load element by element; all other code is the code that the GPU runs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from convsmith.ir.instruction import Instruction
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.intel_gpu.fragments import MATRICES
+from convsmith.machine.intel_gpu.messages import ROWS
 from convsmith.machine.registry import target
 from convsmith.runtime.loading import LoadedCode
 from convsmith.runtime.opencl import OpenClLibrary, OpenedDevice, check_device, device_name
 
 __all__ = ["OPENCL", "OpenClStandIn"]
 
-_BROADCAST = "_Z19sub_group_broadcastij"
+_BROADCAST, _LANE = "_Z19sub_group_broadcastij", "_Z22get_sub_group_local_idv"
 
 
 @record(frozen=True)
@@ -51,7 +52,7 @@ OPENCL = OpenClStandIn()
 
 
 def _without_products(needs: Collection[str]) -> Collection[str]:
-    return [name for name in needs if not name.startswith(MATRICES)]
+    return [name for name in needs if name != ROWS and not name.startswith(MATRICES)]
 
 
 class _LinkedLibrary(OpenClLibrary):
@@ -81,10 +82,13 @@ def _compiled(gpu: OpenedDevice, name: str) -> Any:
 
 
 def _products(machine: Machine) -> bytes:
-    """Return SPIR-V of the functions that multiply matrices for a target, for all of its rows that use the extension.
+    """Return SPIR-V of the functions that multiply matrices and load rows of them for a target, for all of its rows
+    that use the extensions.
     """
     functions = dict.fromkeys(_definition(row) for row in machine.instructions if MATRICES in row.needs)
+    functions |= dict.fromkeys(_loader(row) for row in machine.messages if ROWS in row.needs)
     head = f'target triple = "{machine.triple}"\ndeclare spir_func i32 @{_BROADCAST}(i32, i32) convergent nounwind\n'
+    head += f"declare spir_func i32 @{_LANE}() nounwind\n"
     text = head + "\n".join(functions)
     return bytes(llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features))
 
@@ -139,3 +143,29 @@ def _definition(row: Instruction) -> str:
         whole = put(f"insertelement <8 x {kind}> {whole}, {kind} {total}, i32 {m}")
     name = head.removeprefix("declare").replace(" willreturn memory(none)", "")
     return "\n  ".join([f"define{name} {{", *lines, f"ret <8 x {kind}> {whole}"]) + "\n}"
+
+
+def _loader(row: Instruction) -> str:
+    """Return the function that replaces a message for rows of a matrix: each lane loads 16 bits of each row, or zeros
+    beyond the matrix.
+    """
+    (name,) = re.findall(r"@(_Z\w+)\(", row.declare.splitlines()[0])
+    size, registers = dtype(row.result.dtype).bytes, row.result.layout.registers
+    lines = [
+        f"%lane = call spir_func i32 @{_LANE}()", "%first = mul i32 %lane, 2",
+        "%column = extractelement <2 x i32> %at, i32 0", "%row = extractelement <2 x i32> %at, i32 1",
+        f"%start = mul i32 %column, {size}", "%x = add i32 %start, %first", "%inside = icmp ult i32 %x, %width",
+    ]  # fmt: skip
+    for r in range(registers):
+        lines += [
+            f"%y{r} = add i32 %row, {r}", f"%above{r} = icmp ult i32 %y{r}, %height",
+            f"%here{r} = and i1 %inside, %above{r}", f"%to{r} = getelementptr i16, ptr %to, i32 {r}",
+            f"store i16 0, ptr %to{r}", f"br i1 %here{r}, label %read{r}, label %next{r}", f"read{r}:",
+            f"%skipped{r} = mul i32 %y{r}, %pitch", f"%offset{r} = add i32 %skipped{r}, %x",
+            f"%p{r} = getelementptr i8, ptr addrspace(1) %a, i32 %offset{r}",
+            f"%v{r} = load i16, ptr addrspace(1) %p{r}", f"store i16 %v{r}, ptr %to{r}", f"br label %next{r}",
+            f"next{r}:",
+        ]  # fmt: skip
+    head = "ptr addrspace(1) %a, i32 %width, i32 %height, i32 %pitch, <2 x i32> %at, ptr %to"
+    body = "\n  ".join(lines)
+    return f"define spir_func void @{name}({head}) convergent nounwind {{\n  {body}\n  ret void\n}}"

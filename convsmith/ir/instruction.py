@@ -32,6 +32,10 @@ LANES = "lane"
 """The file of registers that hold fragments spread over the lanes of a warp."""
 BLOCK = "block"
 """The file of an operand in memory that the lanes of a warp access together, at the address of the first lane."""
+PITCH = "pitch"
+"""The file of such an operand whose registers are rows of a matrix in memory, any distance apart, which its text names
+``{pitch}``, in bytes.
+"""
 SCALE = "vscale"
 """The size, in the specification of a scalable instruction, that the machine multiplies lane counts by."""
 

@@ -103,17 +103,16 @@ def _adjacent_rows(st: Statement, view: View, loops: Loops, config: Config, warp
     for x in reversed(warp.rows):
         rows *= x.extent
         dims = [n for n, c in enumerate(view.coords) if Var(x.dims[-1]) in variables_of(c)]
-        if any(shape[n] != x.extent for n in dims) or classes:
+        if any(-(-shape[n] // classes.get(n, 1)) != x.extent for n in dims):
             break
     return rows
 
 
 def _skipped(view: View, warp: WarpTile) -> tuple[tuple[int, int], ...]:
-    """Return the dim of a view along which adjacent rows of a fragment are further apart than one, and their distance.
-    """
-    row = Var(warp.rows[-1].dims[-1])
-    steps = [(dim, step) for dim, x in enumerate(view.coords) for a, step in x.terms if a is row]
-    return tuple((dim, abs(step)) for dim, step in steps if abs(step) > 1)
+    """Return the dims of a view along which adjacent rows of a warp are further apart than one, with the distance."""
+    rows = {Var(x.dims[-1]) for x in warp.rows}
+    steps = [(dim, abs(step)) for dim, x in enumerate(view.coords) for a, step in x.terms if a in rows]
+    return tuple({dim: step for dim, step in steps if step > 1}.items())
 
 
 def copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list[int]:

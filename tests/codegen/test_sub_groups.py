@@ -55,8 +55,8 @@ ROWS = [
 ]  # fmt: skip
 
 
-def _words(row: str, tiles: str, name: str = "dpas") -> str:
-    return f"--pack= --lane=oc --instruction={name}_{row} --realise=pad_copy --shared=src,wei {tiles}"
+def _words(row: str, tiles: str, name: str = "dpas", how: str = "--realise=pad_copy --shared=src,wei") -> str:
+    return f"--pack= --lane=oc --instruction={name}_{row} {how} {tiles}"
 
 
 LAST = "--stag=axb --dtag=axb"
@@ -78,6 +78,12 @@ KINDS = {
     "in-fragments": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic40ih6iw19oc40oh6ow19kh3kw3ph1pw1",
                      _words("m8n16k16_bf16", "--register=oc:16,oh:2,ow:4 --group=oc:32,oh:2,ow:8,kw:3,ic:16 --buffers=2"
                             " --fragments=src:16,wei:16 --register_file=256")),
+    "rows-of-a-matrix": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic64iw34oc20ow32kw3",
+                         _words("m8n16k16_bf16", "--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --fragments=wei:16",
+                                how="--realise=mask --shared=wei")),
+    "rows-of-bytes": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 mb1ic128iw33oc32ow16kw2sw2",
+                      _words("m8n16k32_u8_s8", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:32 --fragments=wei:32",
+                             how="--realise=mask --shared=wei")),
     "skipped-pixels": ("xe_hpc", f"{LAST} --dt=s8:s8:s32 mb1ic40iw33oc12ow17kw3pw1sw2",
                        _words("m8n16k32_s8", "--register=oc:16,ow:8 --group=oc:16,ow:16,ic:32"
                               " --fragments=src:32,wei:32")),
@@ -202,6 +208,21 @@ def test_the_registers_of_a_row_give_its_specification(name: str, mnemonic: str,
     np.testing.assert_array_equal(arrays["c"], wanted["c"])
 
 
+def test_factors_of_tf32_are_rounded_to_the_nearest() -> None:
+    """One and 1024 of the 4096 parts between two numbers of 11 bits are dropped, 3072 of them and a half count as one;
+    the hardware, which drops what is beyond 11 bits, finds nothing there.
+    """
+    row = target("xe_hpc").rows["dpas_m8n16k8_tf32"]
+    step = float(np.ldexp(1, -10))
+    words = {f"{x}{n}": f"%{x}{n}" for x, count in (("a", 4), ("b", 8), ("c", 8)) for n in range(count)}
+    lines = [line.format(*(f"%{n}" for n in range(200)), **words) for line in row.llvm.splitlines()]
+    rounding = [x for x in lines if x.startswith(("add i32", "and i32"))]
+    assert len(rounding) == 2 * (4 + 8) and rounding[0].endswith(", 4096") and rounding[1].endswith(", -8192")
+    for part, wanted in ((0.25, 1.0), (0.5, 1 + step), (0.75, 1 + step)):
+        bits = np.float32(1 + part * step).view(np.int32)
+        assert ((bits + 4096) & -8192).view(np.float32) == np.float32(wanted)
+
+
 @pytest.mark.sampled(3, "name+mnemonic")
 @pytest.mark.parametrize("name, mnemonic, row", ROWS)
 def test_a_row_becomes_its_instruction(name: str, mnemonic: str, row: Instruction, tmp_path: Path) -> None:
@@ -222,6 +243,37 @@ def test_a_row_becomes_its_instruction(name: str, mnemonic: str, row: Instructio
     assert used >= {of_left, f"block_read_global_{c.dtype}_x8", f"block_write_global_{c.dtype}"}
     load, store = MESSAGES[name]["global"]
     assert len(re.findall(store, found)) == 8 and len(re.findall(load, found)) >= 2
+
+
+def test_a_message_loads_rows_of_a_matrix() -> None:
+    """They are 96 bytes apart, or more, in global memory; other rows take a message each."""
+    with interning():
+        kernel = parse_kernel("""\
+kernel k(a: bf16[4096], b: u8[4096], dst: bf16[512])
+  for w in 0 .. 1 #warp:
+    alloc s: bf16[1024] @shared:
+      alloc x: bf16[7, 16] @fragment:
+        alloc y: u8[2, 32] @fragment:
+          for lane in 0 .. 16 #lane:
+            x[0, lane] = a[lane + w * 16]
+            x[1, lane] = a[lane + w * 16 + 48]
+            x[2, lane] = a[lane]
+            x[3, lane] = a[lane + 40]
+            x[4, lane] = s[lane]
+            x[5, lane] = s[lane + 64]
+            x[6, lane] = a[lane * 2]
+            for lane.2 in 0 .. 2 #unrolled:
+              y[0, lane * 2 + lane.2] = b[lane * 2 + lane.2]
+            for lane.2 in 0 .. 2 #unrolled:
+              y[1, lane * 2 + lane.2] = b[lane * 2 + lane.2 + 128]
+          for lane in 0 .. 16 #lane:
+            dst[lane * 3] = x[0, lane]
+""")
+        made = {name: block_messages(kernel, target(name).messages) for name in ("xe_hpc", "xe_hpg")}
+    found = {name: [s.instruction for s in statements_of(k.body) if isinstance(s, Invoke)] for name, k in made.items()}
+    one, shared = "block_read_global_bf16_x1", ["block_read_shared_bf16_x1"] * 2
+    assert found["xe_hpc"] == ["block_rows_global_bf16_x2", one, one, *shared, "block_rows_global_u8_2_x2"]
+    assert found["xe_hpg"] == [one, one, one, one, *shared, *["block_read_global_u8_2_x1"] * 2]
 
 
 def test_messages_have_aligned_addresses_and_one_branch() -> None:

@@ -9,7 +9,7 @@ from convsmith.machine.device import ComputeUnits, Device, SharedMemory
 from convsmith.machine.device_costs import DeviceCosts
 from convsmith.machine.intel_gpu.dialect import dialect
 from convsmith.machine.intel_gpu.fragments import DOTS, HALF_MULTIPLY_ADDS, HALVES, MULTIPLY_ADDS, PRODUCTS
-from convsmith.machine.intel_gpu.messages import EXTENSIONS, MESSAGES
+from convsmith.machine.intel_gpu.messages import EXTENSIONS, MESSAGES, ROW_MESSAGES
 from convsmith.machine.memory import core_caches
 from convsmith.machine.rows import scalar_multiply_add
 
@@ -32,10 +32,12 @@ _COSTS = Costs(multiply_add=1.0, broadcast=1.0, latency=8.0)
 
 def _level(
     name: str, device: Device, registers: int = 64, caches: tuple[int, int] = (1 << 16, 1 << 20),
-    products: tuple[Instruction, ...] = (),
+    products: tuple[Instruction, ...] = (), others: tuple[Instruction, ...] = (),
 ) -> Machine:  # fmt: skip
-    """Return the level ``name`` with the facts of ``device``, the ``registers`` of a thread and the bytes of caches."""
-    messages, needs = (MESSAGES, {HALVES}) if products else ((), set())
+    """Return the level ``name`` with the facts of ``device``, the ``registers`` of a thread and the bytes of caches.
+    Devices with ``products`` of fragments have block messages, and maybe ``others``.
+    """
+    messages, needs = ((*MESSAGES, *others), {HALVES}) if products else ((), set())
     return Machine(
         name=name, triple=TRIPLE, cpu="", features=EXTENSIONS if products else "",
         needs=tuple(sorted(needs.union(*(row.needs for row in (*products, *messages))))),
@@ -78,7 +80,7 @@ def _xe(
 LEVELS = (
     _level("opencl", _PORTABLE),
     _level("xe_hpc", _xe(16, 64, 128 << 10, rate=16, memory_bytes=1024), _XE_REGISTERS, (512 << 10, 204 << 20),
-           (*PRODUCTS[16], *MULTIPLY_ADDS[16])),
+           (*PRODUCTS[16], *MULTIPLY_ADDS[16]), ROW_MESSAGES),
     _level("xe_hpg", _xe(8, 32, 64 << 10, rate=8, memory_bytes=267), _XE_REGISTERS, (192 << 10, 16 << 20),
            (*PRODUCTS[8], *MULTIPLY_ADDS[8])),
     _level("xe_lp", _xe(8, 6, 64 << 10, rate=2, memory_bytes=50, resident=896, threads=512, files=()), _XE_REGISTERS,
