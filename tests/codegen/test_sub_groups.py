@@ -40,6 +40,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from convsmith.schedule.text import decisions
 from convsmith.tune.device import device_config
+from convsmith.tune.device_features import kernel_features
 
 MESSAGES = {
     "xe_hpc": {"global": (r"load\.ugm\.d32x\d+t\.a64", r"store\.ugm\.d\d+x\d+t\.a64"),
@@ -320,14 +321,19 @@ def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str) -> None:
     run_emulated(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"))
 
 
-def _messages(line: str, name: str, words: str) -> dict[int, int]:
-    """Return the messages that load fragments from shared memory, by the registers of each lane that they load."""
+def _messages(line: str, name: str, words: str) -> tuple[dict[int, int], float]:
+    """Return the messages that load fragments from shared memory, by the registers of each lane that they load, and the
+    number that the model expects of a sub-group.
+    """
     machine = target(name)
     with interning():
         plan = plan_for(parse_problem(line), Config.parse(f"--target={name} {words}"), machine)
-        kernel = run_steps(plan.naive(), plan.pipeline)
+        kernel, k = run_steps(plan.naive(), plan.pipeline), plan.main
+        features = kernel_features(k.columns, k.loops, k.config, k.nest, machine, k.shared)
     found = re.findall(r"block_read_shared_\w+_x(\d)\(", str(kernel))
-    return {int(n): found.count(n) for n in sorted({*found}, reverse=True)}
+    (expected,) = (n for x in features for _, events in x.causes for event, n in events if event == "warp_message")
+    groups = prod(x.extent for x in k.nest.threads)
+    return {int(n): found.count(n) for n in sorted({*found}, reverse=True)}, expected / groups
 
 
 @pytest.mark.parametrize(("tile", "rows"), [
@@ -341,8 +347,9 @@ def test_a_message_loads_the_rows_that_lie_side_by_side(tile: str, rows: dict[in
     a stride skips pixels.
     """
     line, words = f"{LAST} --dt=bf16 mb2ic64{image}oc128oh14kh3ph1", _words("m8n16k16_bf16", tile)
-    assert _messages(line, "xe_hpc", f"{words} --pad=src:8,wei:8") == {1: 64}
-    assert _messages(line, "xe_hpc", f"{words} --fragments=src:16,wei:16") == rows
+    of_columns = 4 * 8  # registers of the right factor that are parts of vectors
+    assert _messages(line, "xe_hpc", f"{words} --pad=src:8,wei:8") == ({1: 64}, 64 + of_columns)
+    assert _messages(line, "xe_hpc", f"{words} --fragments=src:16,wei:16") == (rows, sum(rows.values()))
 
 
 @pytest.mark.parametrize(("words", "why"), [
