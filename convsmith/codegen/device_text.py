@@ -441,7 +441,23 @@ class ThreadEmitter(FunctionEmitter):
         """Load active lanes one by one, because devices have no masked loads."""
         if v.lanes is not None and not v.lanes.is_whole:
             return self._load_lanes(v, v.lanes)
+        if v.lanes is not None and v.lanes.rows is None and self._in_rows(v.lanes) is not None:
+            return self._load_zipped(v, v.lanes)
         return super()._load(v)
+
+    def _in_rows(self, lanes: Lanes) -> Lanes | None:
+        """Return lanes that are rows of adjacent elements in another order in the order of memory; None for others."""
+        found = Lanes(tuple(sorted(lanes.offsets)), lanes.count)
+        return found if len({*lanes.offsets}) == lanes.count and found.rows is not None and found != lanes else None
+
+    def _load_zipped(self, v: Load, lanes: Lanes) -> str:
+        """Load rows of adjacent elements as vectors, and put the elements of all rows in the order of the lanes."""
+        t, rows = v.buffer.dtype, self._in_rows(lanes)
+        assert rows is not None and rows.rows is not None
+        first = v.index[0] + rows.offsets[0]
+        whole = self.load_rows(Load(v.buffer, (first,), None), rows, rows.rows[1])
+        places = {offset: n for n, offset in enumerate(rows.offsets)}
+        return self.shuffle(t, lanes.count, whole, "poison", [places[x] for x in lanes.offsets])
 
     def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
         """Store active lanes one by one, because devices have no masked stores."""

@@ -21,6 +21,8 @@ from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
 """The ways to read absent elements on machines with thread groups."""
+WORD = 32
+"""Bits of the elements that a store to shared memory moves at least."""
 ATOMIC = ("f32", "s32")
 """Types of results to which groups can add parts."""
 
@@ -177,8 +179,23 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Ne
     """
     nearest = view.layout.contiguous
     if nearest is None or nearest.dim != innermost(st, view, nest, config):
-        return 1
+        return 1 if word_of(st, view, loops, config, nest) is None else _vector_width(st, view, loops, config, access)
     return max(_vector_width(st, view, loops, config, access), _pixel_width(st, view, loops, config, access))
+
+
+def word_of(st: Statement, view: View, loops: Loops, config: Config, nest: Nest) -> tuple[int, int] | None:
+    """Return the dim of a view whose elements are adjacent in its copy in the order of fragments, though others are in
+    memory, and the number of these elements in a word. A thread loads vectors of as many rows and stores words of them.
+    None for other copies, and where an element may be absent.
+    """
+    nearest, dim = view.layout.contiguous, innermost(st, view, nest, config)
+    if nearest is None or dim is None or dim == nearest.dim or view.name not in dict(config.layouts("fragments")):
+        return None
+    sizes = {Var(d.name): d.size for d in st.dims}
+    tiles = group_tiles(loops, config, sizes)
+    if not is_true(view.mask) or any(sizes[v] % tiles[v] for x in view.coords for v in variables_of(x)):
+        return None
+    return dim, WORD // dtype(view.dtype).bits
 
 
 def _pixel_width(st: Statement, view: View, loops: Loops, config: Config, access: int) -> int:

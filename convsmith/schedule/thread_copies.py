@@ -15,7 +15,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import copy_layout, innermost
-from convsmith.schedule.group_limits import copy_width, loaded_vector
+from convsmith.schedule.group_limits import copy_width, loaded_vector, word_of
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import GRID_DIMS
@@ -45,7 +45,9 @@ def share_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> tuple[Loop | 
     for view in views:
         copy, width = copies[view.name], copy_width(st, view, loops, config, nest, device.access)
         in_memory = tuple(copy.loops[d] for d in _as_in_memory(view))
-        copies[view.name] = s.distribute_copy(copy, nest.size, tile.thread, in_memory, width)
+        word = word_of(st, view, loops, config, nest) if width > 1 else None
+        rows = None if word is None else (copy.loops[word[0]], word[1])
+        copies[view.name] = s.distribute_copy(copy, nest.size, tile.thread, in_memory, width, rows)
     return place, copies
 
 

@@ -54,7 +54,9 @@ def kernel_features(
         copied = sum(n for name, n in accesses.items() if name in alone) * device.access
         issued = sum(n for name, n in accesses.items() if name not in alone)
         held, *others = registers_of(row, *nest.warp.fragments)
-        registers = max(ceil(held + 2 * sum(others)) + device.costs.addresses, config.register_file)
+        registers = ceil(held + 2 * sum(others)) + device.costs.addresses
+        if device.register_files:  # a thread takes all of its registers, however many it uses
+            registers = config.register_file or machine.registers
         residing = min(device.units.residing(nest.size, nbytes, registers).values())
         return (
             *warp_features(
