@@ -26,6 +26,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Any, Literal, get_args
 
@@ -40,7 +41,8 @@ from convsmith.layout.requirements import FIXED, Requirements
 
 __all__ = [
     "ABI_VERSION", "ALIGNMENT", "AXES", "FINITE", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry",
-    "Launch", "LaunchKind", "MapArgument", "MemoryKind", "Role", "host_launch", "size_argument",
+    "Launch", "LaunchKind", "MapArgument", "MemoryKind", "Role", "build_options", "host_launch",
+    "size_argument",
 ]  # fmt: skip
 
 ABI_VERSION = 11
@@ -169,7 +171,8 @@ class Launch:
     `kind` is "call" (the calling thread runs all of it), "tasks" (up to `threads` host threads run a part each, started
     by the library `runtime`) or "grid" (the library `runtime` runs it on a device). `threads` is also the number of
     scratch memories. A `grid` and a `group` have an extent along each of `AXES`: groups, and threads of a group, which
-    share `shared` bytes. The run time makes the tensor `maps` of the arrays of a call.
+    share `shared` bytes. The run time makes the tensor `maps` of the arrays of a call. A thread has so many
+    `registers`, or if that is 0 the usual number.
     """
 
     kind: LaunchKind = "call"
@@ -179,6 +182,7 @@ class Launch:
     group: tuple[int, ...] = ()
     shared: int = 0
     maps: tuple[MapArgument, ...] = ()
+    registers: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -196,6 +200,12 @@ class Launch:
                 f"launch: kind {self.kind} of {self.grid} groups of {self.group} threads that share {self.shared} "
                 f"bytes; a grid has extents of at least 1 along {', '.join(AXES)}, others have none"
             )
+
+
+def build_options(launches: Iterable[Launch]) -> list[str]:
+    """Return the options with which an OpenCL driver compiles the kernels of ``launches``."""
+    most = max((x.registers for x in launches), default=0)
+    return [f"-cl-intel-{most}-GRF-per-thread"] if most else []
 
 
 def host_launch(threads: int) -> Launch:

@@ -28,7 +28,7 @@ from convsmith.diag.errors import InternalError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect, DialectCall
 from convsmith.ir.index import Cond, Ge0, Index, Var, as_index, make_sum
-from convsmith.ir.instruction import BLOCK, Instruction
+from convsmith.ir.instruction import BLOCK, PITCH, Instruction
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.shared import ALIGNMENT, taken_bytes
 from convsmith.ir.stmt import (
@@ -207,7 +207,7 @@ class ThreadEmitter(FunctionEmitter):
 
     def _Invoke(self, s: Invoke) -> None:
         row = self.rows[s.instruction]
-        if any(x.file == BLOCK for x in row.operands):
+        if any(x.file in (BLOCK, PITCH) for x in row.operands):
             self._message(s, row)
             return
         if s.dst.buffer not in self.lane_fragments.operands:
@@ -235,7 +235,8 @@ class ThreadEmitter(FunctionEmitter):
         assert isinstance(read, Load)
         t, count = s.dst.buffer.dtype, layout.elements
         loaded = self.type(t, count if count > 1 else 0)
-        values = row.emit(self.put, {"a": [self._uniform_address(read)]})
+        pitch = read.lanes.offsets[count] * t.bytes if read.lanes and layout.registers > 1 else 0
+        values = row.emit(self.put, {"a": [self._uniform_address(read)], "pitch": [str(pitch)]})
         for n, x in enumerate(values):
             offsets = s.dst.lanes.offsets[n * count : (n + 1) * count] if s.dst.lanes else (0,)
             register = self.put(f"bitcast i{count * t.bits} {x} to {loaded}")
@@ -457,7 +458,23 @@ class ThreadEmitter(FunctionEmitter):
         """Load active lanes one by one, because devices have no masked loads."""
         if v.lanes is not None and not v.lanes.is_whole:
             return self._load_lanes(v, v.lanes)
+        if v.lanes is not None and v.lanes.rows is None and self._in_rows(v.lanes) is not None:
+            return self._load_zipped(v, v.lanes)
         return super()._load(v)
+
+    def _in_rows(self, lanes: Lanes) -> Lanes | None:
+        """Return lanes that are rows of adjacent elements in another order in the order of memory; None for others."""
+        found = Lanes(tuple(sorted(lanes.offsets)), lanes.count)
+        return found if len({*lanes.offsets}) == lanes.count and found.rows is not None and found != lanes else None
+
+    def _load_zipped(self, v: Load, lanes: Lanes) -> str:
+        """Load rows of adjacent elements as vectors, and put the elements of all rows in the order of the lanes."""
+        t, rows = v.buffer.dtype, self._in_rows(lanes)
+        assert rows is not None and rows.rows is not None
+        first = v.index[0] + rows.offsets[0]
+        whole = self.load_rows(Load(v.buffer, (first,), None), rows, rows.rows[1])
+        places = {offset: n for n, offset in enumerate(rows.offsets)}
+        return self.shuffle(t, lanes.count, whole, "poison", [places[x] for x in lanes.offsets])
 
     def store(self, buffer: Buffer, index: tuple[Index, ...], lanes: Lanes | None, x: str) -> None:
         """Store active lanes one by one, because devices have no masked stores."""

@@ -15,9 +15,10 @@ from convsmith.machine.device import Device
 __all__ = ["launch_of"]
 
 
-def launch_of(kernel: Kernel, threads: int, machine: Machine) -> Launch:
-    """Return the launch of ``kernel`` on ``machine``, with ``threads`` host threads unless the machine is a device.
-    ConfigError if the kernel exceeds a limit of the device.
+def launch_of(kernel: Kernel, threads: int, machine: Machine, registers: int = 0) -> Launch:
+    """Return the launch of ``kernel`` on ``machine``, with ``threads`` host threads unless the machine is a device; a
+    thread of a device has so many ``registers``, or if that is 0 the usual number. ConfigError if the kernel exceeds a
+    limit of the device.
     """
     if machine.device is None:
         return host_launch(threads)
@@ -25,8 +26,9 @@ def launch_of(kernel: Kernel, threads: int, machine: Machine) -> Launch:
     _check_limits(kernel, sizes, machine.name, machine.device)
     maps = tuple(MapArgument(b.name, b.dtype.name, m.box[0] * b.dtype.bytes, m) for b, m in tensor_maps(kernel))
     return Launch(
-        "grid", runtime=machine.device.runtime, grid=sizes.grid, group=sizes.group, shared=sizes.shared, maps=maps
-    )
+        "grid", runtime=machine.device.runtime, grid=sizes.grid, group=sizes.group, shared=sizes.shared, maps=maps,
+        registers=registers,
+    )  # fmt: skip
 
 
 def _check_limits(kernel: Kernel, sizes: Geometry, name: str, device: Device) -> None:

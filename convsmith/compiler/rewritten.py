@@ -54,9 +54,10 @@ def rewritten(plan: Plan, instruments: Sequence[Instrument] = ()) -> Lowered:
     kernel = run_steps(plan.naive(), plan.pipeline, instruments)
     prepared = _prepared(plan, kernel)
     after = tuple(run_steps(k, steps) for k, steps in plan.finishing())
-    launched = {plan.symbol(): (kernel, launch_of(kernel, plan.threads(), plan.machine))}
+    registers = max(k.config.register_file for k in plan.kernels)
+    launched = {plan.symbol(): (kernel, launch_of(kernel, plan.threads(), plan.machine, registers))}
     for k in (*prepared.values(), *after):
-        launched[plan.symbol(k.name)] = (k, launch_of(k, _threads(plan, k), plan.machine))
+        launched[plan.symbol(k.name)] = (k, launch_of(k, _threads(plan, k), plan.machine, registers))
     places: dict[Buffer, tuple[int, int]] = {}
     size, apart = 0, max(_LINE, plan.machine.alignment)
     for k in (*prepared.values(), kernel):  # kernels run one after the other, in the same memory

@@ -1,8 +1,9 @@
 """`OpenClStandIn`: kernels for OpenCL GPUs on another OpenCL device, such as the CPU through Intel's driver.
 
-A kernel for a Xe GPU multiplies matrices of a sub-group with functions that only Xe GPUs have. For another device, its
-code is linked with functions of the same names that compute the products by broadcasts. Where threads wait at a split
-barrier, they stop at a whole one. All other code is the code that the GPU runs.
+A kernel for a Xe GPU multiplies matrices of a sub-group, and loads rows of matrices, with functions that only Xe GPUs
+have. For another device, its code is linked with functions of the same names that compute the products by broadcasts,
+and load element by element. Where threads wait at a split barrier, they stop at a whole one. All other code is the code
+that the GPU runs.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from convsmith.diag.record import record
 from convsmith.emulate.base import Emulator
 from convsmith.emulate.spirv import with_whole_barriers
 from convsmith.ir.instruction import Instruction
+from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.machine.intel_gpu.dialect import SPLIT_BARRIERS
 from convsmith.machine.intel_gpu.fragments import MATRICES
+from convsmith.machine.intel_gpu.messages import ROWS
 from convsmith.machine.registry import target
 from convsmith.runtime.loading import LoadedCode
 from convsmith.runtime.opencl import OpenClLibrary, OpenedDevice, check_device, device_name
 
 __all__ = ["OPENCL", "OpenClStandIn"]
 
-_BROADCAST = "_Z19sub_group_broadcastij"
+_BROADCAST, _LANE = "_Z19sub_group_broadcastij", "_Z22get_sub_group_local_idv"
 
 
 @record(frozen=True)
@@ -53,7 +56,7 @@ OPENCL = OpenClStandIn()
 
 def _of_device(needs: Collection[str]) -> Collection[str]:
     """Return the extensions that the device itself must have."""
-    return [name for name in needs if name not in (MATRICES, SPLIT_BARRIERS)]
+    return [name for name in needs if name not in (ROWS, SPLIT_BARRIERS) and not name.startswith(MATRICES)]
 
 
 class _LinkedLibrary(OpenClLibrary):
@@ -61,6 +64,10 @@ class _LinkedLibrary(OpenClLibrary):
 
     def needed(self, needs: Collection[str]) -> Collection[str]:
         return _of_device(needs)
+
+    def options(self) -> list[str]:
+        """Return no options: registers are those of another device."""
+        return []
 
     def build(self, gpu: OpenedDevice) -> Any:
         own = gpu.cl.Program(gpu.context, with_whole_barriers(self.artifact.code))
@@ -79,34 +86,47 @@ def _compiled(gpu: OpenedDevice, name: str) -> Any:
 
 
 def _products(machine: Machine) -> bytes:
-    """Return SPIR-V of the functions that multiply matrices for a target, for all of its rows that use the extension.
+    """Return SPIR-V of the functions that multiply matrices and load rows of them for a target, for all of its rows
+    that use the extensions.
     """
     functions = dict.fromkeys(_definition(row) for row in machine.instructions if MATRICES in row.needs)
+    functions |= dict.fromkeys(_loader(row) for row in machine.messages if ROWS in row.needs)
     head = f'target triple = "{machine.triple}"\ndeclare spir_func i32 @{_BROADCAST}(i32, i32) convergent nounwind\n'
+    head += f"declare spir_func i32 @{_LANE}() nounwind\n"
     text = head + "\n".join(functions)
     return bytes(llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features))
 
 
 def _definition(row: Instruction) -> str:
-    """Return the function that replaces dpas: each lane adds the products of its column, in order of the terms.
-
-    As in the extension, the next terms of a row are in a lane's register of the left factor, and the registers of the
-    right factor are adjacent along the terms.
+    """Return the function that replaces dpas: each lane adds the products of its column, in order of the terms. The
+    layouts of the row say which lane has a term of the left factor.
     """
     c, a, b = row.operands
-    lanes, terms = c.shape[1], a.shape[1]
-    bits = 8 if terms == 32 else 16
-    together = terms // lanes
-    head = re.sub(r"<8 x i(16|32)>, <8 x i32>, <8 x (\w+)>", r"<8 x i\1> %a, <8 x i32> %b, <8 x \2> %c", row.declare)
+    head, types = row.declare, []
+    for x in "abc":
+        found = re.search(r"<(\d+) x (\w+)>(?= ?[,)])(?! %)", head[head.index("(") :])
+        assert found is not None
+        types.append(found.groups())
+        at = head.index("(") + found.end()
+        head = f"{head[:at]} %{x}{head[at:]}"
+    (count_a, type_a), (count_b, type_b), (_, kind) = types
     lines: list[str] = []
 
     def put(text: str) -> str:
         lines.append(f"%v{len(lines)} = {text}")
         return f"%v{len(lines) - 1}"
 
+    def word(of: str, count: str, type_: str, register: int) -> str:
+        own = put(f"extractelement <{count} x {type_}> {of}, i32 {register}")
+        if type_ == "float":
+            return put(f"bitcast float {own} to i32")
+        return own if type_ == "i32" else put(f"zext {type_} {own} to i32")
+
     def element(word: str, number: int, type_: str) -> str:
-        moved = put(f"lshr i32 {word}, {number * bits}")
-        part = put(f"trunc i32 {moved} to i{bits}")
+        if type_ == "f32":
+            return put(f"bitcast i32 {word} to float")
+        bits = dtype(type_).bits
+        part = put(f"trunc i32 {put(f'lshr i32 {word}, {number * bits}')} to i{bits}")
         if type_ in ("s8", "u8"):
             return put(f"{'s' if type_ == 's8' else 'z'}ext i8 {part} to i32")
         if type_ == "f16":
@@ -114,18 +134,42 @@ def _definition(row: Instruction) -> str:
         wide = put(f"zext i16 {part} to i32")
         return put(f"bitcast i32 {put(f'shl i32 {wide}, 16')} to float")
 
-    kind = "float" if c.dtype == "f32" else "i32"
     add, mul = ("fadd float", "fmul float") if kind == "float" else ("add i32", "mul i32")
-    whole = "%c"
-    for m in range(8):
+    left, right, whole = a.layout.places(), b.layout.places(), "%c"
+    for m in range(c.shape[0]):
         total = put(f"extractelement <8 x {kind}> %c, i32 {m}")
-        own = put(f"extractelement <8 x i{bits * together}> %a, i32 {m}")
-        own = own if bits * together == 32 else put(f"zext i16 {own} to i32")
-        for k in range(terms):
-            lane = put(f"call spir_func i32 @{_BROADCAST}(i32 {own}, i32 {k // together})")
-            word = put(f"extractelement <8 x i32> %b, i32 {k * bits // 32}")
-            x, y = element(lane, k % together, a.dtype), element(word, k % (32 // bits), b.dtype)
+        for k in range(a.shape[1]):
+            (register, lane, number), (own, _, place) = left[m, k], right[k, 0]
+            given = word("%a", count_a, type_a, register)
+            given = put(f"call spir_func i32 @{_BROADCAST}(i32 {given}, i32 {lane})")
+            x, y = element(given, number, a.dtype), element(word("%b", count_b, type_b, own), place, b.dtype)
             total = put(f"{add} {total}, {put(f'{mul} {x}, {y}')}")
         whole = put(f"insertelement <8 x {kind}> {whole}, {kind} {total}, i32 {m}")
     name = head.removeprefix("declare").replace(" willreturn memory(none)", "")
     return "\n  ".join([f"define{name} {{", *lines, f"ret <8 x {kind}> {whole}"]) + "\n}"
+
+
+def _loader(row: Instruction) -> str:
+    """Return the function that replaces a message for rows of a matrix: each lane loads 16 bits of each row, or zeros
+    beyond the matrix.
+    """
+    (name,) = re.findall(r"@(_Z\w+)\(", row.declare.splitlines()[0])
+    size, registers = dtype(row.result.dtype).bytes, row.result.layout.registers
+    lines = [
+        f"%lane = call spir_func i32 @{_LANE}()", "%first = mul i32 %lane, 2",
+        "%column = extractelement <2 x i32> %at, i32 0", "%row = extractelement <2 x i32> %at, i32 1",
+        f"%start = mul i32 %column, {size}", "%x = add i32 %start, %first", "%inside = icmp ult i32 %x, %width",
+    ]  # fmt: skip
+    for r in range(registers):
+        lines += [
+            f"%y{r} = add i32 %row, {r}", f"%above{r} = icmp ult i32 %y{r}, %height",
+            f"%here{r} = and i1 %inside, %above{r}", f"%to{r} = getelementptr i16, ptr %to, i32 {r}",
+            f"store i16 0, ptr %to{r}", f"br i1 %here{r}, label %read{r}, label %next{r}", f"read{r}:",
+            f"%skipped{r} = mul i32 %y{r}, %pitch", f"%offset{r} = add i32 %skipped{r}, %x",
+            f"%p{r} = getelementptr i8, ptr addrspace(1) %a, i32 %offset{r}",
+            f"%v{r} = load i16, ptr addrspace(1) %p{r}", f"store i16 %v{r}, ptr %to{r}", f"br label %next{r}",
+            f"next{r}:",
+        ]  # fmt: skip
+    head = "ptr addrspace(1) %a, i32 %width, i32 %height, i32 %pitch, <2 x i32> %at, ptr %to"
+    body = "\n  ".join(lines)
+    return f"define spir_func void @{name}({head}) convergent nounwind {{\n  {body}\n  ret void\n}}"

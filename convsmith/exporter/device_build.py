@@ -129,7 +129,8 @@ class DeviceKernel(ExportedKernel):
         launch = use.entry.launch
         return {
             "symbol": use.entry.symbol, "function": function, "grid": list(launch.grid), "group": list(launch.group),
-            "shared": launch.shared, "arguments": [self._argument(a, use) for a in use.entry.arguments],
+            "shared": launch.shared, "registers": launch.registers,
+            "arguments": [self._argument(a, use) for a in use.entry.arguments],
             "maps": [_map(m) for m in launch.maps],
         }  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from convsmith.codegen.artifact import Launch
+from convsmith.codegen.artifact import Launch, build_options
 from convsmith.exporter.device_build import ArgumentPlace, DeviceKernel
 from convsmith.exporter.driver import Driver, bytes_text
 from convsmith.exporter.interface import Parameter
@@ -63,13 +63,15 @@ class OpenClDriver(Driver):
 
     def load(self, kernel: DeviceKernel) -> list[str]:
         names = ", ".join(f'"{use.entry.symbol}"' for use in kernel.uses)
+        words = build_options(use.entry.launch for use in kernel.uses)
+        options = f'"{" ".join(words)}"' if words else "NULL"
         lines = [f"static const char *const names[] = {{{names}}};"]
         for n, contents in enumerate(kernel.constants.values()):
             lines += [f"static const unsigned char constant{n}[] = {{", *bytes_text(contents), "};"]
         lines += [
             "cl_int status;", "memset(m, 0, sizeof *m);",
             "m->program = clCreateProgramWithIL(context, code, bytes, &status);", "if (status == CL_SUCCESS)",
-            "    status = clBuildProgram(m->program, 1, &device, NULL, NULL, NULL);",
+            f"    status = clBuildProgram(m->program, 1, &device, {options}, NULL, NULL);",
             f"for (int n = 0; n < {len(kernel.uses)} && status == CL_SUCCESS; n++)",
             "    m->entries[n] = clCreateKernel(m->program, names[n], &status);",
         ]  # fmt: skip

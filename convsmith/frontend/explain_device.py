@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from math import prod
 
 from convsmith.codegen.artifact import Artifact, Launch
-from convsmith.compiler.launch import launch_of
 from convsmith.compiler.rewritten import Lowered
 from convsmith.machine.device import ComputeUnits, Device
 from convsmith.measure.roofline import bytes_of_arrays
@@ -28,19 +27,20 @@ def device_lines(plan: Plan, low: Lowered, artifact: Artifact) -> Iterator[tuple
     yield from decisions(plan)
     yield from parts_lines(plan)
     for k in (*low.before, low.kernel, *low.after):
-        launch = launch_of(k, 1, plan.machine)
+        symbol = plan.symbol("" if k is low.kernel else k.name)
+        launch = low.launched[symbol][1]
         threads = prod(launch.group)
         yield "launch", (
             f"{k.name}: {prod(launch.grid)} groups ({_extents(launch.grid)}) of {threads} threads "
             f"({_extents(launch.group)}), {launch.shared} bytes of shared memory each"
         )
-        registers = artifact.notes.get(f"registers of {plan.symbol('' if k is low.kernel else k.name)}", "0")
-        yield "occupancy", resident(launch, device, int(registers))
+        registers = int(artifact.notes.get(f"registers of {symbol}", "0")) or launch.registers
+        yield "occupancy", resident(launch, device, registers)
 
 
 def resident(launch: Launch, device: Device, registers: int = 0) -> str:
     """Return the number of groups of a launch that reside on a unit of the device at a time, and the limiting resource.
-    ``registers`` counts the registers of a thread; 0 if no assembler has reported it.
+    ``registers`` counts the registers of a thread; 0 if no assembler has reported it and the launch does not state it.
     """
     units, threads = device.units, prod(launch.group)
     warp = min(device.warps, default=1)

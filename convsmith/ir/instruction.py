@@ -34,6 +34,10 @@ BLOCK = "block"
 """The file of an operand in memory that the lanes of a warp access together, at the address of the first lane."""
 SHARED = "shared"
 """The file of an operand in shared memory, which an instruction reads by itself, while its threads go on."""
+PITCH = "pitch"
+"""The file of such an operand whose registers are rows of a matrix in memory, any distance apart, which its text names
+``{pitch}``, in bytes.
+"""
 SCALE = "vscale"
 """The size, in the specification of a scalable instruction, that the machine multiplies lane counts by."""
 
@@ -91,12 +95,38 @@ class FragmentLayout:
         found: tuple[Index, ...] = _ir().coordinates(self.coords, register, lane, element)
         return found
 
+    @property
+    def digits(self) -> tuple[tuple[int, int], ...]:
+        """The digits of the place of an element if registers, their lanes and the elements of these follow each other:
+        coordinates, outermost first, each with the number of its steps. () if places have no such digits.
+        """
+        return _digits(self)
+
     def places(self, scale: int = 1) -> dict[tuple[int, ...], tuple[int, int, int]]:
         """Return the register, lane and element of each coordinate, on a machine whose ``vscale`` is `scale`."""
         lanes = self.lanes * scale if self.scalable else self.lanes
         every = product(range(self.registers), range(lanes), range(self.elements))
         found: dict[tuple[int, ...], tuple[int, int, int]] = _ir().places(self.coords, every)
         return found
+
+
+@cache
+def _digits(layout: FragmentLayout) -> tuple[tuple[int, int], ...]:
+    at = sorted(layout.places(), key=layout.places().__getitem__)
+    found: list[tuple[int, int]] = []
+    whole = 1
+    while whole < len(at):
+        step = [y - x for x, y in zip(at[0], at[whole])]
+        count = 1
+        while whole * (count + 1) <= len(at) and all(
+            at[n + whole * count] == tuple(x + d * count for x, d in zip(at[n], step)) for n in range(whole)
+        ):
+            count += 1
+        if count == 1 or len(moved := [n for n, d in enumerate(step) if d]) != 1:
+            return ()
+        found.insert(0, (moved[0], count))
+        whole *= count
+    return tuple(found)
 
 
 @cache

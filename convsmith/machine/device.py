@@ -114,6 +114,8 @@ class Device:
     """Maximum bytes that a thread moves in one access."""
     engine: CopyEngine | None = None
     """The engine that copies tiles of a tensor to shared memory; None on devices without one."""
+    register_files: tuple[int, ...] = ()
+    """Numbers of registers that a thread may have at launch, more than usual."""
 
     @property
     def levels(self) -> tuple[ThreadLevel, ...]:

@@ -59,6 +59,8 @@ class DeviceCosts:
     """Bytes that a warp loads from shared memory in the time of one of its multiply-adds."""
     warp_global: float = 32.0
     """Bytes that a group loads from global memory in the time of a multiply-add of a warp."""
+    warp_message: float = 0.0
+    """Multiply-adds of a warp in the time in which a unit starts a message that loads registers of fragments."""
     warp_barrier: float = 40.0
     """Multiply-adds of a warp in the time of a barrier."""
     warp_store: float = 4.0

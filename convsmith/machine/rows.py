@@ -36,13 +36,18 @@ def fused_multiply_add(name: str, type_: str, lanes: int, needs: tuple[str, ...]
 
 
 def scalar_multiply_add(name: str, type_: str, mnemonic: str) -> Instruction:
-    """Return the row of LLVM's ``fma`` on scalars, which a thread of a device computes one at a time."""
+    """Return the row of LLVM's ``fma`` on scalars, which a thread of a device computes one at a time; f16 numbers are
+    stored as 16-bit words.
+    """
     number = LLVM_TYPES[type_]
     intrinsic = f"{number} @llvm.fma.{type_}"
+    steps = [f"call {intrinsic}({number} {{a}}, {number} {{b}}, {number} {{c}})"]
+    if type_ == "f16":
+        steps = [f"bitcast i16 {{{x}}} to half" for x in "abc"]
+        steps += [f"call {intrinsic}(half {{0}}, half {{1}}, half {{2}})", "bitcast half {3} to i16"]
     return multiply_add(
-        name, 1, f"call {intrinsic}({number} {{a}}, {number} {{b}}, {number} {{c}})",
-        f"declare {intrinsic}({number}, {number}, {number})", (), mnemonic, type_,
-    )  # fmt: skip
+        name, 1, "\n".join(steps), f"declare {intrinsic}({number}, {number}, {number})", (), mnemonic, type_
+    )
 
 
 def dot_call(mnemonic: str, variant: str, types: tuple[str, str, str], lanes: int, terms: int, intrinsic: str,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from convsmith.arith.divisors import divisor_of
 from convsmith.ir.index import Var, as_index
-from convsmith.ir.instruction import BLOCK, Instruction
+from convsmith.ir.instruction import BLOCK, PITCH, Instruction
 from convsmith.ir.rewrite import substitute
 from convsmith.ir.stages import TENSORISED
 from convsmith.ir.stmt import Block, For, If, Invoke, Kernel, Stmt, Store, block
@@ -22,7 +22,9 @@ from convsmith.passes.flatten import offset
 from convsmith.passes.scope import LoopRewriter, with_body
 
 ALIGNMENT = 16
-"""Bytes that divide the address of a message."""
+"""Bytes that divide the address of a message, and the distance of rows of a matrix."""
+LEAST_PITCH = 96
+"""Least distance of rows of a matrix, in bytes."""
 
 
 class _Stored(NamedTuple):
@@ -60,11 +62,11 @@ def _distance(x: Load, y: Load) -> int | None:
 class _BlockMessages(LoopRewriter):
     def __init__(self, rows: Sequence[Instruction]) -> None:
         super().__init__()
-        self.rows: dict[tuple[int, str, str, int, int], Instruction] = {}
+        self.rows: dict[tuple[str, int, str, str, int, int], Instruction] = {}
         for row in rows:
-            number = next(n for n, x in enumerate(row.operands) if x.file == BLOCK)
+            number = next(n for n, x in enumerate(row.operands) if x.file in (BLOCK, PITCH))
             x = row.operands[number]
-            self.rows[number, x.scope, x.dtype, x.layout.elements, x.layout.registers] = row
+            self.rows[x.file, number, x.scope, x.dtype, x.layout.elements, x.layout.registers] = row
 
     def visit_For(self, loop: For) -> Stmt:
         if loop.kind != "lane":
@@ -108,7 +110,7 @@ class _BlockMessages(LoopRewriter):
         """
         first = elements[0].store
         if first.buffer.scope == "global":
-            row = self.rows.get((0, "global", first.buffer.dtype.name, 1, 1))
+            row = self.rows.get((BLOCK, 0, "global", first.buffer.dtype.name, 1, 1))
             place = Load(first.buffer, first.index, None)
             if row is None or _lane_elements(place, lane) != 1:
                 return 1, None
@@ -118,10 +120,13 @@ class _BlockMessages(LoopRewriter):
             return 1, None
         x, *others = registers
         size = len(x.held)
-        step, distance = _distance(x.held[0], others[0].held[0]) or 0 if others else 0, lanes * size
-        count = 1 + next((n for n, y in enumerate(others) if not y.follows(x, n + 1, step, distance)), len(others))
-        keys = ((1, x.memory.buffer.scope, x.memory.buffer.dtype.name, size, n) for n in range(count, 0, -1))
-        row = next((self.rows[key] for key in keys if key in self.rows), None)
+        step = _distance(x.held[0], others[0].held[0]) or 0 if others else 0
+        row, distance = self._row_of(BLOCK, registers, step, lanes * size), lanes * size
+        pitch = _distance(x.memory, others[0].memory) if others else None
+        if pitch is not None and _is_pitch(pitch * x.memory.buffer.dtype.bytes):
+            rows = self._row_of(PITCH, registers, step, pitch)
+            if rows is not None and (row is None or rows.result.size > row.result.size):
+                row, distance = rows, pitch
         if row is None:
             return 1, None
         number = row.result.layout.registers
@@ -131,6 +136,24 @@ class _BlockMessages(LoopRewriter):
         memory = strided(number, distance) if size == 1 else rows_of_lanes(number, size, distance)
         to = Load(x.held[0].buffer, x.held[0].index, held)
         return number * size, Invoke(row.name, to, (Load(x.memory.buffer, x.memory.index, memory if held else None),))
+
+
+    def _row_of(
+        self, file: str, registers: Sequence[_Register], step: int, distance: int
+    ) -> Instruction | None:  # fmt: skip
+        """Return the row that loads most of the leading ``registers``, which are ``distance`` apart in memory and
+        ``step`` in the fragment; None if there is none.
+        """
+        x, *others = registers
+        b = x.memory.buffer
+        count = 1 + next((n for n, y in enumerate(others) if not y.follows(x, n + 1, step, distance)), len(others))
+        keys = ((file, 1, b.scope, b.dtype.name, len(x.held), n) for n in range(count, 0, -1))
+        return next((self.rows[key] for key in keys if key in self.rows), None)
+
+
+def _is_pitch(nbytes: int) -> bool:
+    """Return whether rows of a matrix may be so many bytes apart."""
+    return nbytes >= LEAST_PITCH and not nbytes % ALIGNMENT
 
 
 def _single_stores(s: Stmt) -> tuple[_Stored, ...]:
@@ -178,8 +201,8 @@ def _lane_elements(place: Load, lane: Var) -> int:
 def block_messages(kernel: Kernel, rows: Sequence[Instruction]) -> Kernel:
     """Load registers of fragments, and store to memory, by ``rows``, where the elements of all lanes are contiguous.
 
-    One message loads several registers if they are contiguous. Other accesses are unchanged: each lane has an address,
-    and possibly a mask.
+    One message loads several registers if they are contiguous, or, in global memory, rows of a matrix. Other accesses
+    are unchanged: each lane has an address, and possibly a mask.
 
     Before::
 

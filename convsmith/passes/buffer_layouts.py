@@ -1,4 +1,4 @@
-"""Layouts that `set_layout` can give to a buffer: blocks as dims of their own, longer rows, and rotated rows."""
+"""Layouts that `set_layout` can give to a buffer: blocks as dims, longer rows, rotated rows, inner blocks."""
 
 from __future__ import annotations
 
@@ -157,3 +157,34 @@ class RotatedRows:
             return (*index[:dim], part * elements + mod(index[dim], elements), *index[dim + 1 :])
 
         return replace(old), place
+
+
+@record(frozen=True)
+class InnerBlocks:
+    """Blocks of elements that lie side by side: ``blocks`` are pairs of a dim and a size, outermost first, as in
+    oneDNN's tag ``NChw32n16c``.
+
+    What the blocks leave of their dims is outermost. The other dims lie between, so that adjacent rows of a block of
+    terms follow each other. The last block of a dim has room for a whole one. Of the dims of ``classes``, the elements
+    that are so many places apart follow each other; each residue class is outside of all other dims.
+    """
+
+    blocks: tuple[tuple[int, int], ...]
+    classes: tuple[tuple[int, int], ...] = ()
+    in_place = False
+
+    def __str__(self) -> str:
+        words = [f"inner blocks {' '.join(f'{dim}:{size}' for dim, size in self.blocks)}"]
+        return " ".join([*words, *(f"classes {dim}:{size}" for dim, size in self.classes)])
+
+    def of(self, old: Buffer) -> tuple[Buffer, Callable[[Place], Place]]:
+        _require_rows(old)
+        held = {dim: prod(size for d, size in self.blocks if d == dim) for dim, _ in self.blocks}
+        in_memory = sorted(old.blocks, key=lambda b: -b.stride)
+        parts = dict(self.classes) | held
+        rest = [(b.dim, -(-old.shape[b.dim] // parts.get(b.dim, 1))) for b in in_memory]
+        rest.sort(key=lambda x: x[0] not in held)
+        order = [*self.classes, *rest, *self.blocks]
+        made = [LayoutBlock(d, n, prod(x for _, x in order[at + 1 :])) for at, (d, n) in enumerate(order)]
+        count = len(self.classes)  # a class is the remainder of a coordinate, the last of the blocks of its dim
+        return replace(old, blocks=(*made[count:], *made[:count])), lambda index: index

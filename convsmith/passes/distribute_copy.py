@@ -14,9 +14,11 @@ from convsmith.passes.unswitch_uniform import without
 
 
 class _DistributeCopy(LoopRewriter):
-    def __init__(self, buffer: str, threads: int, thread: str, order: tuple[str, ...], width: int) -> None:
+    def __init__(
+        self, buffer: str, threads: int, thread: str, order: tuple[str, ...], width: int, rows: tuple[str, int]
+    ) -> None:
         super().__init__()
-        self.buffer, self.threads, self.order, self.width = buffer, threads, order, width
+        self.buffer, self.threads, self.order, self.width, self.rows = buffer, threads, order, width, rows
         self.thread, self.turn = Var(thread), Var(f"{buffer}.e")
 
     def visit_For(self, loop: For) -> Stmt:
@@ -26,19 +28,30 @@ class _DistributeCopy(LoopRewriter):
             return self._For(loop)
         if not all(x.lo is as_index(0) and x.hi.is_const for x in chain):
             raise ConfigError("bounds", f"distribute_copy: loops that fill {self.buffer} must run from 0 to constants")
-        places = {name: n for n, name in enumerate(self.order)}
-        chain.sort(key=lambda x: places.get(x.var.name, -1))
+        order = {name: n for n, name in enumerate(self.order)}
+        chain.sort(key=lambda x: order.get(x.var.name, -1))
         last = next((x for x in reversed(chain) if x.hi.const > 1), chain[-1])
+        name, count = self.rows
+        row = next((x for x in chain if x.var.name == name), None)
+        if count > 1 and (row is None or row is last or row.hi.const % count):
+            raise ConfigError(
+                "width", f"distribute_copy: {count} rows of {self.buffer} along {name} at once; legal is a loop other "
+                f"than {last.var} that fills it, and divisors of its iterations",
+            )  # fmt: skip
         if last.hi.const % self.width:
             raise ConfigError(
                 "width", f"distribute_copy: {self.width} neighbours of {self.buffer} at once; legal are divisors of "
                 f"the {last.hi} iterations of {last.var}",
             )  # fmt: skip
         if self.width > 1:
-            own = Var(f"{self.buffer}.v")
-            body = substitute(body, {last.var: last.var * self.width + own})
-            body = For(own, as_index(0), as_index(self.width), without(body, own, self.width), "unrolled")
-            chain = [x if x is not last else For(x.var, x.lo, floordiv(x.hi, self.width), x.body) for x in chain]
+            own, whole = Var(f"{self.buffer}.v"), self.width * count
+            places: dict[Var, Index] = {last.var: last.var * self.width + floordiv(own, count)}
+            sizes = {last.var: self.width}
+            if count > 1 and row is not None:
+                places[row.var], sizes[row.var] = row.var * count + mod(own, count), count
+            body = without(substitute(body, places), own, whole)
+            body = For(own, as_index(0), as_index(whole), body, "unrolled")
+            chain = [For(x.var, x.lo, floordiv(x.hi, sizes.get(x.var, 1)), x.body) for x in chain]
         total = prod(x.hi.const for x in chain)
         place = above = self.turn * self.threads + self.thread
         values: dict[Var, Index] = {x.var: as_index(0) for x in chain}
@@ -56,14 +69,16 @@ class _DistributeCopy(LoopRewriter):
 
 @stages(*LOOPS)
 def distribute_copy(
-    kernel: Kernel, buffer: str, threads: int, thread: str, order: tuple[str, ...] = (), width: int = 1
-) -> Kernel:
+    kernel: Kernel, buffer: str, threads: int, thread: str, order: tuple[str, ...] = (), width: int = 1,
+    rows: tuple[str, int] = ("", 1),
+) -> Kernel:  # fmt: skip
     """Distribute the copy to ``buffer`` over all ``threads``; in each round, adjacent threads fill adjacent elements.
 
     Elements are adjacent along the innermost loop around the store, in the present order of the loops or in ``order``.
     These loops become a loop ``thread`` and a loop ``<buffer>.e`` over rounds. If the number of elements is not a
     multiple of the threads, a guard skips the remainder of the last round. Each element is filled by one thread; a
-    thread fills ``width`` adjacent elements per round, in a loop ``<buffer>.v`` that can become a vector.
+    thread fills ``width`` adjacent elements per round, of as many adjacent iterations of another loop as ``rows`` says,
+    in a loop ``<buffer>.v`` that can become a vector: it runs through the rows of an element, then the next element.
 
     Before::
 
@@ -88,4 +103,4 @@ def distribute_copy(
     """
     if threads < 1:
         raise ConfigError("threads", f"distribute_copy: {threads} threads fill {buffer}; legal is at least one")
-    return with_body(kernel, _DistributeCopy(buffer, threads, thread, order, width).stmt(kernel.body))
+    return with_body(kernel, _DistributeCopy(buffer, threads, thread, order, width, rows).stmt(kernel.body))

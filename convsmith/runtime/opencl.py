@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.codegen.artifact import Entry
+from convsmith.codegen.artifact import Entry, build_options
 from convsmith.diag.errors import ConfigError, ToolchainError, UnsupportedError
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.device_library import ALIGNMENT, DeviceFunction, DeviceLibrary, OpenedOnce, nbytes_of
@@ -150,7 +150,11 @@ class OpenClLibrary(DeviceLibrary[OpenedDevice, "dict[str, Any]", OpenClFunction
 
     def build(self, gpu: OpenedDevice) -> Any:
         """Return the program of the artifact's code, built for a device."""
-        return gpu.cl.Program(gpu.context, self.artifact.code).build()
+        return gpu.cl.Program(gpu.context, self.artifact.code).build(options=self.options())
+
+    def options(self) -> list[str]:
+        """Return the options of the driver's compiler: a program has one number of registers of a thread."""
+        return build_options(entry.launch for entry in self.artifact.entries.values())
 
     def load(self, gpu: OpenedDevice) -> dict[str, Any]:
         artifact, cl = self.artifact, gpu.cl

@@ -92,6 +92,7 @@ class Config:
     join: str
     buffers: int
     copies: str
+    register_file: int
     barriers: str
     offsets: str
     flip: Names

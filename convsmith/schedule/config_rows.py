@@ -20,13 +20,15 @@ from convsmith.layout.indirection import FORMS
 if TYPE_CHECKING:
     from convsmith.schedule.config import Config
 
-__all__ = ["CONFIG_ROWS", "DEFAULTS", "ConfigRow", "Names", "Pairs", "Sizes", "described", "place_of"]
+__all__ = ["CONFIG_ROWS", "DEFAULTS", "LAYOUTS", "ConfigRow", "Names", "Pairs", "Sizes", "described", "place_of"]
 
 Names = tuple[str, ...]
 Pairs = tuple[tuple[str, str], ...]
 Sizes = tuple[tuple[str, int], ...]
 
 REALISATIONS = ("mask", "peel", "pad_copy", "window_copy", "indirection", "hardware")
+LAYOUTS = ("pad", "swizzle", "fragments")
+"""The layouts of copies in shared memory."""
 MAX_BUFFERS = 8
 """Maximum number of copies of an operand in shared memory."""
 
@@ -222,12 +224,13 @@ def _check_group(config: Config, value: Sizes) -> None:
 
 
 def _check_layout(field: str, config: Config, value: Sizes) -> None:
-    shared, other = config.staged("shared"), dict(config.layouts("swizzle" if field == "pad" else "pad"))
+    shared, others = config.staged("shared"), [x for x in LAYOUTS if x != field]
+    other = {name for x in others for name, _ in config.layouts(x)}
     for name, size in value:
         if name not in shared or size < 1 or name in other:
             raise ConfigError(
                 field, f"--{field}={name}:{size}: legal are operands of --shared={','.join(shared)}, in one "
-                "of --pad= and --swizzle=, and at least 1",
+                f"of {', '.join(f'--{x}=' for x in LAYOUTS[:-1])} and --{LAYOUTS[-1]}=, and at least 1",
             )  # fmt: skip
 
 
@@ -355,6 +358,9 @@ _TABLE: tuple[ConfigRow, ...] = (
     _row("swizzle", _SIZES, "wei:4", """operand -> elements that stay together where each row of its copy in shared
         memory is rotated further than the one before, for the same reason; no memory is spent""", kind="layout",
         of="shared", holds=(_ARRAY,), machines="groups", check=partial(_check_layout, "swizzle")),
+    _row("fragments", _SIZES, "src:16", """operand -> terms of a fragment of `--instruction=`, whose registers lie side
+        by side in its copy in shared memory, where one message loads several of them""", kind="layout", of="shared",
+        holds=(_ARRAY,), machines="groups", check=partial(_check_layout, "fragments")),
     _level("vectors", example="oc:4,ic:4", doc="""loop -> neighbouring iterations of a thread that load and store at
         once, on machines that have groups; the lane loop's tile consists of such runs""", machines="groups"),
     _row("buffers", _NUMBER, "2", """copies of each operand in shared memory: groups fill the next ones while they use
@@ -362,6 +368,8 @@ _TABLE: tuple[ConfigRow, ...] = (
     _row("copies", _TEXT, "async", """how elements reach shared memory: through registers of the threads that then wait
         (`wait`), or on their own while threads go on (`async`)""", kind="copy", of="shared", legal=("wait", "async"),
         machines="groups", check=_check_copies),
+    _row("register_file", _NUMBER, "256", """registers of a thread, on devices that give a thread more of them than
+        usual; fewer threads then reside on a unit""", default=0, machines="groups"),
     _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later
         (`split`, on Xe and from sm_80 on)""", legal=("whole", "split"), machines="groups"),
     _scope("preload", example="bia,dst", doc="""operands of the epilogue (bias, scales, the summand of a `sum`) whose

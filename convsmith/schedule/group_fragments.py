@@ -95,7 +95,8 @@ class WarpTile:
     """The fragments of a warp: ``fragments`` rows and columns of fragments of sums, with ``steps`` products of ``row``
     per fragment and step of the reduction.
 
-    They are parts of the loops over ``rows``, ``columns`` and ``terms``. The instructions ``loads`` may load factors.
+    They are parts of the loops over ``rows``, ``columns`` and ``terms``. The instructions ``loads`` may load factors,
+    or messages of the warp, ``by_blocks`` of registers.
     """
 
     row: Instruction
@@ -105,6 +106,7 @@ class WarpTile:
     columns: tuple[Loop, ...]
     terms: tuple[Loop, ...]
     loads: tuple[Instruction, ...] = ()
+    by_blocks: bool = False
 
     @property
     def transposed(self) -> dict[str, int]:
@@ -185,10 +187,10 @@ def _along(row: Instruction, number: int) -> list[Var]:
 
 
 def warp_tile(
-    row: Instruction, loads: tuple[Instruction, ...], lane: str, registers: Sequence[Loop], terms: Sequence[Loop]
+    row: Instruction, machine: Machine, lane: str, registers: Sequence[Loop], terms: Sequence[Loop]
 ) -> WarpTile:
     """Return the tile of a warp that computes the loops ``registers`` and ``terms`` with products of ``row``, whose
-    factors ``loads`` may load.
+    factors instructions of ``machine`` may load.
 
     ConfigError unless they are whole fragments. Columns run along the loop ``lane`` and other loops of its role.
     """
@@ -207,4 +209,5 @@ def warp_tile(
             )  # fmt: skip
         counts.append(total // size)
     high, wide, steps = counts
-    return WarpTile(row, (high, wide), steps, tuple(rows), tuple(columns), tuple(terms), loads)
+    loads, by_blocks = machine.matrix_loads, bool(machine.messages)
+    return WarpTile(row, (high, wide), steps, tuple(rows), tuple(columns), tuple(terms), loads, by_blocks)

@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, gcd, prod
 
-from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
-from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import SplitBarrierCalls
-from convsmith.ir.index import FloorDiv, Index, Var, is_true
+from convsmith.ir.index import Var, is_true
 from convsmith.ir.shared import BARRIER, taken_bytes
 from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
-from convsmith.passes.buffer_layouts import LongRows, RotatedRows
-from convsmith.passes.footprint import dense_blocks
+from convsmith.machine.device import Device
 from convsmith.schedule.config import Config
+from convsmith.schedule.copy_layouts import copy_shape, group_tiles, innermost, shared_bytes
 from convsmith.schedule.group_fragments import registers_of
-from convsmith.schedule.loops import Loop, Loops, fused_dims, terms_of_part
+from convsmith.schedule.loops import Loop, Loops, terms_of_part
 from convsmith.schedule.nest import Nest, tile_of
 from convsmith.schedule.registers import check_words
 from convsmith.statement.statement import Statement, View
 
 REALISED = ("mask", "pad_copy")
 """The ways to read absent elements on machines with thread groups."""
+WORD = 32
+"""Bits of the elements that a store to shared memory moves at least."""
+VECTOR = 16
+"""Maximum number of elements of a vector of SPIR-V."""
 ATOMIC = ("f32", "s32")
 """Types of results to which groups can add parts."""
 
@@ -102,24 +104,36 @@ def check_groups(
     word = {"barrier": BARRIER} if split is not None and split.init is not None else {}
     if (flaw := limit_flaw(machine, nest, aligned_bytes({**shared, **word}))) is not None:
         raise flaw
-    check_registers(st, nest, machine)
-    check_rows(st, loops, config, nest)
+    _check_registers(st, config, nest, machine, machine.device)
     return shared
 
 
-def check_registers(st: Statement, nest: Nest, machine: Machine) -> None:
-    """Raise ConfigError if the sums of a thread exceed its registers, or the sums and the factors of a step that it
-    holds in fragments.
+def _check_registers(st: Statement, config: Config, nest: Nest, machine: Machine, device: Device) -> None:
+    """Raise ConfigError if a thread cannot have the registers that ``config`` names, the sums of a thread exceed them,
+    or the sums and the factors of a step that it holds in fragments, or the threads of a group do not fit the registers
+    of a unit.
     """
+    most = config.register_file or machine.registers
+    if config.register_file and most not in device.register_files:
+        legal = ", ".join(map(str, device.register_files)) or "none"
+        raise ConfigError(
+            "registers", f"--register_file={most}: a thread of {machine.name} usually has {machine.registers} "
+            f"registers; legal are {legal}",
+        )  # fmt: skip
     sums, factors = prod(x.extent for x in nest.accumulators) * dtype(st.acc).bits / 32, 0.0
     if nest.warp is not None:
         sums, *held = registers_of(nest.warp.row, *nest.warp.fragments)
         factors = sum(held)
-    if sums + factors > machine.registers:
+    if sums + factors > most:
         text = f"{ceil(sums)} for sums" + (f", {ceil(factors)} for factors" if factors else "")
         raise ConfigError(
-            "registers", f"needs {ceil(sums + factors)} registers of a lane ({text}), {machine.name} has "
-            f"{machine.registers}; legal are smaller tiles of --register=",
+            "registers", f"needs {ceil(sums + factors)} registers of a lane ({text}), {machine.name} has {most}; "
+            "legal are smaller tiles of --register=",
+        )  # fmt: skip
+    if device.register_files and nest.size * most > device.units.registers:
+        raise ConfigError(
+            "registers", f"needs {nest.size * most} registers for {nest.size} threads with {most} each, a unit of "
+            f"{machine.name} has {device.units.registers}",
         )  # fmt: skip
 
 
@@ -169,19 +183,6 @@ def aligned_bytes(shared: Mapping[str, int]) -> dict[str, int]:
     return {name: taken_bytes(nbytes) for name, nbytes in shared.items()}
 
 
-def shared_bytes(st: Statement, loops: Loops, config: Config, nest: Nest) -> dict[str, int]:
-    """Return the bytes of shared memory for the copy of each operand: the box of elements that a group tile reads."""
-    found = {}
-    for view in (v for v in st.factors if v.name in config.staged("shared")):
-        shape = _copy_shape(st, view, loops, config)
-        blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
-        copy = Buffer(view.array, dtype(view.dtype), tuple(shape), blocks, "shared")
-        for elements in (n for name, n in config.layouts("pad") if name == view.name):
-            copy, _ = LongRows(elements).of(copy)
-        found[view.name] = copy.nbytes * config.buffers
-    return found
-
-
 def ends_beyond(st: Statement, loops: Loops, config: Config) -> bool:
     """Return whether tiles of a group extend beyond a loop whose next iterations are elements of the result that belong
     to another iteration of an enclosing loop, such as channels of the next group.
@@ -195,46 +196,6 @@ def ends_beyond(st: Statement, loops: Loops, config: Config) -> bool:
     return any(loops.extents[n] % tile_of(loops, config, n)[0] for n in inner)
 
 
-def check_rows(st: Statement, loops: Loops, config: Config, nest: Nest) -> None:
-    """Raise ConfigError unless rows of a copy divide into the parts that rotation keeps together."""
-    for view in (v for v in st.factors if v.name in dict(config.layouts("swizzle"))):
-        shape = _copy_shape(st, view, loops, config)
-        blocks = dense_blocks(view.layout.blocks, shape, innermost(st, view, nest, config))
-        RotatedRows(dict(config.layouts("swizzle"))[view.name]).row(blocks)
-
-
-def _copy_shape(st: Statement, view: View, loops: Loops, config: Config) -> list[int]:
-    """Return the extents of the box of a view that a group tile reads."""
-    sizes = {Var(d.name): d.size for d in st.dims}
-    tiles, apart = _group_tiles(loops, config, sizes), loops.residues
-    reached = (
-        interval(x, {v: (0, (n - 1) * apart.get(v.name, 1)) for v, n in _moving(x, tiles, sizes, apart).items()})
-        for x in view.coords
-    )
-    return [hi - lo + 1 for lo, hi in reached]
-
-
-def _group_tiles(loops: Loops, config: Config, sizes: Mapping[Var, int]) -> dict[Var, int]:
-    """Return the iterations of each dim, of these ``sizes``, in the tile of a group.
-
-    A tile of a fused loop covers a part of the innermost dim that it divides, or whole inner dims and a part of the
-    next dim if they divide it, or otherwise all iterations. Dims of one iteration are constant.
-    """
-    found: dict[Var, int] = dict.fromkeys(sizes, 1)
-    for n, dims in loops.dims.items():
-        outermost, *inner = [d for d in dims if sizes[Var(d)] > 1] or dims[-1:]
-        tile = tile_of(loops, config, n)[0]
-        beyond, is_even = -(-loops.extents[n] // tile) * tile, True
-        for dim in reversed(inner):
-            size = sizes[Var(dim)]
-            beyond = -(-beyond // size)
-            is_even = is_even and not (size % tile and tile % size)
-            found[Var(dim)] = min(size, tile) if is_even else size
-            tile = max(tile // size, 1)
-        found[Var(outermost)] = tile if is_even else beyond
-    return found
-
-
 def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Nest, access: int) -> int:
     """Return the elements that a thread copies at once, which are contiguous in memory and in shared memory: aligned
     vectors of at most ``access`` bytes, or the few channels of a pixel with the zeros after them, which it loads one by
@@ -242,16 +203,32 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Ne
     """
     nearest = view.layout.contiguous
     if nearest is None or nearest.dim != innermost(st, view, nest, config):
-        return 1
+        word = word_of(st, view, loops, config, nest)
+        return 1 if word is None else min(_vector_width(st, view, loops, config, access), VECTOR // word[1])
     return max(_vector_width(st, view, loops, config, access), _pixel_width(st, view, loops, config, access))
+
+
+def word_of(st: Statement, view: View, loops: Loops, config: Config, nest: Nest) -> tuple[int, int] | None:
+    """Return the dim of a view whose elements are adjacent in its copy in the order of fragments, though others are in
+    memory, and the number of these elements in a word. A thread loads vectors of as many rows and stores words of them.
+    None for other copies, and where an element may be absent.
+    """
+    nearest, dim = view.layout.contiguous, innermost(st, view, nest, config)
+    if nearest is None or dim is None or dim == nearest.dim or view.name not in dict(config.layouts("fragments")):
+        return None
+    sizes = {Var(d.name): d.size for d in st.dims}
+    tiles = group_tiles(loops, config, sizes)
+    if not is_true(view.mask) or any(sizes[v] % tiles[v] for x in view.coords for v in variables_of(x)):
+        return None
+    return dim, WORD // dtype(view.dtype).bits
 
 
 def _pixel_width(st: Statement, view: View, loops: Loops, config: Config, access: int) -> int:
     """Return the elements of a row of the copy of a view if it has a whole dim and zeros, in one access; otherwise 1.
     """
     dim = min(view.layout.blocks, key=lambda b: b.stride).dim
-    count, size = _copy_shape(st, view, loops, config)[dim], view.layout.shape[dim]
-    longer = [n for name, n in (*config.layouts("pad"), *config.layouts("swizzle")) if name == view.name]
+    count, size = copy_shape(st, view, loops, config)[dim], view.layout.shape[dim]
+    longer = [x.layout[1] for x in config.stagings if x.operand == view.name and x.layout is not None]
     fits = count * dtype(view.dtype).bytes <= access and not count & (count - 1) and not any(n % count for n in longer)
     return count if 1 < size < count and fits else 1
 
@@ -261,8 +238,8 @@ def _vector_width(st: Statement, view: View, loops: Loops, config: Config, acces
     blocks, nearest = [b for b in view.layout.blocks if b.size > 1], view.layout.contiguous
     assert nearest is not None
     sizes = {Var(d.name): d.size for d in st.dims}
-    coordinate, tiles = view.coords[nearest.dim], _group_tiles(loops, config, sizes)
-    parts = [coordinate.const, _copy_shape(st, view, loops, config)[nearest.dim], access // dtype(view.dtype).bytes]
+    coordinate, tiles = view.coords[nearest.dim], group_tiles(loops, config, sizes)
+    parts = [coordinate.const, copy_shape(st, view, loops, config)[nearest.dim], access // dtype(view.dtype).bytes]
     parts += [b.stride for b in blocks if b is not nearest]
     parts += [b.size for b in blocks if b is nearest and len([x for x in blocks if x.dim == b.dim]) > 1]
     for atom, n in coordinate.terms:
@@ -270,7 +247,7 @@ def _vector_width(st: Statement, view: View, loops: Loops, config: Config, acces
             return 1
         if sizes[atom] > tiles[atom]:
             parts.append(n * tiles[atom])
-    parts += [n for name, n in (*config.layouts("pad"), *config.layouts("swizzle")) if name == view.name]
+    parts += [x.layout[1] for x in config.stagings if x.operand == view.name and x.layout is not None]
     return gcd(*parts)
 
 
@@ -281,7 +258,7 @@ def copied_run(st: Statement, view: View, loops: Loops, config: Config) -> int:
     nearest = view.layout.contiguous
     if nearest is None:
         return dtype(view.dtype).bytes
-    count, whole = _copy_shape(st, view, loops, config)[nearest.dim], view.layout.shape[nearest.dim]
+    count, whole = copy_shape(st, view, loops, config)[nearest.dim], view.layout.shape[nearest.dim]
     return (count if count < whole else prod(view.layout.shape)) * dtype(view.dtype).bytes
 
 
@@ -301,44 +278,3 @@ def loaded_vector(st: Statement, view: View, loops: Loops, config: Config, nest:
         if x in nest.terms and dim is not None and dict(view.coords[dim].terms).get(var) == 1:
             return x
     return None
-
-
-def _moving(
-    coordinate: Index, tiles: Mapping[Var, int], sizes: Mapping[Var, int], apart: Mapping[str, int]
-) -> Mapping[Var, int]:
-    """Return the distance by which each variable moves a coordinate of a copy: through its tile, or over the full range
-    if steps from tile to tile are divided with a remainder. Iterations of a residue class have the distance ``apart``.
-    """
-    whole: dict[Var, int] = {}
-    for atom, _ in coordinate.terms:
-        if isinstance(atom, FloorDiv):
-            for v, c in atom.num.terms:
-                if isinstance(v, Var) and tiles[v] < sizes[v] and c * tiles[v] * apart.get(v.name, 1) % atom.den:
-                    whole[v] = -(-sizes[v] // tiles[v]) * tiles[v]
-    return {**tiles, **whole}
-
-
-def innermost(st: Statement, view: View, nest: Nest, config: Config) -> int | None:
-    """Return the dim along which the elements of a view's copy are contiguous: the lanes, the terms of fragments, or
-    the contiguous dim of memory if loads of matrices transpose it.
-    """
-    if nest.warp is None:
-        lanes = along_lanes(view, config)
-        vectors = [Var(fused_dims(config, n)[-1]) for n, _ in config.tiles_at("vectors")]
-        found = (n for n, x in enumerate(view.coords) if any(v in variables_of(x) for v in vectors))
-        return next(found, None) if lanes is None else lanes
-    nearest = view.layout.contiguous
-    rows = nest.warp.transposed.get(dtype(view.dtype).name)
-    if nearest is not None and rows is not None:
-        moving = {Var(d): x.extent for x in (*nest.warp.rows, *nest.warp.columns) for d in x.dims}
-        terms = view.coords[nearest.dim].terms
-        if len(terms) == 1 and not moving.get(terms[0][0], 1) % rows and not view.coords[nearest.dim].const:  # type: ignore[call-overload]
-            return nearest.dim
-    last = Var(nest.warp.terms[-1].dims[-1])
-    return next((n for n, x in enumerate(view.coords) if last in variables_of(x)), None)
-
-
-def along_lanes(view: View, config: Config) -> int | None:
-    """Return the dim of a view along which adjacent threads read, or None."""
-    dims = fused_dims(config, config.lane)
-    return next((n for n, x in enumerate(view.coords) if Var(dims[-1]) in variables_of(x)), None)

@@ -175,14 +175,17 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
             "depend on the sizes of the call; legal is --offsets=each",
         )  # fmt: skip
     if config.offsets == "sums":
-        with_sums = summed(problem, st, config.flip, config.staged("pack"), config.realise == "indirection")
+        with_sums = summed(
+            problem, st, config.flip, config.staged("pack"), config.realise == "indirection", machine.device is not None
+        )
         if with_sums is None:
             words = "--offsets=sums" + (f" --flip={','.join(config.flip)}" if config.flip else "")
             raise ConfigError(
                 "offsets",
                 f"{words}: legal where source or weights have zero points or are "
                 "flipped (s8 sources and u8 weights can be), the zero point of the source is common to its channels, "
-                f"and at most {MAX_WEIGHT_SUMS} sums of weights are needed; else --offsets=each",
+                f"or a device reads the weights as they are, and at most {MAX_WEIGHT_SUMS} sums of weights are needed; "
+                "else --offsets=each",
             )
         if st.b.name not in config.staged("pack") and machine.device is None:
             raise ConfigError("offsets", f"--offsets=sums: needs --pack={st.b.name}, beside which the sums are packed")

@@ -437,7 +437,7 @@ class _GroupTiles(NestBuilder):
 
     def __init__(self, s: Schedule, st: Statement, loops: Loops, config: Config, machine: Machine) -> None:
         super().__init__(s, st, loops, config)
-        self.row, self.loads = lane_row(st, loops, config, machine), machine.matrix_loads
+        self.row, self.machine = lane_row(st, loops, config, machine), machine
 
     def nest(self, classes: Sequence[Loop]) -> Nest:
         """Return the nest, including the loops over residue ``classes``; the groups of a class are consecutive."""
@@ -455,7 +455,7 @@ class _GroupTiles(NestBuilder):
         roles = [x.role for x in made if x.level == "warp"]
         made.sort(key=lambda x: roles.index(x.role) if x.level == "warp" else 0)
         found = Nest((*classes, *made), ProductShape.of_row(self.row), warp_size=self.row.result.layout.lanes)
-        return replace(found, warp=warp_tile(self.row, self.loads, self.config.lane, found.accumulators, found.terms))
+        return replace(found, warp=warp_tile(self.row, self.machine, self.config.lane, found.accumulators, found.terms))
 
     def order(self) -> list[str]:
         """Return the names of the loops, outermost first."""

@@ -296,12 +296,18 @@ class Schedule:
             self.run(load_once, array, tuple(loops), "" if vector is None else vector)
             return Copy(f"{array}_r", (), self._over(f"{array}_r", ".v"))
 
-    def distribute_copy(self, copy: Copy, threads: int, thread: Loop, loops: Sequence[Loop], width: int) -> Copy:
+    def distribute_copy(
+        self, copy: Copy, threads: int, thread: Loop, loops: Sequence[Loop], width: int,
+        rows: tuple[Loop, int] | None = None,
+    ) -> Copy:  # fmt: skip
         """Distribute the copy over all ``threads`` of a group, over which the loop ``thread`` runs, in rounds in the
-        order of ``loops``; each thread copies ``width`` contiguous elements, in the loop ``lane`` of the copy.
+        order of ``loops``; each thread copies ``width`` contiguous elements of as many adjacent ``rows`` of a loop, or
+        of one, in the loop ``lane`` of the copy.
         """
-        self.run(distribute_copy, copy, threads, thread, tuple(loops), width)
-        return Copy(copy.name, (self._over(copy.name, ".e"),), self._over(copy.name, ".v")._replace(extent=width))
+        across = () if rows is None else (rows,)
+        self.run(distribute_copy, copy, threads, thread, tuple(loops), width, *across)
+        lane = self._over(copy.name, ".v")._replace(extent=width * (1 if rows is None else rows[1]))
+        return Copy(copy.name, (self._over(copy.name, ".e"),), lane)
 
     # -- Groups of threads --------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ def decisions(plan: Plan) -> Iterator[Line]:
         return
     if plan.config.realise != "hardware":
         st, rounds = statement(plan.problem, plan.machine), plan.problem.accuracy == "any"
-        sums = summed(plan.problem, st) if st.shifted else None
+        sums = summed(plan.problem, st, in_call=True) if st.shifted else None
         for why in why_not_hardware(sums or st, plan.machine, rounds):
             yield "copy engine", f"not used: {why}"
     for why in why_no_fragments(plan.main.statement, plan.config, plan.machine):

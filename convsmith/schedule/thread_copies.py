@@ -7,7 +7,6 @@ from math import inf
 
 from convsmith.ir.index import is_false
 from convsmith.passes.box_copy import BoxCopy
-from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.hold_fragments import hold_fragments
 from convsmith.passes.multiple_buffers import multiple_buffers
 from convsmith.passes.preload import preload
@@ -15,7 +14,8 @@ from convsmith.passes.set_layout import set_layout
 from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
 from convsmith.schedule.config import Config
-from convsmith.schedule.group_limits import copy_width, innermost, loaded_vector
+from convsmith.schedule.copy_layouts import copy_layout, innermost
+from convsmith.schedule.group_limits import copy_width, loaded_vector, word_of
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.nest import GRID_DIMS
@@ -40,13 +40,14 @@ def share_operands(s: Schedule, k: KernelPlan, tile: TileLoops) -> tuple[Loop | 
     for view in views:
         last = innermost(st, view, nest, config)
         copies[view.name] = s.stage(view.array, place, len(view.coords), BoxCopy(last, masked=masked), "shared")
-        for layout, rows in ((LongRows, config.layouts("pad")), (RotatedRows, config.layouts("swizzle"))):
-            if view.name in dict(rows):
-                s.run(set_layout, copies[view.name], layout(dict(rows)[view.name]))
+        if (layout := copy_layout(st, view, loops, config, nest)) is not None:
+            s.run(set_layout, copies[view.name], layout)
     for view in views:
         copy, width = copies[view.name], copy_width(st, view, loops, config, nest, device.access)
         in_memory = tuple(copy.loops[d] for d in _as_in_memory(view))
-        copies[view.name] = s.distribute_copy(copy, nest.size, tile.thread, in_memory, width)
+        word = word_of(st, view, loops, config, nest) if width > 1 else None
+        rows = None if word is None else (copy.loops[word[0]], word[1])
+        copies[view.name] = s.distribute_copy(copy, nest.size, tile.thread, in_memory, width, rows)
     return place, copies
 
 

@@ -105,6 +105,12 @@ def source_point(problem: Problem, view: View, buffers: Buffers) -> Value | None
     return _whole_number(Load(buffers[problem.attribute_name(ZERO_POINTS, "src")], (place,), None))
 
 
+def differs_by_channel(problem: Problem) -> bool:
+    """Return whether the source has a zero point for each of its channels."""
+    quantity = problem.quantity(ZERO_POINTS, "src")
+    return quantity is not None and quantity.policy != "common" and quantity.axis in (None, problem.source_channels)
+
+
 def of_flipped(view: View, point: Value | None) -> Value | None:
     """Return the zero point of a factor, given the zero point of its tensor."""
     if not view.flipped:
@@ -135,8 +141,9 @@ class Epilogue:
         for view in () if fewer else self.st.sums:
             point = self.zero_point(self.st.a if view.adds == self.st.b.name else self.st.b)
             assert point is not None
-            load = Load(self.buffers[view.name], view.coords, None)
-            sums = Binary("sub", sums, Binary("mul", load, point))
+            load: Value = Load(self.buffers[view.name], view.coords, None)
+            is_weighed = view.adds == self.st.b.name and differs_by_channel(p)
+            sums = Binary("sub", sums, load if is_weighed else Binary("mul", load, point))
         out = self.buffers[self.c.name].dtype
         steps = p.scales or p.post_ops or p.bias or p.quantity(ZERO_POINTS, "dst")
         if p.integer_steps:

@@ -12,7 +12,7 @@ from convsmith.ir.types import S32, DType, dtype
 from convsmith.ir.value import Binary, Cast, Load, Select, Value, const, dtype_of
 from convsmith.layout.layout import Layout
 from convsmith.problem.problem import Problem
-from convsmith.statement.epilogue import Buffers, Epilogue, factor, of_flipped, source_point
+from convsmith.statement.epilogue import Buffers, Epilogue, differs_by_channel, factor, of_flipped, source_point
 from convsmith.statement.statement import Dim, Statement, View
 
 
@@ -30,12 +30,18 @@ def naive(problem: Problem, st: Statement, before: Sequence[Kernel] = ()) -> Ker
     elements = [factor(view, buffers, absent if view is st.a else None) for view in st.factors]
     first, *others = (_less(_as(acc.dtype, element), point) for element, point in zip(elements, points))
     term = Binary("mul", first, *others) if others else first
+    if st.weighed is not None:
+        point = of_flipped(st.weighed, source_point(problem, st.weighed, buffers))
+        assert point is not None
+        term = Binary("mul", term, point)
+    elif st.finish == "centred" and differs_by_channel(problem):
+        term = _less(term, source_point(problem, st.a, buffers))
     if not is_true(st.a.mask) and not st.a.filled:
         term = Select(st.a.mask, term, const(acc.dtype, 0))
     if st.finish == "epilogue":
         assert epilogue is not None
         value = epilogue.value(here)
-    elif st.finish == "centred":
+    elif st.finish == "centred" and not differs_by_channel(problem):
         value = _centred(problem, st, buffers, here)
     else:
         value = _as(dtype(st.c.dtype), here)

@@ -4,9 +4,10 @@ With zero points p of the source and q of the weights, over the terms that are p
 
     sum (a - p) * (b - q)  =  sum a * b  -  p * sum b  -  q * sum (a - p)
 
-Both sides wrap at 32 bits alike, so the results are equal bit for bit.  An operand can be *flipped*: with its top bit
-inverted, s8 is multiplied as u8 with a zero point 128 more, and u8 as s8 with a zero point 128 less, so instructions
-for u8 by s8 serve all bytes.
+Both sides wrap at 32 bits alike, so the results are equal bit for bit.  Where each channel of the source has a zero
+point, the second sum is one of p * b, made in each call of weights that are not packed.  An operand can be *flipped*:
+with its top bit inverted, s8 is multiplied as u8 with a zero point 128 more, and u8 as s8 with a zero point 128 less,
+so instructions for u8 by s8 serve all bytes.
 
 The sums of weights are the same in all calls.  The packing kernel computes them over the channels of each tap
 (`passes/packed_sums.py`); if taps may be absent, a later kernel adds them up for each set of present taps
@@ -26,7 +27,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.layout.layout import Layout
 from convsmith.problem.attributes import ZERO_POINTS
 from convsmith.problem.problem import Problem
-from convsmith.statement.epilogue import SOURCE_SUMS, WEIGHT_SUMS
+from convsmith.statement.epilogue import SOURCE_SUMS, WEIGHT_SUMS, differs_by_channel
 from convsmith.statement.presence import Cut, cuts, number
 from convsmith.statement.statement import Dim, Statement, View, When
 
@@ -55,18 +56,19 @@ def of_fewer_bits(st: Statement) -> bool:
 
 
 def summed(
-    problem: Problem, st: Statement, flip: tuple[str, ...] = (), pack: tuple[str, ...] = (), filled: bool = False
-) -> Statement | None:
+    problem: Problem, st: Statement, flip: tuple[str, ...] = (), pack: tuple[str, ...] = (), filled: bool = False,
+    in_call: bool = False,
+) -> Statement | None:  # fmt: skip
     """Return the statement that subtracts zero points, its own and those due to flipping, from the sums; None if
     illegal.
 
-    If A is ``filled``, all taps are present at every pixel, and one sum of weights serves all pixels.
+    If A is ``filled``, all taps are present at every pixel, and one sum of weights serves all pixels. Sums of weights
+    are computed ``in_call`` on devices, elsewhere while weights are packed.
     """
     source = problem.quantity(ZERO_POINTS, "src")
     fewer = of_fewer_bits(st)
     legal = flip in flips(problem, st) and (st.shifted or flip or fewer) and not is_false(st.a.mask)
-    each_channel = source is not None and source.policy != "common" and source.axis in (None, problem.source_channels)
-    if not legal or each_channel:
+    if not legal or (differs_by_channel(problem) and not (in_call and st.b.name not in pack)):
         return None
     a, b = (replace(v, flipped=v.name in flip, packed=v.name in pack) for v in (st.a, st.b))
     a = replace(a, filled=filled)
@@ -88,18 +90,19 @@ def summed(
 
 def _adding(
     given: View, result: View, dims: Sequence[Dim], reduce: Sequence[Dim], when: When = "packing",
-    shifted: bool = False, order: tuple[str, ...] = (),
+    shifted: bool = False, order: tuple[str, ...] = (), weighed: View | None = None,
 ) -> Statement:
     """Return the statement that adds up the present terms of ``given`` over ``reduce`` into ``result``.
 
     ``order`` names the reduction loops in the order that reads memory sequentially. Where ``shifted`` is set, all terms
-    are present, and the source's zero point is subtracted from each.
+    are present, and the source's zero point is subtracted from each. The zero point of the source at ``weighed``
+    multiplies each term.
     """
     names = order or tuple(d.name for d in reduce)
     around = tuple(replace(d, kind="m") for d in dims)
     return Statement(
         (*around, *(replace(d, kind="k") for d in reduce)), (given,), result, names, "s32", name=result.name, when=when,
-        finish="centred" if shifted else "sum",
+        finish="centred" if shifted else "sum", weighed=weighed,
     )  # fmt: skip
 
 
@@ -112,11 +115,12 @@ def sums_of(problem: Problem, st: Statement) -> tuple[Statement, ...]:
     return tuple(s for view in st.sums for s in makers[view.adds](problem, st, view))
 
 
-def _weights(_: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
+def _weights(problem: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
+    weighed = st.a if differs_by_channel(problem) else None
     others = _varying(st, st.b, "batch", "n")
     mask_cuts = _cuts(st)
     if not mask_cuts:
-        return (_adding(st.b, result, others, st.of("k"), order=st.reduce),)
+        return (_adding(st.b, result, others, st.of("k"), order=st.reduce, weighed=weighed),)
     taps = tuple(d for d in st.of("k") if d.axis)
     channels = tuple(d for d in st.of("k") if not d.axis)
     kept = (*taps, *others)
@@ -125,7 +129,7 @@ def _weights(_: Problem, st: Statement, result: View) -> tuple[Statement, ...]:
     case = number([(c.var, c.cases) for c in mask_cuts])[0]
     dims = (*(Dim(c.var.name, c.cases, "m") for c in mask_cuts), *others)
     return (
-        _adding(st.b, tap_sums, kept, channels),
+        _adding(st.b, tap_sums, kept, channels, weighed=weighed),
         _adding(given, replace(result, coords=(case, *result.coords[1:])), dims, taps),
     )
 

@@ -126,7 +126,8 @@ class Statement:
     the sums. Where ``shifted`` is set, zero points are subtracted from the factors. Otherwise ``sums`` are the views of
     the sums of entries of A and B with which the epilogue subtracts zero points. ``sizes`` are the extents and pads in
     the masks that are known only at the call. A statement with ``part_of`` computes a part of each sum of that
-    statement, or adds up and finishes the parts.
+    statement, or adds up and finishes the parts. The zero point of the source multiplies each term if the statement is
+    ``weighed`` by a view of the source, at whose channel the zero point is.
     """
 
     dims: tuple[Dim, ...]
@@ -142,6 +143,7 @@ class Statement:
     when: When = "main"
     finish: Finish = "epilogue"
     part_of: Statement | None = None
+    weighed: View | None = None
 
     @property
     def a(self) -> View:

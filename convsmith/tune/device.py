@@ -93,7 +93,7 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
     """Return the config under which a copy engine brings the operands, packed operands if ``packs`` and it cannot bring
     the original ones; None if there is no such config.
     """
-    sums, rounds = summed(problem, st) if st.shifted else None, problem.accuracy == "any"
+    sums, rounds = summed(problem, st, in_call=True) if st.shifted else None, problem.accuracy == "any"
     found = _best_by_engine(sums or st, machine, rounds)
     if not isinstance(found, ConfigError):  # `explain` gives the reason
         return found
@@ -125,7 +125,7 @@ def _every(
     """Yield all configs of the model; zero points are subtracted from each factor, or from the sums. If ``packs``,
     fragments read packed weights if taps are contiguous in memory.
     """
-    sums = summed(problem, st) if st.shifted else None
+    sums = summed(problem, st, in_call=True) if st.shifted else None
     columns, rounds = _columns(st), problem.accuracy == "any"
     yield from thread_choices(st, machine, packs and sums is None and st.constant and st.b.name in packable(st))
     packs = packs and sums is None and _has_neighbouring_taps(st)
@@ -154,7 +154,7 @@ def _rank(choice: DeviceChoice) -> tuple[float, str]:
 
 def _in_parts(problem: Problem, st: Statement, choice: DeviceChoice, machine: Machine) -> Config:
     """Return the config of ``choice``, with parts of the reduction if the model expects a gain."""
-    sums = summed(problem, st) if choice.config.offsets == "sums" else None
+    sums = summed(problem, st, in_call=True) if choice.config.offsets == "sums" else None
     return shared_by_groups(packed_statement(sums or st, choice.config, machine), choice, machine)
 
 

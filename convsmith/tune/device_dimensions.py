@@ -17,7 +17,7 @@ from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config, Level
-from convsmith.schedule.config_rows import Sizes
+from convsmith.schedule.config_rows import LAYOUTS, Sizes
 from convsmith.schedule.device_tiles import space_of_tiles
 from convsmith.schedule.group_limits import ATOMIC, has_parts
 from convsmith.schedule.hardware import EngineLoops, engine_loops, hardware_row, hardware_rows, is_mn_major
@@ -133,7 +133,7 @@ def _steps(at: DevicePoint) -> Iterator[Changes]:
 def _shared(at: DevicePoint) -> Iterator[Changes]:
     """Yield the operands that a group copies to shared memory, with the corresponding way to read padding."""
     a, *others = (v.name for v in at.statement.factors)
-    alone = dict(buffers=1, copies="wait", pad=(), swizzle=())
+    alone = dict(buffers=1, copies="wait", pad=(), swizzle=(), fragments=())
     for names in ((), (a,), (*others,), (a, *others)):
         realise = at.config.realise if a in names else "mask"
         yield dict(shared=names, realise=realise, **({} if names else alone))
@@ -143,20 +143,23 @@ def _copies(at: DevicePoint) -> Iterator[Changes]:
     """Yield the ways to copy, and the numbers of slots."""
     for how, slots in space_of_tiles(at.config).copies:
         yield dict(copies=how, buffers=slots)
+    assert at.machine.device is not None
+    for file in (0, *at.machine.device.register_files):
+        yield dict(register_file=file)
     for barriers in ("whole", "split") if at.nest is None else ():
         yield dict(barriers=barriers)
 
 
 def _rows(at: DevicePoint) -> Iterator[Changes]:
-    """Yield unchanged, longer and swizzled rows of a copy, against bank conflicts."""
+    """Yield unchanged, longer and swizzled rows of a copy, against bank conflicts, and copies in the order of
+    fragments.
+    """
     c = at.config
+    terms = at.machine.rows[c.instruction].terms if at.machine.messages and c.instruction else 0
     for view in (v for v in at.statement.factors if v.name in c.staged("shared")):
         vector = at.access // dtype(view.dtype).bytes
-        for longer, turned in ((0, 0), (1, 0), (vector, 0), (0, vector)):
-            pad, swizzle = (
-                _with_size(x, view.name, n, 1) for x, n in ((c.layouts("pad"), longer), (c.layouts("swizzle"), turned))
-            )
-            yield dict(pad=pad, swizzle=swizzle)
+        for sizes in ((0, 0, 0), (1, 0, 0), (vector, 0, 0), (0, vector, 0), *([(0, 0, terms)] if terms else [])):
+            yield {kind: _with_size(c.layouts(kind), view.name, n, 1) for kind, n in zip(LAYOUTS, sizes)}
 
 
 def _vectors(at: DevicePoint) -> Iterator[Changes]:

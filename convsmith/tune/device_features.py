@@ -18,6 +18,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.schedule.config import Config
+from convsmith.schedule.copy_layouts import registers_together
 from convsmith.schedule.group_fragments import registers_of
 from convsmith.schedule.group_limits import copied_run, copy_width, loaded_vector
 from convsmith.schedule.hardware import engine_of
@@ -55,9 +56,14 @@ def kernel_features(
         issued = sum(n for name, n in accesses.items() if name not in alone)
         held, *others = registers_of(row, *nest.warp.fragments)
         registers = ceil(held + 2 * sum(others)) + device.costs.addresses
+        if device.register_files:  # a thread takes all of its registers, however many it uses
+            registers = config.register_file or machine.registers
         residing = min(device.units.residing(nest.size, nbytes, registers).values())
         return (
-            *warp_features(times * nest.warp_size, steps, row, (rows, columns, terms), warps, size, copied, barriers),
+            *warp_features(
+                times * nest.warp_size, steps, row, (rows, columns, terms), warps, size, copied, barriers,
+                registers_together(st, loops, config, nest),
+            ),
             Section(times * steps, (("copies", (("shared_copy", issued),)),)),
             arrivals(waits, residing, nbytes // config.buffers, rounds),
         )  # fmt: skip
@@ -103,6 +109,10 @@ def _are_asynchronous(
     width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
     is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
     return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in dict(device.dialect.copies)
+
+
+MESSAGE_REGISTERS = 8
+"""Maximum number of registers that a message loads."""
 
 
 def arrivals(times: float, residing: int, nbytes: int, rounds: int) -> Section:
@@ -165,16 +175,21 @@ def thread_features(
 
 def warp_features(
     times: float, steps: float, row: Instruction, tile: tuple[int, int, int], warps: int, nbytes: float, copied: float,
-    barriers: int, is_stored: bool = True,
+    barriers: int, together: tuple[int, int], is_stored: bool = True,
 ) -> Features:  # fmt: skip
     """Return the features of ``times`` groups of ``warps``, which run ``steps``: each warp multiplies a ``tile`` of
-    rows, columns and terms of ``nbytes`` with ``row``. A step copies bytes to shared memory, and waits at ``barriers``.
+    rows, columns and terms of ``nbytes`` with ``row``. A message loads the registers of fragments of the left and of
+    the right factor that lie ``together``. A step copies bytes to shared memory, and waits at ``barriers``.
     """
     rows, columns, terms = tile
     lanes = row.result.layout.lanes
+    left, right = (x.layout.registers / min(n, MESSAGE_REGISTERS) for x, n in zip(row.operands[1:], together))
+    (tall, broad) = row.result.shape
+    messages = terms / row.terms * (rows / tall * left + columns / broad * right)
     step = (
         ("products", ((row.name, rows * columns * terms * warps / lanes),)),
         ("loads", (("warp_shared_byte", (rows + columns) * terms * nbytes * warps),)),
+        ("messages", (("warp_message", messages * warps),)),
         ("copies", (("warp_global_byte", copied),)),
     )  # fmt: skip
     waiting = ("barriers", (("warp_barrier", barriers),))

@@ -14,11 +14,12 @@ from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.machine.device_costs import DeviceCosts
 from convsmith.schedule.config import Config
+from convsmith.schedule.copy_layouts import fragment_blocks, shared_bytes
 from convsmith.schedule.device_tiles import BY_WARPS
 from convsmith.schedule.group_fragments import lane_rows, registers_of
-from convsmith.schedule.group_limits import aligned_bytes, shared_bytes
+from convsmith.schedule.group_limits import aligned_bytes
 from convsmith.schedule.loops import loops_after_fusing
-from convsmith.schedule.nest import nest_of
+from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
 from convsmith.tune.device_features import kernel_features, warp_features
@@ -64,7 +65,7 @@ def fragment_choices(st: Statement, machine: Machine, lane: str, rounds: bool = 
     if not rows:
         return
     most = device.costs.warp_step * 8 // dtype(st.a.factor).bits
-    row = max(rows, key=lambda row: (_terms(st, row, most).used, row.terms))
+    row = max(rows, key=lambda row: (_terms(st, row, most).used * machine.fragment_rate(row), row.terms))
     for terms in _steps(st, row, most):
         yield from _of_terms(st, machine, plain, row, terms)
 
@@ -78,9 +79,11 @@ def _of_terms(
     tiles: list[tuple[float, Sequence[int], Config]] = []
     *rows_of_warp, _ = columns_of_warp = BY_WARPS.own  # columns are half as long
     for counts in product(rows_of_warp, columns_of_warp, BY_WARPS.across, BY_WARPS.across):
-        if not _has_registers(row, counts, machine.registers, device.costs) or prod(counts[2:]) > MAX_WARPS:
+        files = {0: machine.registers} | {n: n for n in device.register_files}
+        file = next((x for x, n in files.items() if _has_registers(row, counts, n, device.costs)), None)
+        if file is None or prod(counts[2:]) > MAX_WARPS:
             continue
-        config = _config(st, plain, row, counts, terms, device)
+        config = _config(st, plain.changed(register_file=file), row, counts, terms, device)
         if config is not None:
             tiles.append((_of_tile(st, machine, row, counts, config), counts, config))
     for _, _, config in sorted(tiles, key=lambda x: (x[0], x[1]))[:MAX_COMPLETED]:
@@ -103,7 +106,17 @@ def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence
     (tall, broad), terms, nbytes = row.result.shape, row.terms, dtype(st.a.factor).bits / 8
     tile, copied = (high * tall, wide * broad, terms), (high * tall * down + wide * broad * across) * terms * nbytes
     times = machine.device.units.turns(groups)
-    return cycles(warp_features(times, 1, row, tile, down * across, nbytes, copied, 1, is_stored=False), machine)
+    inner = config.size(last) if (last := _last_rows(st, config)) else 1
+    together = gcd(inner, tall), row.operands[2].layout.registers
+    work = warp_features(times, 1, row, tile, down * across, nbytes, copied, 1, together, is_stored=False)
+    return cycles(work, machine)
+
+
+def _last_rows(st: Statement, config: Config) -> str:
+    """Return the innermost loop with rows of a warp's tile; empty if there is none."""
+    kind = next(d.kind for d in st.dims if d.name == config.lane)
+    found = [n for n, _ in config.tiles_at("register") if n != config.lane]
+    return next((d.name for d in reversed(st.dims) if d.name in found and d.kind != kind), "")
 
 
 def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[DeviceChoice]:
@@ -113,6 +126,7 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[De
     known = (how for how in BY_WARPS.copies if how[0] == "wait" or device.dialect.copies)
     loops = loops_after_fusing(st, config)
     nest = nest_of(Schedule(), st, loops, config, machine)
+    config = _in_fragments(st, config, nest)
     for how, slots in known:
         whole = config.changed(copies=how, buffers=slots)
         needed = shared_bytes(st, loops, whole, nest)
@@ -121,6 +135,14 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[De
             continue
         yield DeviceChoice(cycles(kernel_features(st, loops, whole, nest, machine, needed), machine), whole)
         return
+
+
+def _in_fragments(st: Statement, config: Config, nest: Nest) -> Config:
+    """Return the config with copies in the order of fragments, as far as these can have it."""
+    loops = loops_after_fusing(st, config)
+    found = [v.name for v in st.factors if not isinstance(fragment_blocks(st, v, loops, config, nest), str)]
+    pad = tuple((name, n) for name, n in config.layouts("pad") if name not in found)
+    return config.changed(pad=pad, fragments=tuple((name, nest.unit.terms) for name in found))
 
 
 def _config(

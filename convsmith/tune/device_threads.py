@@ -14,8 +14,9 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.schedule.config import Config
+from convsmith.schedule.copy_layouts import along_lanes, shared_bytes
 from convsmith.schedule.device_tiles import BY_THREADS
-from convsmith.schedule.group_limits import aligned_bytes, along_lanes, shared_bytes
+from convsmith.schedule.group_limits import aligned_bytes
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.nest import UNROLLED, nest_of
 from convsmith.schedule.packed_operands import packed_statement

@@ -13,11 +13,12 @@ from opencl_driver import require_opencl
 from sub_groups import DEVICES, assembly, run_emulated
 
 from convsmith.codegen import llvm_bind
-from convsmith.codegen.artifact import Artifact, Entry
+from convsmith.codegen.artifact import Artifact, Entry, Launch, build_options
 from convsmith.codegen.device_module import device_text
 from convsmith.compiler.arguments import buffer_argument
 from convsmith.compiler.facts import facts
 from convsmith.compiler.launch import launch_of
+from convsmith.diag.errors import ConfigError
 from convsmith.emulate.opencl import OPENCL
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.interp import run
@@ -29,6 +30,7 @@ from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 from convsmith.passes.block_messages import block_messages
+from convsmith.passes.manager import run_steps
 from convsmith.passes.simplify import simplify
 from convsmith.passes.spread_lanes import spread_lanes
 from convsmith.passes.unroll import unroll
@@ -38,6 +40,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
 from convsmith.schedule.text import decisions
 from convsmith.tune.device import device_config
+from convsmith.tune.device_features import kernel_features
 
 MESSAGES = {
     "xe_hpc": {"global": (r"load\.ugm\.d32x\d+t\.a64", r"store\.ugm\.d\d+x\d+t\.a64"),
@@ -53,8 +56,8 @@ ROWS = [
 ]  # fmt: skip
 
 
-def _words(row: str, tiles: str, name: str = "dpas") -> str:
-    return f"--pack= --lane=oc --instruction={name}_{row} --realise=pad_copy --shared=src,wei {tiles}"
+def _words(row: str, tiles: str, name: str = "dpas", how: str = "--realise=pad_copy --shared=src,wei") -> str:
+    return f"--pack= --lane=oc --instruction={name}_{row} {how} {tiles}"
 
 
 LAST = "--stag=axb --dtag=axb"
@@ -73,6 +76,32 @@ KINDS = {
                 _words("m8n16k16_f16", "--register=oc:16,ow:8 --group=oc:16,ow:16,ic:16 --buffers=2")),
     "eight-lanes": ("xe_hpg", f"{LAST} --dt=bf16:bf16:f32 mb1ic32iw16oc16ow16kw1",
                     _words("m8n8k16_bf16", "--register=oc:8,ow:16 --group=oc:16,ow:16,ic:16")),
+    "in-fragments": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic40ih6iw19oc40oh6ow19kh3kw3ph1pw1",
+                     _words("m8n16k16_bf16", "--register=oc:16,oh:2,ow:4 --group=oc:32,oh:2,ow:8,kw:3,ic:16 --buffers=2"
+                            " --fragments=src:16,wei:16 --register_file=256")),
+    "rows-of-a-matrix": ("xe_hpc", f"{LAST} --dt=bf16 mb1ic64iw34oc20ow32kw3",
+                         _words("m8n16k16_bf16", "--register=oc:16,ow:16 --group=oc:32,ow:32,ic:32 --fragments=wei:16",
+                                how="--realise=mask --shared=wei")),
+    "rows-of-bytes": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 mb1ic128iw33oc32ow16kw2sw2",
+                      _words("m8n16k32_u8_s8", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:32 --fragments=wei:32",
+                             how="--realise=mask --shared=wei")),
+    "words-of-four-rows": ("xe_hpc", f"{LAST} --dt=s8:s8:s32 --wtag=cba mb1ic64iw18oc64ow16kw3",
+                           _words("m8n16k32_s8", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:32 --fragments=wei:32")),
+    "words-of-both": ("xe_hpg", f"{LAST} --dir=BWD_W --dt=bf16 mb2ic64iw16oc64ow16kw1",
+                      _words("m8n8k16_bf16", "--register=oc:16,ic:16 --group=oc:32,ic:32,ow:16"
+                             " --fragments=src:16,diff_dst:16", how="--realise=pad_copy --shared=src,diff_dst")),
+    "skipped-pixels": ("xe_hpc", f"{LAST} --dt=s8:s8:s32 mb1ic40iw33oc12ow17kw3pw1sw2",
+                       _words("m8n16k32_s8", "--register=oc:16,ow:8 --group=oc:16,ow:16,ic:32"
+                              " --fragments=src:32,wei:32")),
+    "tf32": ("xe_hpc", f"{LAST} --accuracy=any mb1ic20iw19oc20ow19kw3pw1",
+             _words("m8n16k8_tf32", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:16 --fragments=src:8,wei:8")),
+    "mad-in-fragments": ("xe_hpg", f"{LAST} mb1ic20iw19oc20ow19kw3pw1",
+                         _words("m8n8k8_f32", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:16"
+                                " --fragments=src:8,wei:8", "mad")),
+    "halves": ("xe_lp", f"{LAST} --dt=f16 mb1ic20iw19oc20ow19kw3pw1",
+               _words("m8n8k8_f16_f32", "--register=oc:8,ow:8 --group=oc:16,ow:16,ic:16 --fragments=wei:8", "mad")),
+    "sums-of-halves": ("xe_lp", f"{LAST} --dt=f16 --attr-acc-mode=any mb1ic20iw19oc20ow19kw3pw1",
+                       _words("m8n8k8_f16", "--register=oc:8,ow:8 --group=oc:16,ow:16,ic:16 --fragments=src:8", "mad")),
     "stride-and-relu": ("xe_hpg", f"{LAST} --dt=u8:s8:u8 --attr-post-ops=relu mb1ic33ih5oc9oh3kh3ph1sh2",
                         _words("m8n8k32_u8_s8", "--register=oc:8,oh:4,ow:2 --group=oc:16,oh:4,ow:4,ic:32")),
 }  # fmt: skip
@@ -82,13 +111,19 @@ DEFAULT = {
     "f16": ("xe_hpc", f"{LAST} --dt=f16 mb1ic32ih6oc32oh6kh3ph1"),
     "strided-gradient": ("xe_hpg", f"{LAST} --dir=BWD_D --dt=bf16 mb1ic16ih8oc16oh4kh3ph1sh2"),
     "bytes": ("xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-post-ops=linear:2:1 mb1ic32ih6oc16oh6kh1"),
+    "zero-points-of-channels": (
+        "xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb2ic64ih8oc64oh8kh3ph1",
+    ),
+    "zero-points-of-both": (
+        "xe_hpg", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:per_dim_1+wei:common:3 mb1ic64iw64oc64ow64kw3pw1",
+    ),
     "zero-points-2d": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:common:3 mb1ic32ih6oc16oh6kh1"),
     "f32": ("xe_lp", f"{LAST} mb1ic32ih8oc32oh8kh1"),
     "bytes-without-dpas": ("xe_lp", f"{LAST} --dt=s8:s8:s32 mb1ic32ih6oc16oh6kh1"),
 }  # fmt: skip
 """Problems whose default configs compute fragments, each with the device."""
 SCALAR = {
-    "types": ("--dt=f16 mb1ic16iw16oc16ow16kw1", "xe_lp has no instruction for products of f16:f16:f32, but for f32:"),
+    "types": ("--dt=bf16 mb1ic16iw16oc16ow16kw1", "xe_lp has no instruction for products of bf16:bf16:f32, but for"),
     "depthwise": (f"{LAST} --dt=bf16 g32mb1ic32iw16oc32ow16kw3pw1",
                   "dpas_m8n16k16_bf16: 8 x 16 x 16 rows, columns and terms; the loops have 16 x 1 x 3"),
     "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic32iw16oc16ow16kw1",
@@ -179,6 +214,21 @@ def test_the_registers_of_a_row_give_its_specification(name: str, mnemonic: str,
     np.testing.assert_array_equal(arrays["c"], wanted["c"])
 
 
+def test_factors_of_tf32_are_rounded_to_the_nearest() -> None:
+    """One and 1024 of the 4096 parts between two numbers of 11 bits are dropped, 3072 of them and a half count as one;
+    the hardware, which drops what is beyond 11 bits, finds nothing there.
+    """
+    row = target("xe_hpc").rows["dpas_m8n16k8_tf32"]
+    step = float(np.ldexp(1, -10))
+    words = {f"{x}{n}": f"%{x}{n}" for x, count in (("a", 4), ("b", 8), ("c", 8)) for n in range(count)}
+    lines = [line.format(*(f"%{n}" for n in range(200)), **words) for line in row.llvm.splitlines()]
+    rounding = [x for x in lines if x.startswith(("add i32", "and i32"))]
+    assert len(rounding) == 2 * (4 + 8) and rounding[0].endswith(", 4096") and rounding[1].endswith(", -8192")
+    for part, wanted in ((0.25, 1.0), (0.5, 1 + step), (0.75, 1 + step)):
+        bits = np.float32(1 + part * step).view(np.int32)
+        assert ((bits + 4096) & -8192).view(np.float32) == np.float32(wanted)
+
+
 @pytest.mark.sampled(3, "name+mnemonic")
 @pytest.mark.parametrize("name, mnemonic, row", ROWS)
 def test_a_row_becomes_its_instruction(name: str, mnemonic: str, row: Instruction, tmp_path: Path) -> None:
@@ -199,6 +249,37 @@ def test_a_row_becomes_its_instruction(name: str, mnemonic: str, row: Instructio
     assert used >= {of_left, f"block_read_global_{c.dtype}_x8", f"block_write_global_{c.dtype}"}
     load, store = MESSAGES[name]["global"]
     assert len(re.findall(store, found)) == 8 and len(re.findall(load, found)) >= 2
+
+
+def test_a_message_loads_rows_of_a_matrix() -> None:
+    """They are 96 bytes apart, or more, in global memory; other rows take a message each."""
+    with interning():
+        kernel = parse_kernel("""\
+kernel k(a: bf16[4096], b: u8[4096], dst: bf16[512])
+  for w in 0 .. 1 #warp:
+    alloc s: bf16[1024] @shared:
+      alloc x: bf16[7, 16] @fragment:
+        alloc y: u8[2, 32] @fragment:
+          for lane in 0 .. 16 #lane:
+            x[0, lane] = a[lane + w * 16]
+            x[1, lane] = a[lane + w * 16 + 48]
+            x[2, lane] = a[lane]
+            x[3, lane] = a[lane + 40]
+            x[4, lane] = s[lane]
+            x[5, lane] = s[lane + 64]
+            x[6, lane] = a[lane * 2]
+            for lane.2 in 0 .. 2 #unrolled:
+              y[0, lane * 2 + lane.2] = b[lane * 2 + lane.2]
+            for lane.2 in 0 .. 2 #unrolled:
+              y[1, lane * 2 + lane.2] = b[lane * 2 + lane.2 + 128]
+          for lane in 0 .. 16 #lane:
+            dst[lane * 3] = x[0, lane]
+""")
+        made = {name: block_messages(kernel, target(name).messages) for name in ("xe_hpc", "xe_hpg")}
+    found = {name: [s.instruction for s in statements_of(k.body) if isinstance(s, Invoke)] for name, k in made.items()}
+    one, shared = "block_read_global_bf16_x1", ["block_read_shared_bf16_x1"] * 2
+    assert found["xe_hpc"] == ["block_rows_global_bf16_x2", one, one, *shared, "block_rows_global_u8_2_x2"]
+    assert found["xe_hpg"] == [one, one, one, one, *shared, *["block_read_global_u8_2_x1"] * 2]
 
 
 def test_messages_have_aligned_addresses_and_one_branch() -> None:
@@ -245,6 +326,85 @@ def test_kernels_of_sub_groups_are_exact_through_opencl(kind: str) -> None:
     run_emulated(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"))
 
 
+def _messages(line: str, name: str, words: str) -> tuple[dict[int, int], float]:
+    """Return the messages that load fragments from shared memory, by the registers of each lane that they load, and the
+    number that the model expects of a sub-group.
+    """
+    machine = target(name)
+    with interning():
+        plan = plan_for(parse_problem(line), Config.parse(f"--target={name} {words}"), machine)
+        kernel, k = run_steps(plan.naive(), plan.pipeline), plan.main
+        features = kernel_features(k.columns, k.loops, k.config, k.nest, machine, k.shared)
+    found = re.findall(r"block_read_shared_\w+_x(\d)\(", str(kernel))
+    (expected,) = (n for x in features for _, events in x.causes for event, n in events if event == "warp_message")
+    groups = prod(x.extent for x in k.nest.threads)
+    return {int(n): found.count(n) for n in sorted({*found}, reverse=True)}, expected / groups
+
+
+@pytest.mark.parametrize(("tile", "rows"), [
+    ("--register=oc:32,oh:2,ow:16 --group=oc:128,mb:2,oh:2,ow:16,ic:32", {8: 12}),
+    ("--register=oc:32,oh:8,ow:4 --group=oc:128,mb:2,oh:8,ow:4,ic:32", {8: 12}),
+    ("--register=oc:32,oh:8,ow:4 --group=oc:128,mb:2,oh:8,ow:8,ic:32", {8: 4, 4: 16}),
+])  # fmt: skip
+@pytest.mark.parametrize("image", ["ih14", "ih28sh2"])
+def test_a_message_loads_the_rows_that_lie_side_by_side(tile: str, rows: dict[int, int], image: str) -> None:
+    """Sixteen products take 64 messages of one row where rows lie apart, and 12 of eight rows in fragments, also where
+    a stride skips pixels.
+    """
+    line, words = f"{LAST} --dt=bf16 mb2ic64{image}oc128oh14kh3ph1", _words("m8n16k16_bf16", tile)
+    of_columns = 4 * 8  # registers of the right factor that are parts of vectors
+    assert _messages(line, "xe_hpc", f"{words} --pad=src:8,wei:8") == ({1: 64}, 64 + of_columns)
+    assert _messages(line, "xe_hpc", f"{words} --fragments=src:16,wei:16") == (rows, sum(rows.values()))
+
+
+def test_words_of_adjacent_rows_are_made_in_registers() -> None:
+    """A thread loads vectors of columns of two rows, and stores their elements in turn: whole blocks of the right
+    factor, words of each row of the left one.
+    """
+    name, line, words = KINDS["words-of-both"]
+    machine = target(name)
+    with interning():
+        plan = plan_for(parse_problem(line), Config.parse(f"--target={name} {words}"), machine)
+        kernel = str(run_steps(plan.naive(), plan.pipeline))
+    zipped = ", ".join(f"{n}, {n + 64}" for n in range(8))
+    stored = {"diff_dst": "{16}", "src": "{8 * 2:16}"}
+    for operand, places in stored.items():
+        (line,) = (x for x in kernel.splitlines() if f" {operand}_s[" in x and f"= {operand}[" in x)
+        assert f"]{places} = " in line and line.endswith(f"]{{({zipped})}}")
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    ("--group=oc:32,ow:32,ic:32 --fragments=src:32", "--fragments=src:32: legal are the terms of the instruction, 16"),
+    ("--group=oc:32,ow:32,ic:8,kw:2 --fragments=wei:16",
+     "--fragments=wei:16: a fragment has 16 iterations of ic in a row of wei, the loop has 8"),
+    ("--group=oc:32,ow:32,ic:32 --pad=src:8 --fragments=src:16", "in one of --pad=, --swizzle= and --fragments="),
+    ("--group=oc:32,ow:32,ic:32 --register_file=512",
+     "--register_file=512: a thread of xe_hpc usually has 128 registers; legal are 256"),
+    ("--register=oc:64,ow:64 --group=oc:64,ow:64,ic:32",
+     "needs 256 registers for the sums of a thread, xe_hpc has 128"),
+    ("--register=oc:16,ow:8 --group=oc:128,ow:64,ic:16 --register_file=256",
+     "needs 262144 registers for 1024 threads with 256 each, a unit of xe_hpc has 131072"),
+])  # fmt: skip
+def test_configs_that_fragments_cannot_have(words: str, why: str) -> None:
+    tile = "" if "--register=" in words else "--register=oc:16,ow:16 "
+    config = f"--target=xe_hpc {_words('m8n16k16_bf16', tile + words)}"
+    with interning(), pytest.raises(ConfigError) as raised:
+        plan_for(parse_problem(f"{LAST} --dt=bf16 mb1ic64iw64oc128ow64kw3pw1"), Config.parse(config), target("xe_hpc"))
+    assert why in str(raised.value)
+
+
+def test_a_launch_states_the_registers_of_a_thread() -> None:
+    """The driver's compiler gets an option of the number, and twice the registers halve the threads of a unit."""
+    name, line, words = KINDS["in-fragments"]
+    kernel = CompiledKernel(parse_problem(line), target(name), Config.parse(f"--target={name} {words}"))
+    assert kernel.artifact is not None
+    launch = kernel.artifact.entries["main"].launch
+    assert launch.registers == 256 and build_options([launch]) == ["-cl-intel-256-GRF-per-thread"]
+    units = target(name).device.units  # type: ignore[union-attr]
+    assert units.residing(64, 0, launch.registers)["registers"] * 2 == units.residing(64, 0)["threads"]
+    assert build_options([Launch()]) == []
+
+
 @pytest.mark.parametrize("kind", DEFAULT)
 def test_default_configs_compute_fragments(kind: str) -> None:
     name, line = DEFAULT[kind]
@@ -261,11 +421,8 @@ def test_sums_take_half_of_the_registers(name: str) -> None:
     with interning():
         config = device_config(parse_problem(f"{LAST} --dt={type_} mb32ic256ih56oc256oh56kh3ph1"), machine)
     (lanes,) = machine.device.warps  # type: ignore[union-attr]
-    assert (
-        machine.registers // 4
-        <= prod(size for _, size in config.tiles_at("register")) // lanes
-        <= machine.registers // 2
-    )
+    registers, sums = config.register_file or machine.registers, prod(n for _, n in config.tiles_at("register"))
+    assert registers // 4 <= sums // lanes <= registers // 2
 
 
 @pytest.mark.parametrize("kind", SCALAR)

@@ -203,6 +203,14 @@ def test_the_manifest_says_all_of_a_launch(tmp_path: Path) -> None:
     assert diff_dst["upper"] == [0, 0] and diff_dst["form"][1].startswith("CU_TENSOR_MAP_SWIZZLE_")
 
 
+def test_the_registers_of_a_thread_reach_the_compiler(tmp_path: Path) -> None:
+    line = "--dt=bf16 --stag=axb --wtag=axb --dtag=axb mb32ic256ih14oc1024oh14kh1"
+    library = exported(line, "xe_hpc", tmp_path)
+    (kernel,) = json.loads(library.manifest.read_text())["kernels"]
+    assert "--register_file=256" in kernel["config"] and [e["registers"] for e in kernel["entries"]] == [256]
+    assert '"-cl-intel-256-GRF-per-thread", NULL, NULL);' in library.header.read_text()
+
+
 @pytest.mark.parametrize(("target", "form"), [("sm_80", "= workspace + {};"), ("opencl", ", workspace, {}, ")])
 def test_arrays_between_entries_have_places_of_their_own(target: str, form: str, tmp_path: Path) -> None:
     library = exported(BYTES, target, tmp_path)

@@ -1,4 +1,4 @@
-"""Buffers with other rows: longer ones, and rotated ones whose parts have any size."""
+"""Buffers with other rows: longer ones, rotated ones whose parts have any size, and blocks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import pytest
 
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
+from convsmith.ir.index import as_index
 from convsmith.ir.parse import parse_kernel
-from convsmith.passes.buffer_layouts import LongRows, RotatedRows
+from convsmith.ir.stmt import Alloc
+from convsmith.ir.walk import statements_of
+from convsmith.passes.buffer_layouts import InnerBlocks, LongRows, RotatedRows
+from convsmith.passes.flatten import offset
 from convsmith.passes.set_layout import set_layout
 
 TEXT = """
@@ -36,6 +40,25 @@ def test_parts_of_every_size(elements: int) -> None:
 def test_parts_that_are_not_legal(elements: int) -> None:
     with pytest.raises(ConfigError, match=f"set_layout: parts of {elements} elements; legal"):
         set_layout(parse_kernel(TEXT), "a_s", RotatedRows(elements))
+
+
+@pytest.mark.parametrize(("layout", "offsets"), [
+    (InnerBlocks(((1, 2),)), [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]]),
+    (InnerBlocks(((0, 2), (1, 2), (0, 2))), [[0, 2, 8, 10], [1, 3, 9, 11], [4, 6, 12, 14], [5, 7, 13, 15]]),
+    (InnerBlocks(((1, 2),), ((0, 2),)), [[0, 1, 4, 5], [8, 9, 12, 13], [2, 3, 6, 7], [10, 11, 14, 15]]),
+])  # fmt: skip
+def test_inner_blocks(layout: InnerBlocks, offsets: list[list[int]]) -> None:
+    """Blocks of two columns, in which rows follow each other; pairs of rows within blocks of 4 x 2; rows of one parity
+    that follow each other.
+    """
+    kernel = set_layout(parse_kernel(TEXT), "a_s", layout)
+    (made,) = (s.buffer for s in statements_of(kernel.body) if isinstance(s, Alloc))
+    found = [[int(offset(made, (as_index(i), as_index(j)))) for j in range(4)] for i in range(4)]
+    assert found == offsets and made.size == 16
+    a = np.arange(16, dtype=np.float32)
+    arrays = {"a": a, "dst": np.zeros_like(a)}
+    run(kernel, arrays)
+    assert np.array_equal(arrays["dst"].reshape(4, 4), a.reshape(4, 4).T)
 
 
 def test_longer_rows() -> None:

@@ -226,7 +226,7 @@ def test_a_stride_divides_the_work() -> None:
         ("--lane=ow --split=ic:3 --join=atomic", "split", "a reduction loop and a divisor of it: kh (3), kw (3), ic"),
         ("--lane=ow --buffers=2", "buffers", "--buffers=2 --copies=wait: nothing without --shared="),
         ("--lane=ow --pad=wei:1", "pad", "--pad=wei:1: legal are operands of --shared="),
-        ("--lane=ow --shared=wei --pad=wei:1 --swizzle=wei:4", "pad", "in one of --pad= and --swizzle="),
+        ("--lane=ow --shared=wei --pad=wei:1 --swizzle=wei:4", "pad", "in one of --pad=, --swizzle= and --fragments="),
     ],
 )  # fmt: skip
 def test_illegal_configs_name_what_is_wrong(words: str, code: str, text: str) -> None:

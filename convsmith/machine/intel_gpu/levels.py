@@ -6,9 +6,10 @@ from convsmith.ir.instruction import Instruction, RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
 from convsmith.machine.device import ComputeUnits, Device, SharedMemory
+from convsmith.machine.device_costs import DeviceCosts
 from convsmith.machine.intel_gpu.dialect import dialect
-from convsmith.machine.intel_gpu.fragments import DOTS, MULTIPLY_ADDS, PRODUCTS
-from convsmith.machine.intel_gpu.messages import EXTENSIONS, MESSAGES
+from convsmith.machine.intel_gpu.fragments import DOTS, HALF_MULTIPLY_ADDS, HALVES, MULTIPLY_ADDS, PRODUCTS
+from convsmith.machine.intel_gpu.messages import EXTENSIONS, MESSAGES, ROW_MESSAGES
 from convsmith.machine.memory import core_caches
 from convsmith.machine.rows import scalar_multiply_add
 
@@ -24,23 +25,27 @@ _PORTABLE = Device(
 )  # fmt: skip
 """The full profile of OpenCL guarantees the shared memory; the other facts are those of small GPUs."""
 _MULTIPLY_ADDS = tuple(scalar_multiply_add(f"mad_{t}", t, "OpExtInst") for t in ("f32", "f64"))
+_HALF_MULTIPLY_ADD = scalar_multiply_add("mad_f16", "f16", "mad")
 _COSTS = Costs(multiply_add=1.0, broadcast=1.0, latency=8.0)
 """Costs of a unit that starts a multiply-add of all threads of a warp in each cycle."""
 
 
 def _level(
     name: str, device: Device, registers: int = 64, caches: tuple[int, int] = (1 << 16, 1 << 20),
-    products: tuple[Instruction, ...] = (),
+    products: tuple[Instruction, ...] = (), others: tuple[Instruction, ...] = (),
 ) -> Machine:  # fmt: skip
-    """Return the level ``name`` with the facts of ``device``, the ``registers`` of a thread and the bytes of caches."""
-    messages = MESSAGES if products else ()
+    """Return the level ``name`` with the facts of ``device``, the ``registers`` of a thread and the bytes of caches.
+    Devices with ``products`` of fragments have block messages, and maybe ``others``.
+    """
+    messages, needs = ((*MESSAGES, *others), {HALVES}) if products else ((), set())
     split = device.dialect.split_barrier
-    needs = {x for row in (*products, *messages) for x in row.needs} | ({split.needs} if split is not None else set())
+    needs |= {split.needs} if split is not None else set()
     return Machine(
         name=name, triple=TRIPLE, cpu="", features=EXTENSIONS if products else "",
-        needs=tuple(sorted(needs)),
+        needs=tuple(sorted(needs.union(*(row.needs for row in (*products, *messages))))),
         vectors=RegisterFile("register", registers, 32), memories=core_caches(*caches, rates=(64, 32)), costs=_COSTS,
         attributes=(), instructions=(*_MULTIPLY_ADDS, *products), device=device, messages=messages,
+        half="computes" if products else "",
     )  # fmt: skip
 
 
@@ -51,13 +56,15 @@ _XE_MULTIPLY_ADDS = 128
 
 
 def _xe(
-    lanes: int, cores: int, shared: int, rate: float, memory_bytes: int, resident: int = 1024, threads: int = 1024
-) -> Device:
+    lanes: int, cores: int, shared: int, rate: float, memory_bytes: int, resident: int = 1024, threads: int = 1024,
+    files: tuple[int, ...] = (2 * _XE_REGISTERS,),
+) -> Device:  # fmt: skip
     """Return the facts of a GPU of Xe cores, whose sub-groups have ``lanes`` and whose groups have at most ``threads``;
-    a core has room for ``resident`` threads.
+    a core has room for ``resident`` threads. A thread may have one of the ``files`` of registers, which takes the room
+    of others.
 
     ``rate`` is the ratio of dpas or dp4a to f32 multiply-adds, and ``memory_bytes`` the bytes of all cores per cycle;
-    both follow from the peak rates of the data sheets.
+    both follow from the peak rates of the data sheets. The port of a core to shared memory takes a message in a cycle.
     """
     return Device(
         runtime="opencl", dialect=dialect(lanes), grid=(_GROUPS, 65535, 65535), group=(threads,) * 3, threads=threads,
@@ -67,18 +74,19 @@ def _xe(
             memory_bytes,
         ),
         code="spirv",
-        warps=(lanes,), fragment_rate=rate,
+        warps=(lanes,), fragment_rate=rate, costs=DeviceCosts(warp_message=_XE_MULTIPLY_ADDS / lanes),
+        register_files=files,
     )  # fmt: skip
 
 
 LEVELS = (
     _level("opencl", _PORTABLE),
     _level("xe_hpc", _xe(16, 64, 128 << 10, rate=16, memory_bytes=1024), _XE_REGISTERS, (512 << 10, 204 << 20),
-           (*PRODUCTS[16], *MULTIPLY_ADDS[16])),
+           (*PRODUCTS[16], *MULTIPLY_ADDS[16]), ROW_MESSAGES),
     _level("xe_hpg", _xe(8, 32, 64 << 10, rate=8, memory_bytes=267), _XE_REGISTERS, (192 << 10, 16 << 20),
            (*PRODUCTS[8], *MULTIPLY_ADDS[8])),
-    _level("xe_lp", _xe(8, 6, 64 << 10, rate=2, memory_bytes=50, resident=896, threads=512), _XE_REGISTERS,
-           (64 << 10, 3840 << 10), (*DOTS, *MULTIPLY_ADDS[8])),
+    _level("xe_lp", _xe(8, 6, 64 << 10, rate=2, memory_bytes=50, resident=896, threads=512, files=()), _XE_REGISTERS,
+           (64 << 10, 3840 << 10), (*DOTS, *MULTIPLY_ADDS[8], *HALF_MULTIPLY_ADDS, _HALF_MULTIPLY_ADD)),
 )  # fmt: skip
 """Devices of OpenCL. Each Xe level describes its smallest supported device: a stack of a Data Center GPU Max, an Arc
 A770, and the GPU of an eleventh-generation Core.

@@ -1,17 +1,20 @@
-"""Block messages: the lanes of a sub-group load or store contiguous elements of memory.
+"""Block messages: the lanes of a sub-group load or store contiguous elements of memory, or rows of a matrix.
 
-The names are those of the extensions cl_intel_subgroups and cl_intel_subgroup_local_block_io. A message has one
-address, a multiple of 16 bytes. Lane l of register r accesses the place ``r * lanes + l``, which holds one element, or
-several adjacent elements that fill the bits of the place.
+The names are those of the extensions cl_intel_subgroups, cl_intel_subgroup_local_block_io and
+cl_intel_subgroup_2d_block_io. A message has one address, a multiple of 16 bytes. Lane l of register r accesses the
+place ``r * lanes + l``, or the place l of row r, which holds one element, or several adjacent elements that fill the
+bits of the place.
 """
 
 from __future__ import annotations
 
-from convsmith.ir.instruction import BLOCK, FragmentLayout, Instruction, Operand
+from convsmith.ir.instruction import BLOCK, PITCH, FragmentLayout, Instruction, Operand
 from convsmith.ir.types import dtype
 
 BLOCKS, SHARED = "cl_intel_subgroups", "cl_intel_subgroup_local_block_io"
 """The extensions of OpenCL for block messages to global memory and to shared memory."""
+ROWS = "cl_intel_subgroup_2d_block_io"
+"""The extension of OpenCL for messages that load rows of a matrix."""
 EXTENSIONS = "+SPV_INTEL_subgroups,+SPV_KHR_integer_dot_product,+SPV_INTEL_split_barrier"
 """The extensions of SPIR-V that code with block messages, products of packed bytes and split barriers uses."""
 _PLACES = {8: ("_uc", "h", f"{BLOCKS}_char"), 16: ("_us", "t", f"{BLOCKS}_short"), 32: ("", "j", BLOCKS)}
@@ -19,6 +22,8 @@ _PLACES = {8: ("_uc", "h", f"{BLOCKS}_char"), 16: ("_us", "t", f"{BLOCKS}_short"
 _SPACES = {"global": 1, "shared": 3}
 _UNITS = {"global": "ugm", "shared": "slm"}
 """Names of memories in mnemonics."""
+_ROW_BYTES, _MATRIX_BYTES = 32, 64
+"""Bytes of a row of a message for matrices, and bytes that divide the address of a matrix."""
 _REGISTERS = (8, 4, 2, 1)
 """Numbers of registers that a message loads."""
 HELD = ("element", "fragment")
@@ -38,6 +43,37 @@ def _load(memory: str, type_: str, elements: int, registers: int) -> Instruction
     declare = f"declare spir_func {held} @{mangled}({pointer}) convergent nounwind"
     return _row(label, registers * elements, _layout(elements, registers), type_, (HELD, (BLOCK, memory)),
                 lines, declare, (extension, *[SHARED] * (memory == "shared")), f"load.{_UNITS[memory]}")  # fmt: skip
+
+
+def _load_rows(type_: str, elements: int, registers: int) -> Instruction:
+    """Return the row of a message that loads ``registers`` of each lane, with ``elements`` each, from as many rows of a
+    matrix in global memory.
+
+    The hardware takes the address of a matrix that is a multiple of 64 bytes, and the coordinates of a block of 32
+    bytes in each of some rows; so the matrix begins at such an address before the elements.
+    """
+    bits = dtype(type_).bits
+    name = f"intel_sub_group_2d_block_read_{bits}b_{registers}r{_ROW_BYTES * 8 // bits}x1c"
+    mangled, pointer = f"_Z{len(name)}{name}PU3AS1viiiDv2_iPt", _pointer("global")
+    held, ours = f"<{registers} x i16>", f"convsmith_block_rows_{bits}b_{registers}"
+    head = f"{pointer} %a, i32 %pitch"
+    steps = (
+        f"%to = alloca {held}", f"%at = ptrtoint {pointer} %a to i64", f"%beyond = and i64 %at, {_MATRIX_BYTES - 1}",
+        "%start = sub i64 %at, %beyond", f"%matrix = inttoptr i64 %start to {pointer}",
+        "%bytes = trunc i64 %beyond to i32", f"%column = udiv i32 %bytes, {bits // 8}",
+        "%place = insertelement <2 x i32> zeroinitializer, i32 %column, i32 0",
+        f"call spir_func void @{mangled}({pointer} %matrix, i32 %pitch, i32 {registers}, i32 %pitch, <2 x i32> %place, "
+        "ptr %to)", f"%loaded = load {held}, ptr %to", f"ret {held} %loaded",
+    )  # fmt: skip
+    declare = (
+        f"declare spir_func void @{mangled}({pointer}, i32, i32, i32, <2 x i32>, ptr) convergent nounwind\n"
+        f"define internal spir_func {held} @{ours}({head}) convergent nounwind {{ {' '.join(steps)} }}"
+    )
+    lines = [f"call spir_func {held} @{ours}({pointer} {{a}}, i32 {{pitch}})"]
+    lines += [f"extractelement {held} {{0}}, i32 {n}" for n in range(registers)]
+    label = f"block_rows_global_{type_}{f'_{elements}' * (elements > 1)}_x{registers}"
+    return _row(label, registers * elements, _layout(elements, registers), type_, (HELD, (PITCH, "global")), lines,
+                declare, (ROWS,), "load_block2d.ugm")  # fmt: skip
 
 
 def _store(memory: str, type_: str) -> Instruction:
@@ -80,3 +116,7 @@ MESSAGES = (
     *(_store("global", t) for t in _STORED),
 )
 """The messages of a device with sub-groups; rows with more registers precede rows of the same type with fewer."""
+ROW_MESSAGES = tuple(
+    _load_rows(t, 16 // dtype(t).bits, n) for t in ("f16", "bf16", "s8", "u8") for n in _REGISTERS[:-1]
+)  # fmt: skip
+"""The messages for rows of matrices, of devices whose sub-groups have 16 lanes."""
