@@ -336,10 +336,9 @@ def test_rows_of_a_table_in_sections() -> None:
         rows = k.pointers(window, x, zero)
         packed = k.pack(weights, np.zeros(c, np.float32))
         for y in range(oh):
-            place = rows.table.place(y)
             k(
-                channels=c, output_width=ow, input=rows, row=place.row, source=x, weights=packed,
-                output=out[y].reshape(-1), input_offset=place.offset * 4, zero=zero, params=(-1e9, 1e9),
+                channels=c, output_width=ow, input=rows, output_y=y, source=x, weights=packed,
+                output=out[y].reshape(-1), zero=zero, params=(-1e9, 1e9),
             )  # fmt: skip
         line = f"--stag=axb --dtag=axb g{c}mb1ic{c}ih{h}iw{w}oc{c}oh{oh}ow{ow}kh{kh}kw{kw}sh{s}sw{s}ph{p}pw{kw // 2}"
         problem = cs.Conv.parse(line)
@@ -407,7 +406,9 @@ def test_calls_that_are_refused() -> None:
         ({"source": x[1:]}, "pointers", "and source from"),
         ({"zero": zero.copy()}, "pointers", "the table points to zeros at"),
         ({"input": other}, "table", "9 taps in 9 pointers and 3 outputs; expected 9 in 9 and 4"),
-        ({"row": 3}, "table", "the table has 3 rows, no row 3"),
+        ({"output_y": 4}, "table", "output_y=4: the table has 4 rows of outputs; legal is a coordinate below each"),
+        ({"output_y": (1, 1)}, "table", r"output_y=\(1, 1\): the table has 4 rows of outputs"),
+        ({"output_y": 1, "input": rows.addresses[1], "input_stride": 24}, "table", "output_y is given, and input holds addresses"),
         ({"channels": 4}, "packed-elsewhere", "packed for 5 channels of f32_dwconv_up4x9, not for 4"),
         ({"output_increment": 3}, "bad-size", "output_increment=3: expected bytes, at least 0, a multiple of 4"),
         ({"output": out[:8]}, "bad-array", "output has 8 elements of float32; expected at least 20"),
