@@ -176,8 +176,11 @@ class HostMicroKernel(MicroKernelTexts):
             offset += moved * item
             source = input.source if source is None else source
         elif output_y is not None:
-            raise UsageError(f"{m}: output_y is given, and input holds addresses; legal is the table of `pointers`, which "
-                             "knows its rows", code="table")  # fmt: skip
+            raise UsageError(
+                f"{m}: output_y is given, and input holds addresses; legal is the table of `pointers`, which knows its "
+                "rows",
+                code="table",
+            )
         elif input_stride is None:
             raise UsageError(f"{m}: input_stride is missing: the bytes from one output's pointers to the next's",
                              code="missing-array")  # fmt: skip
@@ -232,13 +235,14 @@ class HostMicroKernel(MicroKernelTexts):
             )
         check_order(m.name, weights.kernel, weights.order, t)
         outer = t.window.axes[:-1]
-        listed = [0] * len(outer) if output_y is None else output_y if isinstance(output_y, list | tuple) else [output_y]
+        listed = output_y if isinstance(output_y, list | tuple) else [output_y]
+        listed = [0] * len(outer) if output_y is None else listed
         rows = [self._size("output_y", y, 0) for y in listed]
         if len(rows) != len(outer) or any(y >= axis.o for y, axis in zip(rows, outer)):
             extents = " x ".join(str(axis.o) for axis in outer) or "no"
             raise UsageError(
-                f"{m}: output_y={shown(output_y)}: the table has {extents} rows of outputs; legal is a coordinate below "
-                "each of these",
+                f"{m}: output_y={shown(output_y)}: the table has {extents} rows of outputs; legal is a "
+                "coordinate below each of these",
                 code="table",
             )
         place = t.place(*rows)

@@ -150,7 +150,8 @@ def test_pixels_outside_the_source_are_not_read(change: dict[str, Any]) -> None:
         kernel, bias = np.ones((n, 3, 3), np.float32), np.zeros(n, np.float32)
         zero, output, x = np.zeros(n, np.float32), np.zeros(4 * n, np.float32), np.ones(4 * 4 * C, np.float32)
         rows = k.pointers(**{**others["pointers"], "source": x, "zero": zero})
-        call |= {"zero": zero, "weights": k.pack(kernel, bias), "output": output, "source": x, "input": rows, "output_y": 3}
+        call |= {"zero": zero, "weights": k.pack(kernel, bias), "output": output, "source": x, "input": rows}
+        call["output_y"] = 3
     with pytest.raises(cs.UsageError, match="the pixels read"):
         k(**{**call, **change})
 
