@@ -105,4 +105,5 @@ def _check_layouts(n: int, conv: Conv) -> None:
         sizes |= {"ih": (conv.i[0], rows), "iw": (conv.i[1], columns)}
     for name, (size, block) in sizes.items():
         if size % block:
-            raise _refuse(f"{name} of stage {n} is {size}; legal are multiples of {block}")
+            padding = ", with its padding" if name.startswith("i") and name != "ic" else ""
+            raise _refuse(f"{name} of stage {n} is {size}{padding}; legal are multiples of {block}")

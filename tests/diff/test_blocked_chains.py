@@ -118,13 +118,13 @@ def test_the_nest_that_is_printed_computes_a_case(case: dict[str, Any], options:
 
 
 _PARAMETERS = {
-    "pads of the first": "mb1ic32ih20iw6oc32oh20ow6kh3ph1 -> mb1ic32ih20iw6oc32oh18ow4kh3ph0",
-    "pads of both": "mb2ic32ih20iw6oc32oh20ow6kh3ph1 -> mb2ic32ih20iw6oc32oh20ow6kh3ph1",
-    "pads of one side": "mb1ic32ih20iw6oc32oh21ow5kh3ph2kw2pw0 -> mb1ic32ih21iw5oc32oh21ow5kh1ph0",
-    "strides of the first": "mb1ic32ih21iw7oc32oh10ow3kh3sh2ph0 -> mb1ic32ih10iw3oc32oh10ow3kh1ph0",
-    "strides of the second": "mb1ic32ih20iw6oc32oh20ow6kh1ph0 -> mb1ic32ih20iw6oc32oh9ow2kh3sh2ph0",
-    "strides and pads of both": "mb1ic32ih41iw13oc32oh21ow7kh3sh2ph1 -> mb1ic32ih21iw7oc32oh11ow4kh3sh2ph1",
-    "dilations": "mb1ic32ih20iw8oc32oh16ow4kh3dh1ph0 -> mb1ic32ih16iw4oc32oh16ow4kh1ph0",
+    "pads of the first": "mb1ic32ih20iw6oc32oh20ow6kh3kw3ph1pw1 -> mb1ic32ih20iw6oc32oh18ow4kh3kw3ph0pw0",
+    "pads of both": "mb2ic32ih20iw6oc32oh20ow6kh3kw3ph1pw1 -> mb2ic32ih20iw6oc32oh20ow6kh3kw3ph1pw1",
+    "pads of one side": "mb1ic32ih20iw6oc32oh20ow5kh3kw2ph2pw0 -> mb1ic32ih20iw5oc32oh20ow5kh1kw1ph0pw0",
+    "strides of the first": "mb1ic32ih21iw7oc32oh10ow3kh3kw3sh2sw2ph0pw0 -> mb1ic32ih10iw3oc32oh10ow3kh1kw1ph0pw0",
+    "strides of the second": "mb1ic32ih20iw6oc32oh20ow6kh1kw1ph0pw0 -> mb1ic32ih20iw6oc32oh9ow2kh3kw3sh2sw2ph0pw0",
+    "both of both": "mb1ic32ih41iw13oc32oh21ow7kh3kw3sh2sw2ph1pw1 -> mb1ic32ih21iw7oc32oh11ow4kh3kw3sh2sw2ph1pw1",
+    "dilations": "mb1ic32ih20iw8oc32oh16ow4kh3kw3dh1dw1ph0pw0 -> mb1ic32ih16iw4oc32oh16ow4kh1kw1ph0pw0",
 }
 
 
@@ -273,10 +273,19 @@ def test_chains_of_another_form_are_refused() -> None:
     three = f"{one} -> {one} -> {one}"
     assert refused(three).endswith("has 3 stages; legal are two convolutions")
     assert "stage 1 is --matmul" in refused("--matmul 4x8:8x4 -> --matmul 4x4:4x4")
-    assert "has padding" in refused("mb1ic32ih8oc32oh8kh3ph1 -> mb1ic32ih8oc32oh8kh1")
+    assert "stage 2 has padding" in refused("mb1ic32ih8oc32oh8kh1 -> mb1ic32ih8oc32oh8kh3ph1")
+    padded = refused("mb1ic32ih8oc32oh8kh3ph1 -> mb1ic32ih8oc32oh8kh1")
+    assert padded.endswith("ih of stage 1 is 10, with its padding; legal are multiples of 8")
     depthwise = f"--attr-post-ops=dw:k3s1p1 {one} -> {one}"
     assert refused(depthwise).endswith("legal are post-ops that are no convolution")
     assert "legal is that of NHWC8h8w32c, of any sizes" in refused(f"--dtag=axb {one} -> {one}")
     assert "oc of stage 1 is 40; legal are multiples of 32" in refused("mb1ic32ih8oc40oh8kh1 -> mb1ic40ih8oc32oh8kh1")
     rows = "mb1ic32ih10oc32oh8kh3ph0 -> mb1ic32ih8oc32oh8kh1"
-    assert "ih of stage 1 is 10; legal are multiples of 8" in refused(rows)
+    assert "ih of stage 1 is 10, with its padding; legal are multiples of 8" in refused(rows)
+
+
+def test_the_printed_nest_reads_a_source_that_is_padded_before() -> None:
+    two, note = "mb1ic32ih62oc32oh60kh3ph0", "// the source of 62x62 pixels is padded to 64x64 before\n"
+    padded = nest(f"mb1ic32ih62oc32oh62kh3ph1 -> {two}")
+    assert padded.count(note) == 1
+    assert padded.replace(note, "") == nest(f"mb1ic32ih64oc32oh62kh3ph0 -> {two}")

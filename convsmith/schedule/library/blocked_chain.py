@@ -47,7 +47,7 @@ def blocked_chain(s: KernelSchedule, k_split: int = 1, h_split: int = 1, ring: b
         s.compute_at("src_s", second.tiles[1])
     lanes.append(_lanes_of(s, copy.loops[1]))
     for array, nest in (("wei_1", first), ("wei_2", second)):
-        s.pack_near(array, nest.tiles[1])
+        s.pack_near(array, nest.tiles[0])
     s.simplify()
     finish(s, lanes)
 
