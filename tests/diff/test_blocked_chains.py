@@ -289,3 +289,13 @@ def test_the_printed_nest_reads_a_source_that_is_padded_before() -> None:
     padded = nest(f"mb1ic32ih62oc32oh62kh3ph1 -> {two}")
     assert padded.count(note) == 1
     assert padded.replace(note, "") == nest(f"mb1ic32ih64oc32oh62kh3ph0 -> {two}")
+
+
+def test_pixels_in_blocks_are_no_result_of_a_transform() -> None:
+    """The default config of such a problem sums products."""
+    text = "--stag=axb --dtag={} --wtag=any mb1ic64ih18iw18oc64oh16ow16kh3kw3ph0pw0"
+    whole = cs.compile(text.format("axb"), target="avx2", threads=1)
+    assert whole.transforms
+    assert not cs.compile(text.format("NHWC8h8w32c"), target="avx2", threads=1).transforms
+    with pytest.raises(ConfigError, match="the pixels of dst are in blocks"):
+        cs.compile(text.format("NHWC8h8w32c"), target="avx2", threads=1, config=str(whole.config))
