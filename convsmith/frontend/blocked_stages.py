@@ -100,10 +100,10 @@ def _check_layouts(n: int, conv: Conv) -> None:
             f"{conv.dtag} of stage {n} has blocks of {channels} channels, {conv.wtag} of {results} and {terms}; legal "
             "are the same"
         )
-    sizes = {"oc": (conv.oc, channels), "ic": (conv.ic, terms)}
+    sizes = {"oc": (conv.oc, channels, ""), "ic": (conv.ic, terms, "")}
     if n == 1:
-        sizes |= {"ih": (conv.i[0], rows), "iw": (conv.i[1], columns)}
-    for name, (size, block) in sizes.items():
+        padding = ", with its padding"
+        sizes |= {"ih": (conv.i[0], rows, padding), "iw": (conv.i[1], columns, padding)}
+    for name, (size, block, padding) in sizes.items():
         if size % block:
-            padding = ", with its padding" if name.startswith("i") and name != "ic" else ""
             raise _refuse(f"{name} of stage {n} is {size}{padding}; legal are multiples of {block}")
