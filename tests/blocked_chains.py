@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from convsmith.problem import parse_problem
 from convsmith.problem.chain import Chain
 from convsmith.schedule.custom import KernelSchedule
-from convsmith.schedule.library.blocked_chain import blocked_chain
+from convsmith.schedule.library.blocked_chain import blocked_chain, blocked_nest
+from convsmith.schedule.library.finish import finish
 
 DATA = Path(__file__).parent / "data"
 
@@ -74,9 +75,21 @@ def chain(case: dict[str, Any], sizes: Sizes | None = None, options: tuple[str, 
     return made
 
 
-def schedule(case: dict[str, Any]) -> Callable[[KernelSchedule], None]:
+def schedule(case: dict[str, Any], ring: bool = False) -> Callable[[KernelSchedule], None]:
     """The schedule of the library with the splits of a case."""
-    return partial(blocked_chain, k_split=case["k_split_factor"], h_split=case["h_split_factor"])
+    return partial(blocked_chain, k_split=case["k_split_factor"], h_split=case["h_split_factor"], ring=ring)
+
+
+def printed(case: dict[str, Any]) -> Callable[[KernelSchedule], None]:
+    """The nest of TVM's document, whose sums are in caches, with the splits of a case, as code."""
+
+    def made(s: KernelSchedule) -> None:
+        nests = blocked_nest(s, case["k_split_factor"], case["h_split_factor"])
+        for nest in nests:
+            s.reorder(nest.terms[1], nest.inner[2])
+        finish(s, [nest.inner[2] for nest in nests])
+
+    return made
 
 
 def config(case: dict[str, Any], target: str, blocks: tuple[int, int, int] = (8, 8, 32), words: str = "") -> str:

@@ -20,8 +20,8 @@ from convsmith.emulate.image import Image
 from convsmith.emulate.processor import CODE_ALIGNMENT, ProcessorEmulator
 from convsmith.emulate.processors import Fault, processor_for
 from convsmith.exporter.build import BuiltKernel
+from convsmith.exporter.files import ExportedLibrary
 from convsmith.exporter.interface import WORKSPACE, Parameter
-from convsmith.exporter.library import ExportedLibrary
 from convsmith.layout.reorder import from_layout, to_layout
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, ArraySpec, address_of, aligned_empty
@@ -137,7 +137,7 @@ def check_emulated_calls(
     interface = kernel.interface
     image = Image(emulator.page)
     functions = {name: at for name, at in emulator.library().items() if name in kernel.needs}
-    linked = ObjectCode(code or kernel.object)
+    linked = ObjectCode(code or kernel.code.object)
     start = image.reserve(linked.size, "execute", CODE_ALIGNMENT)
     image.write(start, linked.at(start, functions))
     outside = {symbol: start + linked.symbols[symbol] for symbol in interface.symbols}

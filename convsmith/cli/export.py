@@ -12,9 +12,13 @@ from convsmith.cli.problems import ProblemCommand, choice_options, problem_optio
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.settings import settings
-from convsmith.exporter.library import DEVICE_FORMATS, FORMATS, ExportedLibrary, export_kernels, kernels_for
+from convsmith.exporter.files import DEVICE_FORMATS, FORMATS, ExportedLibrary
+from convsmith.exporter.library import export as export_library
+from convsmith.exporter.library import export_kernels, kernels_for
+from convsmith.exporter.micro_library import refuse_decisions
 from convsmith.exporter.names import check_name, check_prefix, legal_name
 from convsmith.exporter.target import THIS_MACHINE
+from convsmith.problem.micro_kernel import is_micro_kernel
 
 __all__ = ["export"]
 
@@ -51,6 +55,9 @@ def export(
     --target is cpu (this machine), a level, or a triple with features: aarch64-linux-gnu+dotprod, say. The lines of a
     FILE become one library, and so do the convolutions of a model: their names are --prefix and the names of its nodes.
     Nodes of one size share a kernel, unless their weights are --built-in; the manifest lists the nodes of each.
+
+    The name of a micro-kernel, here or in XNNPACK, takes the place of a descriptor; its function has the arguments of
+    XNNPACK's.
     """
     settings.validate()
     if form is not None and form not in (*FORMATS, *DEVICE_FORMATS):
@@ -60,6 +67,14 @@ def export(
         check_name(name)
     if prefix is not None:
         check_prefix(prefix)
+    where = THIS_MACHINE if target is None else target
+    if is_micro_kernel(source):
+        refuse_decisions(
+            threads=threads, config=config, weights=weights or None, built_in=built_in or None, inputs=inputs or None,
+            **{option: given or None for option, given in options.items()},
+        )
+        note(_page(export_library(source, output, target=where, format=form, name=name, prefix=prefix)))
+        return
     if built_in:
         if weights or any(options.values()):
             raise UsageError("--built-in takes all from the model; legal is no --weights, nor options of problems",
@@ -67,7 +82,6 @@ def export(
         listed, held = model_constants(source, layout, inputs)
     else:
         listed, held = models_or_problems(source, options, layout, inputs), []
-    where = THIS_MACHINE if target is None else target
     kernels = [kernel for p in listed.problems for kernel in kernels_for(p, where, threads, config)]
     if name is None and len(kernels) > 1:
         name = legal_name(Path(source).stem, "kernels") if source != "-" else "kernels"

@@ -15,25 +15,61 @@ from convsmith.exporter.interface import interface_of
 from convsmith.exporter.kernel import ExportedKernel, exportable, for_any_operands
 from convsmith.exporter.library_functions import PROVIDED, library_text
 from convsmith.frontend.kernel import CompiledKernel
+from convsmith.machine.base import Machine
 from convsmith.runtime.arrays import Array
 
-__all__ = ["BuiltKernel", "build_kernel"]
+__all__ = ["BuiltKernel", "LinkedCode", "build_kernel", "linked_code"]
 
 _OF_COMPILER = "__"
 """Prefix of functions that a compiler's runtime library for a machine provides."""
 
 
 @record(frozen=True)
-class BuiltKernel(ExportedKernel):
-    """A kernel of a CPU as object code, and its modules as LLVM text."""
+class LinkedCode:
+    """Modules as LLVM text, and their object code, whose visible symbols are ``symbols``.
 
+    It calls no library but that of the compiler, whose functions it ``needs``.
+    """
+
+    machine: Machine
+    symbols: tuple[str, ...]
+    needs: tuple[str, ...]
     object: bytes = field(repr=False)
     texts: tuple[str, ...] = field(repr=False)
 
     def assembly(self) -> bytes:
         """Return the code as text that an assembler takes."""
         m = self.machine
-        return llvm_bind.joined_code(self.texts, self.interface.symbols, m.triple, m.cpu, m.features, is_text=True)
+        return llvm_bind.joined_code(self.texts, self.symbols, m.triple, m.cpu, m.features, is_text=True)
+
+
+@record(frozen=True)
+class BuiltKernel(ExportedKernel):
+    """A kernel of a CPU with its code."""
+
+    code: LinkedCode
+
+
+def linked_code(texts: tuple[str, ...], symbols: tuple[str, ...], machine: Machine, problem: str) -> LinkedCode:
+    """Return the code of the modules ``texts``, which compute ``problem``, with the library functions that LLVM calls.
+
+    UnsupportedError if the code calls another function of a C library.
+    """
+    word = f"i{machine.address_bits}"
+    while True:
+        code = llvm_bind.joined_code(texts, symbols, machine.triple, machine.cpu, machine.features)
+        missing = llvm_bind.undefined_symbols(code)
+        provided = [symbol for symbol in missing if symbol in PROVIDED]
+        if not provided:
+            break
+        texts = (*texts, *(library_text(symbol, machine.triple, word) for symbol in provided))
+    if unknown := [symbol for symbol in missing if not symbol.startswith(_OF_COMPILER)]:
+        raise UnsupportedError(
+            f"{problem}: code for {machine.name} calls {', '.join(unknown)} of a C library; available are levels with "
+            "instructions for these",
+            code="library",
+        )
+    return LinkedCode(machine, symbols, missing, code, texts)
 
 
 def build_kernel(
@@ -45,22 +81,9 @@ def build_kernel(
     UnsupportedError if the code calls a function of a C library.
     """
     kernel = for_any_operands(kernel, weights)
-    artifact, machine = exportable(kernel), kernel.target
+    artifact, machine, problem = exportable(kernel), kernel.target, str(kernel.problem)
     contents = built_in_contents(kernel, artifact, weights)
     interface = interface_of(name, artifact, [t.name for t in kernel.problem.tensors], frozenset(weights))
-    word = f"i{artifact.address_bits}"
-    texts: tuple[str, ...] = (kernel.llvm(), entry_points_text(interface, machine.triple, contents))
-    while True:
-        code = llvm_bind.joined_code(texts, interface.symbols, machine.triple, machine.cpu, machine.features)
-        missing = llvm_bind.undefined_symbols(code)
-        provided = [symbol for symbol in missing if symbol in PROVIDED]
-        if not provided:
-            break
-        texts = (*texts, *(library_text(symbol, machine.triple, word) for symbol in provided))
-    if unknown := [symbol for symbol in missing if not symbol.startswith(_OF_COMPILER)]:
-        raise UnsupportedError(
-            f"{kernel.problem}: code for {machine.name} calls {', '.join(unknown)} of a C library; available are "
-            "levels with instructions for these",
-            code="library",
-        )
-    return BuiltKernel(interface, machine, str(kernel.problem), str(kernel.config), nodes, missing, code, texts)
+    texts = (kernel.llvm(), entry_points_text(interface, machine.triple, contents))
+    code = linked_code(texts, interface.symbols, machine, problem)
+    return BuiltKernel(machine, problem, str(kernel.config), nodes, code.needs, interface, code)

@@ -116,7 +116,7 @@ class DeviceKernel(ExportedKernel):
             return ArgumentPlace(a.nbytes, constant=numbers[a.name])
         return ArgumentPlace(a.nbytes, a.name, constant=numbers.get(a.name))
 
-    def launches(self) -> dict[str, Any]:
+    def manifest_rows(self) -> dict[str, Any]:
         entries = [
             self._launched(use, made.name if isinstance(made, Interface) else made.symbol)
             for made, _ in self.functions
@@ -159,7 +159,7 @@ def build_device_kernel(kernel: CompiledKernel, name: str, nodes: tuple[str, ...
     interface = interface_of(name, artifact, [t.name for t in kernel.problem.tensors])
     exact = is_exact(kernel.problem) and not kernel.transforms
     return DeviceKernel(
-        interface, kernel.target, str(kernel.problem), str(kernel.config), nodes, (), _code(artifact),
+        kernel.target, str(kernel.problem), str(kernel.config), nodes, (), interface, _code(artifact),
         dict(_constants(artifact)), nests_of(name, kernel.problem, kernel.target), exact,
     )  # fmt: skip
 

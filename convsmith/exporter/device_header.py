@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from convsmith.exporter.device_build import DeviceKernel
 from convsmith.exporter.driver import Driver
 from convsmith.exporter.drivers import driver_of
-from convsmith.exporter.header import about_lines, comment, macro, prototype, size_macros, tensor_text
+from convsmith.exporter.header import INTEGERS, about_lines, comment, framed, prototype, size_macros, tensor_text
 from convsmith.exporter.interface import EntryUse, Interface, PackingFunction, Parameter
 from convsmith.frontend.public import public
 
@@ -25,17 +25,15 @@ __all__ = ["device_header_text"]
 
 def device_header_text(name: str, kernels: Sequence[DeviceKernel]) -> str:
     """Return the launch header of the library ``name``."""
-    guard, driver = f"{macro(name)}_H", driver_of(kernels[0].machine)
-    parts = [
-        *comment(f"{name}: launches of kernels compiled by convsmith {public('__version__')}, in C99. The functions "
-                 f"call {driver.library}, and return its status."),
-        "", f"#ifndef {guard}", f"#define {guard}", "", *driver.head, "#include <stddef.h>", "#include <stdint.h>",
-        "#include <string.h>", "", "#ifdef __cplusplus", 'extern "C" {', "#endif", "", *driver.helpers(kernels),
-    ]  # fmt: skip
+    driver = driver_of(kernels[0].machine)
+    about = (
+        f"launches of kernels compiled by convsmith {public('__version__')}, in C99. The functions call "
+        f"{driver.library}, and return its status."
+    )
+    parts = [*driver.helpers(kernels)]
     for kernel in kernels:
         parts += [*_kernel_lines(kernel, driver), ""]
-    parts += ["#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
-    return "\n".join(parts)
+    return framed(name, about, (*driver.head, *INTEGERS, "#include <string.h>"), parts)
 
 
 def _kernel_lines(kernel: DeviceKernel, driver: Driver) -> Iterator[str]:

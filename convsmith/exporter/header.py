@@ -7,14 +7,16 @@ from textwrap import wrap
 
 from convsmith.exporter.build import BuiltKernel
 from convsmith.exporter.interface import WORKSPACE, Parameter
-from convsmith.exporter.kernel import ExportedKernel
+from convsmith.exporter.kernel import ExportedKernel, LibraryKernel
 from convsmith.frontend.public import public
 from convsmith.ir.types import dtype
 from convsmith.layout.layout import Layout
+from convsmith.machine.base import Machine
 from convsmith.runtime.arrays import within_text
 
 __all__ = [
-    "C_TYPES", "about_lines", "comment", "header_text", "macro", "prototype", "size_macros", "tensor_text"
+    "C_TYPES", "INTEGERS", "about_lines", "comment", "cpu_lines", "framed", "header_text", "machine_text", "macro",
+    "prototype", "size_macros", "tensor_text",
 ]  # fmt: skip
 
 C_TYPES = {
@@ -24,7 +26,11 @@ C_TYPES = {
 }  # fmt: skip
 """Types of C by data type. Types that C lacks are integers of their size; packed operands and workspaces are void."""
 
+INTEGERS = ("#include <stddef.h>", "#include <stdint.h>")
+"""Lines of a header for sizes and for integers of fixed sizes."""
 _WIDTH = 116
+_UNBROKEN = "\0"
+"""Stands for a space where no line may end."""
 
 _PARALLEL = """\
 #ifndef CONVSMITH_PARALLEL
@@ -44,19 +50,24 @@ _PERMISSIONS = {
 
 def header_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
     """Return the header of the library ``name``."""
-    guard = f"{macro(name)}_H"
-    parts = [
-        *comment(f"{name}: kernels compiled by convsmith {public('__version__')}, for C and C++. They call no library "
-                  "and check nothing; each NAME_check compares the memory of a call with what NAME needs."),
-        "", f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", "",
-        "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
-    ]  # fmt: skip
-    if any(k.interface.threads > 1 for k in kernels):
-        parts.append(_PARALLEL)
+    about = (
+        f"kernels compiled by convsmith {public('__version__')}, for C and C++. They call no library and check "
+        "nothing; each NAME_check compares the memory of a call with what NAME needs."
+    )
+    parts = [_PARALLEL] if any(k.interface.threads > 1 for k in kernels) else []
     for kernel in kernels:
         parts += [*_kernel_lines(kernel), ""]
-    parts += ["#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
-    return "\n".join(parts)
+    return framed(name, about, INTEGERS, parts)
+
+
+def framed(name: str, about: str, includes: Sequence[str], parts: Sequence[str]) -> str:
+    """Return the header of the library ``name``: the lines ``parts`` between the guard and the linkage of C."""
+    guard = f"{macro(name)}_H"
+    head = [
+        *comment(f"{name}: {about}"), "", f"#ifndef {guard}", f"#define {guard}", "", *includes, "",
+        "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
+    ]  # fmt: skip
+    return "\n".join((*head, *parts, "#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""))
 
 
 def macro(name: str) -> str:
@@ -90,15 +101,28 @@ def comment(*texts: str) -> list[str]:
 
 
 def prototype(head: str, parameters: Sequence[str]) -> str:
-    """Return a prototype in lines of bounded length."""
-    return "\n".join(wrap(f"{head}({', '.join(parameters)});", _WIDTH, subsequent_indent="    "))
+    """Return a prototype in lines of bounded length, which end between parameters."""
+    start, *whole = (text.replace(" ", _UNBROKEN) for text in (head, *parameters))
+    text = f"{start}({', '.join(whole)});"
+    lines = wrap(text, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(_UNBROKEN, " ")
+
+
+def machine_text(kernel: LibraryKernel) -> str:
+    """Return the sentence about the machine and the config of a kernel."""
+    return f"For {kernel.machine.name} ({kernel.machine.triple}), with {kernel.config}."
+
+
+def cpu_lines(machine: Machine) -> list[str]:
+    """Return the sentence about the features of a CPU, if any are needed."""
+    return [f"The CPU must have {', '.join(machine.needs)}."] if machine.needs else []
 
 
 def about_lines(kernel: ExportedKernel) -> Iterator[str]:
     """Yield sentences about a kernel, and what its arrays must hold."""
     interface, m = kernel.interface, kernel.machine
     yield f"{kernel.problem}."
-    yield f"For {m.name} ({m.triple}), with {kernel.config}."
+    yield machine_text(kernel)
     if len(kernel.nodes) > 1:
         yield f"Of the nodes {', '.join(kernel.nodes)}."
     if interface.built_in:
@@ -127,10 +151,9 @@ def size_macros(kernel: ExportedKernel) -> Iterator[str]:
 
 
 def _kernel_lines(kernel: BuiltKernel) -> Iterator[str]:
-    interface, m = kernel.interface, kernel.machine
+    interface = kernel.interface
     of_kernel = [f"{p.name}: {tensor_text(p)}." for p in interface.parameters]
-    of_cpu = [f"The CPU must have {', '.join(m.needs)}."] if m.needs else []
-    yield from comment(*about_lines(kernel), *of_cpu)
+    yield from comment(*about_lines(kernel), *cpu_lines(kernel.machine))
     yield from size_macros(kernel)
     yield ""
     for packing in interface.packings:

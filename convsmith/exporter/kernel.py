@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,18 +17,17 @@ from convsmith.runtime.arrays import Array, is_within, numpy_dtype
 from convsmith.schedule.config import Config
 from convsmith.schedule.planned import with_wide_products
 
-__all__ = ["ExportedKernel", "exportable", "for_any_operands"]
+__all__ = ["ExportedKernel", "LibraryKernel", "exportable", "for_any_operands"]
 
 
 @record(frozen=True)
-class ExportedKernel:
-    """A kernel with its interface.
+class LibraryKernel(ABC):
+    """A kernel of an exported library, whatever its functions take.
 
     ``problem`` describes what it computes, and ``nodes`` are the names of the nodes of a model that it computes.
     ``needs`` are functions of the compiler's library that the code calls.
     """
 
-    interface: Interface
     machine: Machine
     problem: str
     config: str
@@ -35,23 +35,38 @@ class ExportedKernel:
     needs: tuple[str, ...]
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The name of the kernel."""
+
+    @property
+    @abstractmethod
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the functions that a program can call."""
+
+    def manifest_rows(self) -> dict[str, Any]:
+        """Return rows of the manifest that only kernels of this class have."""
+        return {}
+
+
+@record(frozen=True)
+class ExportedKernel(LibraryKernel):
+    """A kernel of fixed sizes with its interface."""
+
+    interface: Interface
+
+    @property
+    def name(self) -> str:
         return self.interface.name
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Names of the functions that a program can call."""
         return self.interface.symbols
 
     @property
     def codes(self) -> dict[str, str]:
         """Messages by the codes of the function that checks the arrays of a call."""
         return {str(n): text for n, (_, _, text) in enumerate(self.interface.faults, 1)}
-
-    def launches(self) -> dict[str, Any]:
-        """Return rows of the manifest that say how a driver launches the entries; none for CPUs."""
-        return {}
 
 
 def for_any_operands(kernel: CompiledKernel, weights: Mapping[str, Array]) -> CompiledKernel:

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
-from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
-from convsmith.diag.expect import expect_text, shown
-from convsmith.diag.printable import printable
-from convsmith.diag.record import record
-from convsmith.exporter.archive import archive
+from convsmith.diag.expect import expect_text
 from convsmith.exporter.build import BuiltKernel, build_kernel
 from convsmith.exporter.device_build import DeviceKernel, build_device_kernel
 from convsmith.exporter.device_example import device_example_text
 from convsmith.exporter.device_header import device_header_text
 from convsmith.exporter.example import example_text
+from convsmith.exporter.files import (
+    DEVICE_FORMATS,
+    FORMATS,
+    ExportedLibrary,
+    Files,
+    code_files,
+    folder_of,
+    legal_format,
+    written,
+)
 from convsmith.exporter.header import header_text
-from convsmith.exporter.kernel import ExportedKernel, exportable
-from convsmith.exporter.manifest import cmake_text, manifest_text
+from convsmith.exporter.kernel import exportable
+from convsmith.exporter.manifest import cmake_text
+from convsmith.exporter.micro_library import export_micro_kernels, micro_kernels_of, refuse_decisions
 from convsmith.exporter.names import check_name, check_prefix, legal_name, unique_names
 from convsmith.exporter.rust import rust_text
 from convsmith.exporter.target import THIS_MACHINE, export_machine
 from convsmith.frontend.kernel import CompiledKernel
+from convsmith.frontend.micro_kernel_texts import MicroKernelTexts
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.frontend.numpy_api import thread_count
 from convsmith.problem.chain import Chain
@@ -33,46 +41,14 @@ from convsmith.runtime.array_file import read_array
 from convsmith.runtime.arrays import Array, as_array, numpy_dtype
 from convsmith.schedule.wish import on_threads, read_decisions
 
-__all__ = ["DEVICE_FORMATS", "FORMATS", "ExportedLibrary", "export", "export_kernels", "kernels_for", "weights_of"]
+__all__ = ["export", "export_kernels", "kernels_for", "weights_of"]
 
-FORMATS = ("object", "source", "static-library")
-"""Forms of code: object files; assembly, which `gcc -c` and `clang -c` take; an archive of object files."""
-DEVICE_FORMATS = ("module",)
-"""Forms of code of a device: files that its driver loads."""
-
+Exportable = str | Problem | CompiledKernel | MicroKernelTexts
 Weights = Mapping[str, Array | str | os.PathLike[str]]
 
 
-@record(frozen=True)
-class ExportedLibrary:
-    """The files of an exported library and its kernels with their interfaces; programs link the files `code`, or load
-    those of a device.
-    """
-
-    name: str
-    directory: Path
-    code: tuple[Path, ...]
-    files: tuple[Path, ...]
-    kernels: tuple[ExportedKernel, ...]
-
-    @property
-    def is_for_device(self) -> bool:
-        """Whether a device runs the kernels."""
-        return self.kernels[0].machine.device is not None
-
-    @property
-    def header(self) -> Path:
-        """The header for C and C++."""
-        return self.directory / f"{self.name}.h"
-
-    @property
-    def manifest(self) -> Path:
-        """The description of the library as JSON."""
-        return self.directory / f"{self.name}.json"
-
-
 def export(
-    problem: str | Problem | CompiledKernel | Sequence[str | Problem | CompiledKernel],
+    problem: Exportable | Sequence[Exportable],
     directory: str | os.PathLike[str], *, target: str = THIS_MACHINE, format: str | None = None,
     name: str | None = None, prefix: str | None = None, threads: int | None = None, config: str | None = None,
     weights: Array | str | os.PathLike[str] | Weights | None = None,
@@ -87,12 +63,18 @@ def export(
     `numpy.save`, is packed and built in; a dict builds in several arrays of one kernel, by name. `threads` and `config`
     are passed to `compile`.
 
+    The names of micro-kernels, such as "f32_dwconv_up2x9", and what `micro_kernel` returns, become functions with
+    XNNPACK's arguments; these names encode every decision, and a library has such functions alone.
+
     UsageError for an unknown target, format or name, for weights that do not fit, and for a directory that cannot be
     written; UnsupportedError for a kernel that cannot be exported.
     """
     if isinstance(problem, str | Problem) or not isinstance(problem, Sequence):
         problem = [problem]
-    given = list(problem)
+    given: list[Any] = list(problem)
+    if micro := micro_kernels_of(given):
+        refuse_decisions(threads=threads, config=config, weights=weights)
+        return export_micro_kernels(micro, directory, target=target, format=format, name=name, prefix=prefix)
     kernels = [k for p in given for k in kernels_for(p, target, threads, config)]
     return export_kernels(kernels, directory, format=format, name=name, prefix=prefix, weights=weights)
 
@@ -124,13 +106,11 @@ def export_kernels(
     """Write kernels to `directory` as one library; the arguments have the meaning that they have in `export`. A list of
     `weights` has the arrays of each kernel. ``nodes`` are the names of the nodes of a model that each kernel computes.
     """
-    if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
-        message = f"directory={shown(directory)} is not legal: expected the path of a directory"
-        raise UsageError(message, code="bad-file")
+    folder = folder_of(directory)
     if not kernels:
         raise UsageError("no kernel to export; legal are one or more", code="no-problem")
     is_device = _is_device(kernels)
-    form = _legal_format(format, DEVICE_FORMATS if is_device else FORMATS)
+    form = legal_format(format, DEVICE_FORMATS if is_device else FORMATS)
     library = check_name(name) if name is not None else None if len(kernels) == 1 else "kernels"
     names = _names_of(kernels, library, prefix)
     several = weights if isinstance(weights, list) else [] if weights is None else [weights]
@@ -146,10 +126,12 @@ def export_kernels(
         )
     given = [weights_of(k.problem, arrays) for k, arrays in zip(kernels, several)] or [{}] * len(kernels)
     rows = [*zip(kernels, names, given, map(tuple, nodes or [()] * len(kernels)))]
-    own, folder = library or names[0], Path(directory)
+    own = library or names[0]
     if is_device:
-        return _written(own, folder, form, *_device_files(own, [build_device_kernel(k, n, of) for k, n, _, of in rows]))
-    return _written(own, folder, form, *_cpu_files(own, form, [build_kernel(*row) for row in rows]))
+        files = _device_files(own, [build_device_kernel(k, n, of) for k, n, _, of in rows])
+    else:
+        files = _cpu_files(own, form, [build_kernel(*row) for row in rows])
+    return written(own, folder, form, *files)
 
 
 def _is_device(kernels: Sequence[CompiledKernel]) -> bool:
@@ -164,16 +146,6 @@ def _is_device(kernels: Sequence[CompiledKernel]) -> bool:
             code="export",
         )
     return runtimes != {""}
-
-
-def _legal_format(format_: object, legal: tuple[str, ...]) -> str:
-    """Return a form of code, by default the last of those that are ``legal``. UsageError for others."""
-    if format_ is None:
-        return legal[-1]
-    if not isinstance(format_, str) or format_ not in legal:
-        message = f"format {shown(format_)} is not legal; legal are {choices(format_, legal)}"
-        raise UsageError(message, code="bad-format")
-    return format_
 
 
 def _names_of(kernels: Sequence[CompiledKernel], library: str | None, prefix: str | None) -> list[str]:
@@ -233,18 +205,9 @@ def _loaded(problem: Problem, name: str, given: Array | str | os.PathLike[str]) 
     return array
 
 
-_Files = tuple[Mapping[str, bytes], Mapping[str, str], Sequence[ExportedKernel]]
-"""The files of the code and of texts, by their names, and the kernels."""
-
-
-def _cpu_files(name: str, format_: str, kernels: Sequence[BuiltKernel]) -> _Files:
+def _cpu_files(name: str, format_: str, kernels: Sequence[BuiltKernel]) -> Files:
     """Return the files of a library for a CPU, but for its manifest."""
-    if format_ == "source":
-        code = {f"{k.name}.s": k.assembly() for k in kernels}
-    elif format_ == "object":
-        code = {f"{k.name}.o": k.object for k in kernels}
-    else:
-        code = {f"lib{name}.a": archive([(f"{k.name}.o", k.object, k.interface.symbols) for k in kernels])}
+    code = code_files(name, format_, {k.name: k.code for k in kernels})
     command = f"cc -O2 example.c {' '.join(code)} -o example"
     texts = {
         f"{name}.h": header_text(name, kernels), f"{name}.rs": rust_text(name, kernels),
@@ -253,30 +216,8 @@ def _cpu_files(name: str, format_: str, kernels: Sequence[BuiltKernel]) -> _File
     return code, texts, kernels
 
 
-def _device_files(name: str, kernels: Sequence[DeviceKernel]) -> _Files:
+def _device_files(name: str, kernels: Sequence[DeviceKernel]) -> Files:
     """Return the files of a library for a device, but for its manifest."""
     code = {f"{k.name}{end}": content for k in kernels for end, content in k.code.items()}
     texts = {f"{name}.h": device_header_text(name, kernels), "example.c": device_example_text(name, kernels)}
     return code, texts, kernels
-
-
-def _written(
-    name: str, directory: Path, format_: str, code: Mapping[str, bytes], texts: Mapping[str, str],
-    kernels: Sequence[ExportedKernel],
-) -> ExportedLibrary:  # fmt: skip
-    """Write the files of a library. UsageError if the directory cannot be written."""
-    files = (*code, *texts, f"{name}.json")
-    manifest = manifest_text(name, format_, files, kernels)
-    contents = {**code, **{file: text.encode() for file, text in {**texts, f"{name}.json": manifest}.items()}}
-    file = ""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for file, content in contents.items():
-            (directory / file).write_bytes(content)
-    except (OSError, ValueError) as error:  # ValueError: a NUL, or a character that no name of a file has
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{printable(str(directory / file))}: cannot be written: {why}", code="bad-file") from None
-    return ExportedLibrary(
-        name, directory, tuple(directory / file for file in code), tuple(directory / file for file in files),
-        tuple(kernels),
-    )  # fmt: skip

@@ -32,20 +32,28 @@ _COPY = _BYTES.replace("{given}", "ptr %from").replace(
     "{value}", "%source = getelementptr i8, ptr %from, {word} %n\n  %value = load volatile i8, ptr %source"
 )
 _FILL = _BYTES.replace("{given}", "i32 %byte").replace("{value}", "%value = trunc i32 %byte to i8")
-_NEAREST = """
+_ROUNDED = """
 define {type} @{name}({type} %x) nounwind {{
   %size = call {type} @llvm.fabs.{kind}({type} %x)
   %up = fadd {type} %size, {whole}
   %near = fsub {type} %up, {whole}
-  %signed = call {type} @llvm.copysign.{kind}({type} %near, {type} %x)
+  %signed = call {type} @llvm.copysign.{kind}({type} %near, {type} %x){moved}
   %small = fcmp olt {type} %size, {whole}
-  %result = select i1 %small, {type} %signed, {type} %x
+  %result = select i1 %small, {type} %{value}, {type} %x
   ret {type} %result
 }}
 declare {type} @llvm.fabs.{kind}({type})
 declare {type} @llvm.copysign.{kind}({type}, {type})
 """
-"""Rounds to the nearest integer, ties to even. Numbers of at least ``whole`` are integers."""
+"""Rounds to the nearest integer, ties to even, and then moves it. Numbers of at least ``whole`` are integers."""
+_NEAREST = _ROUNDED.replace("{moved}", "").replace("{value}", "signed")
+_FLOOR = _ROUNDED.replace("{value}", "lower").replace(
+    "{moved}",
+    """
+  %above = fcmp ogt {type} %signed, %x
+  %less = fsub {type} %signed, 1.0
+  %lower = select i1 %above, {type} %less, {type} %signed""",
+)
 
 _ODD = """
 define internal double @{name}.to_odd(double %sum, double %lost) nounwind {{
@@ -139,6 +147,8 @@ _TEXTS: dict[str, tuple[str, ...]] = {
     "fma": (_ODD, _DOUBLE),
     "rintf": (_NEAREST,),
     "rint": (_NEAREST,),
+    "floorf": (_FLOOR,),
+    "floor": (_FLOOR,),
 }
 """Texts by the name of the function. Names of functions on `float` end with f."""
 

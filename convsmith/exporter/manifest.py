@@ -9,7 +9,7 @@ from typing import Any
 from convsmith.codegen.llvm_bind import llvm_version
 from convsmith.exporter.header import C_TYPES
 from convsmith.exporter.interface import Parameter
-from convsmith.exporter.kernel import ExportedKernel
+from convsmith.exporter.kernel import ExportedKernel, LibraryKernel
 from convsmith.frontend.public import public
 from convsmith.layout.layout import Layout
 
@@ -19,7 +19,7 @@ SCHEMA = 1
 """Version of the manifest's schema."""
 
 
-def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequence[ExportedKernel]) -> str:
+def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequence[LibraryKernel]) -> str:
     """Return the manifest of the library ``name`` as JSON."""
     content = {
         "schema": SCHEMA, "library": name, "format": format_, "convsmith": public("__version__"),
@@ -28,14 +28,24 @@ def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequen
     return json.dumps(content, indent=2) + "\n"
 
 
-def _kernel(kernel: ExportedKernel) -> dict[str, Any]:
-    interface, m = kernel.interface, kernel.machine
-    return {
+def _kernel(kernel: LibraryKernel) -> dict[str, Any]:
+    m = kernel.machine
+    row = {
         "name": kernel.name, "problem": kernel.problem, "nodes": list(kernel.nodes), "config": kernel.config,
         "target": {
             "level": m.name, "triple": m.triple, "cpu": m.cpu, "features": m.features, "needs": list(m.needs),
             "permissions": list(m.permissions),
         },
+    }  # fmt: skip
+    if isinstance(kernel, ExportedKernel):
+        row |= _interface(kernel)
+    symbols = {"symbols": list(kernel.symbols), "undefined_symbols": list(kernel.needs)}
+    return {**row, **symbols, **kernel.manifest_rows()}
+
+
+def _interface(kernel: ExportedKernel) -> dict[str, Any]:
+    interface = kernel.interface
+    return {
         "parts": interface.threads,
         "parameters": list(map(_parameter, interface.parameters)),
         "packings": [
@@ -45,9 +55,6 @@ def _kernel(kernel: ExportedKernel) -> dict[str, Any]:
         "built_in": sorted(interface.built_in),
         "limits": {name: x for name, x in interface.artifact.limits.items() if name not in interface.built_in},
         "codes": kernel.codes,
-        "symbols": list(kernel.symbols),
-        "undefined_symbols": list(kernel.needs),
-        **kernel.launches(),
     }  # fmt: skip
 
 

@@ -110,10 +110,19 @@ def annotated_nest(
         storage = plan_storage(s.kernel, asynchronous)
         shared = share_storage(s.kernel, asynchronous)
         nest = _Printer(shared, storage, names).text(_header(stages, convs))
-        notes = [*_past_the_end(convs), _NAMES_OF_BUFFERS, *(f"// {line}" for line in storage.lines)]
+        notes = [*_padding(chain, convs), *_past_the_end(convs), _NAMES_OF_BUFFERS]
+        notes += [f"// {line}" for line in storage.lines]
         if place := machine.place(storage.after):
             notes.append(f"// the caches lie {place}")
     return "\n".join((nest, *notes))
+
+
+def _padding(chain: Chain, convs: Sequence[Conv]) -> Iterator[str]:
+    """Yield the note that the source is padded before, if the first stage of ``chain`` has padding."""
+    first = chain.stages[0]
+    if isinstance(first, Conv) and first.i != convs[0].i:
+        given, padded = ("x".join(map(str, conv.i)) for conv in (first, convs[0]))
+        yield f"// the source of {given} pixels is padded to {padded} before"
 
 
 def _over_blocks(st: Statement) -> Statement:

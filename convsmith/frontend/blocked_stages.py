@@ -29,7 +29,7 @@ def blocked_stages(chain: Chain, k_split: int, h_split: int) -> tuple[Stages, Se
         raise _refuse(f"{chain} has {len(chain.stages)} stages; legal are two convolutions")
     for n, problem in enumerate(chain.stages, start=1):
         _check_stage(n, problem)
-    first, second = chain.stages
+    first, second = _with_padded_source(chain.stages[0]), chain.stages[1]
     between = second.stag if second.stag != ANY else ACTIVATIONS
     one = _with_tags(first, stag=SOURCE, wtag=WEIGHTS, dtag=between)
     found = stages_of(Chain(stages=(one, _with_tags(second, wtag=WEIGHTS, dtag=ACTIVATIONS))))
@@ -51,6 +51,14 @@ def blocked_stages(chain: Chain, k_split: int, h_split: int) -> tuple[Stages, Se
     return found, convs
 
 
+def _with_padded_source(problem: Problem) -> Problem:
+    """Return the convolution ``problem`` over a source that is padded already, as TVM's nest reads one."""
+    if not isinstance(problem, Conv) or not any((*problem.p, *problem.pr)):
+        return problem
+    padded = tuple(i + front + max(back, 0) for i, front, back in zip(problem.i, problem.p, problem.pr))
+    return replace(problem, i=padded, p=(0,) * problem.rank)
+
+
 def _with_tags(problem: Problem, **tags: str) -> Problem:
     """Return ``problem`` with ``tags`` as the layouts that it leaves open."""
     given: dict[str, Any] = {field: tag for field, tag in tags.items() if getattr(problem, field) == ANY}
@@ -65,8 +73,12 @@ def _check_stage(n: int, problem: Problem) -> None:
     """Raise ConfigError where stage ``n`` (from 1) is no convolution that the schedule serves."""
     if not isinstance(problem, Conv) or problem.rank != 2 or problem.has_groups:
         raise _refuse(f"stage {n} is {problem}; legal are convolutions of two spatial axes without groups")
-    if any(pad > 0 for pad in (*problem.p, *problem.pr)):  # a back pad below zero is a rest that no tap reads
-        raise _refuse(f"stage {n} has padding ({problem.descriptor()}); legal is a source that is padded already")
+    # A back pad below zero is a rest that no tap reads.
+    if n == 2 and any(pad > 0 for pad in (*problem.p, *problem.pr)):
+        raise _refuse(
+            f"stage {n} has padding ({problem.descriptor()}); legal is padding of the first stage, whose source is "
+            "padded before"
+        )
     if problem.depthwise is not None:
         raise _refuse(f"stage {n} is {problem}; legal are post-ops that are no convolution")
 
@@ -88,9 +100,10 @@ def _check_layouts(n: int, conv: Conv) -> None:
             f"{conv.dtag} of stage {n} has blocks of {channels} channels, {conv.wtag} of {results} and {terms}; legal "
             "are the same"
         )
-    sizes = {"oc": (conv.oc, channels), "ic": (conv.ic, terms)}
+    sizes = {"oc": (conv.oc, channels, ""), "ic": (conv.ic, terms, "")}
     if n == 1:
-        sizes |= {"ih": (conv.i[0], rows), "iw": (conv.i[1], columns)}
-    for name, (size, block) in sizes.items():
+        padding = ", with its padding"
+        sizes |= {"ih": (conv.i[0], rows, padding), "iw": (conv.i[1], columns, padding)}
+    for name, (size, block, padding) in sizes.items():
         if size % block:
-            raise _refuse(f"{name} of stage {n} is {size}; legal are multiples of {block}")
+            raise _refuse(f"{name} of stage {n} is {size}{padding}; legal are multiples of {block}")

@@ -3,7 +3,8 @@
 k = cs.micro_kernel("f32_dwconv_up16x9")
 weights = k.pack(kernel, bias)                      # kernel (channels, rows, columns)
 rows = k.pointers(window, source, zero)             # a table of pointers into source
-k(channels=c, output_width=w, input=rows, weights=weights, output=out, zero=zero, params=(low, high))
+for y in range(h):                                  # the call finds the pointers of row y, and their offset
+    k(channels=c, output_width=w, input=rows, output_y=y, weights=weights, output=out[y], zero=zero, params=(low, high))
 
 A call through such a table is checked: each pixel must lie in the source, and weights and table must order the taps
 alike. A call with raw addresses reads wherever they point, unless it names the `source` into which they must point.
@@ -149,23 +150,37 @@ class HostMicroKernel(MicroKernelTexts):
     def __call__(
         self, *, channels: int, output_width: int, input: Array | PointerTable, weights: Weights, output: Array,
         input_stride: int | None = None, output_increment: int = 0, input_offset: int = 0, zero: Array,
-        params: Sequence[float], buffer: Array | None = None, row: int = 0, source: Array | None = None,
+        params: Sequence[float], buffer: Array | None = None, output_y: int | Sequence[int] | None = None,
+        source: Array | None = None,
     ) -> None:  # fmt: skip
         """Compute one row of outputs.
 
-        `input` is an array of addresses, or a table whose row `row` is read. Every pixel that is read must lie in
-        `source` (default: the source of the table); addresses without a `source` are not checked. `params` are
-        minimum and maximum; for quantised kernels the zero points of input, weights and output, and the output's
-        minimum and maximum. `buffer` holds the sums of kernels of several passes.
+        `input` is an array of addresses, or a table. `output_y` is the row's coordinate, or its coordinates along the
+        table's outer axes (default: zeros): the table determines the section, the row of pointers and the offset,
+        to which `input_offset` is added. Every pixel that is read must lie in `source` (default: the source of the
+        table); addresses without a `source` are not checked. `params` are minimum and maximum; for quantised kernels
+        the zero points of input, weights and output, and the output's minimum and maximum. `buffer` holds the sums of
+        kernels of several passes.
+
+        UsageError for arrays and sizes that do not fit each other, for pixels outside the source, and for a row that
+        the table does not have.
         """
         m, item = self.kernel, self._memory.itemsize
         channels = self._size("channels", channels, 1)
         width = self._size("output_width", output_width, 0)
         self._check_weights(weights, channels)
+        offset = self._size("input_offset", input_offset, -_LARGEST, item)
         if isinstance(input, PointerTable):
             stride = input.table.input_stride * POINTER if input_stride is None else input_stride
-            addresses = self._row(input, row, zero, weights, width)
+            addresses, moved = self._row(input, output_y, zero, weights, width)
+            offset += moved * item
             source = input.source if source is None else source
+        elif output_y is not None:
+            raise UsageError(
+                f"{m}: output_y is given, and input holds addresses; legal is the table of `pointers`, which knows its "
+                "rows",
+                code="table",
+            )
         elif input_stride is None:
             raise UsageError(f"{m}: input_stride is missing: the bytes from one output's pointers to the next's",
                              code="missing-array")  # fmt: skip
@@ -175,7 +190,7 @@ class HostMicroKernel(MicroKernelTexts):
             "channels": channels, "output_width": width, "kernel_size": weights.kernel_size,
             "input_stride": self._size("input_stride", stride, 0, POINTER),
             "output_increment": self._size("output_increment", output_increment, 0, item),
-            "input_offset": self._size("input_offset", input_offset, -_LARGEST, item),
+            "input_offset": offset,
         }  # fmt: skip
         need = (width - 1) * (sizes["input_stride"] // POINTER) + m.pointers(weights.kernel_size) if width else 0
         last = (width - 1) * (channels + sizes["output_increment"] // item) + channels if width else 0
@@ -197,8 +212,13 @@ class HostMicroKernel(MicroKernelTexts):
         if width:
             self._run("main", arrays, sizes)
 
-    def _row(self, given: PointerTable, row: int, zero: Array, weights: Weights, width: int) -> Array:
-        """Return the addresses of one row of a table; UsageError if the table does not fit the call."""
+    def _row(
+        self, given: PointerTable, output_y: int | Sequence[int] | None, zero: Array, weights: Weights, width: int
+    ) -> tuple[Array, int]:
+        """Return the addresses of a row of outputs, and the offset in elements to add to them.
+
+        UsageError if the table does not fit the call, or has no such outputs.
+        """
         m, t = self.kernel, given.table
         self._typed("zero", zero, self._memory)
         if address_of(zero) != address_of(given.zero):
@@ -214,11 +234,20 @@ class HostMicroKernel(MicroKernelTexts):
                 code="table",
             )
         check_order(m.name, weights.kernel, weights.order, t)
-        number = self._size("row", row, 0)
-        if number >= len(given.addresses):
-            raise UsageError(f"{m}: the table has {len(given.addresses)} rows, no row {number}", code="table")
-        addresses: Array = given.addresses[number]
-        return addresses
+        outer = t.window.axes[:-1]
+        listed = output_y if isinstance(output_y, list | tuple) else [output_y]
+        listed = [0] * len(outer) if output_y is None else listed
+        rows = [self._size("output_y", y, 0) for y in listed]
+        if len(rows) != len(outer) or any(y >= axis.o for y, axis in zip(rows, outer)):
+            extents = " x ".join(str(axis.o) for axis in outer) or "no"
+            raise UsageError(
+                f"{m}: output_y={shown(output_y)}: the table has {extents} rows of outputs; legal is a "
+                "coordinate below each of these",
+                code="table",
+            )
+        place = t.place(*rows)
+        addresses: Array = given.addresses[place.row]
+        return addresses, place.offset
 
     def _check_weights(self, weights: Weights, channels: int) -> None:
         m = self.kernel

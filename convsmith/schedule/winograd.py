@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.instruction import Instruction
 from convsmith.ir.intern import nodes
@@ -70,6 +72,12 @@ def _in_blocks(problem: Problem, config: Config, machine: Machine, dynamic: bool
         whole: Winograd | None = known.get(key)
         if whole is None:
             direct = statement(problem, machine, dynamic)
+            blocks = Counter(b.dim for b in direct.c.layout.blocks)
+            if any(blocks[dim] > 1 for dim in range(2, len(direct.c.coords))):
+                raise ConfigError(
+                    "winograd", f"{config}: the pixels of {direct.c.name} are in blocks, and a transform stores the "
+                    "pixels of a tile with one distance between them; legal are blocks of channels",
+                )  # fmt: skip
             acc = dtype(direct.acc)
             width, line = machine.width(acc), machine.l1.line // acc.bytes
             whole = known[key] = winograd(

@@ -7,11 +7,15 @@ smaller, since TVM's sizes take a thousand times as many products.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pytest
-from blocked_chains import BYTES, SMALL, TILED, Sizes, cases, chain, config, line, name, schedule
+from blocked_chains import BYTES, SMALL, TILED, Sizes, cases, chain, config, line, name, printed, schedule
 from guarded import Compiled, check_result, expected, memories
 
 import convsmith as cs
@@ -23,12 +27,15 @@ from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
 from convsmith.machine.generic.level import level
 from convsmith.machine.registry import host_target
+from convsmith.passes.flatten import flatten
 from convsmith.passes.manager import run_steps
 from convsmith.problem import parse_problem
 from convsmith.problem.chain import Chain
 from convsmith.problem.data import random_arrays
 from convsmith.problem.problem import Problem
+from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.given import GivenSchedule
+from convsmith.schedule.library.blocked_chain import blocked_chain
 from convsmith.schedule.planned import plan_for
 from convsmith.tune.compile import compile_problem
 
@@ -96,9 +103,68 @@ def test_a_tile_of_all_blocks_has_no_word(text: str, tile: str) -> None:
     compare(chain(case_of(text), TILED), config=joined)
 
 
+@pytest.mark.parametrize("ring", [False, True], ids=["window", "ring"])
 @pytest.mark.parametrize("case, options", IN_TYPES)
-def test_the_schedule_of_the_library_computes_a_case(case: dict[str, Any], options: tuple[str, str]) -> None:
-    compare(chain(case, SMALL, options), schedule=schedule(case))
+def test_the_schedule_of_the_library_computes_a_case(
+    case: dict[str, Any], options: tuple[str, str], ring: bool
+) -> None:
+    compare(chain(case, SMALL, options), schedule=schedule(case, ring))
+    compare(chain(case, TILED, options), schedule=schedule(case, ring))
+
+
+@pytest.mark.parametrize("case, options", IN_TYPES)
+def test_the_nest_that_is_printed_computes_a_case(case: dict[str, Any], options: tuple[str, str]) -> None:
+    compare(chain(case, SMALL, options), schedule=printed(case))
+
+
+_PARAMETERS = {
+    "pads of the first": "mb1ic32ih20iw6oc32oh20ow6kh3kw3ph1pw1 -> mb1ic32ih20iw6oc32oh18ow4kh3kw3ph0pw0",
+    "pads of both": "mb2ic32ih20iw6oc32oh20ow6kh3kw3ph1pw1 -> mb2ic32ih20iw6oc32oh20ow6kh3kw3ph1pw1",
+    "pads of one side": "mb1ic32ih20iw6oc32oh20ow5kh3kw2ph2pw0 -> mb1ic32ih20iw5oc32oh20ow5kh1kw1ph0pw0",
+    "strides of the first": "mb1ic32ih21iw7oc32oh10ow3kh3kw3sh2sw2ph0pw0 -> mb1ic32ih10iw3oc32oh10ow3kh1kw1ph0pw0",
+    "strides of the second": "mb1ic32ih20iw6oc32oh20ow6kh1kw1ph0pw0 -> mb1ic32ih20iw6oc32oh9ow2kh3kw3sh2sw2ph0pw0",
+    "both of both": "mb1ic32ih41iw13oc32oh21ow7kh3kw3sh2sw2ph1pw1 -> mb1ic32ih21iw7oc32oh11ow4kh3kw3sh2sw2ph1pw1",
+    "dilations": "mb1ic32ih20iw8oc32oh16ow4kh3kw3dh1dw1ph0pw0 -> mb1ic32ih16iw4oc32oh16ow4kh1kw1ph0pw0",
+}
+
+
+@pytest.mark.parametrize("ring", [False, True], ids=["window", "ring"])
+@pytest.mark.parametrize("splits", [(1, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("kind", _PARAMETERS)
+def test_pads_and_strides_are_parameters(kind: str, splits: tuple[int, int], ring: bool) -> None:
+    tags = "--wtag=OIHW2i8o4i --dtag=NHWC5h3w8c"
+    one, two = _PARAMETERS[kind].split(" -> ")
+    problem = parse_problem(f"--stag=axb {tags} {one} -> {tags} {two}")
+    compare(problem, schedule=partial(blocked_chain, k_split=splits[0], h_split=splits[1], ring=ring))
+
+
+def loads(problem: Problem, made: Callable[[KernelSchedule], None], array: str) -> Counter[int]:
+    """How often a kernel loads each element of an array, by its offset."""
+    found: Counter[int] = Counter()
+
+    class Counted(np.ndarray):
+        def __getitem__(self, key: Any) -> Any:
+            if isinstance(key, tuple | int | np.integer):
+                found[int(np.ravel(key)[0])] += 1
+            return super().__getitem__(key)
+
+    with interning():
+        plan = plan_for(problem, GivenSchedule(made, "generic"), level())
+        flat = next(n for n, step in enumerate(plan.pipeline) if step.run is flatten)
+        kernel = run_steps(plan.naive(), plan.pipeline[: flat + 1])
+        memory = memories(problem, random_arrays(problem))
+        memory[array] = memory[array].view(Counted)
+        run(kernel, {b.name: memory[b.name] for b in kernel.params})
+    return found
+
+
+def test_a_ring_loads_each_row_once_for_each_tile_of_channels() -> None:
+    """Without it, rows that two tiles of rows read are loaded for both: the document's second To Do."""
+    case = case_of("3-3-2-1")
+    problem = chain(case, TINY)
+    kept, again = (loads(problem, schedule(case, ring), "src") for ring in (True, False))
+    assert kept.keys() == again.keys() and set(kept.values()) == {1}
+    assert set(again.values()) == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -207,10 +273,29 @@ def test_chains_of_another_form_are_refused() -> None:
     three = f"{one} -> {one} -> {one}"
     assert refused(three).endswith("has 3 stages; legal are two convolutions")
     assert "stage 1 is --matmul" in refused("--matmul 4x8:8x4 -> --matmul 4x4:4x4")
-    assert "has padding" in refused("mb1ic32ih8oc32oh8kh3ph1 -> mb1ic32ih8oc32oh8kh1")
+    assert "stage 2 has padding" in refused("mb1ic32ih8oc32oh8kh1 -> mb1ic32ih8oc32oh8kh3ph1")
+    padded = refused("mb1ic32ih8oc32oh8kh3ph1 -> mb1ic32ih8oc32oh8kh1")
+    assert padded.endswith("ih of stage 1 is 10, with its padding; legal are multiples of 8")
     depthwise = f"--attr-post-ops=dw:k3s1p1 {one} -> {one}"
     assert refused(depthwise).endswith("legal are post-ops that are no convolution")
     assert "legal is that of NHWC8h8w32c, of any sizes" in refused(f"--dtag=axb {one} -> {one}")
     assert "oc of stage 1 is 40; legal are multiples of 32" in refused("mb1ic32ih8oc40oh8kh1 -> mb1ic40ih8oc32oh8kh1")
     rows = "mb1ic32ih10oc32oh8kh3ph0 -> mb1ic32ih8oc32oh8kh1"
-    assert "ih of stage 1 is 10; legal are multiples of 8" in refused(rows)
+    assert "ih of stage 1 is 10, with its padding; legal are multiples of 8" in refused(rows)
+
+
+def test_the_printed_nest_reads_a_source_that_is_padded_before() -> None:
+    two, note = "mb1ic32ih62oc32oh60kh3ph0", "// the source of 62x62 pixels is padded to 64x64 before\n"
+    padded = nest(f"mb1ic32ih62oc32oh62kh3ph1 -> {two}")
+    assert padded.count(note) == 1
+    assert padded.replace(note, "") == nest(f"mb1ic32ih64oc32oh62kh3ph0 -> {two}")
+
+
+def test_pixels_in_blocks_are_no_result_of_a_transform() -> None:
+    """The default config of such a problem sums products."""
+    text = "--stag=axb --dtag={} --wtag=any mb1ic64ih18iw18oc64oh16ow16kh3kw3ph0pw0"
+    whole = cs.compile(text.format("axb"), target="avx2", threads=1)
+    assert whole.transforms
+    assert not cs.compile(text.format("NHWC8h8w32c"), target="avx2", threads=1).transforms
+    with pytest.raises(ConfigError, match="the pixels of dst are in blocks"):
+        cs.compile(text.format("NHWC8h8w32c"), target="avx2", threads=1, config=str(whole.config))

@@ -9,11 +9,12 @@ import difflib
 import doctest
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
-import click
 import pytest
+from click.testing import CliRunner
 
 from convsmith.cli.main import main
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
@@ -93,16 +94,44 @@ def test_the_source_map_names_what_there_is() -> None:
                 assert "Before::" in text, f"passes/{word} has no docstring that is a test"
 
 
-def test_the_commands_of_the_source_map_exist() -> None:
-    """A command and the options that a row gives it are those of the program."""
-    page = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
-    found = re.findall(r"`convsmith ([a-z]+)([^`]*)`", page)
-    assert len(found) >= 3
-    for name, rest in found:
-        command = main.get_command(click.Context(main), name)
-        assert command is not None, f"there is no convsmith {name}"
-        legal = {option for parameter in command.params for option in parameter.opts}
-        assert set(re.findall(r"--[a-z-]+", rest)) <= legal, f"convsmith {name}{rest}"
+SOURCE_MAP = (ROOT / "docs" / "source-map.md").read_text(encoding="utf-8")
+SHOWN = re.compile(r"`test_\w+(\.py|\[[\w-]+\])?`|`tests/|docstring|kinds? `|`convsmith ")
+"""What can show a row: a test, a file or folder of tests, a docstring, kinds of kernels that tests run, a command."""
+
+
+def rows_of_the_source_map() -> list[tuple[str, str, str]]:
+    """What each document says, where it is here, and what shows it."""
+    cells = [row[2:-1].split(" | ") for row in SOURCE_MAP.splitlines() if row.startswith("| ")]
+    return [(x[0], x[1], x[2]) for x in cells if len(x) == 3 and x[0] != "the document says"]
+
+
+def test_something_shows_each_row_of_the_source_map() -> None:
+    """A row without a test, a command or a kind of kernels says why it is not here."""
+    sections = SOURCE_MAP.split("\n## ")[1:]
+    assert len(sections) >= 5 and len(rows_of_the_source_map()) > 100
+    kinds = {kind for path in (ROOT / "tests").rglob("*.py") for kind in _texts_of(path)}
+    for says, here, shown in rows_of_the_source_map():
+        assert SHOWN.search(shown) or here.startswith("not here: "), f"nothing shows {says!r}: {shown!r}"
+        for listed in re.findall(r"kinds? ((?:`[a-z0-9-]+`(?:, )?)+)", shown):
+            for kind in re.findall(r"`([a-z0-9-]+)`", listed):
+                assert kind in kinds, f"no test names the kind {kind!r} of {says!r}"
+
+
+def _texts_of(path: Path) -> set[str]:
+    return set(re.findall(r'"([a-z0-9-]+)"', path.read_text(encoding="utf-8")))
+
+
+COMMANDS = list(dict.fromkeys(re.findall(r"`convsmith ([^`]*)`", SOURCE_MAP)))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_of_the_source_map_runs(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONVSMITH_DATABASE", str(tmp_path / "database"))
+    result = CliRunner().invoke(main, shlex.split(command))
+    assert result.exit_code == 0 and result.output.count("\n") > 3, result.output
 
 
 def test_the_readme_is_short() -> None:

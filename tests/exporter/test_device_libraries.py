@@ -21,7 +21,7 @@ from opencl_driver import require_opencl
 import convsmith as cs
 from convsmith.cli.main import main
 from convsmith.codegen.artifact import Artifact
-from convsmith.exporter.library import ExportedLibrary
+from convsmith.exporter.files import ExportedLibrary
 from convsmith.machine.registry import device_targets
 from convsmith.runtime.opencl_drivers import cpu_driver
 

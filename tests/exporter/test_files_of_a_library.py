@@ -15,7 +15,7 @@ from exported import run, shared_library, tool
 
 import convsmith as cs
 from convsmith.exporter.archive import archive
-from convsmith.exporter.library import FORMATS, ExportedLibrary
+from convsmith.exporter.files import FORMATS, ExportedLibrary
 from convsmith.machine.registry import host_targets
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "export"

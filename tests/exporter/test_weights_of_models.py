@@ -51,8 +51,8 @@ def model(tmp_path: Path) -> Path:
 
 def test_each_node_has_its_own_weights(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[exporter.ExportedLibrary] = []
-    write = exporter._written
-    monkeypatch.setattr(exporter, "_written", lambda *given: made.append(write(*given)) or made[-1])
+    write = exporter.written
+    monkeypatch.setattr(exporter, "written", lambda *given: made.append(write(*given)) or made[-1])
     done = CliRunner().invoke(main, ["export", str(model), "--built-in", "--threads", "1", "-o", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     (library,) = made

@@ -3,158 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from fractions import Fraction
-from math import floor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import convsmith as cs
-from convsmith.frontend.micro_kernel import HostMicroKernel, Weights, micro_kernel
+from convsmith.frontend.micro_kernel import HostMicroKernel, micro_kernel
 from convsmith.interp import run
 from convsmith.ir.intern import interning
 from convsmith.ir.stmt import Kernel
 from convsmith.ir.verify import verify
-from convsmith.layout.block import ABSENT
 from convsmith.layout.indirection import Axis, Window, table
 from convsmith.machine.registry import host_targets
 from convsmith.passes.manager import Step, run_steps
 from convsmith.problem import reference
 from convsmith.problem.micro_kernel import MicroKernel
 from convsmith.schedule.micro_kernel import micro_kernel_plan
-from convsmith.statement.micro_kernel import MEMORY, naive_micro_kernel
+from convsmith.statement.micro_kernel import naive_micro_kernel
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import DATA, Case, multipass, unipass
-from guarded import Guarded, PageEnd, canary, poison
 from oracles import small_target
+from setups import Array, Setup, check, check_ends, some
 
-Array = np.ndarray
 ISAS = [t.name for t in host_targets()]
 TILES, TAPS = (4, 8, 16, 32), (3, 4, 9, 25)
-
-
-def memory_of(m: MicroKernel) -> np.dtype:
-    return np.dtype(MEMORY[m.type].numpy)
-
-
-class Setup:
-    """The arrays of one case: vectors of channels with poison between them, in no order, and pointers to them."""
-
-    def __init__(self, m: MicroKernel, case: Case, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        self.m, self.case, self.dtype = m, case, memory_of(m)
-        c, taps, n = case.channels, case.kernel_size, m.pointers(case.kernel_size)
-        shared = case.step > 1 and taps == n  # pointers beyond the kernel are to zeros: outputs cannot share them
-        self.stride = min(case.step, n) if shared else n
-        count = (case.width - 1) * self.stride + n
-        gap = c + 3
-        places = rng.permutation(count) * gap
-        source = np.full(count * gap + 3, poison(self.dtype), self.dtype)
-        low, high = (0, 256) if m.type == "qu8" else (-128, 128) if m.quantised else (-4, 5)
-        for place in places:
-            source[place : place + c] = rng.integers(low, high, c)
-        self.entries = places.astype(np.int64) - case.offset
-        self.input_point, self.kernel_point = case.points if m.type == "qu8" else (case.points[0] % 128, 0)
-        self.zero = np.full(c, self.input_point if m.quantised else 0, self.dtype)
-        for x in range(case.width):
-            window = self.entries[x * self.stride :][:n]
-            window[taps:] = ABSENT
-            if case.zero_index is not None:
-                window[case.zero_index] = ABSENT
-        self.source = source
-        self.kernel = rng.integers(low, high, (c, taps)).astype(self.dtype)
-        self.bias = rng.integers(-9, 10, c).astype(np.int32 if m.quantised else self.dtype)
-        self.scale = None
-        if m.quantised:
-            self.bias *= 100
-            self.scale = (rng.uniform(0.5, 1, c) * 2.0 ** rng.integers(-14, -6, c)).astype(np.float32)
-        self.sums = self._sums()
-        self.params, self.truth = self._finish()
-
-    def _sums(self) -> Array:
-        """Sums of the taps that count, as whole numbers: (outputs, channels)."""
-        case = self.case
-        out = np.tile(self.bias.astype(np.int64), (case.width, 1))
-        for x in range(case.width):
-            for t in range(case.kernel_size):
-                entry = self.entries[x * self.stride + t]
-                if entry == ABSENT:
-                    pixel = self.zero.astype(np.int64)
-                else:
-                    pixel = self.source[entry + case.offset :][: case.channels].astype(np.int64)
-                points = (self.input_point, self.kernel_point) if self.m.quantised else (0, 0)
-                out[x] += (pixel - points[0]) * (self.kernel[:, t].astype(np.int64) - points[1])
-        return out
-
-    def _finish(self) -> tuple[tuple[float, ...], Array]:
-        case, m = self.case, self.m
-        if not m.quantised:
-            least, most = float(self.sums.min()), float(self.sums.max())
-            bounds = np.round([least + case.low * (most - least), least + case.high * (most - least)])
-            # The sign of a zero at a bound of zero: of np.clip it depends on the release of numpy.
-            low, high = bounds
-            clamped = np.where(self.sums < low, low, np.where(self.sums > high, high, self.sums))
-            return tuple(bounds), clamped.astype(self.dtype)
-        limits = np.iinfo(self.dtype)
-        span = limits.max - limits.min
-        low, high = limits.min + int(case.low * span), limits.min + int(case.high * span)
-        point = int(limits.min) + 130
-        assert self.scale is not None
-        if m.requantise == "fp32":
-            scaled = self.sums.astype(np.float32) * self.scale
-            out = np.rint(np.clip(scaled, np.float32(low - point), np.float32(high - point))).astype(np.int64)
-        else:
-            out = np.array(
-                [[floor(Fraction(int(s)) * Fraction(float(f)) + Fraction(1, 2)) for s, f in zip(row, self.scale)]
-                 for row in self.sums]
-            )  # fmt: skip
-            out = np.clip(out, low - point, high - point)
-        return (self.input_point, self.kernel_point, point, low, high), (out + point).astype(self.dtype)
-
-
-def check(k: HostMicroKernel, case: Case, seed: int) -> None:
-    s = Setup(k.kernel, case, seed)
-    item = s.dtype.itemsize
-    source, zero = Guarded(s.source, poison(s.dtype)), Guarded(s.zero, poison(s.dtype))
-    passed = [zero]  # a pointer to a pixel that is the address of the zeros stands for zeros: then they lie elsewhere
-    while (source.address + s.entries[s.entries != ABSENT] * item == zero.address).any():
-        zero = Guarded(s.zero, poison(s.dtype))
-        passed.append(zero)
-    addresses = np.where(s.entries == ABSENT, zero.address, source.address + s.entries * item).astype(np.uint64)
-    pitch = case.pitch or case.channels
-    size = (case.width - 1) * pitch + case.channels
-    output = Guarded(np.full(size, canary(s.dtype), s.dtype), canary(s.dtype))
-    packed = k.pack(s.kernel, s.bias, s.scale)
-    weights = Guarded(packed.buffer, np.uint8(255))
-    pointers = Guarded(addresses, np.uint64(8))
-    sums = Guarded(np.zeros(case.channels, np.int32 if k.kernel.quantised else np.float32), 77)
-    k(
-        channels=case.channels, output_width=case.width, input=pointers.inside,
-        weights=Weights(packed.name, packed.channels, packed.kernel_size, weights.inside), output=output.inside,
-        input_stride=s.stride * 8, output_increment=(pitch - case.channels) * item, input_offset=case.offset * item,
-        zero=zero.inside, params=s.params, buffer=sums.inside,
-    )  # fmt: skip
-    got = np.stack([output.inside[x * pitch :][: case.channels] for x in range(case.width)])
-    assert got.tobytes() == s.truth.tobytes(), f"{k.name} {case}\n{got}\n{s.truth}"
-    written = np.zeros(size, bool)
-    for x in range(case.width):
-        written[x * pitch :][: case.channels] = True
-    assert (output.inside[~written] == canary(s.dtype)).all(), f"{k.name} {case} writes between outputs"
-    output.check_margin("output")
-    sums.check_margin("buffer")
-    for name, x in (("source", source), ("zero", zero), ("weights", weights), ("input", pointers)):
-        x.check_unchanged(name)
-
-
-def some(cases: Iterator[Case], every: int) -> list[Case]:
-    """Each condition once at least, and so many of the rest."""
-    found = list(cases)
-    first = {c.test: c for c in reversed(found)}
-    return [*first.values(), *found[::every]]
 
 
 @pytest.mark.sampled(4, "tile", "taps", "isa")
@@ -292,20 +167,9 @@ def test_every_step_computes_the_same(name: str) -> None:
     "name", ["f32_dwconv_up16x3", "f16_dwconv_up8x3", "qs8_dwconv_fp32_up16x3", "f32_dwconv_2f2m2l8c4s1r"]
 )
 def test_nothing_is_read_beyond_its_end(name: str, isa: str) -> None:
-    k, end = micro_kernel(name, isa), PageEnd()
+    k = micro_kernel(name, isa)
     for channels in (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33):
-        s = Setup(k.kernel, Case("ends", channels, 3), channels)
-        rows = [end(s.source[e : e + channels]) for e in s.entries[:3]]
-        zero, output = end(s.zero), end(np.zeros(channels, s.dtype))
-        pointers = [*(r.ctypes.data for r in rows), *[zero.ctypes.data] * (k.kernel.pointers(3) - 3)]
-        packed = k.pack(end(s.kernel), end(s.bias), None if s.scale is None else end(s.scale))
-        weights = Weights(packed.name, packed.channels, packed.kernel_size, end(packed.buffer))
-        k(
-            channels=channels, output_width=1, input=end(np.array(pointers, np.uint64)), weights=weights, output=output,
-            input_stride=8, zero=zero, params=s.params,
-            buffer=end(np.zeros(channels, np.int32 if s.m.quantised else np.float32)),
-        )  # fmt: skip
-        assert (output == s.truth[0]).all()
+        check_ends(k, channels)
 
 
 def test_packed_order_is_the_order_of_reading() -> None:
@@ -336,10 +200,9 @@ def test_rows_of_a_table_in_sections() -> None:
         rows = k.pointers(window, x, zero)
         packed = k.pack(weights, np.zeros(c, np.float32))
         for y in range(oh):
-            place = rows.table.place(y)
             k(
-                channels=c, output_width=ow, input=rows, row=place.row, source=x, weights=packed,
-                output=out[y].reshape(-1), input_offset=place.offset * 4, zero=zero, params=(-1e9, 1e9),
+                channels=c, output_width=ow, input=rows, output_y=y, source=x, weights=packed,
+                output=out[y].reshape(-1), zero=zero, params=(-1e9, 1e9),
             )  # fmt: skip
         line = f"--stag=axb --dtag=axb g{c}mb1ic{c}ih{h}iw{w}oc{c}oh{oh}ow{ow}kh{kh}kw{kw}sh{s}sw{s}ph{p}pw{kw // 2}"
         problem = cs.Conv.parse(line)
@@ -407,7 +270,9 @@ def test_calls_that_are_refused() -> None:
         ({"source": x[1:]}, "pointers", "and source from"),
         ({"zero": zero.copy()}, "pointers", "the table points to zeros at"),
         ({"input": other}, "table", "9 taps in 9 pointers and 3 outputs; expected 9 in 9 and 4"),
-        ({"row": 3}, "table", "the table has 3 rows, no row 3"),
+        ({"output_y": 4}, "table", "output_y=4: the table has 4 rows of outputs; legal is a coordinate below each"),
+        ({"output_y": (1, 1)}, "table", r"output_y=\(1, 1\): the table has 4 rows of outputs"),
+        ({"output_y": 1, "input": rows.addresses[1], "input_stride": 24}, "table", "output_y is given, and input"),
         ({"channels": 4}, "packed-elsewhere", "packed for 5 channels of f32_dwconv_up4x9, not for 4"),
         ({"output_increment": 3}, "bad-size", "output_increment=3: expected bytes, at least 0, a multiple of 4"),
         ({"output": out[:8]}, "bad-array", "output has 8 elements of float32; expected at least 20"),

@@ -28,7 +28,7 @@ def setting(name: str = NAMES[0]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     call = {
         "channels": C, "output_width": 4, "input": k.pointers(**given), "weights": k.pack(**packing),
         "output": np.zeros(4 * C, item), "zero": zero, "params": (0, 0, 0, -9, 9) if k.kernel.quantised else (-99, 99),
-        "row": 1, "source": x,
+        "output_y": 1, "source": x,
     }  # fmt: skip
     if k.kernel.multipass:
         call["buffer"] = np.zeros(C, np.float32)
@@ -36,7 +36,7 @@ def setting(name: str = NAMES[0]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 WRONG = {"list": [1.0] * 99, "number": 1.5, "text": "4", "none": None, "nothing": (), "truth": True, "class": object()}
-OPTIONAL = {"source", "input_stride", "buffer"}
+OPTIONAL = {"source", "input_stride", "buffer", "output_y"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -150,7 +150,8 @@ def test_pixels_outside_the_source_are_not_read(change: dict[str, Any]) -> None:
         kernel, bias = np.ones((n, 3, 3), np.float32), np.zeros(n, np.float32)
         zero, output, x = np.zeros(n, np.float32), np.zeros(4 * n, np.float32), np.ones(4 * 4 * C, np.float32)
         rows = k.pointers(**{**others["pointers"], "source": x, "zero": zero})
-        call |= {"zero": zero, "weights": k.pack(kernel, bias), "output": output, "source": x, "input": rows, "row": 2}
+        call |= {"zero": zero, "weights": k.pack(kernel, bias), "output": output, "source": x, "input": rows}
+        call["output_y"] = 3
     with pytest.raises(cs.UsageError, match="the pixels read"):
         k(**{**call, **change})
 
@@ -159,7 +160,7 @@ def test_addresses_of_the_caller_are_checked_against_a_source() -> None:
     k, _, call = setting()
     x = call["source"]
     addresses = np.full(36, x.ctypes.data, np.uint64)
-    call |= {"input": addresses, "input_stride": 72}
+    call |= {"input": addresses, "input_stride": 72, "output_y": None}
     k(**call)
     addresses[35] += x.nbytes - 4 * C
     k(**call)

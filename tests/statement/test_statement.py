@@ -96,3 +96,18 @@ def test_choosing_and_compiling_share_a_statement(monkeypatch: pytest.MonkeyPatc
     with settings.scope(cache="off"):
         compile_problem(problem, target=target(), threads=1)
     assert len(made) == 1
+
+
+def test_the_views_of_a_3x3_convolution_are_those_of_the_document() -> None:
+    """The source's view has six dims, which two of its coordinates combine, with a mask for each of these two."""
+    with interning():
+        st = statement(parse_problem("mb2ic3ih7iw7oc5oh4ow4kh3kw3sh2sw2ph1pw1"))
+        src, wei = st.factors
+        assert [d.name for kind in "mnk" for d in st.of(kind)] == ["mb", "oh", "ow", "oc", "ic", "kh", "kw"]
+        assert [*map(str, src.coords)] == ["mb", "ic", "kh + oh * 2 - 1", "kw + ow * 2 - 1"]
+        assert [*map(str, src.masks)] == [
+            "true", "true", "kh + oh * 2 - 1 >= 0 and -kh - oh * 2 + 7 >= 0",
+            "kw + ow * 2 - 1 >= 0 and -kw - ow * 2 + 7 >= 0",
+        ]  # fmt: skip
+        assert [*map(str, wei.coords)] == ["oc", "ic", "kh", "kw"]
+        assert [*map(str, st.c.coords)] == ["mb", "oc", "oh", "ow"]

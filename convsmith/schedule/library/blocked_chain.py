@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
@@ -31,37 +31,65 @@ class BlockLoops:
     tiles: tuple[Loop, Loop]
 
 
-def blocked_chain(s: KernelSchedule, k_split: int = 1, h_split: int = 1) -> None:
-    """Compute two convolutions without pads, with a channels-last source, and blocked weights and results.
+def blocked_chain(s: KernelSchedule, k_split: int = 1, h_split: int = 1, ring: bool = False) -> None:
+    """Compute two convolutions with a channels-last source, and blocked weights and results.
 
     Tiles of the second convolution have ``k_split`` blocks of channels and ``h_split`` blocks of rows. For each tile,
-    the first convolution computes all of its channels for the rows that the tile reads. The source, the weights and the
-    result have caches.
+    the first convolution computes all of its channels for the rows that the tile reads. The source and the weights have
+    caches; the cache of the source has zeros in place of padding. If it is a ``ring``, it keeps the rows that the next
+    tile of rows reads too. Registers hold the sums of some pixels and channels of a block.
     """
-    nests = blocked_nest(s, k_split, h_split)
-    for nest in nests:
-        s.reorder(nest.terms[1], nest.inner[2])
-    finish(s, [nest.inner[2] for nest in nests])
+    nests = _joined(s, k_split, h_split)
+    first, second = nests
+    lanes = [_sum_in_registers(s, nest) for nest in nests]
+    copy = s.stage("src", second.tiles[0] if ring else second.tiles[1])
+    if ring:
+        s.compute_at("src_s", second.tiles[1])
+    lanes.append(_lanes_of(s, copy.loops[1]))
+    for array, nest in (("wei_1", first), ("wei_2", second)):
+        s.pack_near(array, nest.tiles[0])
+    s.simplify()
+    finish(s, lanes)
+
+
+def _sum_in_registers(s: KernelSchedule, nest: BlockLoops) -> Loop:
+    """Hold the sums of a tile of pixels and channels of a block in registers while all of their terms are added, and
+    return the loop over the lanes of a vector.
+    """
+    row, column, channel = nest.inner
+    vectors = s.tile(channel, gcd(channel.extent, s.lanes))
+    pixels, width = _register_tile(column.extent, vectors[0].extent, s.machine.vectors.count)
+    columns, pixel = s.tile(column, pixels)
+    groups, vector = s.tile(vectors[0], width)
+    tile = (pixel, vector, vectors[1])
+    s.reorder(row, columns, groups, *tile)
+    s.fission(*tile)
+    s.sink(nest.terms[0], *nest.taps, nest.terms[1], *tile)
+    s.unroll(pixel, vector)
+    return vectors[1]
+
+
+def _register_tile(columns: int, vectors: int, registers: int) -> tuple[int, int]:
+    """Return the pixels and the vectors of channels of a tile whose sums fit the ``registers`` with the factors of a
+    term, with the most products for each load; at most ``columns`` and a divisor of ``vectors``.
+    """
+    tiles = [
+        (pixels, width) for width in range(1, vectors + 1) if vectors % width == 0 for pixels in range(1, columns + 1)
+        if pixels * width + width + 1 <= registers
+    ]  # fmt: skip
+    return max(tiles, key=lambda tile: tile[0] * tile[1] / (tile[0] + tile[1]))
+
+
+def _lanes_of(s: KernelSchedule, loop: Loop) -> Loop:
+    """Split a loop at the lanes of a vector, and return the loop over the lanes."""
+    return s.tile(loop, gcd(loop.extent, s.lanes))[1]
 
 
 def blocked_nest(s: KernelSchedule, k_split: int, h_split: int, source: str = "") -> tuple[BlockLoops, BlockLoops]:
-    """Make the loops and caches of both convolutions, and return the loops; the cache of the source has blocks as the
-    layout ``source`` has, if it is given.
+    """Make the loops and caches of both convolutions in the form of TVM's document, whose sums are in caches, and
+    return the loops; the cache of the source has blocks as the layout ``source`` has, if it is given.
     """
-    first = _in_blocks(s, "", "mid", "wei_1")
-    second = _in_blocks(s, "2", "dst", "wei_2")
-    for array in ("mid", "wei_1", "wei_2", "dst"):
-        s.set_layout(array)
-    if source:
-        s.set_layout("src", source)
-    s.simplify()
-    second = _tiles(s, second, k_split, h_split)
-    s.reorder(*second.tiles, second.rows, second.columns, second.channels, *second.inner)
-    s.simplify()
-    s.compute_at("mid", second.tiles[1], rolling=False)
-    first = _tiles(s, first, k_split, h_split)
-    s.reorder(*first.tiles, first.channels, first.rows, first.columns, *first.inner)
-    s.simplify()
+    first, second = _joined(s, k_split, h_split, source)
     for nest in (first, second):
         s.fission(*nest.inner, scope="cache")
         blocks, terms = nest.terms
@@ -80,6 +108,25 @@ def blocked_nest(s: KernelSchedule, k_split: int, h_split: int, source: str = ""
     s.guard(*(x for x in (first.rows, *copy.loops[1:2]) if x in s.loops()))
     s.simplify()
     s.sink_guards()
+    return first, second
+
+
+def _joined(s: KernelSchedule, k_split: int, h_split: int, source: str = "") -> tuple[BlockLoops, BlockLoops]:
+    """Compute the first convolution at the tiles of the second, and return the loops of both."""
+    first = _in_blocks(s, "", "mid", "wei_1")
+    second = _in_blocks(s, "2", "dst", "wei_2")
+    for array in ("mid", "wei_1", "wei_2", "dst"):
+        s.set_layout(array)
+    if source:
+        s.set_layout("src", source)
+    s.simplify()
+    second = _tiles(s, second, k_split, h_split)
+    s.reorder(*second.tiles, second.rows, second.columns, second.channels, *second.inner)
+    s.simplify()
+    s.compute_at("mid", second.tiles[1], rolling=False)
+    first = _tiles(s, first, k_split, h_split)
+    s.reorder(*first.tiles, first.channels, first.rows, first.columns, *first.inner)
+    s.simplify()
     return first, second
 
 
