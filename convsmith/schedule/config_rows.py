@@ -221,6 +221,15 @@ def _check_group(config: Config, value: Sizes) -> None:
             )  # fmt: skip
 
 
+def _check_l2(config: Config, value: Sizes) -> None:
+    for name, size in value:
+        if size < 1 or size % config.group_size(name):
+            raise ConfigError(
+                "l2", f"--l2={name}:{size}: a block of tiles is a multiple of the tile of a group, "
+                f"--group={name}:{config.group_size(name)}",
+            )  # fmt: skip
+
+
 def _check_layout(field: str, config: Config, value: Sizes) -> None:
     shared, other = config.staged("shared"), dict(config.layouts("swizzle" if field == "pad" else "pad"))
     for name, size in value:
@@ -346,6 +355,9 @@ _TABLE: tuple[ConfigRow, ...] = (
     _level("group", example="oc:32,ow:16,ic:8", doc="""loop -> iterations of the tile of a group of threads, on machines
         that have groups; for a reduction loop: iterations between two barriers""", machines="groups",
         check=_check_group),
+    _level("l2", example="mb_oh_ow:2048", doc="""loop over groups -> iterations of a block, whose tiles groups compute
+        before those of the next block, so that they find operands in the last cache""", machines="groups",
+        check=_check_l2),
     _scope("shared", example="src,wei", doc="""operands that a group of threads copies to its shared memory, a group
         tile at a time""", machines="groups"),
     _row("pad", _SIZES, "wei:1", """operand -> elements that each row of its copy in shared memory is longer, so that

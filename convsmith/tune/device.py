@@ -24,6 +24,7 @@ from convsmith.tune.device_fragments import DeviceChoice, fragment_choices
 from convsmith.tune.device_parts import ranked_tiles, shared_by_groups
 from convsmith.tune.device_threads import MIN_LANES, thread_choices
 from convsmith.tune.features import cycles
+from convsmith.tune.l2_blocks import in_l2_blocks
 
 SEEDS = 16
 """Maximum number of configs of the model from which a search starts."""
@@ -116,7 +117,8 @@ def _best_by_engine(
     if not tiles:
         return None
     ranked = ranked_tiles(tiles, st, machine)
-    return legal_tile([x._replace(config=x.config.changed(pack=pack)) for x in ranked], st, machine)
+    packed = (x._replace(config=x.config.changed(pack=pack)) for x in ranked)
+    return legal_tile((in_l2_blocks(x, st, machine) for x in packed), st, machine)
 
 
 def _every(

@@ -33,6 +33,8 @@ __all__ = ["DEVICE_DIMENSIONS", "THREADS_ALONE", "DevicePoint", "device_point"]
 
 PARTS = (2, 4, 8, 16)
 """Numbers of parts of a reduction that groups share."""
+BLOCKS = (4, 16)
+"""Numbers of tiles of a block along a loop."""
 _TILED: tuple[Level, ...] = ("register", "group")
 """Levels of tiles that change with the loops of a config."""
 
@@ -179,12 +181,16 @@ def _epilogues(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _orders(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the orders of groups, and of the steps of the reduction; steps that a copy engine brings are around the
-    terms of one tap.
+    """Yield the orders of groups, the blocks of tiles that they compute one by one, and the orders of the steps of the
+    reduction; steps that a copy engine brings are around the terms of one tap.
     """
     outer = [n for n in at.loops.of("batch", "n", "m") if at.loops.extents[n] > 1]
     for order in permutations(outer):
         yield dict(order=order)
+    yield dict(l2=())
+    for n in outer:
+        blocks = (count * at.config.group_size(n) for count in BLOCKS)
+        yield from (dict(l2=((n, size),)) for size in blocks if size < at.loops.extents[n])
     last = (at.nest.terms,) if at.nest is not None else ()
     for reduce in permutations(n for n in at.loops.of("k") if n not in last):
         yield dict(reduce=(*reduce, *last))

@@ -70,7 +70,7 @@ def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> C
     if not splits_on_devices(st):
         return config
     nest = nest_of(Schedule(), st, loops_after_fusing(st, config), config, machine)
-    groups, least = prod(nest.grid_sizes), machine.device.costs.resident / nest.size
+    groups, least = nest.groups, machine.device.costs.resident / nest.size
     turn = choice.cycles / units.turns(groups)
 
     def expected(parts: int) -> float:

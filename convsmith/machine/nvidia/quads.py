@@ -83,13 +83,12 @@ def _unzipped(text: _Lines, words: list[str]) -> list[str]:
 def transposition(dtype_: str, columns: int) -> Instruction:
     """Return the row that transposes 64 rows of ``columns`` elements of 8 or 16 bits within quads.
 
-    A word of a lane has its two columns of one block of eight. If elements have 8 bits, it has those of two neighbouring
-    blocks of a row, or of one block of both rows of the lane.
+    A word of a lane has its two columns of one block of eight. If elements have 8 bits, it has those of two
+    neighbouring blocks of a row, or of one block of both rows of the lane.
     """
     text, run, kind = _Lines(), run_length(dtype_, columns), f"i{dtype(dtype_).bits}"
-    in_word, rows = 32 // dtype(dtype_).bits, ((0,), (1,))
-    if run < QUAD * in_word:
-        rows = ((0, 1),)
+    in_word = 32 // dtype(dtype_).bits
+    rows = [[0], [1]] if run == QUAD * in_word else [[0, 1]]
     lane = text.put(f"call i32 @{_LANE}()")
     bits = [text.put(f"trunc i32 {text.put(f'lshr i32 {lane}, {n}')} to i1") for n in range(2)]
     made: list[str] = []

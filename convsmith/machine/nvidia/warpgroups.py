@@ -72,8 +72,10 @@ def product(factors: tuple[str, str], columns: int, turned: tuple[bool, bool] = 
     name = "_".join(["wgmma", shape, *dict.fromkeys(named), *majors])
     kind = "IGMMA" if sums == "s32" else "QGMMA" if left in SMALL else "HGMMA"
     mnemonic = f"{kind}.{PRODUCT_ROWS}x{columns}x{terms}"
-    rounds = "factors" if left == sums else "sums" if left in SMALL else ""
-    return Instruction(name, operands, body, "\n".join(lines), "", ("sm_90a",), mnemonic, rounds=rounds)
+    return Instruction(
+        name, operands, body, "\n".join(lines), "", ("sm_90a",), mnemonic,
+        rounds="factors" if left == sums else "sums" if left in SMALL else "",
+    )  # fmt: skip
 
 
 _MAJORS = {(False, False): PRODUCT_COLUMNS, (False, True): MN_COLUMNS, (True, True): MN_COLUMNS}
