@@ -212,6 +212,11 @@ def _check_split(config: Config, value: Sizes) -> None:
             raise ConfigError("split", f"--split={sizes_text(value)}: expected one loop, in at least one part")
 
 
+def _check_diagonal(config: Config, value: Sizes) -> None:
+    if len(value) != 1:
+        raise ConfigError("diagonal", f"--diagonal={sizes_text(value)}: expected one loop over groups")
+
+
 def _check_group(config: Config, value: Sizes) -> None:
     for name, size in value:
         if size < 1 or size % config.size(name):
@@ -324,6 +329,9 @@ _TABLE: tuple[ConfigRow, ...] = (
     _level("split", example="mb:2", doc="""a reduction loop and the number of parts in which it is summed, so that
         threads share it; on machines that have groups, it may be a fused loop, which has parts of whole steps of a
         group, and the last part what they leave""", check=_check_split),
+    _level("diagonal", example="g:16", doc="""loop over groups of a convolution -> groups side by side in one product,
+        whose packed weights have zeros beside the diagonal of their matrix; the channels of these groups are columns
+        and terms of the product""", machines="groups", check=_check_diagonal),
     _row("phases", _NAMES, "ow", """pixel loops of the result that a stride divides: their residue classes become
         columns of the product, in a loop of their own (`rw` of `ow` or `iw`); under `--realise=hardware` also where
         taps are dilated or one""", holds=(_LOOP,), machines="vectors"),

@@ -22,7 +22,7 @@ from convsmith.schedule.device_tiles import space_of_tiles
 from convsmith.schedule.group_limits import ATOMIC, has_parts
 from convsmith.schedule.hardware import EngineLoops, engine_loops, hardware_row, hardware_rows, is_mn_major
 from convsmith.schedule.kernel import scheduled
-from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
+from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing, side_by_side
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.statement.parts import splits_on_devices
 from convsmith.statement.statement import Statement
@@ -74,6 +74,7 @@ class DevicePoint(NamedTuple):
 def device_point(problem: Problem, st: Statement, config: Config, machine: Machine) -> DevicePoint:
     """Return the facts of ``config``, which is legal, for the statement ``st`` of ``problem``."""
     if config.realise != "hardware":
+        st = side_by_side(st, config)
         return DevicePoint(config, st, loops_after_fusing(st, config), machine, problem)
     read = packed_statement(scheduled(problem, config.changed(split=()), machine), config, machine)
     loops = loops_after_fusing(read, config)
