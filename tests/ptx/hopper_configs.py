@@ -89,7 +89,7 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--group=mb_ih_iw:64,ic:128,oc:64 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n128k16_bf16_k_mn",
     ),
     "backward by data, twice 128 columns": (
-        f"--dir=BWD_D {LAST} --dt=f16 mb1ic200ih4oc64oh4kh1",
+        f"--dir=BWD_D {LAST} --dt=f16 mb1ic256ih4oc64oh4kh1",
         "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:256 "
         "--group=mb_ih_iw:64,ic:256,oc:32 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n128k16_f16_k_mn",
     ),
