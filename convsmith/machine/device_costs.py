@@ -123,6 +123,6 @@ class CopyEngine:
     row_read: float
     """Cycles in which a group of warps reads a row of a factor, of the longest legal bytes, from shared memory."""
     row_copy: float
-    """Cycles in which the engine brings a row to a unit."""
+    """Cycles in which the engine brings a row of any legal bytes to a unit."""
     result: float
     """Cycles in which a unit stores an element of a result."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from convsmith.diag.errors import ConfigError
 from convsmith.diag.record import record
-from convsmith.ir.buffer import Buffer
+from convsmith.ir.buffer import Buffer, make_buffer
 from convsmith.ir.index import floordiv, mod
 from convsmith.layout.block import LayoutBlock
 from convsmith.passes.flatten import offset
@@ -79,6 +79,31 @@ class BlockDims:
 def _weight(digits: tuple[tuple[int, int], ...], n: int) -> int:
     """Return the distance of two coordinates whose digits differ by one in digit ``n``."""
     return prod(size for dim, size in digits[n + 1 :] if dim == digits[n][0])
+
+
+@record(frozen=True)
+class Panels:
+    """Rows along the last dim in panels of ``size`` elements: within an iteration of the first dim, all rows of a panel
+    precede those of the next one. The panels are the second dim.
+    """
+
+    size: int
+    in_place = False
+
+    def __str__(self) -> str:
+        return f"panels of {self.size}"
+
+    def of(self, old: Buffer) -> tuple[Buffer, Callable[[Place], Place]]:
+        first, *others, row = old.shape
+        if row % self.size:
+            raise ConfigError("panels", f"set_layout: panels of {self.size}; legal are divisors of the {row} of a row")
+        new = make_buffer(old.name, old.dtype, (first, row // self.size, *others, self.size), old.scope)
+
+        def place(index: Place) -> Place:
+            first, *others, last = index
+            return (first, floordiv(last, self.size), *others, mod(last, self.size))
+
+        return new, place
 
 
 @record(frozen=True)

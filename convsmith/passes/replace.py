@@ -22,7 +22,8 @@ from convsmith.ir.walk import children, walk
 from convsmith.passes.contracts import FLATTENED, stages
 from convsmith.passes.relocate import Relocate
 from convsmith.passes.scope import perfect_nest, with_body, wrap
-from convsmith.passes.unify import Specification, StoreNest
+from convsmith.passes.split_nests import StoreNest, panels_of, split_nest
+from convsmith.passes.unify import Specification
 
 
 class _RowIndex:
@@ -57,10 +58,14 @@ def _invoked(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> 
     none.
     """
     for form in forms:
-        nest = _innermost(loops, s, form)
-        invoked = form.invoke_on_nest(nest) if len(form.extents) <= len(loops) else None
+        if len(form.extents) > len(loops):
+            continue
+        nest = around = _innermost(loops, s, form)
+        for at, size in panels_of(nest)[:1]:
+            form, nest = form.in_panels(nest.loops[at].hi.const, size), split_nest(nest, at, size)
+        invoked = form.invoke_on_nest(nest)
         if invoked is not None:
-            return loops[: len(loops) - len(nest.loops)], invoked
+            return loops[: len(loops) - len(around.loops)], invoked
     return None
 
 

@@ -43,6 +43,7 @@ from convsmith.ir.value import (
 from convsmith.ir.walk import children, statements_of, variables_of, walk
 from convsmith.passes.flatten import offset
 from convsmith.passes.scope import wrap
+from convsmith.passes.split_nests import StoreNest, split_nest
 from convsmith.passes.vectorise import vectorise
 
 Binding = Mapping[Load, Value]
@@ -106,13 +107,6 @@ def _unify_all(ps: Sequence[object], vs: Sequence[object], bound: Binding) -> It
         yield from _unify_all(ps[1:], vs[1:], one)
 
 
-class StoreNest(NamedTuple):
-    """Perfectly nested loops and the store in the last."""
-
-    loops: tuple[For, ...]
-    store: Store
-
-
 class OperandAccess(NamedTuple):
     """The element of an operand that a load of the specification reads: `first`, and `steps` for each loop."""
 
@@ -124,15 +118,34 @@ class OperandAccess(NamedTuple):
 class Specification:
     """A row's specification as a pattern; each form is made once, when the first statement is compared with it.
 
-    The pattern and the kernel belong to different intern tables, so only the structure of nodes is compared.
+    The pattern and the kernel belong to different intern tables, so only the structure of nodes is compared. A loop of
+    as many iterations as the first number of ``panels`` is two loops, the inner one of the second number.
     """
 
-    def __init__(self, row: Instruction) -> None:
-        self.row = row
+    def __init__(self, row: Instruction, panels: tuple[int, int] | None = None) -> None:
+        self.row, self.panels = row, panels
+        self._of_panels: dict[tuple[int, int], Specification] = {}
+
+    def in_panels(self, whole: int, size: int) -> Specification:
+        """Return the form in which a loop of ``whole`` iterations is one over panels and one over a panel of ``size``;
+        the same form without such a loop.
+        """
+        if self.panels is not None or whole not in self.extents:
+            return self
+        return self._of_panels.setdefault((whole, size), Specification(self.row, (whole, size)))
 
     @cached_property
     def nest(self) -> StoreNest:
         """The loops and the store of the specification, in which all lanes are active."""
+        whole = self._whole_nest
+        if self.panels is None:
+            return whole
+        count, size = self.panels
+        return split_nest(whole, next(n for n, x in enumerate(whole.loops) if x.hi.const == count), size)
+
+    @cached_property
+    def _whole_nest(self) -> StoreNest:
+        """The nest with a loop for each loop of the row's specification."""
         *around, store = statements_of(self.row.kernel.body)
         loops = tuple(x for x in around if isinstance(x, For))
         conditions = [x for x in around if isinstance(x, If)]
@@ -149,7 +162,7 @@ class Specification:
     @cached_property
     def extents(self) -> tuple[int, ...]:
         """Iterations of each loop."""
-        return tuple(self.row.loops.values())
+        return tuple(x.hi.const for x in self.nest.loops)
 
     @cached_property
     def partial(self) -> tuple[bool, ...]:

@@ -24,7 +24,10 @@ __all__ = ["GENERATIONS", "CudaFunction", "CudaLibrary", "CudaMemory", "check_de
 _DEVICE = 0
 _CAPTURING = 1
 """CUDA's number of the status of a stream whose work is captured."""
-GENERATIONS = {"sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_90a": ((9, 0), True)}
+GENERATIONS = {
+    "sm_70": ((7, 0), False), "sm_80": ((8, 0), False), "sm_86": ((8, 6), False), "sm_89": ((8, 9), False),
+    "sm_90a": ((9, 0), True),
+}  # fmt: skip
 """By target: the compute capability that runs its code, and whether only that capability does."""
 
 

@@ -214,12 +214,26 @@ def _check_split(config: Config, value: Sizes) -> None:
             raise ConfigError("split", f"--split={sizes_text(value)}: expected one loop, in at least one part")
 
 
+def _check_diagonal(config: Config, value: Sizes) -> None:
+    if len(value) != 1:
+        raise ConfigError("diagonal", f"--diagonal={sizes_text(value)}: expected one loop over groups")
+
+
 def _check_group(config: Config, value: Sizes) -> None:
     for name, size in value:
         if size < 1 or size % config.size(name):
             raise ConfigError(
                 "group", f"--group={name}:{size}: the tile of a group is a multiple of that of a thread, "
                 f"--register={name}:{config.size(name)}",
+            )  # fmt: skip
+
+
+def _check_l2(config: Config, value: Sizes) -> None:
+    for name, size in value:
+        if size < 1 or size % config.group_size(name):
+            raise ConfigError(
+                "l2", f"--l2={name}:{size}: a block of tiles is a multiple of the tile of a group, "
+                f"--group={name}:{config.group_size(name)}",
             )  # fmt: skip
 
 
@@ -318,6 +332,9 @@ _TABLE: tuple[ConfigRow, ...] = (
     _level("split", example="mb:2", doc="""a reduction loop and the number of parts in which it is summed, so that
         threads share it; on machines that have groups, it may be a fused loop, which has parts of whole steps of a
         group, and the last part what they leave""", check=_check_split),
+    _level("diagonal", example="g:16", doc="""loop over groups of a convolution -> groups side by side in one product,
+        whose packed weights have zeros beside the diagonal of their matrix; the channels of these groups are columns
+        and terms of the product""", machines="groups", check=_check_diagonal),
     _row("phases", _NAMES, "ow", """pixel loops of the result that a stride divides: their residue classes become
         columns of the product, in a loop of their own (`rw` of `ow` or `iw`); under `--realise=hardware` also where
         taps are dilated or one""", holds=(_LOOP,), machines="vectors"),
@@ -350,6 +367,9 @@ _TABLE: tuple[ConfigRow, ...] = (
     _level("group", example="oc:32,ow:16,ic:8", doc="""loop -> iterations of the tile of a group of threads, on machines
         that have groups; for a reduction loop: iterations between two barriers""", machines="groups",
         check=_check_group),
+    _level("l2", example="mb_oh_ow:2048", doc="""loop over groups -> iterations of a block, whose tiles groups compute
+        before those of the next block, so that they find operands in the last cache""", machines="groups",
+        check=_check_l2),
     _scope("shared", example="src,wei", doc="""operands that a group of threads copies to its shared memory, a group
         tile at a time""", machines="groups"),
     _row("pad", _SIZES, "wei:1", """operand -> elements that each row of its copy in shared memory is longer, so that

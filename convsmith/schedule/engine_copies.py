@@ -11,6 +11,8 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index, conj
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.device_costs import CopyEngine
+from convsmith.passes.buffer_layouts import Panels
+from convsmith.passes.set_layout import set_layout
 from convsmith.passes.speculate import speculate
 from convsmith.passes.tensor_copies import MappedCopy
 from convsmith.schedule.loops import Loop
@@ -28,6 +30,12 @@ class EngineCopy(NamedTuple):
     around: tuple[Loop, ...]
     loops: tuple[Loop, ...]
     sizes: dict[str, int]
+
+    @property
+    def panel(self) -> int:
+        """The elements of a row of the copy if its last loop has more, otherwise 0."""
+        row = self.mapped.map.box[0]
+        return row if self.loops[-1].extent > row else 0
 
     def into(self, copy: Copy) -> MappedCopy:
         """Return the map of ``copy``, with the condition that a product reads an element: beyond the ends of the loops
@@ -68,7 +76,8 @@ def engine_copy(
     if isinstance(made, ConfigError):
         return made
     row, run = made.map.box[0], prod(x.extent for x in takewhile(lambda x: x.of == own[-1].of, reversed(own)))
-    if run != row:
+    is_in_panels = run == own[-1].extent and not run % row
+    if run != row and not is_in_panels:
         return ConfigError(
             "tensor-map", f"{view.name} lies in rows along {inner}, of which a copy brings {row}, and its last loops "
             f"have {run}",
@@ -79,6 +88,9 @@ def engine_copy(
 def bring_tiles(s: Schedule, loop: Loop, operands: Sequence[EngineCopy]) -> list[Copy]:
     """Have a copy engine bring what each iteration of ``loop`` reads of the ``operands`` to shared memory."""
     copies = s.stage_tiles(loop, [(x.mapped.name, x.loops) for x in operands])
+    for copy, x in zip(copies, operands):
+        if x.panel:
+            s.run(set_layout, copy, Panels(x.panel))
     s.run(speculate)
     s.tensor_copies([(copy, x.into(copy)) for copy, x in zip(copies, operands)])
     return copies

@@ -15,6 +15,7 @@ from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import copy_shape, group_tiles, innermost, shared_bytes
+from convsmith.schedule.grid import l2_flaw, launched_sizes
 from convsmith.schedule.group_fragments import registers_of
 from convsmith.schedule.loops import Loop, Loops, terms_of_part
 from convsmith.schedule.nest import Nest, tile_of
@@ -45,6 +46,8 @@ def check_names(st: Statement, loops: Loops, config: Config, machine: Machine) -
     for name in config.staged("shared"):
         if name not in operands:
             raise ConfigError("shared", f"--shared={name}: legal are {', '.join(operands)}")
+    if (flaw := l2_flaw(loops, config)) is not None:
+        raise flaw
     for name, size in config.tiles_at("vectors"):
         tile = tile_of(loops, config, name)[loops.kinds.get(name) != "k"] if name in loops.extents else 0
         if size < 2 or not tile or tile % size or config.instruction:
@@ -160,7 +163,7 @@ def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> Confi
             "shared", f"needs {sum(shared.values())} bytes of shared memory, a group on {machine.name} has "
             f"{device.shared.bytes} ({text})",
         )  # fmt: skip
-    return grid_flaw(machine, nest.grid_sizes)
+    return grid_flaw(machine, launched_sizes([x.extent for x in nest.grid], device.grid))
 
 
 def grid_flaw(machine: Machine, sizes: Sequence[int], what: str = "") -> ConfigError | None:

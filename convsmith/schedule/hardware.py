@@ -22,6 +22,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.schedule.config import Config
 from convsmith.schedule.engine_copies import EngineCopy, engine_copy
 from convsmith.schedule.fusing import bring_together, fuse_pairs, split_classes
+from convsmith.schedule.grid import in_blocks, l2_flaw
 from convsmith.schedule.group_limits import limit_flaw
 from convsmith.schedule.library.warp_groups import GroupTile
 from convsmith.schedule.loops import Loop, Loops, loop_over, loops_after_fusing, terms_of_part, with_phases
@@ -107,6 +108,8 @@ def nest_flaw(st: Statement, loops: Loops, config: Config, row: Instruction) -> 
             "hardware", f"--realise=hardware: a part of the reduction is no whole steps of {size}; legal is a step "
             f"that divides {terms_of_part(loops.whole(terms), config, parts)}",
         )  # fmt: skip
+    if (flaw := l2_flaw(loops, config)) is not None:
+        return flaw
     legal = _over_groups(loops, rows, config)
     if not set(config.order) <= set(legal):
         return ConfigError(
@@ -161,13 +164,14 @@ class _EngineTiles(NestBuilder):
         ):  # fmt: skip
             loop, group = self.part(self.whole(n)), self.config.group_size(n)
             splits = (group, "gb", (loop.level, level)), (size, letters, (level, "instruction"))
-            self.split(self.s.extend(loop, group), splits)
+            self.split(self.s.extend(loop, max(group, self.config.size(n, "l2"))), splits)
         for n in found.outer:
             self.parts[n] = [self.part(self.whole(n))]
         grid = [*self.config.order, *_over_groups(self.loops, found.rows, self.config)]
         outer = [self.parts.get(n, [self.whole(n)])[0] for n in dict.fromkeys((*grid, *found.outer, found.terms))]
         inner = [x for parts in self.parts.values() for x in parts[1:]]
         lanes = found.row.result.layout.lanes
+        outer = [*in_blocks(self.s, self.config, outer)]
         return Nest((*self.added, *outer, *inner), ProductShape.of_row(found.row), warp_size=lanes, copiers=lanes)
 
     def whole(self, name: str) -> Loop:
@@ -222,7 +226,7 @@ def _residing(machine: Machine, nest: Nest, registers: int, shared: Mapping[str,
     used = sum(shared.values()) + engine_of(machine).reserved
     beside = min(most // registers, units.shared // used, units.threads // nest.size)
     residing = units.count * max(beside, 1)
-    return residing if prod(nest.grid_sizes) > residing else 0
+    return residing if nest.groups > residing else 0
 
 
 def _uneven_phases(st: Statement, config: Config, nest: Nest) -> dict[Loop, int]:
@@ -320,5 +324,5 @@ def expected_rate(made: HardwareTile, machine: Machine) -> Iterator[tuple[str, s
         f"the products of a step take {cycles:.0f} cycles, in each of which shared memory gives {read:.0f} and takes "
         f"{written:.0f} of {shared.banks * shared.width} bytes: at most {most:.0%}"
     )
-    tiles = prod(made.nest.grid_sizes)
+    tiles = made.nest.groups
     yield "tiles", f"{tiles} on {units.count} units: at most {tiles / (-(-tiles // units.count) * units.count):.0%}"

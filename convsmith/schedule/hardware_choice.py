@@ -88,10 +88,10 @@ def engine_tiles(st: Statement, machine: Machine, rounds: bool = False) -> list[
     count_of_terms = prod(d.size for d in whole.of("k")) / max(prod(beside.values()), 1)
     longest = prod(d.size for d in st.of("k")) if cut else 0
     # Narrower products beside each other would read the rows of the left factor as many times.
-    longest = engine.widths[0] // dtype(st.a.dtype).bytes
+    widest = engine.widths[0] // dtype(st.a.dtype).bytes
     for row in (x for x in permitted if (is_mn_major(x, 1), is_mn_major(x, 2)) == mn_major):
         height, width = row.result.shape
-        for warps, count in product(BY_ENGINE.across, BY_ENGINE.own if mn_major[1] and width == longest else (1,)):
+        for warps, count in product(BY_ENGINE.across, BY_ENGINE.own if mn_major[1] and width == widest else (1,)):
             tile = height * warps, width * count
             if tile[1] > engine.columns:
                 continue

@@ -16,7 +16,7 @@ from convsmith.schedule.fill import filling
 from convsmith.schedule.group_limits import check_groups, check_names, check_parts
 from convsmith.schedule.hardware import expected_rate, hardware_tile
 from convsmith.schedule.kernel_plan import KernelPlan
-from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, in_parts, loops_after_fusing, places
+from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, in_parts, loops_after_fusing, places, side_by_side
 from convsmith.schedule.lower import check_streams
 from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.order import order_loops
@@ -195,4 +195,15 @@ def scheduled(problem: Problem, config: Config, machine: Machine, dynamic: bool 
                 "dynamic", "--offsets=sums: zero points of weights, and flipped weights, need sums of the source, "
                 "which kernels with dynamic sizes do not make; legal is --offsets=each",
             )  # fmt: skip
-    return in_parts(st, config, machine)
+    for loop, count in config.tiles_at("diagonal"):
+        if problem.accuracy == "strict" and problem.acc != "s32":
+            raise ConfigError(
+                "accuracy", f"--diagonal={loop}:{count}: an infinity or a NaN of the source would spoil the groups "
+                "beside its own, which --accuracy=strict rules out; legal with it is relaxed",
+            )  # fmt: skip
+        if st.b.name not in config.staged("pack"):
+            raise ConfigError(
+                "diagonal", f"--diagonal={loop}:{count}: zeros beside the diagonal are packed; legal with "
+                f"--pack={st.b.name}",
+            )  # fmt: skip
+    return in_parts(side_by_side(st, config), config, machine)

@@ -13,6 +13,7 @@ from convsmith.layout.tags import MAX_DIMS
 from convsmith.machine.base import Machine
 from convsmith.passes.manager import Step
 from convsmith.schedule.config import Config
+from convsmith.statement.diagonal import diagonal
 from convsmith.statement.parts import split_chain, split_reduction, splits_on_devices
 from convsmith.statement.phases import phased
 from convsmith.statement.statement import KINDS, Dim, Statement
@@ -136,6 +137,13 @@ def fused_dims(config: Config, loop: str) -> tuple[str, ...]:
     for a, b in config.fuse:
         dims[fused_name(a, b)] = (*dims.get(a, (a,)), *dims.get(b, (b,)))
     return dims.get(loop, (loop,))
+
+
+def side_by_side(st: Statement, config: Config) -> Statement:
+    """Return ``st`` with the groups side by side that ``config`` names; ConfigError if they cannot be."""
+    for loop, count in config.tiles_at("diagonal"):
+        st = diagonal(st, loop, count)
+    return st
 
 
 def in_parts(st: Statement, config: Config, machine: Machine) -> Statement:

@@ -14,6 +14,7 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.solve import solve
 from convsmith.schedule.config import Config
 from convsmith.schedule.fusing import fuse_dims
+from convsmith.schedule.grid import in_blocks
 from convsmith.schedule.group_fragments import WarpTile, lane_row, warp_tile
 from convsmith.schedule.loops import Loop, Loops, terms_of_part
 from convsmith.schedule.product_shape import ProductShape
@@ -22,8 +23,6 @@ from convsmith.schedule.schedule import Schedule
 from convsmith.statement.parts import PART
 from convsmith.statement.statement import Statement
 
-GRID_DIMS = 3
-"""Maximum number of loops over thread groups."""
 UNROLLED = 512
 """Maximum number of products of a thread in straight-line code."""
 OUTSIDE = ("class", "grid", "thread", "cache")
@@ -81,10 +80,9 @@ class Nest:
         return (*self.around, *self.parts)
 
     @property
-    def grid_sizes(self) -> tuple[int, ...]:
-        """The extents of the loops over groups after packing, outermost first."""
-        sizes = [x.extent for x in self.grid]
-        return (*sizes[: GRID_DIMS - 1], prod(sizes[GRID_DIMS - 1 :])) if len(sizes) > GRID_DIMS else tuple(sizes)
+    def groups(self) -> int:
+        """The number of groups of threads."""
+        return prod(x.extent for x in self.grid)
 
     @cached_property
     def threads(self) -> tuple[Loop, ...]:
@@ -444,10 +442,11 @@ class _GroupTiles(NestBuilder):
         for n in self.order():
             loop = self.loops.whole(n, "thread" if self.loops.kinds[n] == "k" else "grid")
             loop = self.part(loop)
-            if loop.extent % tile_of(self.loops, self.config, n)[0] or n in self.loops.residues:
-                loop = self.s.extend(loop, tile_of(self.loops, self.config, n)[0])
+            whole = max(tile_of(self.loops, self.config, n)[0], self.config.size(n, "l2"))
+            if loop.extent % whole or n in self.loops.residues:
+                loop = self.s.extend(loop, whole)
             self.split(loop, [*self.splits(loop)])
-        made = [*self.added, *(x for parts in self.parts.values() for x in parts)]
+        made = [*self.added, *in_blocks(self.s, self.config, (x for parts in self.parts.values() for x in parts))]
         made.sort(key=lambda x: x.of == self.config.lane and x.level in ("group", "instruction"))
         if self.row is None:
             return Nest((*classes, *made), ProductShape.thread())

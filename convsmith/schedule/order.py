@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from convsmith.ir.index import Index, Var, as_index
@@ -52,7 +52,8 @@ def tile_registers(s: Schedule, k: KernelPlan) -> TileLoops:
     """
     nest = k.nest
     if k.brought is not None:
-        return _bring_operands(s, k.brought, k.config.buffers)
+        assert k.machine.device is not None
+        return _bring_operands(s, k.brought, k.config.buffers, k.machine.device.grid)
     bind_groups(s, nest)
     thread = s.fuse(nest.threads, "t") if nest.threads else None
     own = () if thread is None else (thread,)
@@ -85,8 +86,10 @@ def bind_groups(s: Schedule, nest: Nest) -> None:
         s.run(bind, nest.threads, "group" if nest.warp is None else "warp")
 
 
-def _bring_operands(s: Schedule, made: HardwareTile, slots: int) -> TileLoops:
-    """Form the tile of groups of warps whose operands a copy engine brings, to as many ``slots``."""
+def _bring_operands(s: Schedule, made: HardwareTile, slots: int, most: Sequence[int]) -> TileLoops:
+    """Form the tile of groups of warps whose operands a copy engine brings, to as many ``slots``; ``most`` are the
+    largest numbers of groups along the dims of a launch.
+    """
     tiled = group_tile(made.nest)
 
     def bring(loop: Loop) -> None:
@@ -94,7 +97,7 @@ def _bring_operands(s: Schedule, made: HardwareTile, slots: int) -> TileLoops:
         for over_phases, longest in made.uneven.items():  # tiles with more steps come first
             s.run(rotate, over_phases, longest)
 
-    warp_groups(s, tiled, bring, slots, made.residing, bool(made.uneven))
+    warp_groups(s, tiled, bring, slots, made.residing, bool(made.uneven), most)
     return TileLoops({}, None, (tiled.fragments,), ProductLoops(tiled.steps, tiled.inner, made.row))
 
 

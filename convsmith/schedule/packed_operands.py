@@ -99,7 +99,8 @@ def _packed(st: Statement, view: View, config: Config) -> View:
         )  # fmt: skip
     shape = tuple(d.size for d in order)
     coords = tuple(Var(d.name) for d in order)
-    return replace(view, layout=Layout(shape, dense(shape)), coords=coords, packed=True)
+    masks = (true(),) * len(order)
+    return replace(view, layout=Layout(shape, dense(shape)), coords=coords, masks=masks, packed=True)
 
 
 def _order(st: Statement, view: View, config: Config) -> list[Dim]:

@@ -87,7 +87,7 @@ def without_limits(config: Config, machine: Machine) -> Config:
             lane = config.fuse[-1][1] if config.fuse else config.tiles_at("register")[0][0]
         return Config(
             config.target, lane, reduce=config.reduce if config.staged("pack") else (), pack=config.staged("pack"),
-            group=((lane, LANES),), realise="mask",
+            group=((lane, LANES),), realise="mask", diagonal=config.tiles_at("diagonal"),
         )  # fmt: skip
     if machine.device is not None:
         return config.of_each(realise="mask")

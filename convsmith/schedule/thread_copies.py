@@ -15,10 +15,10 @@ from convsmith.passes.simplify import simplify
 from convsmith.passes.speculate import speculate
 from convsmith.schedule.config import Config
 from convsmith.schedule.copy_layouts import copy_layout, innermost
+from convsmith.schedule.grid import fuse_grid
 from convsmith.schedule.group_limits import copy_width, loaded_vector, word_of
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop
-from convsmith.schedule.nest import GRID_DIMS
 from convsmith.schedule.order import TileLoops
 from convsmith.schedule.schedule import Copy, Schedule
 from convsmith.statement.statement import Statement, View
@@ -68,8 +68,8 @@ def load_registers(
         loaded = _load_operands(s, k, shared)
     if config.staged("preload"):
         s.run(preload, config.staged("preload"), "register" if nest.warp is None else "fragment")
-    if len(nest.grid) > GRID_DIMS:
-        s.fuse(nest.grid[GRID_DIMS - 1 :], "x")
+    if k.machine.device is not None:
+        fuse_grid(s, nest.grid, k.machine.device.grid)
     if config.buffers > 1 and shared:
         ahead = config.buffers - 1 if config.copies == "async" else 1
         s.run(multiple_buffers, place, tuple(shared.values()), config.buffers, ahead)

@@ -28,6 +28,7 @@ def naive(problem: Problem, st: Statement, before: Sequence[Kernel] = ()) -> Ker
     points = [epilogue.zero_point(view) if st.shifted and epilogue else None for view in st.factors]
     absent = epilogue.absent(st.a) if epilogue and st.a.filled else None
     elements = [factor(view, buffers, absent if view is st.a else None) for view in st.factors]
+    elements[1:] = [_masked(view, x) for view, x in zip(st.factors[1:], elements[1:])]
     first, *others = (_less(_as(acc.dtype, element), point) for element, point in zip(elements, points))
     term = Binary("mul", first, *others) if others else first
     if st.weighed is not None:
@@ -66,6 +67,11 @@ def _nest(dims: Sequence[Dim], body: Stmt) -> Stmt:
     for d in reversed(dims):
         body = For(Var(d.name), as_index(0), as_index(d.size), body)
     return body
+
+
+def _masked(view: View, element: Value) -> Value:
+    """Return the ``element`` of a factor, zero where ``view`` has none."""
+    return element if is_true(view.mask) else Select(view.mask, element, const(dtype_of(element), 0))
 
 
 def _as(t: DType, value: Value) -> Value:

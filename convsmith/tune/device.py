@@ -8,23 +8,31 @@ from math import inf
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Var
 from convsmith.ir.intern import one_table
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.problem.fusion import Stages, stages_of
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
 from convsmith.schedule.hardware_choice import engine_tiles, legal_tile
+from convsmith.schedule.loops import side_by_side
 from convsmith.schedule.packed_operands import packable, packed_statement
 from convsmith.schedule.plan import decided
+from convsmith.statement.diagonal import diagonal, grouped_channels
 from convsmith.statement.offsets import summed
 from convsmith.statement.statement import Statement, view_steps
 from convsmith.statement.views import statement
 from convsmith.tune.device_features import kernel_features
 from convsmith.tune.device_fragments import DeviceChoice, fragment_choices
-from convsmith.tune.device_parts import ranked_tiles, shared_by_groups
+from convsmith.tune.device_parts import engine_cycles, ranked_tiles, shared_by_groups
 from convsmith.tune.device_threads import MIN_LANES, thread_choices
 from convsmith.tune.features import cycles
+from convsmith.tune.l2_blocks import in_l2_blocks
 
+MAX_SIDE_BY_SIDE = 16
+"""Maximum number of groups side by side in a product, and so of times that the products of one group are multiplied."""
+TOGETHER = (32, 64, 128)
+"""Bytes of the terms of groups side by side, a row of a copy."""
 SEEDS = 16
 """Maximum number of configs of the model from which a search starts."""
 
@@ -93,21 +101,40 @@ def _of_hardware(problem: Problem, st: Statement, machine: Machine, packs: bool 
     """Return the config under which a copy engine brings the operands, packed operands if ``packs`` and it cannot bring
     the original ones; None if there is no such config.
     """
-    sums, rounds = summed(problem, st, in_call=True) if st.shifted else None, problem.accuracy == "any"
-    found = _best_by_engine(sums or st, machine, rounds)
-    if not isinstance(found, ConfigError):  # `explain` gives the reason
-        return found
-    if not packs or not st.constant or st.b.name not in packable(st):
+    assert machine.device is not None
+    if machine.device.engine is None:
         return None
-    found = _best_by_engine(st, machine, rounds, (st.b.name,))
-    return None if isinstance(found, ConfigError) else found
+    sums, rounds = summed(problem, st, in_call=True) if st.shifted else None, problem.accuracy == "any"
+    found = [_best_by_engine(sums or st, machine, rounds)]
+    if packs and st.constant and st.b.name in packable(st):
+        found += [_best_by_engine(st, machine, rounds, (st.b.name,))] if isinstance(found[0], ConfigError) else []
+        for loop, count in _groups_together(problem, st, machine):
+            best = _best_by_engine(diagonal(st, loop, count), machine, rounds, (st.b.name,))
+            if isinstance(best, DeviceChoice):
+                found.append(best._replace(config=best.config.changed(diagonal=((loop, count),))))
+    choices = [x for x in found if isinstance(x, DeviceChoice)]  # `explain` gives the reason where there are none
+    return min(choices, key=lambda x: x.cycles).config if choices else None
+
+
+def _groups_together(problem: Problem, st: Statement, machine: Machine) -> Iterator[tuple[str, int]]:
+    """Yield the loop over groups of few channels, with each number of groups that stand side by side in a product of as
+    many terms as a row of a copy has.
+    """
+    found = grouped_channels(st)
+    if found is None or (problem.accuracy == "strict" and problem.acc != "s32"):
+        return
+    group, _, terms = found
+    nbytes = terms.size * dtype(st.a.dtype).bytes
+    for count in range(2, min(group.size, MAX_SIDE_BY_SIDE) + 1):
+        if not group.size % count and nbytes * count in TOGETHER:
+            yield group.name, count
 
 
 def _best_by_engine(
     st: Statement, machine: Machine, rounds: bool, pack: tuple[str, ...] = ()
-) -> Config | ConfigError | None:  # fmt: skip
+) -> DeviceChoice | ConfigError | None:  # fmt: skip
     """Return the legal config of a copy engine that the model expects to be fastest, with the operands of ``pack``
-    packed, or the reason why there is none; None without an engine.
+    packed, or the reason why there is none; None if no instruction has factors of the types of ``st``.
     """
     plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=pack)
     tiles = engine_tiles(packed_statement(st, plain, machine), machine, rounds)
@@ -115,8 +142,12 @@ def _best_by_engine(
         return tiles
     if not tiles:
         return None
-    ranked = ranked_tiles(tiles, st, machine)
-    return legal_tile([x._replace(config=x.config.changed(pack=pack)) for x in ranked], st, machine)
+    packed = (x._replace(config=x.config.changed(pack=pack)) for x in ranked_tiles(tiles, st, machine))
+    ranked = [in_l2_blocks(x, st, machine) for x in packed]
+    config = legal_tile(ranked, st, machine)
+    if isinstance(config, ConfigError):
+        return config
+    return DeviceChoice(engine_cycles(next(x for x in ranked if x.config == config), st, machine), config)
 
 
 def _every(
@@ -128,14 +159,23 @@ def _every(
     sums = summed(problem, st, in_call=True) if st.shifted else None
     columns, rounds = _columns(st), problem.accuracy == "any"
     yield from thread_choices(st, machine, packs and sums is None and st.constant and st.b.name in packable(st))
+    if packs and sums is None and st.constant and st.b.name in packable(st):
+        for loop, count in _groups_together(problem, st, machine):
+            for x in _with_packed(diagonal(st, loop, count), machine, rounds):
+                yield x._replace(config=x.config.changed(diagonal=((loop, count),)))
     packs = packs and sums is None and _has_neighbouring_taps(st)
     if sums is not None:
         yield from thread_choices(sums, machine)
     if not packs:
         yield from fragment_choices(sums or st, machine, columns, rounds)
         return
+    yield from _with_packed(st, machine, rounds)
+
+
+def _with_packed(st: Statement, machine: Machine, rounds: bool) -> Iterator[DeviceChoice]:
+    """Yield the configs of the model for fragments that read packed weights."""
     plain = Config(machine.name, st.of("m")[-1].name, reduce=st.reduce, pack=(st.b.name,))
-    for x in fragment_choices(packed_statement(st, plain, machine), machine, columns, rounds):
+    for x in fragment_choices(packed_statement(st, plain, machine), machine, _columns(st), rounds):
         yield x._replace(config=x.config.changed(pack=plain.staged("pack")))
 
 
@@ -155,7 +195,8 @@ def _rank(choice: DeviceChoice) -> tuple[float, str]:
 def _in_parts(problem: Problem, st: Statement, choice: DeviceChoice, machine: Machine) -> Config:
     """Return the config of ``choice``, with parts of the reduction if the model expects a gain."""
     sums = summed(problem, st, in_call=True) if choice.config.offsets == "sums" else None
-    return shared_by_groups(packed_statement(sums or st, choice.config, machine), choice, machine)
+    own = sums or side_by_side(st, choice.config)
+    return shared_by_groups(packed_statement(own, choice.config, machine), choice, machine)
 
 
 def _columns(st: Statement) -> str:

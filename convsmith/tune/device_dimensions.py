@@ -22,7 +22,7 @@ from convsmith.schedule.device_tiles import space_of_tiles
 from convsmith.schedule.group_limits import ATOMIC, has_parts
 from convsmith.schedule.hardware import EngineLoops, engine_loops, hardware_row, hardware_rows, is_mn_major
 from convsmith.schedule.kernel import scheduled
-from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing
+from convsmith.schedule.loops import Loops, fused_chain, fused_name, loops_after_fusing, side_by_side
 from convsmith.schedule.packed_operands import packed_statement
 from convsmith.statement.parts import splits_on_devices
 from convsmith.statement.statement import Statement
@@ -33,6 +33,8 @@ __all__ = ["DEVICE_DIMENSIONS", "THREADS_ALONE", "DevicePoint", "device_point"]
 
 PARTS = (2, 4, 8, 16)
 """Numbers of parts of a reduction that groups share."""
+BLOCKS = (4, 16)
+"""Numbers of tiles of a block along a loop."""
 _TILED: tuple[Level, ...] = ("register", "group")
 """Levels of tiles that change with the loops of a config."""
 
@@ -72,6 +74,7 @@ class DevicePoint(NamedTuple):
 def device_point(problem: Problem, st: Statement, config: Config, machine: Machine) -> DevicePoint:
     """Return the facts of ``config``, which is legal, for the statement ``st`` of ``problem``."""
     if config.realise != "hardware":
+        st = side_by_side(st, config)
         return DevicePoint(config, st, loops_after_fusing(st, config), machine, problem)
     read = packed_statement(scheduled(problem, config.changed(split=()), machine), config, machine)
     loops = loops_after_fusing(read, config)
@@ -182,12 +185,16 @@ def _epilogues(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _orders(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the orders of groups, and of the steps of the reduction; steps that a copy engine brings are around the
-    terms of one tap.
+    """Yield the orders of groups, the blocks of tiles that they compute one by one, and the orders of the steps of the
+    reduction; steps that a copy engine brings are around the terms of one tap.
     """
     outer = [n for n in at.loops.of("batch", "n", "m") if at.loops.extents[n] > 1]
     for order in permutations(outer):
         yield dict(order=order)
+    yield dict(l2=())
+    for n in outer:
+        blocks = (count * at.config.group_size(n) for count in BLOCKS)
+        yield from (dict(l2=((n, size),)) for size in blocks if size < at.loops.extents[n])
     last = (at.nest.terms,) if at.nest is not None else ()
     for reduce in permutations(n for n in at.loops.of("k") if n not in last):
         yield dict(reduce=(*reduce, *last))

@@ -43,14 +43,15 @@ def ranked_tiles(tiles: Iterable[EngineTile], st: Statement, machine: Machine) -
     """Return the ``tiles`` of ``st``, best expected first; the `MAX_SLOTTED` best ones have the number of slots that
     the model expects to be fastest.
 
-    Fewer slots leave room for more groups on a unit. Of equal expectations, the one with most slots is taken.
+    Fewer slots leave room for more groups on a unit. Of equal expectations, the one with most slots is taken; of equal
+    tiles, the one with fewest products.
     """
 
     def expected(x: EngineTile) -> tuple[float, int]:
         return engine_cycles(x, st, machine), -x.config.buffers
 
-    def by_time(x: EngineTile) -> tuple[float, int, str]:
-        return engine_cycles(x, st, machine), x.tile[0], str(x.config)
+    def by_time(x: EngineTile) -> tuple[float, int, int, str]:
+        return engine_cycles(x, st, machine), x.tile[0], -x.row.result.shape[1], str(x.config)
 
     ranked = sorted(tiles, key=by_time)
     numbers, slotted = engine_of(machine).slots, []
@@ -70,7 +71,7 @@ def shared_by_groups(st: Statement, choice: DeviceChoice, machine: Machine) -> C
     if not splits_on_devices(st):
         return config
     nest = nest_of(Schedule(), st, loops_after_fusing(st, config), config, machine)
-    groups, least = prod(nest.grid_sizes), machine.device.costs.resident / nest.size
+    groups, least = nest.groups, machine.device.costs.resident / nest.size
     turn = choice.cycles / units.turns(groups)
 
     def expected(parts: int) -> float:

@@ -88,11 +88,11 @@ def test_code_of_devices_is_shown_by_its_name(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "target,text,names",
     [
-        ("opencl", "ptx", "PTX; targets that have it: sm_90a, sm_80, sm_70;"),
-        ("opencl", "sass", "SASS; targets that have it: sm_90a, sm_80, sm_70;"),
+        ("opencl", "ptx", "PTX; targets that have it: sm_90a, sm_89, sm_86, sm_80, sm_70;"),
+        ("opencl", "sass", "SASS; targets that have it: sm_90a, sm_89, sm_86, sm_80, sm_70;"),
         ("sm_80", "spirv", "SPIR-V; targets that have it: opencl, xe_hpc, xe_hpg, xe_lp;"),
         ("generic", "spirv", "SPIR-V; targets that have it: opencl, xe_hpc, xe_hpg, xe_lp;"),
-        ("generic", "ptx", "PTX; targets that have it: sm_90a, sm_80, sm_70;"),
+        ("generic", "ptx", "PTX; targets that have it: sm_90a, sm_89, sm_86, sm_80, sm_70;"),
     ],
 )  # fmt: skip
 def test_code_that_a_target_lacks(target: str, text: str, names: str) -> None:

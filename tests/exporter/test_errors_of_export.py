@@ -29,7 +29,8 @@ WEIGHTS = np.ones((16, 8, 3, 3), np.float32)
         ({"target": "aarch64-linux-gnu+avx2"}, "bad-target", "no level has the feature 'avx2'; legal are sme512"),
         ({"target": "x86_64-linux-gnu+avx512f"}, "bad-target", r"avx512f is used by the level avx512, which needs .*"
                                                                r"avx512bw.* too; legal is \+avx512$"),
-        ({"target": "sm_75"}, "bad-target", "target 'sm_75' is unknown; known are cpu, .* sm_90a, sm_80, sm_70, "),
+        ({"target": "sm_75"}, "bad-target",
+         "target 'sm_75' is unknown; known are cpu, .* sm_90a, sm_89, sm_86, sm_80, sm_70, "),
         ({"format": "dll"}, "bad-format", "format 'dll' is not legal; legal are object, source, static-library"),
         ({"name": "3x3"}, "bad-name", "name '3x3' is no identifier of C; legal are letters, .* such as conv_3x3"),
         ({"name": "class"}, "bad-name", "name 'class' is a word of C, C\\+\\+, Rust or convsmith"),

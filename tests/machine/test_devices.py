@@ -35,3 +35,14 @@ def test_a_device_with_warps_numbers_their_lanes() -> None:
 def test_levels_of_cpus_have_no_device() -> None:
     assert all(t.device is None for t in known_targets())
     assert not {t.name for t in known_targets()} & {t.name for t in device_targets()}
+
+
+@pytest.mark.parametrize(("level", "kibibytes"), [("sm_80", 163), ("sm_86", 99), ("sm_89", 99), ("sm_90a", 227)])
+def test_a_group_has_the_shared_memory_of_its_generation(level: str, kibibytes: int) -> None:
+    device = target(level).device
+    assert device is not None and device.shared.bytes == kibibytes << 10
+
+
+def test_products_of_8_bit_floats_exist_from_sm_89_on() -> None:
+    small = {t.name for t in device_targets() if t.fragment_rows("f8_e4m3", "f8_e4m3", "f32")}
+    assert small == {"sm_89", "sm_90a"}

@@ -11,7 +11,7 @@ from convsmith.ir.index import as_index
 from convsmith.ir.parse import parse_kernel
 from convsmith.ir.stmt import Alloc
 from convsmith.ir.walk import statements_of
-from convsmith.passes.buffer_layouts import InnerBlocks, LongRows, RotatedRows
+from convsmith.passes.buffer_layouts import InnerBlocks, LongRows, Panels, RotatedRows
 from convsmith.passes.flatten import offset
 from convsmith.passes.set_layout import set_layout
 
@@ -94,3 +94,26 @@ def test_buffers_whose_elements_cannot_move(layout: LongRows | RotatedRows) -> N
         set_layout(parse_kernel(TEXT), "dst", layout)
     with pytest.raises(ConfigError, match="is in registers; legal are buffers in memory"):
         set_layout(parse_kernel(TEXT.replace("@shared", "@register")), "a_s", layout)
+
+
+def test_rows_in_panels() -> None:
+    """Rows of 4 elements in two panels: the first halves of all rows, then the second ones."""
+    text = """
+kernel k(a: f32[1, 3, 4], dst: f32[3, 4])
+  alloc a_s: f32[1, 3, 4] @shared:
+    for i in 0 .. 3:
+      for j in 0 .. 4:
+        a_s[0, i, j] = a[0, i, j]
+    for i in 0 .. 3:
+      for j in 0 .. 4:
+        dst[i, j] = a_s[0, i, j]
+"""
+    kernel = set_layout(parse_kernel(text), "a_s", Panels(2))
+    assert "alloc a_s: f32[1, 2, 3, 2] @shared" in str(kernel)
+    assert "a_s[0, j // 2, i, j % 2] = a[0, i, j]" in str(kernel)
+    a = np.arange(12, dtype=np.float32)
+    arrays = {"a": a, "dst": np.zeros_like(a)}
+    run(kernel, arrays)
+    assert np.array_equal(arrays["dst"], a)
+    with pytest.raises(ConfigError, match="panels of 3; legal are divisors of the 4 of a row"):
+        set_layout(parse_kernel(text), "a_s", Panels(3))

@@ -46,6 +46,11 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
     "two groups of warps": (f"{LAST} --dt=bf16 --attr-post-ops=relu mb1ic64ih9oc16oh9kh1", forward(128, slots=2)),
     "four groups of warps": (f"{LAST} --dt=bf16 mb1ic64ih16iw15oc16oh16ow15kh1kw1", forward(256, slots=2)),
     "two products beside each other": (f"{LAST} --dt=bf16 mb1ic64ih7oc32oh7kh1", forward(n=32, slots=1)),
+    "96 columns": (f"{LAST} --dt=bf16 mb1ic64ih5oc96oh5kh1", forward(n=96, row="wgmma_m64n96k16_bf16")),
+    "160 columns": (f"{LAST} --dt=s8:s8:s8 mb1ic64ih5oc160oh5kh1", forward(n=160, row="wgmma_m64n160k32_s8")),
+    "192 columns": (f"{LAST} --dt=f16 mb1ic64ih5oc184oh5kh1", forward(n=192, row="wgmma_m64n192k16_f16")),
+    "tf32": (f"--dir=FWD_B {LAST} --accuracy=any --attr-post-ops=relu mb1ic40ih6oc24oh6kh3ph1",
+             forward(k=32, row="wgmma_m64n16k8_tf32")),
     "f16": (f"{LAST} --dt=f16 mb1ic128ih5oc16oh5kh1", forward(row="wgmma_m64n16k16_f16")),
     "s8": (f"{LAST} --dt=s8:s8:s32 mb1ic256ih5oc16oh5kh1", forward(k=128, row="wgmma_m64n16k32_s8")),
     "8-bit floats": (f"{LAST} --dt=f8_e4m3:f8_e4m3:bf16 --accuracy=any mb1ic128ih5oc24oh5kh1",
@@ -77,6 +82,21 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         f"--dir=BWD_D {LAST} --dt=bf16 mb1ic64ih5oc64oh5kh3ph1",
         "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:64 "
         "--group=mb_ih_iw:64,ic:64,oc:64 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n64k16_bf16_k_mn",
+    ),
+    "backward by data, 128 columns": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb1ic128ih4oc64oh4kh1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:128 "
+        "--group=mb_ih_iw:64,ic:128,oc:64 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n128k16_bf16_k_mn",
+    ),
+    "backward by data, twice 128 columns": (
+        f"--dir=BWD_D {LAST} --dt=f16 mb1ic256ih4oc64oh4kh1",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:256 "
+        "--group=mb_ih_iw:64,ic:256,oc:32 --shared=diff_dst,wei --buffers=2 --instruction=wgmma_m64n128k16_f16_k_mn",
+    ),
+    "backward by weights, 128 columns": (
+        f"--dir=BWD_W {LAST} --dt=bf16 mb2ic64ih5oc128oh5kh1",
+        "--lane=oc --fuse=mb+oh,mb_oh+ow --reduce=mb_oh_ow --register=ic:64,oc:128 --group=ic:64,oc:128,mb_oh_ow:64 "
+        "--shared=src,diff_dst --buffers=2 --instruction=wgmma_m64n128k16_bf16_mn_mn",
     ),
     "backward by data of groups": (
         "--dir=BWD_D --stag=axb --wtag=abxc --dtag=axb --dt=f16 g2mb1ic64ih5iw4oc64oh5ow4kh3kw1ph1pw0",

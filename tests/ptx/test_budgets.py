@@ -43,14 +43,17 @@ TENSOR_LAYERS = {
 HOPPER = {
     "tensor-copies": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
     "tensor-copies-wide": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih56oc256oh56kh3ph1",
+    "tensor-copies-96": "--stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic96ih28oc96oh28kh3ph1",
+    "tensor-copies-tf32": "--stag=axb --wtag=axb --dtag=axb --accuracy=any mb32ic256ih28oc256oh28kh3ph1",
+    "side-by-side": "--stag=axb --dtag=axb --dt=bf16 g32mb32ic128ih56oc128oh56kh3ph1",
     "tensor-copies-backward": "--dir=BWD_D --stag=axb --wtag=axb --dtag=axb --dt=bf16 mb32ic256ih28oc256oh28kh3ph1",
 }
 """Layers of which the copy engine of sm_90a brings the operands."""
 FEW_CHANNELS = {
     "depthwise": "--stag=axb --dtag=axb --dt=bf16 g96mb32ic96ih56oc96oh56kh7ph3",
-    "few-a-group": "--stag=axb --dtag=axb --dt=bf16 g32mb32ic128ih56oc128oh56kh3ph1",
+    "few-a-group": "--stag=axb --dtag=axb --dt=bf16 --accuracy=strict g32mb32ic128ih56oc128oh56kh3ph1",
 }
-"""Layers with too few channels a group for fragments."""
+"""Layers with too few channels a group for fragments, unless groups stand side by side."""
 BUDGETS = [
     *((name, level, line, "FFMA") for name, line in LAYERS.items() for level in ("sm_80", "sm_90a")),
     *((name, "sm_90a", line, "FFMA") for name, line in FEW_CHANNELS.items()),

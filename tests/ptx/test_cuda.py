@@ -210,7 +210,7 @@ def test_a_driver_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda.device_name()
 
 
-@pytest.mark.parametrize("level", ["sm_70", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("level", ["sm_70", "sm_80", "sm_86", "sm_89", "sm_90a"])
 def test_without_a_device_a_kernel_answers_questions(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has PTX, a cubin and the report of the assembler, where one is installed; a call is refused."""
     monkeypatch.setattr(cuda, "_driver", lambda: pytest.fail("a driver is looked for"))
@@ -232,7 +232,7 @@ def test_without_a_device_a_kernel_answers_questions(level: str, monkeypatch: py
 
 
 def test_other_targets_have_no_machine_code_to_show() -> None:
-    with pytest.raises(UsageError, match=r"target generic has no SASS; targets that have it: sm_90a, sm_80, sm_70;"):
+    with pytest.raises(UsageError, match=r"target generic has no SASS; targets that have it: sm_90a, sm_89,"):
         cs.compile("mb1ic2ih3oc2kh1", target="generic").sass()
 
 

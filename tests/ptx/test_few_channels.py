@@ -19,7 +19,7 @@ TYPES = "--stag=axb --dtag=axb --dt=bf16"
 DEPTHWISE = f"{TYPES} g32mb2ic32ih14oc32oh14kh7ph3"
 FEW = f"{TYPES} g8mb2ic32ih14oc32oh14kh3ph1"
 LARGE_DEPTHWISE = f"{TYPES} g96mb32ic96ih56oc96oh56kh7ph3"
-LARGE_FEW = f"{TYPES} g32mb32ic128ih56oc128oh56kh3ph1"
+LARGE_FEW = f"{TYPES} --accuracy=strict g32mb32ic128ih56oc128oh56kh3ph1"
 
 
 def config_of(line: str, level: str = "sm_90a") -> Config:

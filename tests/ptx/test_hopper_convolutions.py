@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-from guarded import check_result, expected, memories
+from guarded import check_result, expected, logical, memories
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.codegen.pipelines import PipelineEmitter
@@ -17,7 +18,7 @@ from convsmith.compiler.cubin import assemble_ptx
 from convsmith.emulate.ptx.parser import PtxError
 from convsmith.ir.dialect import DialectCall
 from convsmith.machine.registry import target
-from convsmith.problem import parse_problem
+from convsmith.problem import parse_problem, reference
 from convsmith.problem.data import random_arrays
 from ptx.hopper_configs import KINDS, LEVEL, compiled, hopper_artifact
 from ptx.kernels import run_artifact
@@ -83,6 +84,23 @@ def test_products_overlap_and_maps_are_prefetched() -> None:
     assert waits == [["1", "0"], ["0", "0"]]
     prefetched = re.findall(r"prefetch\.tensormap", artifact.notes["ptx"])
     assert len(prefetched) == len(artifact.entries["main"].launch.maps) == 2
+
+
+def test_factors_of_tf32_are_truncated() -> None:
+    """The sums are those of factors whose 11 leading significant bits are kept: not of f32, nor of rounded ones."""
+    line, _ = KINDS["tf32"]
+    problem = parse_problem(line)
+    arrays = {name: (x * 1.0007).astype(np.float32) for name, x in random_arrays(problem).items()}
+    memory = memories(problem, arrays)
+    run_artifact(hopper_artifact("tf32"), memory, 0)
+    found = logical(problem, memory)
+
+    def wanted(carried: int) -> np.ndarray:
+        cut = {n: (x.view(np.uint32) + carried & 0xFFFFE000).view(np.float32) for n, x in arrays.items()}
+        return reference(problem, {**cut, "bia": arrays["bia"]})["dst"]
+
+    np.testing.assert_allclose(found, wanted(0), rtol=1e-5, atol=1e-4)
+    assert min(np.abs(found - x).max() for x in (wanted(0x1000), reference(problem, arrays)["dst"])) > 1e-3
 
 
 # -- planted faults

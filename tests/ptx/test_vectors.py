@@ -42,7 +42,7 @@ def test_a_depthwise_kernel_moves_few_bytes_in_vectors() -> None:
     problem, machine = parse_problem(DEPTHWISE), target("sm_80")
     with one_table():
         plan = plan_for(problem, device_config(problem, machine), machine)
-    groups = prod(plan.main.nest.grid_sizes)
+    groups = plan.main.nest.groups
     source = prod(problem.tensor("src").layout.shape) * 2
     assert plan.main.shared["src"] * groups <= HALO * source
     counts = accesses(DEPTHWISE)

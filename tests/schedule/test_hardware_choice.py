@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from math import prod
 from typing import Any
 
 import pytest
@@ -37,6 +36,7 @@ BROUGHT = {
     "--matmul --dt=bf16 512x256:256x512": "bf16_k_mn",
     "--stag=axb --wtag=axb --dtag=axb --dt=s8:s8:s32 mb8ic256ih28oc256oh28kh1": "s8",
     "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb8ic256ih28oc256oh28kh1": "u8_s8",
+    "--stag=axb --wtag=axb --dtag=axb --accuracy=any mb8ic256ih28oc256oh28kh3ph1": "tf32",
     f"{OF_GROUPS} g3mb1ic48ih8oc96oh8kh3ph1": "bf16",
     f"{LAST} mb1ic16ih8oc16oh8kh3ph1": "bf16",
     f"--dir=BWD_D {OF_GROUPS} g2mb1ic64ih8oc32oh8kh1": "bf16_k_mn",
@@ -45,12 +45,14 @@ BROUGHT = {
 REFUSED = {
     f"{LAST} mb1ic60ih8oc64oh8kh1": "src has rows 120 bytes apart, no multiple of 16",
     f"{LAST} mb1ic64ih64iw4oc64oh64ow4kh3kw1ph130pw0dh129dw0": "src has corners -130",
-    f"{OF_GROUPS} g8mb1ic64ih8oc64oh8kh1": "8 iterations of oc stand beside those of another group",
-    f"{OF_GROUPS} g8mb1ic64ih8oc256oh8kh1": "neighbours beyond the 8 iterations of ic, which a tile of 16",
+    f"{OF_GROUPS} --accuracy=strict g8mb1ic64ih8oc64oh8kh1": "8 iterations of oc stand beside those of another group",
+    f"{OF_GROUPS} --accuracy=strict g8mb1ic64ih8oc256oh8kh1":
+        "neighbours beyond the 8 iterations of ic, which a tile of 16",
     f"--dir=BWD_W {OF_GROUPS} g2mb1ic64ih8oc64oh8kh1": "neighbours beyond the 32 iterations of ic, which a tile of 64",
     "--stag=axb --wtag=axb --dtag=axb --dt=u8:s8:u8 --attr-zero-points=src:per_dim_1 mb1ic64ih8oc16oh8kh1":
         "a factor has a zero point",
-    "--stag=axb --wtag=axb --dtag=axb mb1ic64ih8oc16oh8kh1": "no instruction multiplies f32:f32:f32",
+    "--stag=axb --wtag=axb --dtag=axb mb1ic64ih8oc16oh8kh1": "rounds the factors, which --accuracy=any permits",
+    "--stag=axb --wtag=axb --dtag=axb --dt=f64 mb1ic64ih8oc16oh8kh1": "no instruction multiplies f64:f64:f64",
 }
 
 
@@ -69,6 +71,19 @@ def test_the_copy_engine_brings_operands(line: str) -> None:
         plan = plan_for(parse_problem(line), config, target("sm_90a"))
         assert "copy engine" not in str(plan)
         assert sum(plan.main.shared.values()) <= target("sm_90a").device.shared.bytes
+
+
+@pytest.mark.parametrize(("channels", "columns"), [(96, 96), (160, 160), (80, 96), (256, 256)])
+def test_columns_of_an_instruction_divide_the_channels(channels: int, columns: int) -> None:
+    """Of layers with more tiles than units; columns beyond the channels would be multiplied and dropped."""
+    config = default(f"{LAST} mb256ic256ih28oc{channels}oh28kh3ph1")
+    assert dict(config.tiles_at("group"))["oc"] == columns and f"n{columns}k" in config.instruction
+
+
+def test_phases_with_most_taps_bound_the_time() -> None:
+    """A tile of one of four phases has four taps of nine: tiles of few columns give units equal parts of its steps."""
+    config = default(f"--dir=BWD_D {LAST} mb32ic512ih14oc512oh7kh3sh2ph1")
+    assert dict(config.tiles_at("group"))["ic"] == 128
 
 
 @pytest.mark.parametrize("line", [
@@ -134,7 +149,7 @@ def test_a_grid_of_few_tiles_has_parts_where_the_model_expects_a_gain(line: str,
     if loop:
         with one_table():
             plan = plan_for(parse_problem(line), config, target("sm_90a"))
-        assert 100 <= prod(plan.main.nest.grid_sizes) <= 132
+        assert 100 <= plan.main.nest.groups <= 132
         assert [k.statement.name for k in plan.kernels] == ["conv", "sums"]
 
 

@@ -23,6 +23,7 @@ class _WarpgroupProduct(NamedTuple):
     places: tuple[np.ndarray | None, np.ndarray]
     types: tuple[PtxType, PtxType]
     adds: bool
+    truncates: bool
 
 
 def described(descriptor: int, rows: np.ndarray, terms: int, size: int, is_transposed: bool) -> np.ndarray:
@@ -60,6 +61,7 @@ def _multiply(ins: PtxInstruction, made: Operands) -> Execute:
     shape = next(w for w in ins.words if w[0] == "m" and w[1:2].isdigit())
     _, n, k = (int(x) for x in shape[1:].replace("n", " ").replace("k", " ").split())
     d, a, b = (TYPES[w] for w in ins.words if w in TYPES)
+    truncates = "tf32" in ins.words
     to, left, right, adds, *flags = ins.arguments
     assert isinstance(to, Group)
     names = [x.name for x in to.items if isinstance(x, Register)]
@@ -85,7 +87,7 @@ def _multiply(ins: PtxInstruction, made: Operands) -> Execute:
         else:
             rows = np.arange(16) + warp.number % 4 * 16
             left_places = _places(warp, described(int(read_left(warp)[0]), rows, k, a.bytes, turn_left), a.bytes)
-        product = _WarpgroupProduct(sums, values, (left_places, right_places), (a, b), bool(adding(warp)[0]))
+        product = _WarpgroupProduct(sums, values, (left_places, right_places), (a, b), bool(adding(warp)[0]), truncates)
         for places in product.places:
             if places is not None:
                 _read(warp, places)
@@ -111,6 +113,15 @@ def _sums(warp: Warp, names: list[str], type_: PtxType) -> Accumulators:
     return Accumulators(np.stack([x.view(type_.dtype) for x in held], 1))
 
 
+TF32 = np.uint32(0xFFFFE000)
+"""The bits of a number of 32 bits that a product of tf32 reads."""
+
+
+def _numbers(product: _WarpgroupProduct, held: np.ndarray, of: PtxType) -> np.ndarray:
+    """Return the numbers of a factor whose bytes shared memory has ``held``."""
+    return (held.view(np.uint32) & TF32).view(of.dtype) if product.truncates else held.view(of.dtype)
+
+
 def _finish(warp: Warp, product: _WarpgroupProduct) -> None:
     shared, (a, b) = warp.block.shared, product.types
     left = product.left
@@ -124,11 +135,11 @@ def _finish(warp: Warp, product: _WarpgroupProduct) -> None:
     columns = sums.values.shape[1] * LANES // 16
     if left is None:
         assert left_places is not None
-        rows = shared.data[left_places].view(a.dtype).reshape(16, -1).astype(wide)
+        rows = _numbers(product, shared.data[left_places], a).reshape(16, -1).astype(wide)
     else:
         rows = np.zeros((16, left.size // 16), wide)
         rows[sums_of_rows(np.arange(left.shape[1]))] = left.astype(wide)
-    right = shared.data[right_places].view(b.dtype).reshape(columns, -1).astype(wide)
+    right = _numbers(product, shared.data[right_places], b).reshape(columns, -1).astype(wide)
     at = sums_of_rows(np.arange(sums.values.shape[1]))
     total = (rows @ right.T)[at] + (sums.values.astype(wide) if product.adds else 0)
     sums.values = total.astype(sums.values.dtype)

@@ -49,7 +49,7 @@ _ENGINE = CopyEngine(
     latency=860.0, row_latency=7.45, row_read=1.0, row_copy=1.965, result=0.267,
 )  # fmt: skip
 """The tensor memory accelerator, with the limits of CUDA's tensor maps; its costs were fitted on an H200."""
-_GENERATIONS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_90a")
+_GENERATIONS = ("sm_61", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a")
 
 
 def _level(
@@ -79,16 +79,20 @@ def _level(
     )  # fmt: skip
 
 
-def _units(count: int, shared: int, *rates: int) -> ComputeUnits:
-    """Return the facts of `count` multiprocessors. ``rates`` are per cycle of the boost clock, from the data sheet:
-    multiply-adds of a unit, multiply-adds of its tensor cores, and bytes of memory.
+def _units(count: int, shared: int, *rates: int, threads: int = 2048) -> ComputeUnits:
+    """Return the facts of `count` multiprocessors, on each of which ``threads`` reside. ``rates`` are per cycle of the
+    boost clock, from the data sheet: multiply-adds of a unit, multiply-adds of its tensor cores, and bytes of memory.
     """
-    return ComputeUnits(count, 2048, 1 << 16, shared, *rates)
+    return ComputeUnits(count, threads, 1 << 16, shared, *rates)
 
 
+# The facts of a level are those of an H200, an L4, an A10, an A100 and a V100.
 LEVELS = (
     _level("sm_90a", _units(132, 228 << 10, 128, 2048, 1830), 227 << 10, 50 << 20,
            (*PRODUCTS, *SMALL_PRODUCTS, *GROUP_PRODUCTS), rate=10),
+    _level("sm_89", _units(58, 100 << 10, 128, 512, 147, threads=1536), 99 << 10, 48 << 20,
+           (*PRODUCTS, *SMALL_PRODUCTS), rate=4),
+    _level("sm_86", _units(72, 100 << 10, 128, 512, 354, threads=1536), 99 << 10, 6 << 20, PRODUCTS, rate=4),
     _level("sm_80", _units(108, 164 << 10, 64, 1024, 1103), 163 << 10, 40 << 20, PRODUCTS, rate=16),
     _level("sm_70", _units(80, 96 << 10, 64, 512, 588), 96 << 10, 6 << 20, PAIRED, rate=8),
 )

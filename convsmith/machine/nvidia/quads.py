@@ -2,7 +2,7 @@
 
 A quad holds a row of the sums of products of warp groups: each lane two columns of every eight. Lanes that store halves
 write 4 bytes each, and the quad half a sector of memory, which costs as much as a whole one. After the transposition a
-lane has neighbouring columns of a row, 16 bytes, and the quad two whole sectors.
+lane has neighbouring columns of a row, 16 bytes or 8, and the quad two whole sectors or one.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from convsmith.machine.nvidia.warpgroups import LANES, PRODUCT_COLUMNS, PRODUCT_
 
 QUAD = 4
 """Lanes of a quad, and words that they trade at a time."""
-RUN_BYTES = 16
-"""Bytes of neighbouring columns that a lane has afterwards."""
+RUN_BYTES = (16, 8)
+"""Bytes of neighbouring columns that a lane may have afterwards, the most first."""
 _COLUMNS = 8
 """Columns of which a lane of a quad has two in the sums of a product."""
 _LANE = "llvm.nvvm.read.ptx.sreg.laneid"
 _SHUFFLE = "llvm.nvvm.shfl.sync.bfly.i32"
 
 
-def run_length(dtype_: str) -> int:
-    """Return how many neighbouring columns a lane has after the transposition."""
-    return RUN_BYTES // dtype(dtype_).bytes
+def run_length(dtype_: str, columns: int) -> int:
+    """Return how many of ``columns`` a lane has beside each other after the transposition; 0 if there is none."""
+    runs = (n // dtype(dtype_).bytes for n in RUN_BYTES)
+    return next((n for n in runs if n >= _COLUMNS and not columns % (QUAD * n)), 0)
 
 
 def runs_layout(columns: int, run: int) -> FragmentLayout:
@@ -68,7 +69,9 @@ class _Lines:
 
 
 def _unzipped(text: _Lines, words: list[str]) -> list[str]:
-    """Return words of which each holds two columns of two blocks as the words of one block and those of the other."""
+    """Return words of which each holds two columns of two blocks, or rows, as the words of the first and those of the
+    second.
+    """
     orders = (f"<i32 {n}, i32 {n + 1}, i32 {n + 4}, i32 {n + 5}>" for n in (0, 2))
     return [
         text.put(f"shufflevector <4 x i8> {words[n]}, <4 x i8> {words[n + 1]}, <4 x i32> {order}")
@@ -80,27 +83,30 @@ def _unzipped(text: _Lines, words: list[str]) -> list[str]:
 def transposition(dtype_: str, columns: int) -> Instruction:
     """Return the row that transposes 64 rows of ``columns`` elements of 8 or 16 bits within quads.
 
-    A word of a lane has its two columns of one block of eight, or of two neighbouring blocks if elements have 8 bits.
+    A word of a lane has its two columns of one block of eight. If elements have 8 bits, it has those of two
+    neighbouring blocks of a row, or of one block of both rows of the lane.
     """
-    text, run, kind = _Lines(), run_length(dtype_), f"i{dtype(dtype_).bits}"
-    in_word = run // QUAD
+    text, run, kind = _Lines(), run_length(dtype_, columns), f"i{dtype(dtype_).bits}"
+    in_word = 32 // dtype(dtype_).bits
+    rows = [[0], [1]] if run == QUAD * in_word else [[0, 1]]
     lane = text.put(f"call i32 @{_LANE}()")
     bits = [text.put(f"trunc i32 {text.put(f'lshr i32 {lane}, {n}')} to i1") for n in range(2)]
     made: list[str] = []
     for tile in range(columns // (QUAD * run)):
-        for half in range(2):
+        for together in rows:
             words = []
             for n in range(QUAD):
                 blocks = [(tile * QUAD + n) * run // _COLUMNS + x for x in range(run // _COLUMNS)]
-                words.append(text.word([f"{{a{4 * b + 2 * half + e}}}" for b in blocks for e in range(2)], kind))
+                pairs = [4 * b + 2 * row for row in together for b in blocks]
+                words.append(text.word([f"{{a{first + e}}}" for first in pairs for e in range(2)], kind))
             made += text.transposed(words, bits)
     vector = f"<{in_word} x {kind}>"
-    pairs = [text.put(f"bitcast i32 {word} to {vector}") for word in made]
+    vectors = [text.put(f"bitcast i32 {word} to {vector}") for word in made]
     if in_word > 2:
-        pairs = [x for n in range(0, len(pairs), QUAD) for x in _unzipped(text, pairs[n : n + QUAD])]
-    for pair in pairs:
+        vectors = [x for n in range(0, len(vectors), QUAD) for x in _unzipped(text, vectors[n : n + QUAD])]
+    for word in vectors:
         for n in range(in_word):
-            text.put(f"extractelement {vector} {pair}, i32 {n}")
+            text.put(f"extractelement {vector} {word}, i32 {n}")
     body = f"  for m in 0 .. {PRODUCT_ROWS}:\n    for l in 0 .. {columns}:\n      c[m, l] = a[m, l]\n"
     shape = (PRODUCT_ROWS, columns)
     operands = (
@@ -116,6 +122,6 @@ QUAD_TRANSPOSITIONS = tuple(
     transposition(t, n)
     for t in ("bf16", "f16", "s8", "u8", *SMALL)
     for n in PRODUCT_COLUMNS
-    if n % (QUAD * run_length(t)) == 0
+    if run_length(t, n)
 )
 """Transpositions of results of products of warp groups."""

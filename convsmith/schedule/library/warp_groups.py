@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from convsmith.schedule.grid import fuse_grid
 from convsmith.schedule.loops import Loop
-from convsmith.schedule.nest import GRID_DIMS
 from convsmith.schedule.schedule import Schedule
 
 
@@ -28,12 +28,14 @@ class GroupTile(NamedTuple):
 
 
 def warp_groups(
-    s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0, uneven: bool = False
+    s: Schedule, tile: GroupTile, bring: Callable[[Loop], object], slots: int, residing: int = 0, uneven: bool = False,
+    most: Sequence[int] = (),
 ) -> None:  # fmt: skip
     """Have groups of warps multiply the operands of each step, which ``bring`` has a copy engine fetch in the innermost
     loop over steps. One more warp starts the copies, up to as many steps ahead as there are ``slots``. ``residing``
     groups are on the device at a time, each of which computes several tiles, unless that is 0; tiles have fewer and
-    fewer steps if they are ``uneven``.
+    fewer steps if they are ``uneven``. ``most`` are the largest numbers of groups along the dims of a launch, innermost
+    first.
     """
     row, column, term = tile.inner
     sums = (tile.warps, tile.fragments, row, column)
@@ -51,6 +53,6 @@ def warp_groups(
     if residing:
         around = s.fuse(tile.grid, "x") if len(tile.grid) > 1 else tile.grid[0]
         s.persistent_grid(around, residing, "resident", uneven)
-    elif len(tile.grid) > GRID_DIMS:
-        s.fuse(tile.grid[GRID_DIMS - 1 :], "x")
+    else:
+        fuse_grid(s, tile.grid, most)
     s.pipeline(step, slots, around)
