@@ -43,6 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "page": {"jinja2", "matplotlib", "numpy"},
     "frontend": {"numpy"},
     "exporter": {"numpy"},
+    "network": {"numpy"},
     "onnx": {"numpy", "onnx", "onnxruntime"},
     PACKAGE: set(),
     "torch": {"numpy", "rich", "torch"},

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from convsmith.codegen.artifact import Argument
+from convsmith.codegen.artifact import Argument, Entry
 from convsmith.codegen.binder import absent_places, element_type
 from convsmith.exporter.constants import stored_bytes
 from convsmith.exporter.interface import WORKSPACE, EntryUse, Interface, Parameter
@@ -19,7 +19,7 @@ from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
 from convsmith.runtime.operand_packing import PackedParts
 
-__all__ = ["entry_points_text"]
+__all__ = ["EntryFunctions", "entry_points_text"]
 
 _BACKSLASH = "\\"
 _SIGN_BITS = {"u8": "zext", "s8": "sext", "s16": "sext"}
@@ -32,7 +32,7 @@ def entry_points_text(interface: Interface, triple: str, contents: Mapping[str, 
     ``contents`` are the bytes of built-in arrays, by the names that their parameters would have.
     """
     word = f"i{interface.artifact.address_bits}"
-    module = _ModuleText(interface, word)
+    module = EntryFunctions(interface, word)
     for name, memory in contents.items():
         module.constant(name, memory)
     threads = (", ptr %parallel, ptr %pool") if interface.threads > 1 else ""
@@ -43,11 +43,14 @@ def entry_points_text(interface: Interface, triple: str, contents: Mapping[str, 
     return "\n".join((*head, *parts, ""))
 
 
-class _ModuleText:
-    """The functions of a module, which collects the constants and declarations that they need, by name."""
+class EntryFunctions:
+    """The functions of a module, which collects the constants and declarations that they need, by name.
 
-    def __init__(self, interface: Interface, word: str) -> None:
-        self.interface, self.word = interface, word
+    Names of constants begin with ``prefix``, so that functions of several interfaces may share a module.
+    """
+
+    def __init__(self, interface: Interface, word: str, prefix: str = "") -> None:
+        self.interface, self.word, self.prefix = interface, word, prefix
         self.constants: dict[str, str] = {}
         self.declared: dict[str, None] = {}
         self._lines: list[str] = []
@@ -56,6 +59,7 @@ class _ModuleText:
     def constant(self, name: str, memory: bytes) -> str:
         """Return the name of a constant array of bytes."""
         value = f'c"{_escaped(memory)}"' if any(memory) else "zeroinitializer"
+        name = f"{self.prefix}{name}"
         self.constants[name] = f"{_memory(name)} = constant [{len(memory)} x i8] {value}, align {ALIGNMENT}"
         return _memory(name)
 
@@ -100,6 +104,10 @@ class _ModuleText:
         for n, a in enumerate(entry.arguments):
             at = self._put(f"getelementptr ptr, ptr {block}, {self.word} {n}")
             self._lines.append(f"  store ptr {own[a.name]}, ptr {at}")
+        self._call(entry, block, is_shared)
+
+    def _call(self, entry: Entry, block: str, is_shared: bool) -> None:
+        """Call an entry on its argument block; its parts run through `parallel` if they ``is_shared``."""
         chunk, word, parts = f"@{entry.chunk_symbol}", self.word, entry.launch.threads
         self.declared[f"declare void {chunk}(ptr, {word}, {word})"] = None
         alone = f"  call void {chunk}(ptr {block}, {word} 0, {word} 1)"

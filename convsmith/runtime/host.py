@@ -53,6 +53,11 @@ class HostFunction:
         self.whole: Callable[[int], None] | None = self._symbol if entry.launch.kind == "call" else None
         self._chunk = _CHUNK(addresses[entry.chunk_symbol])
 
+    @property
+    def address(self) -> int:
+        """The address of the native function that runs all of the entry, on the threads of its launch."""
+        return ctypes.cast(self._symbol, ctypes.c_void_p).value or 0
+
     def __call__(self, block: int, keep: object = None) -> None:
         """Run the entry and wait. `keep` holds the memory in use alive if an interrupt ends the wait early."""
         if self.whole is not None:

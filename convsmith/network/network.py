@@ -1,0 +1,96 @@
+"""`Network`: the one function of a network, as a callable on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from convsmith.codegen.artifact import Artifact
+from convsmith.diag.errors import UsageError
+from convsmith.network.driver import entries_of, tensor_arguments
+from convsmith.network.program import Program
+from convsmith.runtime.arrays import Array, address_of, aligned_empty
+from convsmith.runtime.border import Border
+from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
+
+__all__ = ["Network"]
+
+_BEFORE = 3
+"""Arguments of the function before inputs and outputs: the table of entries, weights, workspace."""
+
+
+class Network:
+    """A network as one native function: `net(x)` returns the output, or a tuple of several; `net(y=..., x=...)` names
+    inputs.
+
+    Arrays are numpy's, or come from any library with DLPack or the array interface, on the CPU. Row-major arrays are
+    not copied, and results belong to the library of the first input. `run` returns results by name, and writes to
+    arrays that are passed under the names of outputs. Several threads may call a network at once, each call with a
+    workspace of its own.
+    """
+
+    def __init__(self, program: Program, driver: Artifact) -> None:
+        self.program, self.driver = program, driver
+        self._border = Border(tensor_arguments(program), "")
+        self._libraries = [HostLibrary(kernel.artifact) for kernel in program.kernels]
+        table = np.array([self._libraries[n][name].address for n, name in entries_of(program)] or [0], np.uint64)
+        weights = program.weights if program.weights.size else aligned_empty(1)
+        function = HostLibrary(driver)["main"]
+        entry = LoadedEntry(function, driver.entries["main"], {"0": table.view(np.int32), "1": weights})
+        names = [str(n) for n in range(_BEFORE, _BEFORE + len(self._border.specs))]
+        self._call = PreparedCall([entry], [{name: 0} for name in names])
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs, by name, in order."""
+        return {x.name: x.shape for x in self.program.inputs}
+
+    @property
+    def outputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the outputs, by name, in order."""
+        return {x.name: x.shape for x in self.program.outputs}
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of memory that a call needs beside its arrays and the weights."""
+        return self.program.workspace
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Return the output for inputs by position or by name, or a tuple of all outputs if there are several.
+
+        UsageError names an array that does not fit, before anything is computed.
+        """
+        names = [x.name for x in self.program.inputs]
+        if len(arrays) > len(names):
+            raise UsageError(
+                f"{len(arrays)} arrays are given; the network has {len(names)} inputs: {', '.join(names)}", code="inputs"
+            )
+        given = dict(zip(names, arrays))
+        if twice := given.keys() & named.keys():
+            raise UsageError(f"{min(twice)} is given twice; legal is one array for each input", code="inputs")
+        results = self.run({**given, **named})
+        found = tuple(results[x.name] for x in self.program.outputs)
+        return found[0] if len(found) == 1 else found
+
+    def run(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs by name; an output in `arrays` is written in place."""
+        inputs, results = self._border.take(arrays)
+        specs = self._border.specs
+        ready: dict[str, Array] = {name: specs[name].prepare(x) for name, x in inputs.items()}  # type: ignore[arg-type]
+        made = {name: x if specs[name].fits(x) else specs[name].empty() for name, x in results.items()}
+        keep = [{**ready, **made}[name] for name in specs]
+        self._call.run([address_of(x) for x in keep], keep)
+        for name, x in results.items():
+            if made[name] is not x:
+                np.copyto(x, made[name])
+        shaped = {x.name: results[x.name] if x.shape else results[x.name].reshape(()) for x in self.program.outputs}
+        return self._border.give(arrays, shaped)
+
+    def __repr__(self) -> str:
+        shapes = [f"{name} {shape}" for name, shape in (*self.inputs.items(), *self.outputs.items())]
+        return f"<Network {self.program.name}: {', '.join(shapes)}, {len(self.program.steps)} steps>"
+
+
