@@ -18,7 +18,8 @@ from convsmith.frontend.side_by_side import compile_ahead, not_cached
 from convsmith.machine import registry
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, Node, Work, result_of
-from convsmith.network.layouts import channels_last, with_layouts
+from convsmith.network.layout_choice import chosen_layouts
+from convsmith.network.layouts import with_layouts
 from convsmith.network.memory import Life, aligned, memory_plan
 from convsmith.network.placing import Placed, placed
 from convsmith.network.program import TENSORS, WEIGHTS, WORKSPACE, Place, Program, ProgramKernel, ProgramStep
@@ -37,7 +38,7 @@ def program_of(graph: Graph, threads: int = 1) -> Program:
     """
     whole = folded(graph)
     _check_outputs(whole)
-    laid = with_layouts(whole, channels_last(whole))
+    laid = with_layouts(whole, chosen_layouts(whole, registry.target(None, _TYPES), threads))
     return _Builder(laid, placed(laid), threads).program()
 
 

@@ -80,7 +80,7 @@ def _with_constant(before: Node, node: Node, other: Array, constants: dict[str, 
         constants[names["bia"]] = (old * scale).astype(weights.dtype)
     else:
         constants[names["bia"]] = (old + number if step.binary == "add" else old - number).astype(weights.dtype)
-    return Node(changed, {**before.arguments, **names}, node.output, (*before.names, *node.names))
+    return Node(changed, {**before.arguments, **names}, node.output, _names(before, node))
 
 
 # -- post-ops ---------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def _joined(before: Node, node: Node, source: str, sources: Sequence[str], graph
     shape = graph.values[node.output].shape
     if len(others) != len(sources) - 1 or step.shapes[sources.index(source)] != shape:
         return None
-    names, arguments = (*before.names, *node.names), dict(before.arguments)
+    names, arguments = _names(before, node), dict(before.arguments)
     if isinstance(work, Pointwise) and not others:
         made: Work = replace(work, steps=(*work.steps, *step.steps))
         return Node(made, arguments, node.output, names)
@@ -127,3 +127,8 @@ def _joined(before: Node, node: Node, source: str, sources: Sequence[str], graph
     return Node(replace(work, post_ops=(*post_ops, *step.steps)), arguments, node.output, names)
 
 
+
+
+def _names(before: Node, node: Node) -> tuple[str, ...]:
+    """Return the names of the nodes of the model that two nodes compute."""
+    return tuple(dict.fromkeys((*before.names, *node.names)))

@@ -1,12 +1,13 @@
-"""Layouts of the values of a graph: channels last inside, row-major at its inputs and outputs, with copies between."""
+"""Layouts in a graph: arrays of works in given layouts, with copies where a work and a value differ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 
+from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
-from convsmith.network.graph import Graph, Node, Work
+from convsmith.network.graph import Graph, Node, Value, Work, result_of
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.problem.conv import Conv
@@ -14,10 +15,26 @@ from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp
 from convsmith.statement.operator import Operator
 
-__all__ = ["FIRST", "LAST", "same_memory", "with_layouts"]
+__all__ = ["FIRST", "LAST", "Layouts", "is_image", "same_memory", "tagged", "takes_any", "with_layouts"]
 
 FIRST, LAST = "abx", "axb"
 """The layout tags of arrays with channels first, which is row-major, and last."""
+
+
+@record(frozen=True)
+class Layouts:
+    """The layouts of a graph: of its `values`, and, where a work differs, of the array that it reads, by the value that
+    it computes and the array's name, or of the array that it `writes`.
+    """
+
+    values: Mapping[str, str]
+    reads: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    writes: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Return whether arrays of `shape` may have their channels, the second dim, last in memory."""
+    return 3 <= len(shape) <= 5
 
 
 def same_memory(shape: tuple[int, ...], one: str, two: str) -> bool:
@@ -31,56 +48,53 @@ def _steps(shape: tuple[int, ...], tag: str) -> list[tuple[int, int]]:
     return [(n, stride) for n, (size, stride) in enumerate(zip(shape, layout.strides)) if size > 1]
 
 
-def channels_last(graph: Graph) -> dict[str, str]:
-    """Return the layout of each value: channels last for images between convolutions and operators that take both."""
-    border = {*graph.outputs, *(x.name for x in graph.inputs)}
-    tags = {}
-    for name, value in graph.values.items():
-        tags[name] = FIRST if name in border or len(value.shape) < 3 else LAST
-    for node in graph.nodes:
-        if is_row_major(node.work):
-            tags[node.output] = FIRST
-    return tags
+def takes_any(work: Work, array: str, value: Value) -> bool:
+    """Return whether an array of `work` takes any layout of its `value`; others are row-major."""
+    if isinstance(work, Matmul | Reshape):
+        return False
+    return is_image(value.shape) and next(t.shape for t in work.tensors if t.name == array) == value.shape
 
 
-def is_row_major(work: Work) -> bool:
-    """Return whether a problem or an operator reads and computes row-major arrays only."""
-    return isinstance(work, Matmul | Reshape)
-
-
-def with_layouts(graph: Graph, tags: Mapping[str, str]) -> Graph:
-    """Return the graph with values in the layouts `tags`: each work reads and computes arrays in them, after copies of
-    operands that it takes in another layout only.
+def with_layouts(graph: Graph, layouts: Layouts) -> Graph:
+    """Return the graph whose works have `layouts`, with a copy of a value for each other layout that works read or
+    compute.
     """
     nodes: list[Node] = []
     copies: dict[tuple[str, str], str] = {}
     values = dict(graph.values)
+
+    def copied(value: Value, tag: str, wanted: str, name: str) -> None:
+        """Add the copy of a value to another layout."""
+        work = Transpose(value.type, value.shape, tuple(range(len(value.shape))), (tag, wanted))
+        nodes.append(Node(work, {"src": value.name}, name, (f"copy of {value.name}",)))
+        values[name] = replace(value, name=name)
+
     for node in graph.nodes:
-        arguments = dict(node.arguments)
-        taken: dict[str, str] = {}
+        arguments, taken = dict(node.arguments), dict[str, str]()
         for array, name in node.arguments.items():
             if name in graph.constants:
                 continue
-            value, tag = values[name], tags.get(name, FIRST)
-            wanted = FIRST if is_row_major(node.work) or not _follows(node, array, graph) else tag
+            value, tag = values[name], layouts.values.get(name, FIRST)
+            wanted = layouts.reads.get((node.output, array), tag)
+            wanted = wanted if takes_any(node.work, array, value) else FIRST
             if not same_memory(value.shape, tag, wanted):
                 if (name, wanted) not in copies:
-                    copies[name, wanted] = copied = f"{name}@{wanted}"
-                    axes = tuple(range(len(value.shape)))
-                    work = Transpose(value.type, value.shape, axes, (tag, wanted))
-                    nodes.append(Node(work, {"src": name}, copied, (f"copy of {name}",)))
-                    values[copied] = replace(value, name=copied)
+                    copies[name, wanted] = f"{name}@{wanted}"
+                    copied(value, tag, wanted, copies[name, wanted])
                 arguments[array] = copies[name, wanted]
             taken[array] = wanted
-        work = tagged(node.work, {**taken, "dst": tags.get(node.output, FIRST)})
-        nodes.append(replace(node, work=work, arguments=arguments))
+        value, tag = values[node.output], layouts.values.get(node.output, FIRST)
+        written = layouts.writes.get(node.output, tag)
+        written = written if takes_any(node.work, result_of(node.work).name, value) else FIRST
+        work = tagged(node.work, {**taken, "dst": written})
+        if same_memory(value.shape, tag, written):
+            nodes.append(replace(node, work=work, arguments=arguments))
+            continue
+        inner = replace(value, name=f"{value.name}@{written}")
+        values[inner.name] = inner
+        nodes.append(replace(node, work=work, arguments=arguments, output=inner.name))
+        copied(inner, written, tag, value.name)
     return Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes), graph.constants, values)
-
-
-def _follows(node: Node, array: str, graph: Graph) -> bool:
-    """Return whether an array of a node has the dims of its value, so that it takes any layout of the value."""
-    shape = next(t.shape for t in node.work.tensors if t.name == array)
-    return shape == graph.values[node.arguments[array]].shape
 
 
 def tagged(work: Work, tags: Mapping[str, str]) -> Work:

@@ -22,8 +22,12 @@ from convsmith.runtime.arrays import Array
 
 __all__ = ["GraphNode", "GraphReader", "read_graph"]
 
-_TYPES = {np.dtype(np.float32): "f32", np.dtype(np.float64): "f64"}
-"""Types of values that are computed."""
+_TYPES = {
+    np.dtype(np.float32): "f32", np.dtype(np.float64): "f64", np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8",
+}  # fmt: skip
+"""Types of values."""
+_FLOATS = ("f32", "f64")
+"""Types of values with which kernels compute."""
 _LISTED = 5
 """Maximum number of nodes that an error lists."""
 
@@ -70,7 +74,16 @@ class GraphNode:
         return self.reader.value(self.inputs[n]).shape
 
     def type(self, n: int = 0) -> str:
-        """Return the data type of input `n`. UnsupportedError if kernels do not compute it."""
+        """Return the data type of input `n`. UnsupportedError if kernels do not compute with it."""
+        found = self.any_type(n)
+        if found not in _FLOATS:
+            raise UnsupportedError(
+                f"{printable(self.inputs[n])} has elements of {found}; available are {', '.join(_FLOATS)}", code="dtype"
+            )
+        return found
+
+    def any_type(self, n: int = 0) -> str:
+        """Return the data type of input `n`, for operators that only move elements."""
         return self.reader.value(self.inputs[n]).type
 
     def constant(self, n: int) -> Array | None:

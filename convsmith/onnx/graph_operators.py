@@ -1,4 +1,6 @@
-"""The operators of ONNX that a graph takes: each adds the nodes that compute it. A new operator is a new row."""
+"""The operators of ONNX that a graph takes: each adds the nodes that compute it. A new operator is a new row.
+
+This module has products, pools and element-wise operators; `MOVES` has the others."""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ import numpy as np
 
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.frontend.transposed import deconvolution_weights
-from convsmith.network.operators.move import Reshape
 from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.pool import Pool
 from convsmith.onnx.calls import conv_transpose_problem
 from convsmith.onnx.graph import GraphNode
+from convsmith.onnx.graph_moves import MOVES
 from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, window
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Eltwise
@@ -125,7 +127,7 @@ _UNARY: Mapping[str, tuple[str, _Numbers]] = {
     "Abs": ("abs", ()), "Neg": ("linear", (("", -1.0),)), "Mish": ("mish", ()), "Softplus": ("soft_relu", (("", 1.0),)),
     "HardSigmoid": ("hardsigmoid", (("alpha", 0.2), ("beta", 0.5))),
     "HardSwish": ("hardswish", (("", 1 / 6), ("", 0.5))),
-    "Round": ("round", ()),
+    "Round": ("round", ()), "Reciprocal": ("pow", (("", 1.0), ("", -1.0))),
 }  # fmt: skip
 
 
@@ -139,6 +141,13 @@ def _clip(node: GraphNode) -> None:
     shapes = (node.shape(), (1,))
     bound = node.held(np.full((1,), least if least > -inf else most, np.float32))
     node.add(Pointwise(node.type(), shapes, "max" if least > -inf else "min"), {"src_0": node.inputs[0], "src_1": bound})
+
+
+def _pow(node: GraphNode) -> None:
+    exponent = node.constant(1)
+    if exponent is None or exponent.size != 1:
+        raise UnsupportedError("available are powers with one constant exponent", code="exponent")
+    _steps(node, Eltwise("pow", 1.0, float(exponent.reshape(-1)[0])))
 
 
 def _gelu(node: GraphNode) -> None:
@@ -200,62 +209,15 @@ def _global_pool(kind: str, node: GraphNode) -> None:
     node.add(Pool(kind, node.type(), shape, ones, shape[2:], ones, ones, none, none), {"src": node.inputs[0]})
 
 
-# -- shapes -----------------------------------------------------------------------------------------------------------
-
-
-def _reshaped(shape_of: Callable[[GraphNode], tuple[int, ...]], node: GraphNode) -> None:
-    """Add a view of the same elements in another shape."""
-    shape = shape_of(node)
-    if prod(shape) != prod(node.shape()):
-        raise UsageError(f"{node.shape()} does not become {shape}; legal are as many elements", code="shape")
-    node.add(Reshape(node.type(), prod(shape)), {"src": node.inputs[0]}, shape)
-
-
-def _flattened(node: GraphNode) -> tuple[int, ...]:
-    axis = node.attribute("axis", 1) % (len(node.shape()) + 1)
-    return prod(node.shape()[:axis]), prod(node.shape()[axis:])
-
-
-def _as_given(node: GraphNode) -> tuple[int, ...]:
-    wanted = node.numbers(1, "shape") or ()
-    old = node.shape()
-    copies = not node.attribute("allowzero", 0)
-    sizes = [old[n] if size == 0 and copies else size for n, size in enumerate(wanted)]
-    if -1 in sizes:
-        known = prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = prod(old) // known if known else 0
-    return tuple(sizes)
-
-
-def _squeezed(node: GraphNode) -> tuple[int, ...]:
-    shape = node.shape()
-    axes = node.numbers(1, "axes")
-    gone = [n for n, size in enumerate(shape) if size == 1] if axes is None else [a % len(shape) for a in axes]
-    return tuple(size for n, size in enumerate(shape) if n not in gone)
-
-
-def _unsqueezed(node: GraphNode) -> tuple[int, ...]:
-    axes = node.numbers(1, "axes") or ()
-    rank = len(node.shape()) + len(axes)
-    new, old = {a % rank for a in axes}, iter(node.shape())
-    return tuple(1 if n in new else next(old) for n in range(rank))
-
-
-def _same(node: GraphNode) -> tuple[int, ...]:
-    return node.shape()
-
-
 GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
-    "BatchNormalization": _batch_norm, "Clip": _clip, "Gelu": _gelu,
+    "BatchNormalization": _batch_norm, "Clip": _clip, "Pow": _pow, "Gelu": _gelu,
     **{name: partial(_unary, *row) for name, row in _UNARY.items()},
     **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Div", "Max", "Min")},
     "Sum": partial(_binary, "add"),
     "MaxPool": partial(_pool, "max"), "AveragePool": partial(_pool, "mean"),
     "GlobalMaxPool": partial(_global_pool, "max"), "GlobalAveragePool": partial(_global_pool, "mean"),
-    "Flatten": partial(_reshaped, _flattened), "Reshape": partial(_reshaped, _as_given),
-    "Squeeze": partial(_reshaped, _squeezed), "Unsqueeze": partial(_reshaped, _unsqueezed),
-    "Identity": partial(_reshaped, _same), "Dropout": partial(_reshaped, _same),
+    **MOVES,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""
 

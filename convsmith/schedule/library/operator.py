@@ -24,30 +24,33 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
     """Compute the result in the order of memory, by vectors of its adjacent elements if ``vectors`` is set; a reduction
     has a few of them at a time. Windows that reach beyond an array are computed apart. Threads share the outer loops.
     """
-    lanes = []
-    for st in s.statements:
-        around, lane = _in_memory_order(s, st)
-        terms = [s.loop(d.name) for d in st.of("k")]
-        inner: tuple[Loop, ...] = ()
+    nests = [(st, *_in_memory_order(s, st)) for st in s.statements]
+    inner: list[Loop] = []
+    lanes: list[Loop] = []
+    for st, around, lane in nests:
         s.reorder(*around, *([] if lane is None else [lane]))
-        if lane is not None and vectors:
-            tiles, tile = s.tile(lane, min(VECTORS, -(-lane.extent // s.lanes)) * s.lanes, "ot")
-            inner = s.tile(tile, s.lanes, "vl")
-            if terms:
-                s.fission(*inner, room=((inner[1], s.lanes),))
-                s.sink(*inner)
-            lanes.append(inner[1])
-            lane = tiles
-        masked = [x for x in around if x.extent > 1]
-        if masked:
-            s.peel(*masked, pieces=PEELED)
-            s.simplify(unit_loops=False)
-        if around and around[0].extent > 1:
-            s.parallel(around[0])
-        s.unroll(*inner)
-        if prod(x.extent for x in terms) <= STRAIGHT:
-            s.unroll(*terms)
-    finish(s, lanes)
+        if lane is None or not vectors:
+            continue
+        tile = s.tile(lane, min(VECTORS, -(-lane.extent // s.lanes)) * s.lanes, "ot")[1]
+        made = s.tile(tile, s.lanes, "vl")
+        if st.of("k"):
+            s.fission(*made, room=((made[1], s.lanes),))
+            s.sink(*made)
+        inner += made
+        lanes.append(made[1])
+    if several := [x for _, around, _ in nests for x in around if x.extent > 1]:
+        s.peel(*several, pieces=PEELED)
+    s.simplify(unit_loops=False)
+    left = s.loops()
+    s.parallel(*(x for _, around, _ in nests for x in [x for x in around if x in left][:1]))
+    terms = [x for st, *_ in nests if prod(d.size for d in st.of("k")) <= STRAIGHT for x in left if _is_of(x, st)]
+    s.unroll(*(x for x in inner if x in left), *terms)
+    finish(s, [x for x in lanes if x in left])
+
+
+def _is_of(loop: Loop, st: Statement) -> bool:
+    """Return whether a loop is one of the reduction of a statement."""
+    return any(loop.of == d.name for d in st.of("k"))
 
 
 def _in_memory_order(s: KernelSchedule, st: Statement) -> tuple[Sequence[Loop], Loop | None]:
