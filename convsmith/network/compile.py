@@ -90,13 +90,13 @@ class _Builder:
         else:
             kernel = compile_kernel(node.work, threads=self._threads)
             number = self._numbered(node.work, for_any_operands(kernel, arrays))
-        kernel, made = self._compiled[number], self._made[number]
+        own, made = self._compiled[number], self._made[number]
         plain = {p.name: p for p in made.interface.parameters}
         contents: dict[str, bytes] = {}
         left = dict(arrays)
-        if kernel is not None and "packed_wei" in plain and "wei" in arrays:
+        if own is not None and "packed_wei" in plain and "wei" in arrays:
             weights, bias = left.pop("wei"), left.pop("bia", None)
-            packed = kernel.host.pack(weights, bias)
+            packed = own.host.pack(weights, bias)
             contents["packed_wei"] = packed.buffer.tobytes()
             if packed.bias is not None:
                 contents["bia"] = packed.bias.tobytes()

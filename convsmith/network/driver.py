@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from convsmith.codegen.artifact import Argument, Artifact, Entry, Role
+from convsmith.codegen.artifact import Argument, Artifact, Entry
 from convsmith.diag.forking import import_lock
 from convsmith.exporter.entry_points import EntryFunctions
 from convsmith.exporter.interface import Interface
-from convsmith.layout.layout import Layout
 from convsmith.machine.base import Machine
-from convsmith.network.graph import Value
-from convsmith.network.program import Program
+from convsmith.network.image import ImageStep, NetworkImage, tensor_arguments
+from convsmith.network.program import Program, ProgramStep
 
-__all__ = ["SYMBOL", "call_lines", "driver_artifact", "entries_of", "tensor_arguments"]
+__all__ = ["SYMBOL", "call_lines", "driver_artifact", "entries_of", "image_of"]
 
 SYMBOL = "convsmith_network"
 _CODE = "code"
@@ -55,10 +54,11 @@ def driver_artifact(program: Program, machine: Machine) -> Artifact:
     with import_lock:
         from convsmith.codegen import llvm_bind
 
-    code = 2 * max(len(entries_of(program)), 1)  # halves of addresses
-    memory = (("in", "s32", code), ("in", "u8", max(program.weights.size, 1)), ("scratch", "u8", program.workspace))
+    addresses = 2 * max(len(entries_of(program)), 1)  # halves of addresses
+    memory = (("in", "s32", addresses), ("in", "u8", max(program.weights.size, 1)), ("scratch", "u8", program.workspace))
     private = [Argument(str(n), role, type_, (size,), "a", size) for n, (role, type_, size) in enumerate(memory)]  # type: ignore[arg-type]
-    tensors = [replace(x, name=str(n)) for n, x in enumerate(tensor_arguments(program), len(private))]
+    own = tensor_arguments(program.inputs, program.outputs)
+    tensors = [replace(x, name=str(n)) for n, x in enumerate(own, len(private))]
     arguments = (*private, *tensors)
     entry = Entry(SYMBOL, arguments)
     code = llvm_bind.object_code(_text(program, entry, machine), machine.triple, machine.cpu, machine.features)
@@ -70,15 +70,21 @@ def driver_artifact(program: Program, machine: Machine) -> Artifact:
     )  # fmt: skip
 
 
-def tensor_arguments(program: Program) -> list[Argument]:
-    """Return the arguments for inputs and outputs, under their names in the model."""
-    inputs = [_tensor(x, "in", "src") for x in program.inputs]
-    return [*inputs, *(_tensor(x, "out", "dst") for x in program.outputs)]
+def image_of(program: Program, machine: Machine) -> NetworkImage:
+    """Return a program in machine code."""
+    steps = tuple(ImageStep(_line(program, step), step.names) for step in program.steps)
+    kernels = tuple(kernel.artifact for kernel in program.kernels)
+    table = tuple(entries_of(program))
+    return NetworkImage(
+        program.name, program.inputs, program.outputs, program.workspace, program.bound, table, steps,
+        driver_artifact(program, machine), kernels, program.weights,
+    )  # fmt: skip
 
 
-def _tensor(x: Value, role: Role, holds: str) -> Argument:
-    layout = Layout.from_tag("any", x.shape or (1,))
-    return Argument(x.name, role, x.type, layout.shape, layout.tag(), layout.size, holds=holds)
+def _line(program: Program, step: ProgramStep) -> str:
+    """Return what a step computes, as a line."""
+    work = str(program.kernels[step.kernel].work)
+    return f"packs {step.operand} of {work}" if step.operand else work
 
 
 def _text(program: Program, entry: Entry, machine: Machine) -> str:

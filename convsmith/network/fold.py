@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +38,8 @@ def _with_constants(graph: Graph) -> Graph:
         source = node.arguments.get("src_0", "")
         before, other = made.get(source), constants.get(node.arguments.get("src_1", ""))
         joined = None
-        is_inner = before is not None and len(readers[source]) == 1 and source not in graph.outputs
-        if is_inner and other is not None and isinstance(node.work, Pointwise) and not before.work.post_ops:
+        is_inner = source in made and len(readers[source]) == 1 and source not in graph.outputs
+        if is_inner and before is not None and other is not None and isinstance(node.work, Pointwise):
             if node.work.shapes[0] == graph.values[node.output].shape:
                 joined = _with_constant(before, node, other, constants)
         if joined is not None:
@@ -55,6 +56,8 @@ def _with_constant(before: Node, node: Node, other: Array, constants: dict[str, 
     whole = (1,) * (rank - other.ndim) + other.shape
     bias = constants.get(before.arguments.get("bia", ""))
     weights = constants.get(before.arguments.get("wei", ""))
+    if not isinstance(work, Conv | Matmul) or work.post_ops:
+        return None
     if weights is None or step.binary not in ("mul", "div", "add", "sub"):
         return None
     if ("bia" in before.arguments) != (bias is not None):
@@ -70,8 +73,8 @@ def _with_constant(before: Node, node: Node, other: Array, constants: dict[str, 
         wide = channels
     else:
         return None
-    number = np.broadcast_to(other.reshape(-1), channels)
-    old = np.zeros(channels, weights.dtype) if bias is None else bias.reshape(-1)
+    number: Any = np.broadcast_to(other.reshape(-1), channels)
+    old: Any = np.zeros(channels, weights.dtype) if bias is None else bias.reshape(-1)
     names = {"bia": f"{node.output}.bias"}
     if step.binary in ("mul", "div"):
         scale = number if step.binary == "mul" else 1 / number

@@ -11,23 +11,15 @@ from dataclasses import field
 from typing import TypeAlias
 
 from convsmith.diag.record import record
+from convsmith.network.image import Value
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import Operator
 
-__all__ = ["Graph", "Node", "Value", "Work", "result_of"]
+__all__ = ["Graph", "Node", "Work", "result_of"]
 
 Work: TypeAlias = Problem | Operator
-
-
-@record(frozen=True)
-class Value:
-    """An input, or a result, by name: its shape and its data type, by oneDNN's name."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: str
 
 
 def result_of(work: Work) -> Tensor:

@@ -7,7 +7,8 @@ from dataclasses import field, replace
 
 from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
-from convsmith.network.graph import Graph, Node, Value, Work, result_of
+from convsmith.network.graph import Graph, Node, Work, result_of
+from convsmith.network.image import Value
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.problem.conv import Conv

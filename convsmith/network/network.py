@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UsageError
-from convsmith.network.driver import entries_of, tensor_arguments
-from convsmith.network.program import Program
+from convsmith.network.file import load_image, save_image
+from convsmith.network.image import NetworkImage, tensor_arguments
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.border import Border
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
 
-__all__ = ["Network"]
+__all__ = ["Network", "load"]
 
 _BEFORE = 3
 """Arguments of the function before inputs and outputs: the table of entries, weights, workspace."""
@@ -32,38 +32,38 @@ class Network:
     workspace of its own.
     """
 
-    def __init__(self, program: Program, driver: Artifact) -> None:
-        self.program, self.driver = program, driver
-        self._border = Border(tensor_arguments(program), "")
-        self._libraries = [HostLibrary(kernel.artifact) for kernel in program.kernels]
-        table = np.array([self._libraries[n][name].address for n, name in entries_of(program)] or [0], np.uint64)
-        weights = program.weights if program.weights.size else aligned_empty(1)
-        function = HostLibrary(driver)["main"]
-        entry = LoadedEntry(function, driver.entries["main"], {"0": table.view(np.int32), "1": weights})
+    def __init__(self, image: NetworkImage) -> None:
+        self.image = image
+        self._border = Border(tensor_arguments(image.inputs, image.outputs), "")
+        self._libraries = [HostLibrary(kernel) for kernel in image.kernels]
+        table = np.array([self._libraries[n][name].address for n, name in image.table] or [0], np.uint64)
+        weights = image.weights if image.weights.size else aligned_empty(1)
+        function = HostLibrary(image.driver)["main"]
+        entry = LoadedEntry(function, image.driver.entries["main"], {"0": table.view(np.int32), "1": weights})
         names = [str(n) for n in range(_BEFORE, _BEFORE + len(self._border.specs))]
         self._call = PreparedCall([entry], [{name: 0} for name in names])
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the inputs, by name, in order."""
-        return {x.name: x.shape for x in self.program.inputs}
+        return {x.name: x.shape for x in self.image.inputs}
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the outputs, by name, in order."""
-        return {x.name: x.shape for x in self.program.outputs}
+        return {x.name: x.shape for x in self.image.outputs}
 
     @property
     def workspace(self) -> int:
         """Bytes of memory that a call needs beside its arrays and the weights."""
-        return self.program.workspace
+        return self.image.workspace
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Return the output for inputs by position or by name, or a tuple of all outputs if there are several.
 
         UsageError names an array that does not fit, before anything is computed.
         """
-        names = [x.name for x in self.program.inputs]
+        names = [x.name for x in self.image.inputs]
         if len(arrays) > len(names):
             raise UsageError(
                 f"{len(arrays)} arrays are given; the network has {len(names)} inputs: {', '.join(names)}", code="inputs"
@@ -72,7 +72,7 @@ class Network:
         if twice := given.keys() & named.keys():
             raise UsageError(f"{min(twice)} is given twice; legal is one array for each input", code="inputs")
         results = self.run({**given, **named})
-        found = tuple(results[x.name] for x in self.program.outputs)
+        found = tuple(results[x.name] for x in self.image.outputs)
         return found[0] if len(found) == 1 else found
 
     def run(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,11 +86,25 @@ class Network:
         for name, x in results.items():
             if made[name] is not x:
                 np.copyto(x, made[name])
-        shaped = {x.name: results[x.name] if x.shape else results[x.name].reshape(()) for x in self.program.outputs}
+        shaped = {x.name: results[x.name] if x.shape else results[x.name].reshape(()) for x in self.image.outputs}
         return self._border.give(arrays, shaped)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the network to a file that `convsmith.load` maps in another process. UsageError if it cannot be written.
+        """
+        save_image(self.image, path)
 
     def __repr__(self) -> str:
         shapes = [f"{name} {shape}" for name, shape in (*self.inputs.items(), *self.outputs.items())]
-        return f"<Network {self.program.name}: {', '.join(shapes)}, {len(self.program.steps)} steps>"
+        return f"<Network {self.image.name}: {', '.join(shapes)}, {len(self.image.steps)} steps>"
 
 
+
+
+def load(path: str | os.PathLike[str]) -> Network:
+    """Return the network in a file that `Network.save` wrote; its weights are mapped, and nothing is compiled.
+
+    A file holds machine code: load only files whose origin you trust. UsageError if the file is missing, damaged or of
+    another version; UnsupportedError if this CPU lacks an instruction set that the code needs.
+    """
+    return Network(load_image(path))

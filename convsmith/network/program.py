@@ -8,7 +8,8 @@ from typing import NamedTuple
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.record import record
 from convsmith.exporter.interface import Interface
-from convsmith.network.graph import Value, Work
+from convsmith.network.graph import Work
+from convsmith.network.image import Value
 from convsmith.runtime.arrays import Array
 
 __all__ = ["TENSORS", "WEIGHTS", "WORKSPACE", "Place", "Program", "ProgramKernel", "ProgramStep"]

@@ -14,7 +14,8 @@ import numpy as np
 
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.printable import printable
-from convsmith.network.graph import Graph, Node, Value, Work, result_of
+from convsmith.network.graph import Graph, Node, Work, result_of
+from convsmith.network.image import Value
 from convsmith.onnx.checks import array_of
 from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
 from convsmith.problem.types import TYPES

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf, prod
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,8 @@ def _conv_transpose(node: GraphNode) -> None:
 
 def _gemm(node: GraphNode) -> None:
     t, alpha, beta = node.type(), node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
-    weights, bias = node.constant(1), node.constant(2)
+    weights: Any = node.constant(1)
+    bias: Any = node.constant(2)
     if weights is None or weights.ndim != 2 or len(node.shape()) != 2 or node.attribute("transA", 0):
         raise UnsupportedError("available are products of a matrix, not transposed, with constants", code="product")
     weights = (weights.T if node.attribute("transB", 0) else weights) * weights.dtype.type(alpha)

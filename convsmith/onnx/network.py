@@ -8,7 +8,7 @@ from typing import Any
 from convsmith.frontend.numpy_api import thread_count
 from convsmith.machine import registry
 from convsmith.network.compile import program_of
-from convsmith.network.driver import driver_artifact
+from convsmith.network.driver import image_of
 from convsmith.network.network import Network
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.models import Shapes
@@ -28,4 +28,4 @@ def compile(
     UnsupportedError names the nodes that no kernel computes.
     """
     program = program_of(read_graph(model, inputs), thread_count(threads))
-    return Network(program, driver_artifact(program, registry.target(None, _TYPES)))
+    return Network(image_of(program, registry.target(None, _TYPES)))

@@ -66,7 +66,10 @@ class Operator(ABC):
     def with_tags(self, tags: Mapping[str, str]) -> Operator:
         """Return the operator with the layouts `tags` of arrays, by name; those of others are row-major."""
         made: Any = self
-        return made if not hasattr(made, "tags") else replace(made, tags=tuple(tags.get(n, "any") for n in self.free))
+        if hasattr(made, "tags"):
+            made = replace(made, tags=tuple(tags.get(n, "any") for n in self.free))
+        assert isinstance(made, Operator)
+        return made
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

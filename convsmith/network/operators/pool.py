@@ -62,7 +62,7 @@ class Pool(Operator):
             return {}
         return {_COUNTS: divisors}
 
-    def _divisors(self) -> Array:
+    def _divisors(self) -> Any:
         """Return the number by which the sum of each window is divided."""
         found: Any = np.ones((), numpy_dtype(self.type))
         for i, o, k, s, d, p, back in zip(self.shape[2:], self.o, self.k, self.s, self.d, self.p, self.back):
@@ -101,15 +101,15 @@ class Pool(Operator):
     def reference(self, *arrays: Any) -> Any:
         """Return the pools, window by window."""
         x, sizes = arrays[0], self.shape[2:]
-        y = np.empty((*self.shape[:2], *self.o), x.dtype)
+        y: Any = np.empty((*self.shape[:2], *self.o), x.dtype)
         divisors = self._divisors()
         for at in product(*map(range, self.o)):
-            own = [_inside(o * s - p, k, d, i) for o, k, s, d, p, i in zip(at, self.k, self.s, self.d, self.p, sizes)]
+            place, own = (..., *at), [_inside(o * s - p, k, d, i) for o, k, s, d, p, i in zip(at, self.k, self.s, self.d, self.p, sizes)]
             part = x[(..., *np.ix_(*own))].reshape(*self.shape[:2], prod(map(len, own)))
             if self.kind == "max":
-                y[(..., *at)] = part.max(-1, initial=-np.inf)
+                y[place] = part.max(-1, initial=-np.inf)
             else:
-                y[(..., *at)] = part.sum(-1) / divisors[at]
+                y[place] = part.sum(-1) / divisors[at]
         return y
 
 
