@@ -19,7 +19,7 @@ from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
 from convsmith.runtime.operand_packing import PackedParts
 
-__all__ = ["EntryFunctions", "entry_points_text"]
+__all__ = ["EntryFunctions", "check_lines", "entry_points_text", "message_lines"]
 
 _BACKSLASH = "\\"
 _SIGN_BITS = {"u8": "zext", "s8": "sext", "s16": "sext"}
@@ -38,7 +38,7 @@ def entry_points_text(interface: Interface, triple: str, contents: Mapping[str, 
     threads = (", ptr %parallel, ptr %pool") if interface.threads > 1 else ""
     run = module.function(interface.name, interface.parameters, interface.uses, threads)
     packs = [module.function(p.symbol, p.parameters, p.uses) for p in interface.packings]
-    parts = (*run, *(line for lines in packs for line in lines), *_check(interface, word), *_message(interface))
+    parts = (*run, *(line for lines in packs for line in lines), *check_lines(interface, word), *message_lines(interface))
     head = (f'target triple = "{triple}"', *module.declared, *module.constants.values())
     return "\n".join((*head, *parts, ""))
 
@@ -211,7 +211,7 @@ def _memory(name: str) -> str:
     return f"@memory.{name}"
 
 
-def _check(interface: Interface, word: str) -> Iterator[str]:
+def check_lines(interface: Interface, word: str) -> Iterator[str]:
     """Yield the lines of the function that checks sizes, alignment and overlaps of the arrays of a call."""
     parameters = interface.parameters
     names = ", ".join(f"ptr %{p.name}, {word} %{p.name}.bytes" for p in parameters)
@@ -251,7 +251,7 @@ def _unless_null(result: str, fault: str, optional: tuple[int, ...]) -> Iterator
     yield f"  {result} = select i1 %null{optional[0]}, i1 false, i1 {fault}"
 
 
-def _message(interface: Interface) -> Iterator[str]:
+def message_lines(interface: Interface) -> Iterator[str]:
     """Yield the lines of the function from a code to a text, which needs no relocation: offsets into one constant."""
     texts = ["", *(text for _, _, text in interface.faults), "unknown code"]
     texts[0] = "every array fits the kernel"

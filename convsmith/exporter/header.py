@@ -14,7 +14,7 @@ from convsmith.layout.layout import Layout
 from convsmith.runtime.arrays import within_text
 
 __all__ = [
-    "C_TYPES", "about_lines", "comment", "header_text", "macro", "prototype", "size_macros", "tensor_text"
+    "C_TYPES", "PARALLEL", "PERMISSIONS", "about_lines", "comment", "header_text", "macro", "prototype", "size_macros", "tensor_text"
 ]  # fmt: skip
 
 C_TYPES = {
@@ -26,7 +26,7 @@ C_TYPES = {
 
 _WIDTH = 116
 
-_PARALLEL = """\
+PARALLEL = """\
 #ifndef CONVSMITH_PARALLEL
 #define CONVSMITH_PARALLEL
 /* Part `part` of the `parts` parts of a kernel's work on `data`. */
@@ -37,7 +37,7 @@ typedef void (*convsmith_parallel)(void *pool, convsmith_task task, void *data, 
 #endif
 """
 
-_PERMISSIONS = {
+PERMISSIONS = {
     "amx": "Before the first call, Linux must let the process use tiles: syscall(SYS_arch_prctl, 0x1023, 18) == 0.",
 }  # fmt: skip
 
@@ -52,7 +52,7 @@ def header_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
         "#ifdef __cplusplus", 'extern "C" {', "#endif", "",
     ]  # fmt: skip
     if any(k.interface.threads > 1 for k in kernels):
-        parts.append(_PARALLEL)
+        parts.append(PARALLEL)
     for kernel in kernels:
         parts += [*_kernel_lines(kernel), ""]
     parts += ["#ifdef __cplusplus", "}", "#endif", "", f"#endif /* {guard} */", ""]
@@ -103,7 +103,7 @@ def about_lines(kernel: ExportedKernel) -> Iterator[str]:
         yield f"Of the nodes {', '.join(kernel.nodes)}."
     if interface.built_in:
         yield f"Built in: {', '.join(sorted(interface.built_in))}."
-    yield from (_PERMISSIONS[name] for name in m.permissions)
+    yield from (PERMISSIONS[name] for name in m.permissions)
     if kernel.needs:
         yield f"Calls {', '.join(kernel.needs)} of the compiler's library."
     for name, limit in interface.artifact.limits.items():

@@ -16,6 +16,7 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.numpy_api import compile as compile_kernel
 from convsmith.frontend.side_by_side import compile_ahead, not_cached
 from convsmith.machine import registry
+from convsmith.machine.base import Machine
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, Node, Work, result_of
 from convsmith.network.layout_choice import chosen_layouts
@@ -36,10 +37,10 @@ _TYPES = ("f32", "f32", "f32")
 def program_of(graph: Graph, threads: int = 1) -> Program:
     """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
     """
-    whole = folded(graph)
+    target, whole = registry.target(None, _TYPES), folded(graph)
     _check_outputs(whole)
-    laid = with_layouts(whole, chosen_layouts(whole, registry.target(None, _TYPES), threads))
-    return _Builder(laid, placed(laid), threads).program()
+    laid = with_layouts(whole, chosen_layouts(whole, target, threads))
+    return _Builder(laid, placed(laid), target, threads).program()
 
 
 def _check_outputs(graph: Graph) -> None:
@@ -52,8 +53,8 @@ def _check_outputs(graph: Graph) -> None:
 class _Builder:
     """Makes the program of a graph whose values are placed."""
 
-    def __init__(self, graph: Graph, where: Placed, threads: int) -> None:
-        self._graph, self._where, self._threads = graph, where, threads
+    def __init__(self, graph: Graph, where: Placed, target: Machine, threads: int) -> None:
+        self._graph, self._where, self._target, self._threads = graph, where, target, threads
         self._kernels: dict[Any, int] = {}
         self._made: list[ProgramKernel] = []
         self._compiled: list[CompiledKernel | None] = []
@@ -112,7 +113,7 @@ class _Builder:
         if key not in self._kernels:
             if kernel is None:
                 assert isinstance(work, Operator)
-                artifact = operator_artifact(work, registry.target(None, _TYPES), self._threads)
+                artifact = operator_artifact(work, self._target, self._threads)
             else:
                 assert kernel.artifact is not None
                 artifact = kernel.artifact
@@ -162,7 +163,8 @@ class _Builder:
         steps = [
             ProgramStep(
                 number, operand,
-                tuple(self._place(n, node, p, own, plan.offsets) for p in self._parameters(number, operand)), node.names,
+                tuple(self._place(n, node, p, own, plan.offsets) for p in self._parameters(number, operand)),
+                node.names,
             )
             for n, (node, number, own, operand) in enumerate(calls)
         ]  # fmt: skip
@@ -173,7 +175,7 @@ class _Builder:
         outputs = tuple(self._graph.values[name] for name in self._graph.outputs)
         return Program(
             self._graph.name, tuple(self._made), tuple(steps), self._graph.inputs, outputs, weights, plan.nbytes,
-            plan.bound,
+            plan.bound, self._target, self._threads,
         )  # fmt: skip
 
     def _parameters(self, number: int, operand: str) -> tuple[Parameter, ...]:

@@ -49,11 +49,12 @@ def entries_of(program: Program) -> list[tuple[int, str]]:
     return [*found]
 
 
-def driver_artifact(program: Program, machine: Machine) -> Artifact:
+def driver_artifact(program: Program) -> Artifact:
     """Return the function of a network as an artifact, whose entry takes the arguments above."""
     with import_lock:
         from convsmith.codegen import llvm_bind
 
+    machine = program.target
     addresses = 2 * max(len(entries_of(program)), 1)  # halves of addresses
     memory = (("in", "s32", addresses), ("in", "u8", max(program.weights.size, 1)), ("scratch", "u8", program.workspace))
     private = [Argument(str(n), role, type_, (size,), "a", size) for n, (role, type_, size) in enumerate(memory)]  # type: ignore[arg-type]
@@ -70,14 +71,14 @@ def driver_artifact(program: Program, machine: Machine) -> Artifact:
     )  # fmt: skip
 
 
-def image_of(program: Program, machine: Machine) -> NetworkImage:
+def image_of(program: Program) -> NetworkImage:
     """Return a program in machine code."""
     steps = tuple(ImageStep(_line(program, step), step.names) for step in program.steps)
     kernels = tuple(kernel.artifact for kernel in program.kernels)
     table = tuple(entries_of(program))
     return NetworkImage(
         program.name, program.inputs, program.outputs, program.workspace, program.bound, table, steps,
-        driver_artifact(program, machine), kernels, program.weights,
+        driver_artifact(program), kernels, program.weights,
     )  # fmt: skip
 
 

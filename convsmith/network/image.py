@@ -56,4 +56,5 @@ def tensor_arguments(inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> l
 
 def _tensor(x: Value, role: Role, holds: str) -> Argument:
     layout = Layout.from_tag("any", x.shape or (1,))
-    return Argument(x.name, role, x.type, layout.shape, layout.tag(), layout.size, holds=holds)
+    dims = tuple(f"d{n}" for n in range(len(layout.shape)))
+    return Argument(x.name, role, x.type, layout.shape, layout.tag(), layout.size, dims, holds=holds)

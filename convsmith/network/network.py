@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.network.file import load_image, save_image
 from convsmith.network.image import NetworkImage, tensor_arguments
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.border import Border
 from convsmith.runtime.host import HostLibrary
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
+
+if TYPE_CHECKING:
+    from convsmith.network.export import ExportedNetwork
+    from convsmith.network.program import Program
 
 __all__ = ["Network", "load"]
 
@@ -32,8 +37,8 @@ class Network:
     workspace of its own.
     """
 
-    def __init__(self, image: NetworkImage) -> None:
-        self.image = image
+    def __init__(self, image: NetworkImage, program: Program | None = None) -> None:
+        self.image, self._program = image, program
         self._border = Border(tensor_arguments(image.inputs, image.outputs), "")
         self._libraries = [HostLibrary(kernel) for kernel in image.kernels]
         table = np.array([self._libraries[n][name].address for n, name in image.table] or [0], np.uint64)
@@ -93,6 +98,25 @@ class Network:
         """Write the network to a file that `convsmith.load` maps in another process. UsageError if it cannot be written.
         """
         save_image(self.image, path)
+
+    def export(self, directory: str | os.PathLike[str], name: str = "net") -> ExportedNetwork:
+        """Write the network as one function of C, `name`, to `directory`, and return the names of the files.
+
+        UsageError if the name is not legal, or the directory cannot be written; UnsupportedError for a network that was
+        loaded from a file.
+        """
+        if self._program is None:
+            raise UnsupportedError(
+                f"{self.image.name} was loaded from a file, which holds no code for programs of C; available are "
+                "networks that this process compiled",
+                code="export",
+            )
+        with import_lock:
+            from convsmith.network.c_texts import sample
+            from convsmith.network.export import export_program
+
+        samples = self.run({x.name: sample(x.shape, x.type) for x in self.image.inputs})
+        return export_program(self._program, directory, name, samples)
 
     def __repr__(self) -> str:
         shapes = [f"{name} {shape}" for name, shape in (*self.inputs.items(), *self.outputs.items())]

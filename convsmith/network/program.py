@@ -8,6 +8,7 @@ from typing import NamedTuple
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.record import record
 from convsmith.exporter.interface import Interface
+from convsmith.machine.base import Machine
 from convsmith.network.graph import Work
 from convsmith.network.image import Value
 from convsmith.runtime.arrays import Array
@@ -49,7 +50,8 @@ class ProgramStep:
 
 @record(frozen=True)
 class Program:
-    """A network as steps: kernels, inputs and outputs, the packed weights, and the bytes of the workspace of a call.
+    """A network as steps: kernels, inputs and outputs, the packed weights, and the bytes of the workspace of a call, for
+    `threads` of the machine `target`.
 
     In one step, values of `bound` bytes are alive: no workspace is smaller.
     """
@@ -62,3 +64,5 @@ class Program:
     weights: Array = field(repr=False)
     workspace: int
     bound: int
+    target: Machine
+    threads: int

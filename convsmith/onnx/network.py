@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from convsmith.frontend.numpy_api import thread_count
-from convsmith.machine import registry
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of
 from convsmith.network.network import Network
@@ -14,8 +13,6 @@ from convsmith.onnx.graph import read_graph
 from convsmith.onnx.models import Shapes
 
 __all__ = ["compile"]
-
-_TYPES = ("f32", "f32", "f32")
 
 
 def compile(
@@ -28,4 +25,4 @@ def compile(
     UnsupportedError names the nodes that no kernel computes.
     """
     program = program_of(read_graph(model, inputs), thread_count(threads))
-    return Network(image_of(program, registry.target(None, _TYPES)))
+    return Network(image_of(program), program)
