@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
 from convsmith.network.graph import Graph, Node, Work, result_of
 from convsmith.network.image import Value
@@ -20,6 +21,7 @@ from convsmith.onnx.checks import array_of
 from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
+from convsmith.statement.operator import Operator
 
 __all__ = ["GraphNode", "GraphReader", "read_graph"]
 
@@ -129,7 +131,8 @@ class GraphReader:
     """Reads a `model` node by node; `graph` is the result."""
 
     def __init__(self, model: OnnxModel) -> None:
-        from convsmith.onnx.graph_operators import GRAPH_OPERATORS
+        with import_lock:  # the operators import this module
+            from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 
         self.model, self.values, self.nodes = model, dict[str, Value](), list[Node]()
         self._names: set[str] = {name for proto in model.graph.node for name in proto.output}
@@ -191,7 +194,12 @@ class GraphReader:
         for array_name, x in getattr(work, "constants", {}).items():
             own[array_name] = f"{output}.{array_name}"
             self.constants[own[array_name]] = x
-        self.values[output] = Value(output, result.shape if shape is None else tuple(shape), result.dtype)
+        whole = result.shape if shape is None else tuple(shape)
+        if isinstance(work, Operator) and all(x in self.constants for x in own.values()):
+            arrays = [self.constants[own[t.name]].reshape(t.shape) for t in work.inputs]
+            self.constants[output] = np.asarray(work.reference(*arrays)).reshape(whole)
+            return output
+        self.values[output] = Value(output, whole, result.dtype)
         self.nodes.append(Node(work, own, output, (name,)))
         return output
 
@@ -201,31 +209,33 @@ class GraphReader:
             sizes = self.values[node.inputs[0]].shape
             start, end = node.attribute("start", 0), node.attribute("end", len(sizes))
             self.constants[node.outputs[0]] = np.array(sizes[start:end], np.int64)
-        elif all(name in self.constants for name in node.inputs if name) and not node.proto.op_type.startswith("Random"):
-            self.constants |= zip(node.outputs, self._computed(node))
+            return
+        found = self._computed(node) if all(name in self.constants for name in node.inputs if name) else None
+        if found is not None:
+            self.constants |= zip(node.outputs, found)
         elif node.operator in operators and operator_of(node.proto):
             operators[node.operator](node)
         else:
             legal = ", ".join(sorted(operators))
             raise UnsupportedError(f"no kernel computes it; available are {legal}", code="operator")
 
-    def _computed(self, node: GraphNode) -> Sequence[Array]:
-        """Return the outputs of a node whose inputs are constants."""
-        from onnx.reference import ReferenceEvaluator
+    def _computed(self, node: GraphNode) -> Sequence[Array] | None:
+        """Return the outputs of a node whose inputs are constants; None if ONNX's reference cannot compute them."""
+        with import_lock:
+            from onnx.reference import ReferenceEvaluator
 
-        model = self.model.proto
-        graph_inputs = [self.model.package.helper.make_empty_tensor_value_info(x) for x in node.inputs if x]
-        outputs = [self.model.package.helper.make_empty_tensor_value_info(x) for x in node.outputs]
-        graph = self.model.package.helper.make_graph([node.proto], "node", graph_inputs, outputs)
-        alone = self.model.package.helper.make_model(graph, opset_imports=list(model.opset_import))
+        if node.operator.startswith("Random"):
+            return None
+        helper = self.model.package.helper
+        inputs = [helper.make_empty_tensor_value_info(x) for x in node.inputs if x]
+        outputs = [helper.make_empty_tensor_value_info(x) for x in node.outputs]
+        graph = helper.make_graph([node.proto], "node", inputs, outputs)
+        alone = helper.make_model(graph, opset_imports=list(self.model.proto.opset_import))
         try:
             given = {x: self.constants[x] for x in node.inputs if x}
             return [np.asarray(x) for x in ReferenceEvaluator(alone).run(None, given)]
-        except Exception as error:
-            raise UnsupportedError(
-                f"its value, a constant, cannot be computed: {printable(str(error)).partition(chr(10))[0]}",
-                code="constant",
-            ) from None
+        except Exception:  # an operator, or a version of it, that the package lacks
+            return None
 
     def _guessed(self, node: GraphNode) -> bool:
         """Give the outputs of a node that cannot be read the shapes that the model infers, so that later nodes are
