@@ -1,4 +1,4 @@
-"""Memory of a sequence of kernels: values that are alive at once lie apart, and the arena is no larger than needed."""
+"""Memory of networks: values that are alive at once lie apart, and an area is no larger than needed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from random import Random
 
 import pytest
 
-pytest.importorskip("torch")
-
-from convsmith.torch.kernel_sequence import offsets_of
+from convsmith.network.memory import Life, lower_bound, memory_plan, offsets_of
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -27,3 +25,10 @@ def test_values_that_are_alive_at_once_lie_apart(seed: int) -> None:
 def test_results_of_a_chain_share_the_memory_of_two() -> None:
     offsets = offsets_of({n: (6400, n, n + 1) for n in range(9)})
     assert set(offsets.values()) == {0, 6400}
+
+
+def test_no_area_is_smaller_than_the_values_of_one_step() -> None:
+    lives = {"a": Life(1000, 0, 2), "b": Life(100, 1, 1), "c": Life(2000, 2, 5), "d": Life(1, 6, 6)}
+    plan = memory_plan(lives)
+    assert plan.bound == lower_bound(lives.values()) == 1024 + 2048 == plan.nbytes
+    assert memory_plan({}) == ({}, 0, 0)
