@@ -77,8 +77,8 @@ _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for na
 
 __all__ = [
     "CompiledKernel", "Config", "ConfigError", "Conv", "ConvsmithError", "DenormalWarning", "InternalError", "Layout",
-    "Network", "Packed", "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d",
-    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "export", "gemm_lowp", "load",
+    "Network", "Packed", "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d",
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "export", "gemm_lowp", "load",
     "load_packed", "micro_kernel", "onnx", "pack_lowp", "reorder", "settings", "suite",
 ]  # fmt: skip
 

@@ -114,7 +114,8 @@ def u_net(size: int = 16, real: bool = False) -> Any:
     two = b.op("Relu", b.conv(b.op("MaxPool", one, kernel_shape=[2, 2], strides=[2, 2]), 8, 16, 3))
     deep = b.op("Relu", b.conv(b.op("AveragePool", two, kernel_shape=[2, 2], strides=[2, 2]), 16, 16, 3))
     scales = b.held(np.float32([1, 1, 2, 2]))
-    up = b.op("Resize", deep, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    up = b.op("Resize", deep, "", scales, **nearest)
     x = b.op("Relu", b.conv(b.op("Concat", up, two, axis=1), 32, 8, 3))
     up = b.op("Resize", x, "", scales, mode="linear", coordinate_transformation_mode="half_pixel")
     return b.model(b.conv(b.op("Concat", up, one, axis=1), 16, 2, 1), two)

@@ -47,7 +47,7 @@ LAYERS: dict[str, set[str]] = {
     "onnx": {"numpy", "onnx", "onnxruntime"},
     PACKAGE: set(),
     "torch": {"numpy", "rich", "torch"},
-    "cli": {"click", "matplotlib", "numpy", "rich"},
+    "cli": {"click", "matplotlib", "numpy", "onnxruntime", "rich"},
 }
 """The folders, each importing only from those above it, with the packages of others that it may import."""
 

@@ -82,7 +82,8 @@ def self_contained(
         if not provided:
             break
         texts = (*texts, *(library_text(symbol, machine.triple, word) for symbol in provided))
-    if unknown := [symbol for symbol in missing if not symbol.startswith((_OF_COMPILER, *([outside] if outside else [])))]:
+    elsewhere = (_OF_COMPILER, outside) if outside else (_OF_COMPILER,)
+    if unknown := [symbol for symbol in missing if not symbol.startswith(elsewhere)]:
         raise UnsupportedError(
             f"{title}: code for {machine.name} calls {', '.join(unknown)} of a C library; available are levels with "
             "instructions for these",

@@ -38,7 +38,8 @@ def entry_points_text(interface: Interface, triple: str, contents: Mapping[str, 
     threads = (", ptr %parallel, ptr %pool") if interface.threads > 1 else ""
     run = module.function(interface.name, interface.parameters, interface.uses, threads)
     packs = [module.function(p.symbol, p.parameters, p.uses) for p in interface.packings]
-    parts = (*run, *(line for lines in packs for line in lines), *check_lines(interface, word), *message_lines(interface))
+    others = (*check_lines(interface, word), *message_lines(interface))
+    parts = (*run, *(line for lines in packs for line in lines), *others)
     head = (f'target triple = "{triple}"', *module.declared, *module.constants.values())
     return "\n".join((*head, *parts, ""))
 

@@ -14,7 +14,8 @@ from convsmith.layout.layout import Layout
 from convsmith.runtime.arrays import within_text
 
 __all__ = [
-    "C_TYPES", "PARALLEL", "PERMISSIONS", "about_lines", "comment", "header_text", "macro", "prototype", "size_macros", "tensor_text"
+    "C_TYPES", "PARALLEL", "PERMISSIONS", "about_lines", "comment", "header_text", "macro", "prototype", "size_macros",
+    "tensor_text",
 ]  # fmt: skip
 
 C_TYPES = {

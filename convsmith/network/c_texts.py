@@ -127,10 +127,10 @@ def example_text(program: Program, own: NetworkInterface, command: str, samples:
 def _main(program: Program, own: NetworkInterface, tiles: bool, samples: Mapping[str, Array]) -> Iterator[str]:
     name, parameters = own.name, own.interface.parameters
     outputs = dict(zip((p.name for p in parameters[len(program.inputs) :]), program.outputs))
-    for p, x in outputs.items():
+    for own_name, x in outputs.items():
         at, values = _compared(samples[x.name])
-        yield f"static const size_t places_of_{p}[] = {{{', '.join(map(str, at))}}};"
-        yield f"static const double values_of_{p}[] = {{{', '.join(repr(float(v)) for v in values)}}};"
+        yield f"static const size_t places_of_{own_name}[] = {{{', '.join(map(str, at))}}};"
+        yield f"static const double values_of_{own_name}[] = {{{', '.join(repr(float(v)) for v in values)}}};"
     yield from ("", "int main(void)", "{")
     if tiles:
         yield from ("    if (syscall(SYS_arch_prctl, 0x1023, 18) != 0)", "        return 1;")
@@ -144,13 +144,13 @@ def _main(program: Program, own: NetworkInterface, tiles: bool, samples: Mapping
     call = f"{name}({', '.join([*(p.name for p in parameters), *threads])})"
     yield from (f"    int code = {call};", "    if (code != 0) {", f"        puts({own.interface.message}(code));")
     yield from ("        return 1;", "    }")
-    for p, x in outputs.items():
+    for y, x in outputs.items():
         values = _compared(samples[x.name])[1]
         most = max(float(np.abs(samples[x.name].astype(np.float64)).max()), 1e-30)
         yield f"    for (size_t i = 0; i < {len(values)}; i++)"
-        yield f"        if (!(fabs((double){p}[places_of_{p}[i]] - values_of_{p}[i]) <= {_TOLERANCE * most!r})) {{"
-        yield f'            printf("{p}[%zu] is %.9g, not %.9g\\n", places_of_{p}[i],'
-        yield f"                   (double){p}[places_of_{p}[i]], values_of_{p}[i]);"
+        yield f"        if (!(fabs((double){y}[places_of_{y}[i]] - values_of_{y}[i]) <= {_TOLERANCE * most!r})) {{"
+        yield f'            printf("{y}[%zu] is %.9g, not %.9g\\n", places_of_{y}[i],'
+        yield f"                   (double){y}[places_of_{y}[i]], values_of_{y}[i]);"
         yield from ("            return 1;", "        }")
     yield from ("    int calls = 0;", "    double start = seconds(), end;", "    do {", f"        {call};")
     yield from ("        calls++;", "        end = seconds();", "    } while (calls < 1000 && end - start < 0.1);")

@@ -56,7 +56,8 @@ def driver_artifact(program: Program) -> Artifact:
 
     machine = program.target
     addresses = 2 * max(len(entries_of(program)), 1)  # halves of addresses
-    memory = (("in", "s32", addresses), ("in", "u8", max(program.weights.size, 1)), ("scratch", "u8", program.workspace))
+    weights = max(program.weights.size, 1)
+    memory = (("in", "s32", addresses), ("in", "u8", weights), ("scratch", "u8", program.workspace))
     private = [Argument(str(n), role, type_, (size,), "a", size) for n, (role, type_, size) in enumerate(memory)]  # type: ignore[arg-type]
     own = tensor_arguments(program.inputs, program.outputs)
     tensors = [replace(x, name=str(n)) for n, x in enumerate(own, len(private))]

@@ -86,7 +86,8 @@ def export_program(
     legal, or the directory cannot be written.
     """
     if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
-        raise UsageError(f"directory={shown(directory)} is not legal: expected the path of a directory", code="bad-file")
+        message = f"directory={shown(directory)} is not legal: expected the path of a directory"
+        raise UsageError(message, code="bad-file")
     own = interface_of_network(program, check_name(name))
     members = _objects(program, own)
     library = f"lib{name}.a"
@@ -118,10 +119,12 @@ def _objects(program: Program, own: NetworkInterface) -> list[tuple[str, bytes, 
         interface = interface_of(title, kernel.artifact, [t.name for t in kernel.work.tensors])
         text = _kernel_text(kernel, machine, program.threads)
         symbols = (interface.symbol, *(packing.symbol for packing in interface.packings))
-        made = self_contained(str(kernel.work), (text, entry_points_text(interface, machine.triple, {})), symbols, machine)
+        texts = (text, entry_points_text(interface, machine.triple, {}))
+        made = self_contained(str(kernel.work), texts, symbols, machine)
         found.append((title, made.object, symbols))
     if program.weights.size:
-        found.append((f"{name}_weights", _weights_object(program.weights, f"{name}_weights", machine), (f"{name}_weights",)))
+        held = f"{name}_weights"
+        found.append((held, _weights_object(program.weights, held, machine), (held,)))
     symbols = (name, own.interface.check, own.interface.message)
     made = self_contained(program.name, (_driver_text(program, own),), symbols, machine, outside=f"{name}_")
     found.append((name, made.object, symbols))
@@ -155,13 +158,14 @@ def _driver_text(program: Program, own: NetworkInterface) -> str:
     name, word = own.name, f"i{program.target.address_bits}"
     interface = own.interface
     threads = ", ptr %parallel, ptr %pool"
-    declared, calls = dict[str, None](), []
+    declared = dict[str, None]()
 
     def callee(number: int, symbol: str) -> tuple[str, str]:
         kernel = program.kernels[number]
         is_shared = kernel.interface.threads > 1 and symbol == kernel.interface.symbol
         whole = f"{name}_{symbol}"
-        count = len(next(x for x in (kernel.interface, *kernel.interface.packings) if x.symbol == symbol).parameters)
+        functions = {x.symbol: x.parameters for x in kernel.interface.packings}
+        count = len(functions.get(symbol, kernel.interface.parameters))
         pointers = ["ptr"] * (count + 2 * is_shared)
         declared[f"declare void @{whole}({', '.join(pointers)})"] = None
         return f"@{whole}", "ptr %parallel, ptr %pool" if is_shared else ""

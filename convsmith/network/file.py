@@ -15,6 +15,7 @@ import mmap
 import os
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 
@@ -124,7 +125,7 @@ def _decoded(memory: mmap.mmap) -> NetworkImage:
     digest.update(memory[end + _DIGEST : starts[-1]])
     if digest.digest() != memory[end : end + _DIGEST]:
         raise ValueError("the checksum of its code differs")
-    driver, *kernels = (Artifact.from_bytes(memory[a:b]) for a, b in zip(starts, starts[1:]))
+    driver, *kernels = (Artifact.from_bytes(memory[a:b]) for a, b in pairwise(starts))
     for artifact in (driver, *kernels):
         if why := obstacle(artifact):
             raise UnsupportedError(why, code="target")
@@ -144,8 +145,8 @@ def _checksums(weights: Array) -> list[int]:
     """Return a checksum of each chunk; they are computed side by side."""
     chunks = [weights[n : n + _CHUNK] for n in range(0, weights.size, _CHUNK)]
     if len(chunks) < 2:
-        return [*map(zlib.crc32, chunks)]
+        return [zlib.crc32(chunk) for chunk in chunks]
     with ThreadPoolExecutor(available_cpus()) as pool:
-        return [*pool.map(zlib.crc32, chunks)]
+        return [*pool.map(lambda chunk: zlib.crc32(chunk), chunks)]
 
 

@@ -31,8 +31,8 @@ class ImageStep:
 
 @record(frozen=True)
 class NetworkImage:
-    """A network in machine code: the function `driver` calls the entries of `kernels` in the `table`, by the number of a
-    kernel and the entry's name.
+    """A network in machine code: the function `driver` calls the entries of `kernels` in the `table`, by the number of
+    a kernel and the entry's name.
 
     A call needs a `workspace` of that many bytes; in one step, values of `bound` bytes are alive.
     """

@@ -36,8 +36,8 @@ def memory_plan(lives: Mapping[str, Life]) -> MemoryPlan:
 
 
 def lower_bound(lives: Iterable[tuple[int, int, int]]) -> int:
-    """Return the largest number of bytes, each value rounded up to the alignment, that are alive in one step: no area is
-    smaller.
+    """Return the largest number of bytes, each value rounded up to the alignment, that are alive in one step: no area
+    is smaller.
     """
     changes: dict[int, int] = {}
     for nbytes, first, last in lives:

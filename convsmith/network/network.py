@@ -59,6 +59,12 @@ class Network:
         return {x.name: x.shape for x in self.image.outputs}
 
     @property
+    def threads(self) -> int:
+        """Threads on which kernels run."""
+        launches = (kernel.entries["main"].launch for kernel in self.image.kernels)
+        return max((launch.threads for launch in launches), default=1)
+
+    @property
     def workspace(self) -> int:
         """Bytes of memory that a call needs beside its arrays and the weights."""
         return self.image.workspace
@@ -71,7 +77,8 @@ class Network:
         names = [x.name for x in self.image.inputs]
         if len(arrays) > len(names):
             raise UsageError(
-                f"{len(arrays)} arrays are given; the network has {len(names)} inputs: {', '.join(names)}", code="inputs"
+                f"{len(arrays)} arrays are given; the network has {len(names)} inputs: {', '.join(names)}",
+                code="inputs",
             )
         given = dict(zip(names, arrays))
         if twice := given.keys() & named.keys():
@@ -94,8 +101,16 @@ class Network:
         shaped = {x.name: results[x.name] if x.shape else results[x.name].reshape(()) for x in self.image.outputs}
         return self._border.give(arrays, shaped)
 
+    def explain(self) -> str:
+        """Return a page about the network: inputs, outputs, memory, and what each step computes."""
+        with import_lock:
+            from convsmith.network.explain import explain_image
+
+        return explain_image(self.image)
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the network to a file that `convsmith.load` maps in another process. UsageError if it cannot be written.
+        """Write the network to a file that `convsmith.load` maps in another process. UsageError if it cannot be
+        written.
         """
         save_image(self.image, path)
 

@@ -50,8 +50,8 @@ class ProgramStep:
 
 @record(frozen=True)
 class Program:
-    """A network as steps: kernels, inputs and outputs, the packed weights, and the bytes of the workspace of a call, for
-    `threads` of the machine `target`.
+    """A network as steps: kernels, inputs and outputs, the packed weights, and the bytes of the workspace of a call,
+    for `threads` of the machine `target`.
 
     In one step, values of `bound` bytes are alive: no workspace is smaller.
     """

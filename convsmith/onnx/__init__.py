@@ -4,7 +4,8 @@
     y = cs.onnx.conv(x, w, b, strides=(2, 2))
     print(cs.onnx.profile("model.onnx"))
 
-The functions on arrays need no package of ONNX; `compile` needs `onnx`, a profile `onnxruntime` too. Names are loaded at first use.
+The functions on arrays need no package of ONNX; `compile` needs `onnx`, a profile `onnxruntime` too. Names are
+loaded at first use.
 """
 
 from __future__ import annotations

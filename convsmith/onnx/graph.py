@@ -171,7 +171,9 @@ class GraphReader:
             x = self.constants[name]
             return Value(name, x.shape, _TYPES.get(x.dtype, str(x.dtype)))
         if name not in self.values:
-            raise UsageError(f"{printable(name)} is computed by no node before; legal are values in order", code="order")
+            raise UsageError(
+                f"{printable(name)} is computed by no node before; legal are values in order", code="order"
+            )
         found = self.values[name]
         if found.type not in TYPES:
             raise UnsupportedError(

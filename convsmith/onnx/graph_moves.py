@@ -278,7 +278,9 @@ def _converted(to_bytes: bool, node: GraphNode) -> None:
     kind = str(point.dtype) if point is not None else "uint8" if to_bytes else node.any_type()
     type_ = byte.get(kind, kind)
     if type_ not in byte.values() or scale.dtype != np.float32:
-        raise UnsupportedError(f"bytes are {kind}, scales {scale.dtype}; available are u8 and s8, with f32", code="dtype")
+        raise UnsupportedError(
+            f"bytes are {kind}, scales {scale.dtype}; available are u8 and s8, with scales of f32", code="dtype"
+        )
     axis = 0
     if scale.size > 1:
         (axis,) = _axes([node.attribute("axis", 1)], len(shape))

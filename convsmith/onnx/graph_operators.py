@@ -104,7 +104,8 @@ def _batch_norm(node: GraphNode) -> None:
     factors = wide.astype(scale.dtype).reshape(along)
     moved = (shift - mean * wide).astype(scale.dtype).reshape(along)
     shapes = (node.shape(), factors.shape)
-    product = node.between(Pointwise(node.type(), shapes, "mul"), {"src_0": node.inputs[0], "src_1": node.held(factors)})
+    arguments = {"src_0": node.inputs[0], "src_1": node.held(factors)}
+    product = node.between(Pointwise(node.type(), shapes, "mul"), arguments)
     node.add(Pointwise(node.type(), shapes, "add"), {"src_0": product, "src_1": node.held(moved)})
 
 
@@ -142,7 +143,8 @@ def _clip(node: GraphNode) -> None:
         return
     shapes = (node.shape(), (1,))
     bound = node.held(np.full((1,), least if least > -inf else most, np.float32))
-    node.add(Pointwise(node.type(), shapes, "max" if least > -inf else "min"), {"src_0": node.inputs[0], "src_1": bound})
+    work = Pointwise(node.type(), shapes, "max" if least > -inf else "min")
+    node.add(work, {"src_0": node.inputs[0], "src_1": bound})
 
 
 def _pow(node: GraphNode) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 from convsmith.frontend.numpy_api import thread_count
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of
+from convsmith.network.graph import Graph
 from convsmith.network.network import Network
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.models import Shapes
 
-__all__ = ["compile"]
+__all__ = ["compile", "network_of"]
 
 
 def compile(
@@ -24,5 +25,10 @@ def compile(
     to CONVSMITH_THREADS, else to the CPUs of this process. UsageError if it is no model, or a size is missing;
     UnsupportedError names the nodes that no kernel computes.
     """
-    program = program_of(read_graph(model, inputs), thread_count(threads))
+    return network_of(read_graph(model, inputs), threads)
+
+
+def network_of(graph: Graph, threads: int | None = None) -> Network:
+    """Return the function of a graph, compiled for this machine."""
+    program = program_of(graph, thread_count(threads))
     return Network(image_of(program), program)

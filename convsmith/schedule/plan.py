@@ -55,8 +55,8 @@ COPIES = ("pad_copy", "window_copy", "indirection", "hardware")
 
 @record(frozen=True)
 class Plan:
-    """The plans of all statements of the program of a problem, a micro-kernel or an operator, in the order in which they
-    run.
+    """The plans of all statements of the program of a problem, a micro-kernel or an operator, in the order in which
+    they run.
 
     ``requirements`` constrain the sizes of a call; they are empty if all sizes are known. If ``config`` is a user's
     schedule, it has ``given`` the main kernel, and ``kernels`` are the kernels around it.

@@ -18,7 +18,6 @@ from convsmith.ir.index import IndexLike, Var, as_index
 from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Load, Value, const
-from convsmith.layout.layout import Layout
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Statement, View
 

@@ -49,7 +49,9 @@ def saved(net: cs.Network, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_another_process_loads_a_network_without_compiling(net: cs.Network, x: Any, saved: Path, tmp_path: Path) -> None:
+def test_another_process_loads_a_network_without_compiling(
+    net: cs.Network, x: Any, saved: Path, tmp_path: Path
+) -> None:
     np.save(tmp_path / "x.npy", x)
     command = [sys.executable, "-c", _LOAD, str(saved), str(tmp_path / "y.npy"), str(tmp_path / "x.npy")]
     environment = {**os.environ, "PYTHONPATH": str(Path(cs.__file__).parents[1]), "CONVSMITH_CACHE": "off"}

@@ -1,4 +1,4 @@
-"""Operators of networks: their kernels, and their naive nests in the interpreter, give what the numpy reference gives."""
+"""Operators of networks: their kernels, and their nests in the interpreter, give what the numpy reference gives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ S = (2, 19, 6, 5)
 _PLACES = ((1, 0, 1), (1, 0, 1), (2, -1, 4), (10, -2, 14))
 
 OPERATORS: dict[str, Operator] = {
-    **{f"{kind} of windows": Pool(kind, "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)) for kind in ("max", "mean")},
+    **{
+        f"{kind} of windows": Pool(kind, "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
+        for kind in ("max", "mean")
+    },
     "mean with its pads": Pool("mean", "f32", S, (4, 3), (3, 3), (2, 2), (1, 1), (1, 1), (2, 1), True),
     "dilated maximum": Pool("max", "f32", S, (4, 3), (2, 2), (1, 1), (2, 2), (0, 0), (0, 0)),
     "mean of an image": Pool("mean", "f32", S, (1, 1), (6, 5), (1, 1), (1, 1), (0, 0), (0, 0)),
@@ -63,7 +66,7 @@ def _arrays(op: Operator, seed: int = 0) -> dict[str, Array]:
         dtype = numpy_dtype(t.dtype)
         low = 0 if t.dtype == "u8" else -8
         found[t.name] = rng.integers(low, 9, t.shape).astype(dtype)
-        if t.name == "src_1" and getattr(op, "binary", "") == "div" or t.name == "scale":
+        if (t.name == "src_1" and getattr(op, "binary", "") == "div") or t.name == "scale":
             found[t.name] = rng.choice([0.5, 1.0, 2.0], t.shape).astype(dtype)
     return {**found, **op.constants}
 

@@ -1,9 +1,10 @@
-"""ONNX models as one function: results beside ONNX Runtime, calls on arrays of libraries, memory, and what is folded."""
+"""ONNX models as one function: results beside ONNX Runtime, calls, memory, and what is folded."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
-runtime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 from networks import NetworkBuilder, mobile_net, residual_net, u_net
 
 import convsmith as cs
 
+runtime: Any = import_module("onnxruntime")
 NETWORKS: dict[str, Callable[..., Any]] = {"residual": residual_net, "mobile": mobile_net, "u_net": u_net}
 
 
@@ -194,7 +196,8 @@ def test_inputs_by_name_in_other_orders_of_memory() -> None:
     x = _inputs(net)["x"]
     last = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
     np.testing.assert_array_equal(net(x), net(x=last))
-    for wrong, code in (((), "missing"), ((x, x), "inputs"), ((x[:, :2],), "shape"), ((x.astype(np.float64),), "dtype")):
+    wide = x.astype(np.float64)
+    for wrong, code in (((), "missing"), ((x, x), "inputs"), ((x[:, :2],), "shape"), ((wide,), "dtype")):
         with pytest.raises(cs.UsageError) as caught:
             net(*wrong)
         assert caught.value.code == code
@@ -225,6 +228,11 @@ def _x(b: NetworkBuilder, *shape: int) -> str:
     return b.input("x", *(shape or (2, 5, 6, 7)))
 
 
+def _sizes(b: NetworkBuilder, x: str) -> str:
+    """The first two sizes of a value, which the model computes from its shape."""
+    return str(b.op("Slice", b.op("Shape", x), b.held(np.int64([0])), b.held(np.int64([2]))))
+
+
 EXACT: dict[str, Callable[[NetworkBuilder], Any]] = {
     "ceil_mode": lambda b: b.op("MaxPool", _x(b), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
     "SAME_LOWER": lambda b: b.op("MaxPool", _x(b), kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_LOWER"),
@@ -232,7 +240,7 @@ EXACT: dict[str, Callable[[NetworkBuilder], Any]] = {
     "global maximum": lambda b: b.op("GlobalMaxPool", _x(b)),
     "transpose": lambda b: b.op("Transpose", _x(b), perm=[0, 2, 3, 1]),
     "concat of rows": lambda b: b.op("Concat", x := _x(b), b.op("Relu", x), x, axis=2),
-    "slice": lambda b: b.op("Slice", _x(b), b.held(np.int64([1, -1])), b.held(np.int64([9, -9])), b.held(np.int64([1, 3])), b.held(np.int64([2, -2]))),
+    "slice": lambda b: b.op("Slice", _x(b), *(b.held(np.int64(n)) for n in ([1, -1], [9, -9], [1, 3], [2, -2]))),
     "split": lambda b: b.op("Split", _x(b), axis=1, outputs=2, num_outputs=2),
     "reflected": lambda b: b.op("Pad", _x(b), b.held(np.int64([0, 0, 1, 2, 0, 0, 3, 1])), mode="reflect"),
     "padded": lambda b: b.op("Pad", _x(b), b.held(np.int64([1, 0, -1, 2, 0, 2, 0, 1])), b.held(np.float32(1.5))),
@@ -245,17 +253,25 @@ EXACT: dict[str, Callable[[NetworkBuilder], Any]] = {
     "deconvolution": lambda b: b.op("ConvTranspose", _x(b), b.weights(5, 4, 2, 2), strides=[2, 2]),
     "grouped": lambda b: b.conv(b.op("Relu", _x(b, 1, 6, 5, 5)), 6, 9, 3, group=3),
     "one axis": lambda b: b.op("Conv", b.op("Relu", _x(b, 2, 4, 9)), b.weights(3, 4, 3), pads=[1, 1]),
-    "three axes": lambda b: b.op("MaxPool", b.op("Conv", _x(b, 1, 4, 5, 5, 5), b.weights(3, 4, 2, 2, 2)), kernel_shape=[2, 2, 2]),
+    "three axes": lambda b: b.op(
+        "MaxPool", b.op("Conv", _x(b, 1, 4, 5, 5, 5), b.weights(3, 4, 2, 2, 2)), kernel_shape=[2, 2, 2]
+    ),
     "minimum of three": lambda b: b.op("Min", x := _x(b), b.held(np.float32(1)), b.op("Neg", x)),
     "one bound": lambda b: b.op("Clip", b.conv(_x(b), 5, 4, 1), "", b.held(np.float32(2))),
-    "shape of a value": lambda b: b.op("Reshape", x := _x(b), b.op("Concat", b.op("Slice", b.op("Shape", x), b.held(np.int64([0])), b.held(np.int64([2]))), b.held(np.int64([-1])), axis=0)),
+    "shape of a value": lambda b: b.op("Reshape", x := _x(b), b.op("Concat", _sizes(b, x), b.held(np.int64([-1])), axis=0)),
     "resized to sizes": lambda b: b.op("Resize", _x(b), "", "", b.held(np.int64([2, 5, 9, 4])), mode="nearest"),
-    "aligned corners": lambda b: b.op("Resize", _x(b, 1, 4, 3, 5), "", "", b.held(np.int64([1, 4, 5, 9])), mode="linear", coordinate_transformation_mode="align_corners"),
+    "aligned corners": lambda b: b.op(
+        "Resize", _x(b, 1, 4, 3, 5), "", "", b.held(np.int64([1, 4, 5, 9])), mode="linear",
+        coordinate_transformation_mode="align_corners",
+    ),
     "several inputs": lambda b: (b.op("Sub", x := _x(b), y := b.input("y", 5, 1, 7)), b.op("Mul", y, x)),
 }  # fmt: skip
 
 CLOSE: dict[str, Callable[[NetworkBuilder], Any]] = {
-    **{op: lambda b, op=op: b.op(op, _x(b)) for op in ("Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Softplus")},
+    **{
+        op: lambda b, op=op: b.op(op, _x(b))
+        for op in ("Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Softplus")
+    },
     "softmax": lambda b: b.op("Softmax", _x(b), axis=1),
     "log of softmax": lambda b: b.op("LogSoftmax", _x(b, 3, 50)),
     "layer norm": lambda b: b.op("LayerNormalization", _x(b, 2, 9, 24), b.weights(24), b.weights(24)),

@@ -39,7 +39,8 @@ class Pointwise(Operator):
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """The one input, or both."""
-        return tuple(array(f"src_{n}", self.type, shape, tag) for n, (shape, tag) in enumerate(zip(self.shapes, self.tags)))
+        rows = enumerate(zip(self.shapes, self.tags))
+        return tuple(array(f"src_{n}", self.type, shape, tag) for n, (shape, tag) in rows)
 
     @property
     def result(self) -> Tensor:

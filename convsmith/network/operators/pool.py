@@ -104,7 +104,8 @@ class Pool(Operator):
         y: Any = np.empty((*self.shape[:2], *self.o), x.dtype)
         divisors = self._divisors()
         for at in product(*map(range, self.o)):
-            place, own = (..., *at), [_inside(o * s - p, k, d, i) for o, k, s, d, p, i in zip(at, self.k, self.s, self.d, self.p, sizes)]
+            windows = zip(at, self.k, self.s, self.d, self.p, sizes)
+            place, own = (..., *at), [_inside(o * s - p, k, d, i) for o, k, s, d, p, i in windows]
             part = x[(..., *np.ix_(*own))].reshape(*self.shape[:2], prod(map(len, own)))
             if self.kind == "max":
                 y[place] = part.max(-1, initial=-np.inf)
