@@ -145,8 +145,8 @@ def _checksums(weights: Array) -> list[int]:
     """Return a checksum of each chunk; they are computed side by side."""
     chunks = [weights[n : n + _CHUNK] for n in range(0, weights.size, _CHUNK)]
     if len(chunks) < 2:
-        return [zlib.crc32(chunk) for chunk in chunks]
+        return [zlib.crc32(chunk.data) for chunk in chunks]
     with ThreadPoolExecutor(available_cpus()) as pool:
-        return [*pool.map(lambda chunk: zlib.crc32(chunk), chunks)]
+        return [*pool.map(lambda chunk: zlib.crc32(chunk.data), chunks)]
 
 

@@ -95,8 +95,9 @@ def test_a_value_that_another_node_reads_is_not_folded() -> None:
 
 def test_an_addend_that_is_read_later_or_by_the_caller_stays() -> None:
     b = NetworkBuilder(5)
-    x = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 1)
-    y = b.op("Add", b.conv(x, 4, 4, 1), x)
+    given = b.input("x", 1, 4, 6, 6)
+    x = b.conv(given, 4, 4, 1)
+    y = b.op("Add", b.conv(given, 4, 4, 3), x)
     net = _check(b.model(b.op("Mul", y, x)), exact=True)
     assert any("add:f32:per_tensor" in line for line in _lines(net))
     b = NetworkBuilder(5)
@@ -258,7 +259,9 @@ EXACT: dict[str, Callable[[NetworkBuilder], Any]] = {
     ),
     "minimum of three": lambda b: b.op("Min", x := _x(b), b.held(np.float32(1)), b.op("Neg", x)),
     "one bound": lambda b: b.op("Clip", b.conv(_x(b), 5, 4, 1), "", b.held(np.float32(2))),
-    "shape of a value": lambda b: b.op("Reshape", x := _x(b), b.op("Concat", _sizes(b, x), b.held(np.int64([-1])), axis=0)),
+    "shape of a value": lambda b: b.op(
+        "Reshape", x := _x(b), b.op("Concat", _sizes(b, x), b.held(np.int64([-1])), axis=0)
+    ),
     "resized to sizes": lambda b: b.op("Resize", _x(b), "", "", b.held(np.int64([2, 5, 9, 4])), mode="nearest"),
     "aligned corners": lambda b: b.op(
         "Resize", _x(b, 1, 4, 3, 5), "", "", b.held(np.int64([1, 4, 5, 9])), mode="linear",
