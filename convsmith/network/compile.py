@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from convsmith.compiler.operator import operator_artifact
-from convsmith.diag.errors import UsageError
+from convsmith.diag.errors import ConvsmithError
 from convsmith.exporter.constants import stored_bytes
 from convsmith.exporter.interface import Parameter, interface_of
 from convsmith.exporter.kernel import for_any_operands
@@ -38,16 +38,8 @@ def program_of(graph: Graph, threads: int = 1) -> Program:
     """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
     """
     target, whole = registry.target(None, _TYPES), folded(graph)
-    _check_outputs(whole)
     laid = with_layouts(whole, chosen_layouts(whole, target, threads))
     return _Builder(laid, placed(laid), target, threads).program()
-
-
-def _check_outputs(graph: Graph) -> None:
-    known = {node.output for node in graph.nodes} | {x.name for x in graph.inputs}
-    for name in graph.outputs:
-        if name not in known:
-            raise UsageError(f"{graph.name}: no node computes the output {name}", code="output")
 
 
 class _Builder:
@@ -73,7 +65,10 @@ class _Builder:
         lives = dict(self._where.lives)
         at: dict[str, int] = {}
         for node in self._where.nodes:
-            number, constants = self._kernel(node)
+            try:
+                number, constants = self._kernel(node)
+            except ConvsmithError as error:
+                raise type(error)(f"{self._graph.name}: node {node.name}: {error}", code=error.code) from None
             interface = self._made[number].interface
             own = {name: Place(WEIGHTS, self._stored(content)) for name, content in constants.items()}
             for packing in interface.packings:

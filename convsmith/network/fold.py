@@ -15,7 +15,7 @@ from convsmith.network.graph import Graph, Node, Work
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
-from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, PostOp
+from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise, PostOp
 from convsmith.runtime.arrays import Array
 
 __all__ = ["folded"]
@@ -23,9 +23,44 @@ __all__ = ["folded"]
 
 def folded(graph: Graph) -> Graph:
     """Return the graph after all passes, without nodes on which no output depends."""
-    for rewrite in (_with_constants, _with_steps):
+    for rewrite in (_with_gates, _with_constants, _with_steps):
         graph = rewrite(graph.changed(tuple(graph.live_nodes())))
     return graph
+
+
+# -- gates ------------------------------------------------------------------------------------------------------------
+
+_GATED = {"logistic": ("swish", (1.0,)), "hardsigmoid": ("hardswish", None)}
+"""Functions by which a value is multiplied that they are computed from, with the algorithm of both; None stands for the
+numbers of the function."""
+
+
+def _with_gates(graph: Graph) -> Graph:
+    """Make one step of a function of a value and the product of both."""
+    makers, readers, nodes = graph.makers(), graph.readers(), []
+    for node in graph.nodes:
+        work, made = node.work, node
+        for source, gate in ((0, 1), (1, 0)) if isinstance(work, Pointwise) and work.binary == "mul" else ():
+            assert isinstance(work, Pointwise)
+            x, y = (node.arguments[f"src_{n}"] for n in (source, gate))
+            before = makers.get(y)
+            if before is None or len(readers[y]) > 1 or y in graph.outputs or before.arguments.get("src_0") != x:
+                continue
+            if (step := _gate(before.work)) is not None:
+                alone = replace(work, shapes=(work.shapes[source],), binary="", steps=(step, *work.steps))
+                made = Node(alone, {"src_0": x}, node.output, _names(before, node))
+                break
+        nodes.append(made)
+    return graph.changed(nodes)
+
+
+def _gate(work: Work) -> Eltwise | None:
+    """Return the step that a function becomes with the product of its source; None if there is none."""
+    if not isinstance(work, Pointwise) or work.binary or len(work.steps) != 1 or work.steps[0].alg not in _GATED:
+        return None
+    (step,) = work.steps
+    alg, numbers = _GATED[step.alg]
+    return Eltwise(alg, *((step.alpha, step.beta) if numbers is None else numbers))
 
 
 # -- norms and biases -------------------------------------------------------------------------------------------------

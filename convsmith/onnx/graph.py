@@ -157,12 +157,14 @@ class GraphReader:
         if wrong:
             raise _unavailable(model.name, wrong)
         outputs = tuple(x.name for x in model.graph.output)
-        for name in outputs:
-            if name in self.constants and name not in self.values:
+        computed = {node.output for node in self.nodes}
+        for n, name in enumerate(outputs):
+            if name not in computed or name in outputs[:n]:
+                kind = "an output twice" if name in computed else "a constant, an input, or computed by no node"
                 raise UnsupportedError(
-                    f"{model.name}: output {printable(name)} is a constant; available are outputs that a node computes",
-                    code="constant",
-                )
+                    f"{model.name}: output {printable(name)} is {kind}; available are outputs that nodes compute, once "
+                    "each", code="output",
+                )  # fmt: skip
         self.graph = Graph(model.name, tuple(inputs), outputs, tuple(self.nodes), self.constants, self.values)
 
     def value(self, name: str) -> Value:
@@ -197,6 +199,8 @@ class GraphReader:
             own[array_name] = f"{output}.{array_name}"
             self.constants[own[array_name]] = x
         whole = result.shape if shape is None else tuple(shape)
+        if 0 in whole:
+            raise UnsupportedError(f"its output {whole} has no elements; available are outputs with some", code="empty")
         if isinstance(work, Operator) and all(x in self.constants for x in own.values()):
             arrays = [self.constants[own[t.name]].reshape(t.shape) for t in work.inputs]
             self.constants[output] = np.asarray(work.reference(*arrays)).reshape(whole)

@@ -132,6 +132,20 @@ def test_constants_on_either_side_of_convolutions() -> None:
     assert len(net.image.steps) == 1
 
 
+@pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
+def test_products_with_a_function_of_a_value_are_steps(gate: str) -> None:
+    b = NetworkBuilder(9)
+    x = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 1)
+    net = _check(b.model(b.op("Mul", x, b.op(gate, x))))
+    assert len(net.image.steps) == 1 and "swish" in net.image.steps[0].work
+    # The function is an output, or of another value.
+    b = NetworkBuilder(9)
+    x = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 1)
+    y = b.op(gate, x)
+    _check(b.model(b.op("Mul", x, y), y))
+    _check(b.model(b.op("Mul", b.op("Relu", x), b.op(gate, x))))
+
+
 # -- memory -------------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +352,31 @@ def test_errors_name_the_node_and_what_would_serve(build: Callable[[NetworkBuild
     with pytest.raises(cs.ConvsmithError, match=words) as caught:
         cs.onnx.compile(b.model(build(b)))
     assert "node " in str(caught.value)
+
+
+def test_outputs_that_no_node_computes() -> None:
+    for given in ("x", "c0"):
+        b = NetworkBuilder(18)
+        y = b.op("Add", b.input("x", 2, 3), b.held(np.ones((2, 3), np.float32)))
+        with pytest.raises(cs.UnsupportedError, match=f"output {given}"):
+            cs.onnx.compile(b.model(y, given))
+
+
+def test_kernels_that_do_not_exist_are_named_with_their_node() -> None:
+    b = NetworkBuilder(19)
+    model = b.model(b.op("Exp", b.input("x", 2, 3, type_=11)))
+    model.graph.output[0].type.tensor_type.elem_type = 11
+    with pytest.raises(cs.UnsupportedError, match=r"node Exp_0.*exp on f64"):
+        cs.onnx.compile(model)
+
+
+def test_double_precision() -> None:
+    b = NetworkBuilder(21)
+    x = b.op("Relu", b.op("MaxPool", b.input("x", 1, 2, 4, 4, type_=11), kernel_shape=[2, 2]))
+    model = b.model(x)
+    model.graph.output[0].type.tensor_type.elem_type = 11
+    y = cs.onnx.compile(model)(np.arange(32.0).reshape(1, 2, 4, 4))
+    np.testing.assert_array_equal(y, np.arange(32.0).reshape(1, 2, 4, 4)[:, :, 1:, 1:])
 
 
 def test_open_sizes_are_asked_for() -> None:
