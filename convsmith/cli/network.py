@@ -19,7 +19,7 @@ from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.exporter.names import check_name, legal_name
 from convsmith.measure.timing import ROUNDS, measure
 from convsmith.network.graph import Graph
-from convsmith.network.image import Value
+from convsmith.network.image import NetworkValue
 from convsmith.network.network import load
 from convsmith.network.reference import compared, reference_outputs
 from convsmith.onnx.graph import read_graph
@@ -169,7 +169,7 @@ def _graph(source: str, inputs: ModelInputs) -> Graph:
     return read_graph(source, shapes_of(inputs))
 
 
-def _arrays(values: tuple[Value, ...], given: ModelInputs, seed: int) -> dict[str, Array]:
+def _arrays(values: tuple[NetworkValue, ...], given: ModelInputs, seed: int) -> dict[str, Array]:
     """Return an array for each input: the one that is given, or random numbers."""
     rng = np.random.default_rng(seed)
     found: dict[str, Array] = {}

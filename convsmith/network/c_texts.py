@@ -13,7 +13,7 @@ from convsmith.exporter.header import C_TYPES, PARALLEL, PERMISSIONS, comment, m
 from convsmith.exporter.interface import Parameter
 from convsmith.exporter.manifest import SCHEMA
 from convsmith.frontend.public import public
-from convsmith.network.program import Program
+from convsmith.network.program import NetworkProgram
 from convsmith.runtime.arrays import ALIGNMENT, Array, numpy_dtype
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def sample(shape: Sequence[int], type_: str) -> Array:
     return whole.astype(dtype).reshape(tuple(shape))
 
 
-def header_text(program: Program, own: NetworkInterface) -> str:
+def header_text(program: NetworkProgram, own: NetworkInterface) -> str:
     """Return the header for C and C++."""
     name, interface, m = own.name, own.interface, program.target
     guard = f"{macro(name)}_H"
@@ -70,7 +70,7 @@ def _declared(p: Parameter) -> str:
     return f"{'' if p.is_written else 'const '}{C_TYPES[p.type]} *{p.name}"
 
 
-def manifest_text(program: Program, own: NetworkInterface, files: Sequence[str]) -> str:
+def manifest_text(program: NetworkProgram, own: NetworkInterface, files: Sequence[str]) -> str:
     """Return the manifest as JSON."""
     m = program.target
     tensors = [*program.inputs, *program.outputs]
@@ -116,7 +116,7 @@ static void *memory(size_t bytes)
 """
 
 
-def example_text(program: Program, own: NetworkInterface, command: str, samples: Mapping[str, Array]) -> str:
+def example_text(program: NetworkProgram, own: NetworkInterface, command: str, samples: Mapping[str, Array]) -> str:
     """Return the example: it fails if an element of a result differs from `samples`, the outputs of its inputs."""
     permissions = {x for k in program.kernels for x in k.artifact.permissions}
     includes = "#include <sys/syscall.h>\n#include <unistd.h>\n" if "amx" in permissions else ""
@@ -124,7 +124,7 @@ def example_text(program: Program, own: NetworkInterface, command: str, samples:
     return head + "\n".join(_main(program, own, "amx" in permissions, samples)) + "\n"
 
 
-def _main(program: Program, own: NetworkInterface, tiles: bool, samples: Mapping[str, Array]) -> Iterator[str]:
+def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: Mapping[str, Array]) -> Iterator[str]:
     name, parameters = own.name, own.interface.parameters
     outputs = dict(zip((p.name for p in parameters[len(program.inputs) :]), program.outputs))
     for own_name, x in outputs.items():

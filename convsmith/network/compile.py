@@ -18,12 +18,20 @@ from convsmith.frontend.side_by_side import compile_ahead, not_cached
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
 from convsmith.network.fold import folded
-from convsmith.network.graph import Graph, Node, Work, result_of
+from convsmith.network.graph import Graph, NetworkNode, Work, result_of
 from convsmith.network.layout_choice import chosen_layouts
 from convsmith.network.layouts import with_layouts
 from convsmith.network.memory import Life, aligned, memory_plan
 from convsmith.network.placing import Placed, placed
-from convsmith.network.program import TENSORS, WEIGHTS, WORKSPACE, Place, Program, ProgramKernel, ProgramStep
+from convsmith.network.program import (
+    TENSORS,
+    WEIGHTS,
+    WORKSPACE,
+    MemoryPlace,
+    NetworkProgram,
+    ProgramKernel,
+    ProgramStep,
+)
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, ArraySpec, aligned_empty, numpy_dtype
 from convsmith.runtime.denormals import with_denormals
@@ -34,7 +42,7 @@ __all__ = ["program_of"]
 _TYPES = ("f32", "f32", "f32")
 
 
-def program_of(graph: Graph, threads: int = 1) -> Program:
+def program_of(graph: Graph, threads: int = 1) -> NetworkProgram:
     """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
     """
     target, whole = registry.target(None, _TYPES), folded(graph)
@@ -56,29 +64,27 @@ class _Builder:
         outside = [*(x.name for x in graph.inputs), *graph.outputs]
         self._areas = {name: n for n, name in enumerate(outside, TENSORS)}
 
-    def program(self) -> Program:
+    def program(self) -> NetworkProgram:
         """Return the program."""
         problems = [node.work for node in self._where.nodes if isinstance(node.work, Problem)]
         for _ in compile_ahead(not_cached(problems, self._threads), self._threads):
             pass
-        calls: list[tuple[Node, int, dict[str, Place], str]] = []
-        lives = dict(self._where.lives)
-        at: dict[str, int] = {}
+        calls: list[tuple[NetworkNode, int, dict[str, MemoryPlace], str]] = []
         for node in self._where.nodes:
             try:
                 number, constants = self._kernel(node)
             except ConvsmithError as error:
                 raise type(error)(f"{self._graph.name}: node {node.name}: {error}", code=error.code) from None
             interface = self._made[number].interface
-            own = {name: Place(WEIGHTS, self._stored(content)) for name, content in constants.items()}
+            own = {name: MemoryPlace(WEIGHTS, self._stored(content)) for name, content in constants.items()}
             for packing in interface.packings:
                 if f"packed_{packing.operand}" not in own:
                     calls.append((node, number, {}, packing.operand))
             calls.append((node, number, own, ""))
-        return self._placed(calls, lives, at)
+        return self._placed(calls, self._where.lives)
 
     # -- kernels
-    def _kernel(self, node: Node) -> tuple[int, Mapping[str, bytes]]:
+    def _kernel(self, node: NetworkNode) -> tuple[int, Mapping[str, bytes]]:
         """Return the number of the kernel of a node, and the memory of its constants by parameter."""
         arrays = self._constants(node)
         if isinstance(node.work, Operator):
@@ -118,7 +124,7 @@ class _Builder:
             self._compiled.append(kernel)
         return self._kernels[key]
 
-    def _constants(self, node: Node) -> dict[str, Array]:
+    def _constants(self, node: NetworkNode) -> dict[str, Array]:
         """Return the constants among the arguments of a node, in the shapes that its work gives them."""
         found = {}
         tensors = {t.name: t for t in node.work.tensors}
@@ -139,8 +145,8 @@ class _Builder:
 
     # -- memory
     def _placed(
-        self, calls: Sequence[tuple[Node, int, dict[str, Place], str]], lives: dict[str, Life], at: dict[str, int]
-    ) -> Program:
+        self, calls: Sequence[tuple[NetworkNode, int, dict[str, MemoryPlace], str]], lives: Mapping[str, Life]
+    ) -> NetworkProgram:
         """Return the program of `calls`, after values, packed operands and workspaces of kernels have offsets."""
         first = {id(node): n for n, (node, *_) in reversed([*enumerate(calls)])}
         last = {id(node): n for n, (node, *_) in enumerate(calls)}
@@ -168,7 +174,7 @@ class _Builder:
         for start, content in self._weights:
             weights[start : start + len(content)] = np.frombuffer(content, np.uint8)
         outputs = tuple(self._graph.values[name] for name in self._graph.outputs)
-        return Program(
+        return NetworkProgram(
             self._graph.name, tuple(self._made), tuple(steps), self._graph.inputs, outputs, weights, plan.nbytes,
             plan.bound, self._target, self._threads,
         )  # fmt: skip
@@ -178,17 +184,17 @@ class _Builder:
         return self._made[number].interface.function(operand).parameters
 
     def _place(
-        self, n: int, node: Node, p: Parameter, own: Mapping[str, Place], offsets: Mapping[str, int]
-    ) -> Place:
+        self, n: int, node: NetworkNode, p: Parameter, own: Mapping[str, MemoryPlace], offsets: Mapping[str, int]
+    ) -> MemoryPlace:
         """Return the place behind a parameter of step `n`."""
         if p.name in own:
             return own[p.name]
         if p.name == "workspace":
-            return Place(WORKSPACE, offsets[f"workspace of step {n}"])
+            return MemoryPlace(WORKSPACE, offsets[f"workspace of step {n}"])
         if p.of:
-            return Place(WORKSPACE, offsets[f"{p.name} of {node.output}"])
+            return MemoryPlace(WORKSPACE, offsets[f"{p.name} of {node.output}"])
         is_result = p.name == result_of(node.work).name
         home = self._where.homes[node.output if is_result else node.arguments[p.name]]
-        return Place(WORKSPACE, offsets[home]) if home in offsets else Place(self._areas[home])
+        return MemoryPlace(WORKSPACE, offsets[home]) if home in offsets else MemoryPlace(self._areas[home])
 
 

@@ -17,7 +17,7 @@ from convsmith.exporter.entry_points import EntryFunctions
 from convsmith.exporter.interface import Interface
 from convsmith.machine.base import Machine
 from convsmith.network.image import ImageStep, NetworkImage, tensor_arguments
-from convsmith.network.program import Program, ProgramStep
+from convsmith.network.program import NetworkProgram, ProgramStep
 
 __all__ = ["SYMBOL", "call_lines", "driver_artifact", "entries_of", "image_of"]
 
@@ -38,7 +38,7 @@ class _TabledEntries(EntryFunctions):
         self._lines.append(f"  call void {self._put(f'load ptr, ptr {at}')}(ptr {block})")
 
 
-def entries_of(program: Program) -> list[tuple[int, str]]:
+def entries_of(program: NetworkProgram) -> list[tuple[int, str]]:
     """Return the entries that steps run, each by the number of its kernel and its name, in the order of the table."""
     found: dict[tuple[int, str], None] = {}
     for step in program.steps:
@@ -49,7 +49,7 @@ def entries_of(program: Program) -> list[tuple[int, str]]:
     return [*found]
 
 
-def driver_artifact(program: Program) -> Artifact:
+def driver_artifact(program: NetworkProgram) -> Artifact:
     """Return the function of a network as an artifact, whose entry takes the arguments above."""
     with import_lock:
         from convsmith.codegen import llvm_bind
@@ -72,7 +72,7 @@ def driver_artifact(program: Program) -> Artifact:
     )  # fmt: skip
 
 
-def image_of(program: Program) -> NetworkImage:
+def image_of(program: NetworkProgram) -> NetworkImage:
     """Return a program in machine code."""
     steps = tuple(ImageStep(_line(program, step), step.names) for step in program.steps)
     kernels = tuple(kernel.artifact for kernel in program.kernels)
@@ -83,13 +83,13 @@ def image_of(program: Program) -> NetworkImage:
     )  # fmt: skip
 
 
-def _line(program: Program, step: ProgramStep) -> str:
+def _line(program: NetworkProgram, step: ProgramStep) -> str:
     """Return what a step computes, as a line."""
     work = str(program.kernels[step.kernel].work)
     return f"packs {step.operand} of {work}" if step.operand else work
 
 
-def _text(program: Program, entry: Entry, machine: Machine) -> str:
+def _text(program: NetworkProgram, entry: Entry, machine: Machine) -> str:
     """Return the module of the driver."""
     word = f"i{machine.address_bits}"
     constants: dict[str, str] = {}
@@ -115,7 +115,7 @@ def _text(program: Program, entry: Entry, machine: Machine) -> str:
 
 
 def call_lines(
-    program: Program, areas: Sequence[str], word: str, callee: Callable[[int, str], tuple[str, str]]
+    program: NetworkProgram, areas: Sequence[str], word: str, callee: Callable[[int, str], tuple[str, str]]
 ) -> Iterator[str]:
     """Yield the lines that run the steps of a program on memory whose `areas` are pointers.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from convsmith.network.image import NetworkImage, Value
+from convsmith.network.image import NetworkImage, NetworkValue
 
 __all__ = ["explain_image"]
 
@@ -34,7 +34,7 @@ def _lines(image: NetworkImage) -> Iterator[str]:
         yield f"     {step.work}{again}"
 
 
-def _form(x: Value) -> str:
+def _form(x: NetworkValue) -> str:
     return f"{x.name}: {x.type} {' x '.join(map(str, x.shape)) or 'one element'}"
 
 

@@ -31,7 +31,7 @@ from convsmith.machine.base import Machine
 from convsmith.network.c_texts import example_text, header_text, manifest_text
 from convsmith.network.driver import call_lines
 from convsmith.network.image import tensor_arguments
-from convsmith.network.program import Program, ProgramKernel
+from convsmith.network.program import NetworkProgram, ProgramKernel
 from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec
 from convsmith.schedule.config import Config
 from convsmith.statement.operator import Operator
@@ -62,7 +62,7 @@ class NetworkInterface(NamedTuple):
     is_shared: bool
 
 
-def interface_of_network(program: Program, name: str) -> NetworkInterface:
+def interface_of_network(program: NetworkProgram, name: str) -> NetworkInterface:
     """Return the function of `program` under `name`; parameters have the names of inputs and outputs in the model."""
     arguments = tensor_arguments(program.inputs, program.outputs)
     names = unique_names(legal_name(a.name, "x") for a in arguments)
@@ -78,7 +78,7 @@ def interface_of_network(program: Program, name: str) -> NetworkInterface:
 
 
 def export_program(
-    program: Program, directory: str | os.PathLike[str], name: str, samples: Mapping[str, Array]
+    program: NetworkProgram, directory: str | os.PathLike[str], name: str, samples: Mapping[str, Array]
 ) -> ExportedNetwork:
     """Write the library of `program` to `directory`, which is created: code, header, manifest, example.
 
@@ -110,7 +110,7 @@ def export_program(
     return ExportedNetwork(name, folder, folder / f"{name}.h", folder / library, paths, program.workspace)
 
 
-def _objects(program: Program, own: NetworkInterface) -> list[tuple[str, bytes, tuple[str, ...]]]:
+def _objects(program: NetworkProgram, own: NetworkInterface) -> list[tuple[str, bytes, tuple[str, ...]]]:
     """Return the members of the library: names, object code, and the symbols that each defines."""
     name, machine = own.name, program.target
     found = []
@@ -153,7 +153,7 @@ def _weights_object(weights: Array, symbol: str, machine: Machine) -> bytes:
     return code[:start] + weights.tobytes() + code[start + weights.size :]
 
 
-def _driver_text(program: Program, own: NetworkInterface) -> str:
+def _driver_text(program: NetworkProgram, own: NetworkInterface) -> str:
     """Return the module of the network's function, which checks its pointers and calls the kernels."""
     name, word = own.name, f"i{program.target.address_bits}"
     interface = own.interface

@@ -25,7 +25,7 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.files import open_regular
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
-from convsmith.network.image import ImageStep, NetworkImage, Value
+from convsmith.network.image import ImageStep, NetworkImage, NetworkValue
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.host import obstacle
 from convsmith.runtime.threads import available_cpus
@@ -46,8 +46,8 @@ class _Head:
     """The header: the fields of an image, sizes of artifacts (the driver first), and checksums of the weights."""
 
     name: str
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
+    inputs: tuple[NetworkValue, ...]
+    outputs: tuple[NetworkValue, ...]
     workspace: int
     bound: int
     kernels: tuple[int, ...]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from convsmith.network.graph import Graph, Node, Work
+from convsmith.network.graph import Graph, NetworkNode, Work
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
@@ -48,7 +48,7 @@ def _with_gates(graph: Graph) -> Graph:
                 continue
             if (step := _gate(before.work)) is not None:
                 alone = replace(work, shapes=(work.shapes[source],), binary="", steps=(step, *work.steps))
-                made = Node(alone, {"src_0": x}, node.output, _names(before, node))
+                made = NetworkNode(alone, {"src_0": x}, node.output, _names(before, node))
                 break
         nodes.append(made)
     return graph.changed(nodes)
@@ -68,7 +68,7 @@ def _gate(work: Work) -> Eltwise | None:
 
 def _with_constants(graph: Graph) -> Graph:
     """Fold sums and products with a constant for each channel into the weights and the bias of the node before them."""
-    constants, made, readers = dict(graph.constants), dict[str, Node](), graph.readers()
+    constants, made, readers = dict(graph.constants), dict[str, NetworkNode](), graph.readers()
     for node in graph.nodes:
         source = node.arguments.get("src_0", "")
         before, other = made.get(source), constants.get(node.arguments.get("src_1", ""))
@@ -83,7 +83,9 @@ def _with_constants(graph: Graph) -> Graph:
     return graph.changed(tuple(made.values()), constants)
 
 
-def _with_constant(before: Node, node: Node, other: Array, constants: dict[str, Array]) -> Node | None:
+def _with_constant(
+    before: NetworkNode, node: NetworkNode, other: Array, constants: dict[str, Array]
+) -> NetworkNode | None:
     """Return one node for both, whose new weights and bias are added to `constants`; None if they do not fit."""
     work, step = before.work, node.work
     assert isinstance(step, Pointwise)
@@ -118,7 +120,7 @@ def _with_constant(before: Node, node: Node, other: Array, constants: dict[str, 
         constants[names["bia"]] = (old * scale).astype(weights.dtype)
     else:
         constants[names["bia"]] = (old + number if step.binary == "add" else old - number).astype(weights.dtype)
-    return Node(changed, {**before.arguments, **names}, node.output, _names(before, node))
+    return NetworkNode(changed, {**before.arguments, **names}, node.output, _names(before, node))
 
 
 # -- post-ops ---------------------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def _with_constant(before: Node, node: Node, other: Array, constants: dict[str, 
 
 def _with_steps(graph: Graph) -> Graph:
     """Append element-wise steps, and the addition of another value, to the node that computes their operand."""
-    made, readers = dict[str, Node](), graph.readers()
+    made, readers = dict[str, NetworkNode](), graph.readers()
     for node in graph.nodes:
         joined, source = None, ""
         if isinstance(node.work, Pointwise):
@@ -141,7 +143,9 @@ def _with_steps(graph: Graph) -> Graph:
     return graph.changed(tuple(made.values()))
 
 
-def _joined(before: Node, node: Node, source: str, sources: Sequence[str], graph: Graph) -> Node | None:
+def _joined(
+    before: NetworkNode, node: NetworkNode, source: str, sources: Sequence[str], graph: Graph
+) -> NetworkNode | None:
     """Return one node for both, if the second can follow the first as a step; None otherwise."""
     step, work = node.work, before.work
     assert isinstance(step, Pointwise)
@@ -152,7 +156,7 @@ def _joined(before: Node, node: Node, source: str, sources: Sequence[str], graph
     names, arguments = _names(before, node), dict(before.arguments)
     if isinstance(work, Pointwise) and not others:
         made: Work = replace(work, steps=(*work.steps, *step.steps))
-        return Node(made, arguments, node.output, names)
+        return NetworkNode(made, arguments, node.output, names)
     if not isinstance(work, Conv | Matmul):
         return None
     post_ops: list[PostOp] = [*work.post_ops]
@@ -162,11 +166,11 @@ def _joined(before: Node, node: Node, source: str, sources: Sequence[str], graph
             return None
         arguments[f"post_op_{len(post_ops)}"] = sources[other]
         post_ops.append(BinaryPostOp("add", step.type, PER_TENSOR))
-    return Node(replace(work, post_ops=(*post_ops, *step.steps)), arguments, node.output, names)
+    return NetworkNode(replace(work, post_ops=(*post_ops, *step.steps)), arguments, node.output, names)
 
 
 
 
-def _names(before: Node, node: Node) -> tuple[str, ...]:
+def _names(before: NetworkNode, node: NetworkNode) -> tuple[str, ...]:
     """Return the names of the nodes of the model that two nodes compute."""
     return tuple(dict.fromkeys((*before.names, *node.names)))

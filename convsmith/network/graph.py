@@ -11,13 +11,13 @@ from dataclasses import field
 from typing import TypeAlias
 
 from convsmith.diag.record import record
-from convsmith.network.image import Value
+from convsmith.network.image import NetworkValue
 from convsmith.problem.problem import Problem
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import Operator
 
-__all__ = ["Graph", "Node", "Work", "result_of"]
+__all__ = ["Graph", "NetworkNode", "Work", "result_of"]
 
 Work: TypeAlias = Problem | Operator
 
@@ -29,7 +29,7 @@ def result_of(work: Work) -> Tensor:
 
 
 @record(frozen=True)
-class Node:
+class NetworkNode:
     """A step: `work` computes the value `output` from its `arguments`, values by the names of arrays of the work.
 
     `names` are the nodes of the model that it computes.
@@ -54,32 +54,32 @@ class Graph:
     """
 
     name: str
-    inputs: tuple[Value, ...]
+    inputs: tuple[NetworkValue, ...]
     outputs: tuple[str, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[NetworkNode, ...]
     constants: Mapping[str, Array] = field(repr=False)
-    values: Mapping[str, Value] = field(repr=False)
+    values: Mapping[str, NetworkValue] = field(repr=False)
 
-    def readers(self) -> dict[str, list[Node]]:
+    def readers(self) -> dict[str, list[NetworkNode]]:
         """Return the nodes that read each value."""
-        found: dict[str, list[Node]] = {}
+        found: dict[str, list[NetworkNode]] = {}
         for node in self.nodes:
             for name in dict.fromkeys(node.arguments.values()):
                 found.setdefault(name, []).append(node)
         return found
 
-    def makers(self) -> dict[str, Node]:
+    def makers(self) -> dict[str, NetworkNode]:
         """Return the node that computes each value."""
         return {node.output: node for node in self.nodes}
 
-    def changed(self, nodes: Sequence[Node], constants: Mapping[str, Array] | None = None) -> Graph:
+    def changed(self, nodes: Sequence[NetworkNode], constants: Mapping[str, Array] | None = None) -> Graph:
         """Return the graph with other nodes, without constants that no node reads."""
         every = self.constants if constants is None else constants
         read = {name for node in nodes for name in node.arguments.values()} | {*self.outputs}
         kept = {name: x for name, x in every.items() if name in read}
         return Graph(self.name, self.inputs, self.outputs, tuple(nodes), kept, self.values)
 
-    def live_nodes(self) -> Iterator[Node]:
+    def live_nodes(self) -> Iterator[NetworkNode]:
         """Yield the nodes on which an output depends, in order."""
         wanted, kept = {*self.outputs}, []
         for node in reversed(self.nodes):

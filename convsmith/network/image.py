@@ -9,11 +9,11 @@ from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
 from convsmith.runtime.arrays import Array
 
-__all__ = ["ImageStep", "NetworkImage", "Value", "tensor_arguments"]
+__all__ = ["ImageStep", "NetworkImage", "NetworkValue", "tensor_arguments"]
 
 
 @record(frozen=True)
-class Value:
+class NetworkValue:
     """An input, or a result, by name: its shape and its data type, by oneDNN's name."""
 
     name: str
@@ -38,8 +38,8 @@ class NetworkImage:
     """
 
     name: str
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
+    inputs: tuple[NetworkValue, ...]
+    outputs: tuple[NetworkValue, ...]
     workspace: int
     bound: int
     table: tuple[tuple[int, str], ...]
@@ -49,12 +49,12 @@ class NetworkImage:
     weights: Array = field(repr=False)
 
 
-def tensor_arguments(inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> list[Argument]:
+def tensor_arguments(inputs: tuple[NetworkValue, ...], outputs: tuple[NetworkValue, ...]) -> list[Argument]:
     """Return the arguments for inputs and outputs, under their names in the model."""
     return [*(_tensor(x, "in", "src") for x in inputs), *(_tensor(x, "out", "dst") for x in outputs)]
 
 
-def _tensor(x: Value, role: Role, holds: str) -> Argument:
+def _tensor(x: NetworkValue, role: Role, holds: str) -> Argument:
     layout = Layout.from_tag("any", x.shape or (1,))
     dims = tuple(f"d{n}" for n in range(len(layout.shape)))
     return Argument(x.name, role, x.type, layout.shape, layout.tag(), layout.size, dims, holds=holds)

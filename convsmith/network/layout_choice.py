@@ -13,7 +13,7 @@ from math import prod
 from convsmith.ir.intern import interning
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
-from convsmith.network.graph import Graph, Node, Work, result_of
+from convsmith.network.graph import Graph, NetworkNode, Work, result_of
 from convsmith.network.layouts import FIRST, LAST, Layouts, is_image, same_memory, tagged, takes_any
 from convsmith.network.operators.move import Transpose
 from convsmith.problem.conv import Conv
@@ -110,7 +110,7 @@ class _Choice:
         around = [*self._readers.get(name, ()), *([self._makers[name]] if name in self._makers else [])]
         return any(isinstance(node.work, Conv) for node in around)
 
-    def _at_border(self, node: Node, reads: dict[tuple[str, str], str], writes: dict[str, str]) -> None:
+    def _at_border(self, node: NetworkNode, reads: dict[tuple[str, str], str], writes: dict[str, str]) -> None:
         """Choose the layouts in which a convolution reads and writes row-major values."""
         source, own = node.arguments["src"], self._own_tags(node)
         options = [("src", source)] if own["src"] == FIRST and is_image(self._graph.values[source].shape) else []
@@ -128,7 +128,7 @@ class _Choice:
                 else:
                     writes[node.output] = LAST
 
-    def _own_tags(self, node: Node) -> dict[str, str]:
+    def _own_tags(self, node: NetworkNode) -> dict[str, str]:
         """Return the layouts in which a work reads and computes values without copies."""
         named = {**node.arguments, result_of(node.work).name: node.output}
         return {

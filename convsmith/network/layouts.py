@@ -7,8 +7,8 @@ from dataclasses import field, replace
 
 from convsmith.diag.record import record
 from convsmith.layout.layout import Layout
-from convsmith.network.graph import Graph, Node, Work, result_of
-from convsmith.network.image import Value
+from convsmith.network.graph import Graph, NetworkNode, Work, result_of
+from convsmith.network.image import NetworkValue
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.problem.conv import Conv
@@ -49,7 +49,7 @@ def _steps(shape: tuple[int, ...], tag: str) -> list[tuple[int, int]]:
     return [(n, stride) for n, (size, stride) in enumerate(zip(shape, layout.strides)) if size > 1]
 
 
-def takes_any(work: Work, array: str, value: Value) -> bool:
+def takes_any(work: Work, array: str, value: NetworkValue) -> bool:
     """Return whether an array of `work` takes any layout of its `value`; others are row-major."""
     if isinstance(work, Matmul | Reshape):
         return False
@@ -60,14 +60,14 @@ def with_layouts(graph: Graph, layouts: Layouts) -> Graph:
     """Return the graph whose works have `layouts`, with a copy of a value for each other layout that works read or
     compute.
     """
-    nodes: list[Node] = []
+    nodes: list[NetworkNode] = []
     copies: dict[tuple[str, str], str] = {}
     values = dict(graph.values)
 
-    def copied(value: Value, tag: str, wanted: str, name: str) -> None:
+    def copied(value: NetworkValue, tag: str, wanted: str, name: str) -> None:
         """Add the copy of a value to another layout."""
         work = Transpose(value.type, value.shape, tuple(range(len(value.shape))), (tag, wanted))
-        nodes.append(Node(work, {"src": value.name}, name, (f"copy of {value.name}",)))
+        nodes.append(NetworkNode(work, {"src": value.name}, name, (f"copy of {value.name}",)))
         values[name] = replace(value, name=name)
 
     for node in graph.nodes:

@@ -19,7 +19,7 @@ from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
 
 if TYPE_CHECKING:
     from convsmith.network.export import ExportedNetwork
-    from convsmith.network.program import Program
+    from convsmith.network.program import NetworkProgram
 
 __all__ = ["Network", "load"]
 
@@ -37,7 +37,7 @@ class Network:
     workspace of its own.
     """
 
-    def __init__(self, image: NetworkImage, program: Program | None = None) -> None:
+    def __init__(self, image: NetworkImage, program: NetworkProgram | None = None) -> None:
         self.image, self._program = image, program
         self._border = Border(tensor_arguments(image.inputs, image.outputs), "")
         self._libraries = [HostLibrary(kernel) for kernel in image.kernels]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from convsmith.network.graph import Graph, Node
+from convsmith.network.graph import Graph, NetworkNode
 from convsmith.network.memory import Life
 from convsmith.network.operators.move import Reshape
 from convsmith.problem.conv import Conv
@@ -25,7 +25,7 @@ class Placed(NamedTuple):
     of the values of the workspace.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[NetworkNode, ...]
     homes: Mapping[str, str]
     lives: Mapping[str, Life]
 
@@ -70,7 +70,7 @@ class _Sets:
         members = self._members[name]
         return next((x for x in members if x in self._inputs or x in self._outputs), members[0])
 
-    def place(self, n: int, node: Node) -> Node | None:
+    def place(self, n: int, node: NetworkNode) -> NetworkNode | None:
         """Return node `n` as it runs; None if its result is the memory of its source."""
         if isinstance(node.work, Reshape) and self._join(node.arguments["src"], node.output):
             return None
@@ -89,7 +89,7 @@ class _Sets:
             self._members[x] = members
         return True
 
-    def _in_place(self, n: int, node: Node) -> Node:
+    def _in_place(self, n: int, node: NetworkNode) -> NetworkNode:
         """Return a node whose result replaces a value that it adds, if no later node reads that."""
         for position, op in enumerate(node.work.post_ops):  # type: ignore[union-attr]
             name = f"post_op_{position}"

@@ -10,17 +10,17 @@ from convsmith.diag.record import record
 from convsmith.exporter.interface import Interface
 from convsmith.machine.base import Machine
 from convsmith.network.graph import Work
-from convsmith.network.image import Value
+from convsmith.network.image import NetworkValue
 from convsmith.runtime.arrays import Array
 
-__all__ = ["TENSORS", "WEIGHTS", "WORKSPACE", "Place", "Program", "ProgramKernel", "ProgramStep"]
+__all__ = ["TENSORS", "WEIGHTS", "WORKSPACE", "MemoryPlace", "NetworkProgram", "ProgramKernel", "ProgramStep"]
 
 
 WEIGHTS, WORKSPACE, TENSORS = 0, 1, 2
 """Areas of memory by number: packed weights, the memory of one call, and, from `TENSORS`, inputs and then outputs."""
 
 
-class Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """An address: `offset` bytes from the start of an area, by its number."""
 
     area: int
@@ -44,12 +44,12 @@ class ProgramStep:
 
     kernel: int
     operand: str
-    places: tuple[Place, ...]
+    places: tuple[MemoryPlace, ...]
     names: tuple[str, ...]
 
 
 @record(frozen=True)
-class Program:
+class NetworkProgram:
     """A network as steps: kernels, inputs and outputs, the packed weights, and the bytes of the workspace of a call,
     for `threads` of the machine `target`.
 
@@ -59,8 +59,8 @@ class Program:
     name: str
     kernels: tuple[ProgramKernel, ...]
     steps: tuple[ProgramStep, ...]
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
+    inputs: tuple[NetworkValue, ...]
+    outputs: tuple[NetworkValue, ...]
     weights: Array = field(repr=False)
     workspace: int
     bound: int

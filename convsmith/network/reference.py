@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from convsmith.diag.record import record
-from convsmith.network.graph import Graph, Node
+from convsmith.network.graph import Graph, NetworkNode
 from convsmith.problem.problem import Problem
 from convsmith.problem.reference import reference
 from convsmith.runtime.arrays import Array, numpy_dtype
@@ -50,7 +50,7 @@ def reference_outputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Ar
     return {name: values[name] for name in graph.outputs}
 
 
-def _result(node: Node, values: Mapping[str, Array]) -> Array:
+def _result(node: NetworkNode, values: Mapping[str, Array]) -> Array:
     """Return what a node computes."""
     tensors = {t.name: t for t in node.work.tensors}
     arrays = {array: values[name].reshape(tensors[array].shape) for array, name in node.arguments.items()}

@@ -15,8 +15,8 @@ import numpy as np
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
-from convsmith.network.graph import Graph, Node, Work, result_of
-from convsmith.network.image import Value
+from convsmith.network.graph import Graph, NetworkNode, Work, result_of
+from convsmith.network.image import NetworkValue
 from convsmith.onnx.checks import array_of
 from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
 from convsmith.problem.types import TYPES
@@ -134,7 +134,7 @@ class GraphReader:
         with import_lock:  # the operators import this module
             from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 
-        self.model, self.values, self.nodes = model, dict[str, Value](), list[Node]()
+        self.model, self.values, self.nodes = model, dict[str, NetworkValue](), list[NetworkNode]()
         self._names: set[str] = {name for proto in model.graph.node for name in proto.output}
         package = model.package
         self.constants: dict[str, Array] = {
@@ -142,7 +142,7 @@ class GraphReader:
         }  # fmt: skip
         inputs = []
         for name, (dtype, shape) in model.free_inputs.items():
-            value = Value(name, shape, _TYPES.get(dtype, str(dtype)))
+            value = NetworkValue(name, shape, _TYPES.get(dtype, str(dtype)))
             self.values[name] = value
             inputs.append(value)
         wrong: list[tuple[str, str, str]] = []
@@ -167,11 +167,11 @@ class GraphReader:
                 )  # fmt: skip
         self.graph = Graph(model.name, tuple(inputs), outputs, tuple(self.nodes), self.constants, self.values)
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> NetworkValue:
         """Return a value by name. UsageError if no node before computes it, UnsupportedError for other data types."""
         if name in self.constants and name not in self.values:
             x = self.constants[name]
-            return Value(name, x.shape, _TYPES.get(x.dtype, str(x.dtype)))
+            return NetworkValue(name, x.shape, _TYPES.get(x.dtype, str(x.dtype)))
         if name not in self.values:
             raise UsageError(
                 f"{printable(name)} is computed by no node before; legal are values in order", code="order"
@@ -205,8 +205,8 @@ class GraphReader:
             arrays = [self.constants[own[t.name]].reshape(t.shape) for t in work.inputs]
             self.constants[output] = np.asarray(work.reference(*arrays)).reshape(whole)
             return output
-        self.values[output] = Value(output, whole, result.dtype)
-        self.nodes.append(Node(work, own, output, (name,)))
+        self.values[output] = NetworkValue(output, whole, result.dtype)
+        self.nodes.append(NetworkNode(work, own, output, (name,)))
         return output
 
     def _read(self, node: GraphNode, operators: Mapping[str, Any]) -> None:
@@ -251,7 +251,7 @@ class GraphReader:
             dtype, shape = self.model.types.get(name, (None, (0,)))
             if dtype is None or 0 in shape:
                 return False
-            self.values[name] = Value(name, shape, _TYPES.get(dtype, "f32"))
+            self.values[name] = NetworkValue(name, shape, _TYPES.get(dtype, "f32"))
         return True
 
 

@@ -21,7 +21,7 @@ from convsmith.ir.value import Binary, Load, Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Statement, View
 
-__all__ = ["COMBINATIONS", "Loader", "Nest", "Operator", "OperatorNests", "array", "nests_of"]
+__all__ = ["COMBINATIONS", "Loader", "Operator", "OperatorNest", "OperatorNests", "array", "nests_of"]
 
 Loader: TypeAlias = Callable[[str, Sequence[IndexLike]], Value]
 """Returns the element of the array of a name at coordinates."""
@@ -90,7 +90,7 @@ class OperatorNests:
 
 
 @record(frozen=True)
-class Nest:
+class OperatorNest:
     """A nest over ``dims`` that stores ``value`` at ``coords`` of the result.
 
     With the ``terms`` of a reduction, the element is ``value`` of the combination, by a key of `COMBINATIONS`, of one
@@ -105,7 +105,7 @@ class Nest:
     combination: str = "add"
 
 
-def nests_of(op: Operator, nests: Sequence[Nest]) -> OperatorNests:
+def nests_of(op: Operator, nests: Sequence[OperatorNest]) -> OperatorNests:
     """Return ``nests``, one after the other, as the kernel of ``op``; names of loops are unique among them."""
     buffers = {t.name: _buffer(t) for t in op.tensors}
     made = [_nest(n, nest, op, buffers) for n, nest in enumerate(nests)]
@@ -125,7 +125,7 @@ def _buffer(t: Tensor) -> Buffer:
     return Buffer(t.name, dtype(t.dtype), t.layout.padded_shape, t.layout.blocks)
 
 
-def _nest(n: int, nest: Nest, op: Operator, buffers: Mapping[str, Buffer]) -> tuple[Stmt, Statement]:
+def _nest(n: int, nest: OperatorNest, op: Operator, buffers: Mapping[str, Buffer]) -> tuple[Stmt, Statement]:
     """Return nest ``n`` of an operator as statements of the IR, and what schedules read of it."""
     out = buffers["dst"]
     acc_type = dtype("f64" if op.result.dtype == "f64" else "f32")

@@ -12,7 +12,7 @@ from convsmith.diag.record import record
 from convsmith.ir.index import Var
 from convsmith.ir.value import Value
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Loader, Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["Concat"]
 
@@ -52,7 +52,7 @@ class Concat(Operator):
             at = [Var(f"d{n}_{dim}") for dim in range(len(shape))]
             to = tuple(x + start if dim == self.axis else x for dim, x in enumerate(at))
             dims = tuple((str(x), size) for x, size in zip(at, shape))
-            nests.append(Nest(dims, to, partial(_read, f"src_{n}", at)))
+            nests.append(OperatorNest(dims, to, partial(_read, f"src_{n}", at)))
         return nests_of(self, nests)
 
     def reference(self, *arrays: Any) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from convsmith.diag.record import record
 from convsmith.ir.index import Var
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["Reshape", "Transpose"]
 
@@ -38,7 +38,7 @@ class Transpose(Operator):
         at = [Var(f"d{n}") for n in range(len(self.shape))]
         source = [at[self.axes.index(axis)] for axis in range(len(self.shape))]
         dims = tuple((str(x), size) for x, size in zip(at, self.result.shape))
-        return nests_of(self, [Nest(dims, tuple(at), lambda load, _: load("src", source))])
+        return nests_of(self, [OperatorNest(dims, tuple(at), lambda load, _: load("src", source))])
 
     def reference(self, *arrays: Any) -> Any:
         """Return numpy's transpose."""
@@ -67,7 +67,8 @@ class Reshape(Operator):
 
     def nests(self) -> OperatorNests:
         """Return the nest of a copy."""
-        return nests_of(self, [Nest((("d0", self.count),), (Var("d0"),), lambda load, _: load("src", (Var("d0"),)))])
+        at = (Var("d0"),)
+        return nests_of(self, [OperatorNest((("d0", self.count),), at, lambda load, _: load("src", at))])
 
     def reference(self, *arrays: Any) -> Any:
         """Return the elements of the source."""

@@ -11,7 +11,7 @@ from convsmith.ir.index import Index, Var, conj, ge0, maximum, minimum, mod
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Select, Value, const
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Loader, Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["MODES", "Pad"]
 
@@ -54,7 +54,7 @@ class Pad(Operator):
             return load("src", [self._inside(x, size) for x, size in zip(places, self.shape)])
 
         dims = tuple((str(x), size) for x, size in zip(at, self.result.shape))
-        return nests_of(self, [Nest(dims, tuple(at), value)])
+        return nests_of(self, [OperatorNest(dims, tuple(at), value)])
 
     def _inside(self, x: Index, size: int) -> Index:
         """Return the place of the element that stands at `x`."""

@@ -15,7 +15,7 @@ from convsmith.problem.post_ops import OPERATORS, Eltwise
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.elementwise import elementwise
 from convsmith.statement.maths import mul
-from convsmith.statement.operator import Loader, Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["BINARY", "Pointwise", "broadcast"]
 
@@ -60,7 +60,7 @@ class Pointwise(Operator):
                 made = made if step.scale == 1 else mul(made, const(dtype(self.type), step.scale))
             return made
 
-        return nests_of(self, [Nest(tuple((str(x), size) for x, size in zip(at, shape)), tuple(at), value)])
+        return nests_of(self, [OperatorNest(tuple((str(x), size) for x, size in zip(at, shape)), tuple(at), value)])
 
     def reference(self, *arrays: Any) -> Any:
         """Return the result of numpy's functions."""

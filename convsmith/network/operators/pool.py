@@ -15,7 +15,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Select, Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array, numpy_dtype
-from convsmith.statement.operator import COMBINATIONS, Loader, Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import COMBINATIONS, Loader, Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["Pool"]
 
@@ -92,7 +92,7 @@ class Pool(Operator):
 
         dims = (("n", self.shape[0]), ("c", self.shape[1]), *((str(x), o) for x, o in zip(pixels, self.o)))
         terms = tuple((str(x), k) for x, k in zip(taps, self.k))
-        nest = Nest(
+        nest = OperatorNest(
             dims, (*first, *pixels), value, terms,
             lambda load: Select(present, load("src", (*first, *at)), absent), combination,
         )  # fmt: skip

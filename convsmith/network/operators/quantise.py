@@ -14,7 +14,7 @@ from convsmith.ir.value import Binary, Cast, Unary, Value
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import numpy_dtype
-from convsmith.statement.operator import Loader, Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["Dequantise", "Quantise"]
 
@@ -46,7 +46,7 @@ class _Conversion(Operator):
             found: Value = value(load("src", at), load("scale", one), load("zero_point", one))
             return found
 
-        return nests_of(self, [Nest(dims, tuple(at), made)])
+        return nests_of(self, [OperatorNest(dims, tuple(at), made)])
 
     def _along(self, x: Any) -> Any:
         """Return scales or zero points so that they broadcast to the source."""

@@ -14,7 +14,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.maths import mul
-from convsmith.statement.operator import Loader, Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["REDUCTIONS", "Reduce"]
 
@@ -64,7 +64,7 @@ class Reduce(Operator):
             return Binary("div", found, const(t, count)) if self.kind.startswith("mean") else found
 
         dims = tuple(pair for n, pair in enumerate(sizes) if n not in self.axes)
-        return nests_of(self, [Nest(dims, tuple(to), value, terms, term, REDUCTIONS[self.kind][0])])
+        return nests_of(self, [OperatorNest(dims, tuple(to), value, terms, term, REDUCTIONS[self.kind][0])])
 
     def reference(self, *arrays: Any) -> Any:
         """Return the reduction by numpy."""

@@ -18,7 +18,7 @@ from convsmith.ir.value import Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array, numpy_dtype
 from convsmith.statement.maths import add, mul, sub
-from convsmith.statement.operator import Loader, Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["ROUNDINGS", "Resize"]
 
@@ -93,7 +93,7 @@ class Resize(Operator):
             return found
 
         dims = tuple((str(x), size) for x, size in zip(at, self.sizes))
-        return nests_of(self, [Nest(dims, tuple(at), value)])
+        return nests_of(self, [OperatorNest(dims, tuple(at), value)])
 
     def _place(self, n: int, x: Index, rounding: str) -> Index:
         """Return the whole number near the place of element `x` along axis `n`."""

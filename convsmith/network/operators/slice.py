@@ -7,7 +7,7 @@ from typing import Any
 from convsmith.diag.record import record
 from convsmith.ir.index import Var
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Nest, Operator, OperatorNests, array, nests_of
+from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of
 
 __all__ = ["Slice"]
 
@@ -38,7 +38,7 @@ class Slice(Operator):
         at = [Var(f"d{n}") for n in range(len(self.shape))]
         source = [x * step + start for x, step, start in zip(at, self.steps, self.starts)]
         dims = tuple((str(x), size) for x, size in zip(at, self.sizes))
-        return nests_of(self, [Nest(dims, tuple(at), lambda load, _: load("src", source))])
+        return nests_of(self, [OperatorNest(dims, tuple(at), lambda load, _: load("src", source))])
 
     def reference(self, *arrays: Any) -> Any:
         """Return the part, taken along each axis."""
