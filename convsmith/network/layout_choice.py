@@ -1,7 +1,8 @@
 """The choice of layouts in a graph, by the cycles that the cost model expects of kernels and copies.
 
-Values between convolutions have their channels last. A convolution at the border of the network reads or computes
-row-major arrays where that takes fewer cycles than a kernel on channels-last ones with a copy. Values between other
+Values between convolutions have their channels last. A convolution at the border of the network, or beside a node that
+takes row-major arrays only, reads or computes such arrays where that takes fewer cycles than a kernel on channels-last
+ones with a copy. Values between other
 operators have the layout with the least cycles of the operators around them.
 """
 
@@ -80,6 +81,7 @@ class _Choice:
         self._graph, self._machine, self._threads = graph, machine, threads
         self._readers, self._makers = graph.readers(), graph.makers()
         self._border = {*graph.outputs, *(x.name for x in graph.inputs)}
+        self._border |= {name for name in graph.values if self._is_row_major_around(name)}
         self._known: dict[Work, float] = {}
         self._tags = {
             name: LAST if is_image(x.shape) and name not in self._border and self._is_of_conv(name) else FIRST
@@ -104,6 +106,15 @@ class _Choice:
             if isinstance(node.work, Conv):
                 self._at_border(node, reads, writes)
         return Layouts(self._tags, reads, writes)
+
+    def _is_row_major_around(self, name: str) -> bool:
+        """Return whether the node that computes a value, or every node that reads it, takes row-major arrays only."""
+        value, maker = self._graph.values[name], self._makers.get(name)
+        if maker is not None and not takes_any(maker.work, result_of(maker.work).name, value):
+            return True
+        readers = self._readers.get(name, ())
+        uses = ((node.work, array) for node in readers for array, x in node.arguments.items() if x == name)
+        return not any(takes_any(work, array, value) for work, array in uses)
 
     def _is_of_conv(self, name: str) -> bool:
         """Return whether a convolution reads or computes a value."""

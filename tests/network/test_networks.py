@@ -17,6 +17,8 @@ pytest.importorskip("onnxruntime")
 from networks import NetworkBuilder, mobile_net, residual_net, u_net
 
 import convsmith as cs
+from convsmith.network import layout_choice
+from convsmith.network.operators.move import Transpose
 
 runtime: Any = import_module("onnxruntime")
 NETWORKS: dict[str, Callable[..., Any]] = {"residual": residual_net, "mobile": mobile_net, "u_net": u_net}
@@ -144,6 +146,46 @@ def test_products_with_a_function_of_a_value_are_steps(gate: str) -> None:
     y = b.op(gate, x)
     _check(b.model(b.op("Mul", x, y), y))
     _check(b.model(b.op("Mul", b.op("Relu", x), b.op(gate, x))))
+
+
+# -- layouts ------------------------------------------------------------------------------------------------------
+
+
+def _with_copies_of(cycles: float, favoured: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give copies a price, and other operators one that favours a layout."""
+
+    def priced(op: Any, _: Any) -> float:
+        if isinstance(op, Transpose):
+            return cycles
+        return 1.0 + sum(tag != favoured for tag in getattr(op, "tags", ()))
+
+    monkeypatch.setattr(layout_choice, "operator_cycles", priced)
+
+
+@pytest.mark.parametrize("cycles", [0.0, 1e12])
+def test_convolutions_at_borders_are_priced_in_both_layouts(cycles: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_copies_of(cycles, "axb", monkeypatch)
+    b = NetworkBuilder(22)
+    x = b.op("Relu", b.conv(b.input("x", 1, 4, 6, 6), 4, 16, 3))
+    flat = b.op("Flatten", b.conv(x, 16, 8, 1))
+    net = _check(b.model(b.op("Gemm", flat, b.weights(8 * 36, 5))))
+    copies = [line for line in _lines(net) if line.startswith("Transpose")]
+    if cycles:
+        assert not copies and "--stag=abx" in _lines(net)[0] and "--dtag=abx" in _lines(net)[1]
+    else:
+        # Without a price, copies stand wherever the kernel beside them is expected to be faster.
+        assert len(net.image.steps) == 3 + len(copies)
+
+
+@pytest.mark.parametrize("tag", ["abx", "axb"])
+def test_values_between_other_operators_have_the_cheaper_layout(tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_copies_of(1e12, tag, monkeypatch)
+    b = NetworkBuilder(23)
+    x = b.op("MaxPool", b.input("x", 1, 8, 16, 16), kernel_shape=[2, 2], strides=[2, 2])
+    y = b.op("AveragePool", b.op("Softmax", x, axis=3), kernel_shape=[2, 2], strides=[2, 2])
+    net = _check(b.model(y))
+    assert any("axb" in line for line in _lines(net)) == (tag == "axb")
+    assert not any(line.startswith("Transpose") for line in _lines(net))
 
 
 # -- memory -------------------------------------------------------------------------------------------------------
