@@ -9,7 +9,9 @@ import numpy as np
 
 from convsmith.compiler.operator import operator_artifact
 from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.settings import settings
 from convsmith.exporter.constants import stored_bytes
+from convsmith.exporter.interface import WORKSPACE as WORKSPACE_PARAMETER
 from convsmith.exporter.interface import Parameter, interface_of
 from convsmith.exporter.kernel import for_any_operands
 from convsmith.frontend.kernel import CompiledKernel
@@ -40,12 +42,13 @@ from convsmith.statement.operator import Operator
 __all__ = ["program_of"]
 
 _TYPES = ("f32", "f32", "f32")
+"""Types of products for whose level operators are compiled."""
 
 
 def program_of(graph: Graph, threads: int = 1) -> NetworkProgram:
     """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
     """
-    target, whole = registry.target(None, _TYPES), folded(graph)
+    target, whole = registry.target(settings.target, _TYPES), folded(graph)
     laid = with_layouts(whole, chosen_layouts(whole, target, threads))
     return _Builder(laid, placed(laid), target, threads).program()
 
@@ -156,7 +159,7 @@ class _Builder:
         }
         for n, (node, number, _, operand) in enumerate(calls):
             for p in self._parameters(number, operand):
-                if p.name == "workspace":
+                if p.name == WORKSPACE_PARAMETER:
                     moved[f"workspace of step {n}"] = Life(p.nbytes, n, n)
                 elif p.of and operand:
                     moved[f"{p.name} of {node.output}"] = Life(p.nbytes, n, last[id(node)])
@@ -189,7 +192,7 @@ class _Builder:
         """Return the place behind a parameter of step `n`."""
         if p.name in own:
             return own[p.name]
-        if p.name == "workspace":
+        if p.name == WORKSPACE_PARAMETER:
             return MemoryPlace(WORKSPACE, offsets[f"workspace of step {n}"])
         if p.of:
             return MemoryPlace(WORKSPACE, offsets[f"{p.name} of {node.output}"])

@@ -21,10 +21,13 @@ from convsmith.ir.value import Binary, Load, Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.statement import Dim, Statement, View
 
-__all__ = ["COMBINATIONS", "Loader", "Operator", "OperatorNest", "OperatorNests", "array", "nests_of"]
+__all__ = ["COMBINATIONS", "Loader", "Operator", "OperatorNest", "OperatorNests", "array", "nests_of", "result_array"]
 
 Loader: TypeAlias = Callable[[str, Sequence[IndexLike]], Value]
 """Returns the element of the array of a name at coordinates."""
+
+RESULT = "dst"
+"""Name of the array that an operator writes."""
 
 COMBINATIONS = {"add": 0.0, "max": -inf, "min": inf, "mul": 1.0}
 """Reductions by their operation on two values, with the value of no elements."""
@@ -114,11 +117,14 @@ def nests_of(op: Operator, nests: Sequence[OperatorNest]) -> OperatorNests:
 
 
 def array(name: str, type_: str, shape: Sequence[int], tag: str = "any", holds: str = "src") -> Tensor:
-    """Return an array of an operator that is read, or written if it is called dst. A scalar has the shape (1,)."""
+    """Return an array that an operator reads. A scalar has the shape (1,)."""
     whole = tuple(shape) or (1,)
-    is_result = name == "dst"
-    dims = tuple(f"d{n}" for n in range(len(whole)))
-    return Tensor(name, "out" if is_result else "in", type_, whole, dims, tag, holds="dst" if is_result else holds)
+    return Tensor(name, "in", type_, whole, tuple(f"d{n}" for n in range(len(whole))), tag, holds=holds)
+
+
+def result_array(type_: str, shape: Sequence[int], tag: str = "any") -> Tensor:
+    """Return the array that an operator writes."""
+    return replace(array(RESULT, type_, shape, tag, RESULT), role="out")
 
 
 def _buffer(t: Tensor) -> Buffer:
@@ -127,7 +133,7 @@ def _buffer(t: Tensor) -> Buffer:
 
 def _nest(n: int, nest: OperatorNest, op: Operator, buffers: Mapping[str, Buffer]) -> tuple[Stmt, Statement]:
     """Return nest ``n`` of an operator as statements of the IR, and what schedules read of it."""
-    out = buffers["dst"]
+    out = buffers[RESULT]
     acc_type = dtype("f64" if op.result.dtype == "f64" else "f32")
 
     def load(name: str, coords: Sequence[IndexLike]) -> Value:
@@ -144,7 +150,7 @@ def _nest(n: int, nest: OperatorNest, op: Operator, buffers: Mapping[str, Buffer
         body = Alloc(acc, block(start, _loops(nest.terms, step), Store(out, to, nest.value(load, here))))
     dims = (*(Dim(name, size, "m") for name, size in nest.dims), *(Dim(name, size, "k") for name, size in nest.terms))
     views = tuple(View(t.name, t.dtype, t.layout, (), ()) for t in op.inputs)
-    result = View("dst", op.result.dtype, op.result.layout, to, ())
+    result = View(RESULT, op.result.dtype, op.result.layout, to, ())
     name = "operator" if n == 0 else f"operator{n + 1}"
     st = Statement(dims, views, result, tuple(name for name, _ in nest.terms), acc_type.name, name=name)
     return _loops(nest.dims, body), st

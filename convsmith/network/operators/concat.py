@@ -12,7 +12,7 @@ from convsmith.diag.record import record
 from convsmith.ir.index import Var
 from convsmith.ir.value import Value
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
 __all__ = ["Concat"]
 
@@ -42,7 +42,7 @@ class Concat(Operator):
         """All parts."""
         first = self.shapes[0]
         whole = sum(shape[self.axis] for shape in self.shapes)
-        return array("dst", self.type, (*first[: self.axis], whole, *first[self.axis + 1 :]), self.tags[-1])
+        return result_array(self.type, (*first[: self.axis], whole, *first[self.axis + 1 :]), self.tags[-1])
 
     def nests(self) -> OperatorNests:
         """Return one nest for each part."""

@@ -9,7 +9,7 @@ import numpy as np
 from convsmith.diag.record import record
 from convsmith.ir.index import Var
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
 __all__ = ["Reshape", "Transpose"]
 
@@ -31,7 +31,7 @@ class Transpose(Operator):
     @property
     def result(self) -> Tensor:
         """The source with its dims in the order of `axes`."""
-        return array("dst", self.type, tuple(self.shape[axis] for axis in self.axes), self.tags[1])
+        return result_array(self.type, tuple(self.shape[axis] for axis in self.axes), self.tags[1])
 
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
@@ -63,7 +63,7 @@ class Reshape(Operator):
     @property
     def result(self) -> Tensor:
         """The elements of the result."""
-        return array("dst", self.type, (self.count,))
+        return result_array(self.type, (self.count,))
 
     def nests(self) -> OperatorNests:
         """Return the nest of a copy."""

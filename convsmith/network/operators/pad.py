@@ -11,7 +11,7 @@ from convsmith.ir.index import Index, Var, conj, ge0, maximum, minimum, mod
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Select, Value, const
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
 __all__ = ["MODES", "Pad"]
 
@@ -40,7 +40,7 @@ class Pad(Operator):
     def result(self) -> Tensor:
         """The source between its pads."""
         sizes = tuple(b + size + a for b, size, a in zip(self.before, self.shape, self.after))
-        return array("dst", self.type, sizes, self.tags[1])
+        return result_array(self.type, sizes, self.tags[1])
 
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""

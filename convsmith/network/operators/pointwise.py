@@ -15,7 +15,7 @@ from convsmith.problem.post_ops import OPERATORS, Eltwise
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.elementwise import elementwise
 from convsmith.statement.maths import mul
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
 __all__ = ["BINARY", "Pointwise", "broadcast"]
 
@@ -45,7 +45,7 @@ class Pointwise(Operator):
     @property
     def result(self) -> Tensor:
         """The result, of the shape to which the inputs broadcast."""
-        return array("dst", self.type, broadcast(self.shapes), self.tags[-1])
+        return result_array(self.type, broadcast(self.shapes), self.tags[-1])
 
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""

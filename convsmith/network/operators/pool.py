@@ -15,7 +15,16 @@ from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Select, Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array, numpy_dtype
-from convsmith.statement.operator import COMBINATIONS, Loader, Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import (
+    COMBINATIONS,
+    Loader,
+    Operator,
+    OperatorNest,
+    OperatorNests,
+    array,
+    nests_of,
+    result_array,
+)
 
 __all__ = ["Pool"]
 
@@ -52,7 +61,7 @@ class Pool(Operator):
     @property
     def result(self) -> Tensor:
         """The maxima or means, (N, C, *o)."""
-        return array("dst", self.type, (*self.shape[:2], *self.o), self.tags[1])
+        return result_array(self.type, (*self.shape[:2], *self.o), self.tags[1])
 
     @property
     def constants(self) -> Mapping[str, Array]:

@@ -14,7 +14,7 @@ from convsmith.ir.value import Binary, Cast, Unary, Value
 from convsmith.problem.tensor import Tensor
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import numpy_dtype
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
 __all__ = ["Dequantise", "Quantise"]
 
@@ -65,7 +65,7 @@ class Quantise(_Conversion):
     @property
     def result(self) -> Tensor:
         """The bytes."""
-        return array("dst", self.type, self.shape, self.tags[1])
+        return result_array(self.type, self.shape, self.tags[1])
 
     def nests(self) -> OperatorNests:
         """Return one nest over all elements."""
@@ -93,7 +93,7 @@ class Dequantise(_Conversion):
     @property
     def result(self) -> Tensor:
         """The floats."""
-        return array("dst", "f32", self.shape, self.tags[1])
+        return result_array("f32", self.shape, self.tags[1])
 
     def nests(self) -> OperatorNests:
         """Return one nest over all elements."""

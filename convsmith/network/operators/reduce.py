@@ -14,7 +14,7 @@ from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.maths import mul
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
 __all__ = ["REDUCTIONS", "Reduce"]
 
@@ -44,7 +44,7 @@ class Reduce(Operator):
     def result(self) -> Tensor:
         """One element along each of the axes."""
         shape = tuple(1 if n in self.axes else size for n, size in enumerate(self.shape))
-        return array("dst", self.type, shape, self.tags[1])
+        return result_array(self.type, shape, self.tags[1])
 
     def nests(self) -> OperatorNests:
         """Return one nest, whose reduction runs along the axes."""

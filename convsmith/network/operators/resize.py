@@ -18,7 +18,7 @@ from convsmith.ir.value import Value, const
 from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array, numpy_dtype
 from convsmith.statement.maths import add, mul, sub
-from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
 __all__ = ["ROUNDINGS", "Resize"]
 
@@ -51,7 +51,7 @@ class Resize(Operator):
     @property
     def result(self) -> Tensor:
         """The resized array."""
-        return array("dst", self.type, self.sizes, self.tags[1])
+        return result_array(self.type, self.sizes, self.tags[1])
 
     @property
     def constants(self) -> Mapping[str, Array]:

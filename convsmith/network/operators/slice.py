@@ -7,7 +7,7 @@ from typing import Any
 from convsmith.diag.record import record
 from convsmith.ir.index import Var
 from convsmith.problem.tensor import Tensor
-from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of
+from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
 __all__ = ["Slice"]
 
@@ -31,7 +31,7 @@ class Slice(Operator):
     @property
     def result(self) -> Tensor:
         """The part."""
-        return array("dst", self.type, self.sizes, self.tags[1])
+        return result_array(self.type, self.sizes, self.tags[1])
 
     def nests(self) -> OperatorNests:
         """Return one nest over the elements of the result."""
