@@ -50,7 +50,8 @@ class NetworkNode:
 class Graph:
     """A network: its nodes in an order in which they can run, its inputs, its outputs, and constants by name.
 
-    `shapes` are the shapes of all values in the model, which may have other ranks than the arrays of their nodes.
+    `values` are the shapes and types of all values in the model. The array of a node may have another shape, with the
+    same elements in row-major order.
     """
 
     name: str

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from convsmith.network.graph import Graph, NetworkNode
+from convsmith.network.graph import Graph, NetworkNode, result_of
 from convsmith.network.memory import Life
 from convsmith.network.operators.move import Reshape
 from convsmith.problem.conv import Conv
@@ -33,7 +33,7 @@ class Placed(NamedTuple):
 def placed(graph: Graph) -> Placed:
     """Return the places of the values of `graph`, whose nodes have their layouts.
 
-    A reshape shares the memory of its source, and a sum replaces an addend that no later node reads.
+    A reshape shares the memory of its source, and a sum replaces an addend in its layout that no later node reads.
     """
     sets = _Sets(graph)
     nodes = [made for n, node in enumerate(graph.nodes) if (made := sets.place(n, node)) is not None]
@@ -97,7 +97,9 @@ class _Sets:
                 continue
             addend = node.arguments[name]
             others = [x for array, x in node.arguments.items() if array != name]
-            if self._is_over(n, addend, others) and self._join(addend, node.output):
+            tensors = {t.name: t.layout for t in node.work.tensors}
+            is_alike = tensors[name].strides == result_of(node.work).layout.strides
+            if is_alike and self._is_over(n, addend, others) and self._join(addend, node.output):
                 post_ops = tuple(SumPostOp() if k == position else x for k, x in enumerate(node.work.post_ops))  # type: ignore[union-attr]
                 arguments = {array: x for array, x in node.arguments.items() if array != name}
                 return replace(node, work=replace(node.work, post_ops=post_ops), arguments=arguments)  # type: ignore[type-var]

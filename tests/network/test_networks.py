@@ -110,6 +110,15 @@ def test_an_addend_that_is_read_later_or_by_the_caller_stays() -> None:
     _check(b.model(b.op("Add", b.conv(x, 4, 4, 1), x), x), exact=True)
 
 
+def test_an_addend_in_another_layout_stays() -> None:
+    b = NetworkBuilder(6)
+    given = b.input("x", 1, 4, 6, 6)
+    product = b.op("MatMul", b.op("Flatten", given), b.weights(144, 144))
+    turned = b.op("Reshape", product, b.held(np.int64([1, 4, 6, 6])))
+    y = b.op("Add", b.conv(given, 4, 4, 3), turned)
+    _check(b.model(b.op("Relu", b.conv(y, 4, 4, 3))), exact=True)
+
+
 def test_a_sum_of_a_value_with_itself() -> None:
     b = NetworkBuilder(6)
     x = b.conv(b.input("x", 1, 4, 6, 6), 4, 4, 1)

@@ -97,7 +97,14 @@ def _moved(b: NetworkBuilder, r: Random, x: _Drawn, values: list[_Drawn]) -> _Dr
     return _Drawn(b.op("Transpose", x.name, perm=[0, 1, 3, 2]), (n, c, w, h))
 
 
-_KINDS: tuple[_Draw, ...] = (_conv, _conv, _depthwise, _two, _two, _number, _step, _step, _pool, _moved, _moved)
+def _rows(b: NetworkBuilder, _: Random, x: _Drawn, __: list[_Drawn]) -> _Drawn:
+    """A product of the rows of images, which takes row-major arrays only."""
+    return _Drawn(b.op("MatMul", x.name, b.weights(x.shape[3], x.shape[3])), x.shape)
+
+
+_KINDS: tuple[_Draw, ...] = (
+    _conv, _conv, _depthwise, _two, _two, _two, _number, _step, _step, _pool, _moved, _moved, _rows,
+)  # fmt: skip
 
 
 def _drawn(seed: int) -> Any:
