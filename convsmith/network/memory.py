@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from convsmith.runtime.arrays import ALIGNMENT
 
-__all__ = ["Life", "MemoryPlan", "lower_bound", "memory_plan", "offsets_of"]
+__all__ = ["ORDERS", "Life", "MemoryPlan", "lower_bound", "memory_plan", "offsets_of"]
 
 V = TypeVar("V")
+
+
+Order: TypeAlias = Callable[[int, int, int], tuple[int, ...]]
+"""Returns the key of a value among others, given its bytes, first and last step."""
+
+ORDERS: tuple[Order, ...] = (
+    lambda nbytes, first, last: (-nbytes, first),
+    lambda nbytes, first, last: (first - last, -nbytes),
+    lambda nbytes, first, last: (-nbytes * (last - first + 1), first),
+    lambda nbytes, first, last: (first, -nbytes),
+    lambda nbytes, first, last: (-last, -nbytes),
+)
+"""Orders in which values are placed: the largest first, the longest lives, the largest products of both, the order of
+steps, and its reverse."""
 
 
 class Life(NamedTuple):
@@ -29,10 +43,20 @@ class MemoryPlan(NamedTuple):
 
 
 def memory_plan(lives: Mapping[str, Life]) -> MemoryPlan:
-    """Return offsets for values that are alive in some steps, in an area that is as small as this method finds."""
-    offsets = offsets_of(lives)
-    ends = (offsets[name] + aligned(life.nbytes) for name, life in lives.items())
-    return MemoryPlan(offsets, max(ends, default=0), lower_bound(lives.values()))
+    """Return offsets for values that are alive in some steps, in the smallest area that an order of `ORDERS` leads to.
+    """
+    bound = lower_bound(lives.values())
+    best: MemoryPlan | None = None
+    for order in ORDERS:
+        offsets = offsets_of(lives, order)
+        ends = (offsets[name] + aligned(life.nbytes) for name, life in lives.items())
+        made = MemoryPlan(offsets, max(ends, default=0), bound)
+        if best is None or made.nbytes < best.nbytes:
+            best = made
+        if best.nbytes == bound:
+            break
+    assert best is not None
+    return best
 
 
 def lower_bound(lives: Iterable[tuple[int, int, int]]) -> int:
@@ -55,15 +79,15 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def offsets_of(lives: Mapping[V, tuple[int, int, int]]) -> dict[V, int]:
+def offsets_of(lives: Mapping[V, tuple[int, int, int]], order: Order = ORDERS[0]) -> dict[V, int]:
     """Return an offset in bytes for each value, given its bytes, first and last step; values that are alive in the same
     step do not overlap.
 
-    The largest values are placed first, each at the lowest offset where it fits.
+    Values are placed in an `order`, by default the largest first, each at the lowest offset where it fits.
     """
     placed: list[tuple[int, int, int, int]] = []
     offsets: dict[V, int] = {}
-    for v, (nbytes, first, last) in sorted(lives.items(), key=lambda item: (-item[1][0], item[1][1])):
+    for v, (nbytes, first, last) in sorted(lives.items(), key=lambda item: order(*item[1])):
         size, at = aligned(nbytes), 0
         for start, end, other_first, other_last in sorted(placed):
             if other_first <= last and first <= other_last and start < at + size and at < end:

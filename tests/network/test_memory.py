@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from convsmith.network.memory import Life, lower_bound, memory_plan, offsets_of
+from convsmith.network.memory import ORDERS, Life, lower_bound, memory_plan, offsets_of
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -25,6 +25,21 @@ def test_values_that_are_alive_at_once_lie_apart(seed: int) -> None:
 def test_results_of_a_chain_share_the_memory_of_two() -> None:
     offsets = offsets_of({n: (6400, n, n + 1) for n in range(9)})
     assert set(offsets.values()) == {0, 6400}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_best_of_several_orders_is_kept(seed: int) -> None:
+    draw = Random(seed).randint
+    lives = {
+        str(n): Life(draw(1, 40) * 128, first, first + draw(0, 5))
+        for n, first in enumerate(draw(0, 9) for _ in range(14))
+    }
+    plan = memory_plan(lives)
+    areas = [
+        max(offsets[name] + life.nbytes for name, life in lives.items())
+        for offsets in (offsets_of(lives, order) for order in ORDERS)
+    ]
+    assert plan.bound <= plan.nbytes == min(areas)
 
 
 def test_no_area_is_smaller_than_the_values_of_one_step() -> None:

@@ -125,7 +125,7 @@ def _drawn(seed: int) -> Any:
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(80))
 def test_random_networks_agree_with_onnx_runtime(seed: int) -> None:
     model = _drawn(seed)
     net = cs.onnx.compile(model, threads=1)
