@@ -5,6 +5,7 @@
     k = cs.compile("mb1ic64ih56oc64oh56kh3ph1", src_tag="axb", dst_tag="axb")
     z = cs.compile("--dir=BWD_D --dt=bf16 mb1ic64ih56oc64oh56kh3ph1").run(wei=w, diff_dst=d)["diff_src"]
     y = cs.onnx.conv(x, w, b, strides=(2, 2))
+    net = cs.onnx.compile("model.onnx")
 
 Names are loaded at first use: importing the package is cheap, and LLVM is loaded by the first kernel.
 """
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from convsmith.frontend.micro_kernel import micro_kernel
     from convsmith.frontend.numpy_api import compile, load_packed, reorder
     from convsmith.layout.layout import Layout
+    from convsmith.network.network import Network, load
     from convsmith.problem.conv import Conv
     from convsmith.problem.suites import suite
     from convsmith.runtime.denormals import DenormalWarning
@@ -63,6 +65,7 @@ _HOME = {
     "frontend.micro_kernel": ("micro_kernel",),
     "frontend.numpy_api": ("compile", "load_packed", "reorder"),
     "layout.layout": ("Layout",),
+    "network.network": ("Network", "load"),
     "schedule.config": ("Config",),
     "problem.conv": ("Conv",),
     "problem.suites": ("suite",),
@@ -74,9 +77,9 @@ _MODULE = {name: f"convsmith.{module}" for module, names in _HOME.items() for na
 
 __all__ = [
     "CompiledKernel", "Config", "ConfigError", "Conv", "ConvsmithError", "DenormalWarning", "InternalError", "Layout",
-    "Packed", "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d", "conv2d",
-    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "export", "gemm_lowp", "load_packed",
-    "micro_kernel", "onnx", "pack_lowp", "reorder", "settings", "suite",
+    "Network", "Packed", "ToolchainError", "UnsupportedError", "UsageError", "__version__", "compile", "conv1d",
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "export", "gemm_lowp", "load",
+    "load_packed", "micro_kernel", "onnx", "pack_lowp", "reorder", "settings", "suite",
 ]  # fmt: skip
 
 

@@ -43,10 +43,11 @@ LAYERS: dict[str, set[str]] = {
     "page": {"jinja2", "matplotlib", "numpy"},
     "frontend": {"numpy"},
     "exporter": {"numpy"},
+    "network": {"numpy"},
     "onnx": {"numpy", "onnx", "onnxruntime"},
     PACKAGE: set(),
     "torch": {"numpy", "rich", "torch"},
-    "cli": {"click", "matplotlib", "numpy", "rich"},
+    "cli": {"click", "matplotlib", "numpy", "onnxruntime", "rich"},
 }
 """The folders, each importing only from those above it, with the packages of others that it may import."""
 

@@ -30,7 +30,7 @@ from convsmith.diag.warning import ConvsmithWarning
 
 __all__ = ["main"]
 
-_COMMANDS = ("bench", "verify", "explain", "show", "machine", "cache", "tune", "db", "export")
+_COMMANDS = ("bench", "verify", "explain", "show", "machine", "cache", "tune", "db", "export", "network")
 _EPILOG = "\n\n".join(
     ("Environment:", *(f"{v.env}: {v.doc} Legal: {v.legal}." for v in VARIABLES), "Example: convsmith bench resnet50")
 )

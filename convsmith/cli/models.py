@@ -20,6 +20,7 @@ from convsmith.runtime.arrays import Array
 
 __all__ = [
     "ModelInputs", "input_option", "is_model", "model_constants", "models_or_problems", "node_options", "one_problem",
+    "shapes_of",
 ]  # fmt: skip
 
 ModelInputs: TypeAlias = Mapping[str, Array | tuple[int, ...]]
@@ -81,7 +82,7 @@ def models_or_problems(source: str, options: Options, layout: str, inputs: Model
         return read_problems(source, options, layout, verb)
     _refuse_options(source, options)
     found: dict[Problem, list[str]] = {}
-    for name, problem in node_problems(source, _shapes(inputs)).items():
+    for name, problem in node_problems(source, shapes_of(inputs)).items():
         found.setdefault(problem, []).append(name)
     return _of_nodes(source, [(problem, tuple(names)) for problem, names in found.items()], layout)
 
@@ -90,7 +91,7 @@ def model_constants(source: str, layout: str, inputs: ModelInputs) -> tuple[List
     """Return the problems of all nodes of the model ``source``, and for each the arrays that the model holds for it."""
     if not is_model(source):
         raise UsageError(f"--built-in is legal with a model only, and {source} is none", code="bad-weights")
-    found = node_constants(source, _shapes(inputs))
+    found = node_constants(source, shapes_of(inputs))
     listed = _of_nodes(source, [(problem, (name,)) for name, (problem, _) in found.items()], layout)
     return listed, [arrays for _, arrays in found.values()]
 
@@ -120,7 +121,7 @@ def one_problem(
         raise UsageError(f"{verb} needs a descriptor, a file, or a model and the name of a node", code="no-problem")
     if is_model(source):
         _refuse_options(source, options)
-        return _one_node(source, node_problems(source, _shapes(inputs)), layout, node)
+        return _one_node(source, node_problems(source, shapes_of(inputs)), layout, node)
     if node is not None:
         raise UsageError(f"{verb} takes {node!r} with a model only, as in {verb} MODEL.onnx {node}", code="node")
     return models_or_problems(source, options, layout, inputs, verb)
@@ -148,7 +149,8 @@ def _refuse_options(source: str, options: Options) -> None:
         raise UsageError(f"{source} is a model, which sets its problems: legal is no {given[0]}", code="model")
 
 
-def _shapes(inputs: ModelInputs) -> dict[str, tuple[int, ...]]:
+def shapes_of(inputs: ModelInputs) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of inputs."""
     return {name: x if isinstance(x, tuple) else x.shape for name, x in inputs.items()}
 
 

@@ -50,8 +50,11 @@ class BuiltKernel(ExportedKernel):
     code: LinkedCode
 
 
-def linked_code(texts: tuple[str, ...], symbols: tuple[str, ...], machine: Machine, problem: str) -> LinkedCode:
-    """Return the code of the modules ``texts``, which compute ``problem``, with the library functions that LLVM calls.
+def linked_code(
+    texts: tuple[str, ...], symbols: tuple[str, ...], machine: Machine, problem: str, outside: str = ""
+) -> LinkedCode:
+    """Return the code of the modules ``texts``, which compute ``problem``, with the library functions that LLVM calls;
+    symbols that begin with ``outside`` may lie in other objects.
 
     UnsupportedError if the code calls another function of a C library.
     """
@@ -63,7 +66,8 @@ def linked_code(texts: tuple[str, ...], symbols: tuple[str, ...], machine: Machi
         if not provided:
             break
         texts = (*texts, *(library_text(symbol, machine.triple, word) for symbol in provided))
-    if unknown := [symbol for symbol in missing if not symbol.startswith(_OF_COMPILER)]:
+    elsewhere = (_OF_COMPILER, outside) if outside else (_OF_COMPILER,)
+    if unknown := [symbol for symbol in missing if not symbol.startswith(elsewhere)]:
         raise UnsupportedError(
             f"{problem}: code for {machine.name} calls {', '.join(unknown)} of a C library; available are levels with "
             "instructions for these",

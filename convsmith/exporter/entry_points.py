@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from convsmith.codegen.artifact import Argument
+from convsmith.codegen.artifact import Argument, Entry
 from convsmith.codegen.binder import absent_places, element_type
 from convsmith.exporter.constants import stored_bytes
 from convsmith.exporter.interface import WORKSPACE, EntryUse, Interface, Parameter
@@ -19,7 +19,7 @@ from convsmith.layout.indirection import from_recipe
 from convsmith.runtime.arrays import ALIGNMENT, ArraySpec
 from convsmith.runtime.operand_packing import PackedParts
 
-__all__ = ["entry_points_text"]
+__all__ = ["EntryFunctions", "check_lines", "entry_points_text", "message_lines"]
 
 _BACKSLASH = "\\"
 _SIGN_BITS = {"u8": "zext", "s8": "sext", "s16": "sext"}
@@ -32,22 +32,26 @@ def entry_points_text(interface: Interface, triple: str, contents: Mapping[str, 
     ``contents`` are the bytes of built-in arrays, by the names that their parameters would have.
     """
     word = f"i{interface.artifact.address_bits}"
-    module = _ModuleText(interface, word)
+    module = EntryFunctions(interface, word)
     for name, memory in contents.items():
         module.constant(name, memory)
     threads = (", ptr %parallel, ptr %pool") if interface.threads > 1 else ""
     run = module.function(interface.name, interface.parameters, interface.uses, threads)
     packs = [module.function(p.symbol, p.parameters, p.uses) for p in interface.packings]
-    parts = (*run, *(line for lines in packs for line in lines), *_check(interface, word), *_message(interface))
+    others = (*check_lines(interface, word), *message_lines(interface))
+    parts = (*run, *(line for lines in packs for line in lines), *others)
     head = (f'target triple = "{triple}"', *module.declared, *module.constants.values())
     return "\n".join((*head, *parts, ""))
 
 
-class _ModuleText:
-    """The functions of a module, which collects the constants and declarations that they need, by name."""
+class EntryFunctions:
+    """The functions of a module, which collects the constants and declarations that they need, by name.
 
-    def __init__(self, interface: Interface, word: str) -> None:
-        self.interface, self.word = interface, word
+    Names of constants begin with ``prefix``, so that functions of several interfaces may share a module.
+    """
+
+    def __init__(self, interface: Interface, word: str, prefix: str = "") -> None:
+        self.interface, self.word, self.prefix = interface, word, prefix
         self.constants: dict[str, str] = {}
         self.declared: dict[str, None] = {}
         self._lines: list[str] = []
@@ -56,6 +60,7 @@ class _ModuleText:
     def constant(self, name: str, memory: bytes) -> str:
         """Return the name of a constant array of bytes."""
         value = f'c"{_escaped(memory)}"' if any(memory) else "zeroinitializer"
+        name = f"{self.prefix}{name}"
         self.constants[name] = f"{_memory(name)} = constant [{len(memory)} x i8] {value}, align {ALIGNMENT}"
         return _memory(name)
 
@@ -100,6 +105,10 @@ class _ModuleText:
         for n, a in enumerate(entry.arguments):
             at = self._put(f"getelementptr ptr, ptr {block}, {self.word} {n}")
             self._lines.append(f"  store ptr {own[a.name]}, ptr {at}")
+        self._call(entry, block, is_shared)
+
+    def _call(self, entry: Entry, block: str, is_shared: bool) -> None:
+        """Call an entry on its argument block; its parts run through `parallel` if they ``is_shared``."""
         chunk, word, parts = f"@{entry.chunk_symbol}", self.word, entry.launch.threads
         self.declared[f"declare void {chunk}(ptr, {word}, {word})"] = None
         alone = f"  call void {chunk}(ptr {block}, {word} 0, {word} 1)"
@@ -203,7 +212,7 @@ def _memory(name: str) -> str:
     return f"@memory.{name}"
 
 
-def _check(interface: Interface, word: str) -> Iterator[str]:
+def check_lines(interface: Interface, word: str) -> Iterator[str]:
     """Yield the lines of the function that checks sizes, alignment and overlaps of the arrays of a call."""
     parameters = interface.parameters
     names = ", ".join(f"ptr %{p.name}, {word} %{p.name}.bytes" for p in parameters)
@@ -243,7 +252,7 @@ def _unless_null(result: str, fault: str, optional: tuple[int, ...]) -> Iterator
     yield f"  {result} = select i1 %null{optional[0]}, i1 false, i1 {fault}"
 
 
-def _message(interface: Interface) -> Iterator[str]:
+def message_lines(interface: Interface) -> Iterator[str]:
     """Yield the lines of the function from a code to a text, which needs no relocation: offsets into one constant."""
     texts = ["", *(text for _, _, text in interface.faults), "unknown code"]
     texts[0] = "every array fits the kernel"

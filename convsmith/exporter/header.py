@@ -15,8 +15,8 @@ from convsmith.machine.base import Machine
 from convsmith.runtime.arrays import within_text
 
 __all__ = [
-    "C_TYPES", "INTEGERS", "about_lines", "comment", "cpu_lines", "framed", "header_text", "machine_text", "macro",
-    "prototype", "size_macros", "tensor_text",
+    "C_TYPES", "INTEGERS", "PARALLEL", "PERMISSIONS", "about_lines", "comment", "cpu_lines", "framed", "header_text",
+    "machine_text", "macro", "prototype", "size_macros", "tensor_text",
 ]  # fmt: skip
 
 C_TYPES = {
@@ -32,7 +32,7 @@ _WIDTH = 116
 _UNBROKEN = "\0"
 """Stands for a space where no line may end."""
 
-_PARALLEL = """\
+PARALLEL = """\
 #ifndef CONVSMITH_PARALLEL
 #define CONVSMITH_PARALLEL
 /* Part `part` of the `parts` parts of a kernel's work on `data`. */
@@ -43,7 +43,7 @@ typedef void (*convsmith_parallel)(void *pool, convsmith_task task, void *data, 
 #endif
 """
 
-_PERMISSIONS = {
+PERMISSIONS = {
     "amx": "Before the first call, Linux must let the process use tiles: syscall(SYS_arch_prctl, 0x1023, 18) == 0.",
 }  # fmt: skip
 
@@ -54,7 +54,7 @@ def header_text(name: str, kernels: Sequence[BuiltKernel]) -> str:
         f"kernels compiled by convsmith {public('__version__')}, for C and C++. They call no library and check "
         "nothing; each NAME_check compares the memory of a call with what NAME needs."
     )
-    parts = [_PARALLEL] if any(k.interface.threads > 1 for k in kernels) else []
+    parts = [PARALLEL] if any(k.interface.threads > 1 for k in kernels) else []
     for kernel in kernels:
         parts += [*_kernel_lines(kernel), ""]
     return framed(name, about, INTEGERS, parts)
@@ -127,7 +127,7 @@ def about_lines(kernel: ExportedKernel) -> Iterator[str]:
         yield f"Of the nodes {', '.join(kernel.nodes)}."
     if interface.built_in:
         yield f"Built in: {', '.join(sorted(interface.built_in))}."
-    yield from (_PERMISSIONS[name] for name in m.permissions)
+    yield from (PERMISSIONS[name] for name in m.permissions)
     if kernel.needs:
         yield f"Calls {', '.join(kernel.needs)} of the compiler's library."
     for name, limit in interface.artifact.limits.items():

@@ -94,6 +94,15 @@ class Interface:
     threads: int
     built_in: frozenset[str]
 
+    def function(self, operand: str = "") -> Interface | PackingFunction:
+        """Return the kernel, or the function that packs an operand: its symbol, its parameters, the entries it runs."""
+        return next((p for p in self.packings if p.operand == operand), self) if operand else self
+
+    @property
+    def symbol(self) -> str:
+        """Name of the kernel's function."""
+        return self.name
+
     @property
     def symbols(self) -> tuple[str, ...]:
         """Names of the functions that a program can call."""

@@ -1,9 +1,11 @@
-"""ONNX: its convolutions and integer matrix products as functions on arrays, and profiles of models.
+"""ONNX: models as one function, convolutions and integer products as functions on arrays, and profiles of models.
 
+    net = cs.onnx.compile("model.onnx")
     y = cs.onnx.conv(x, w, b, strides=(2, 2))
     print(cs.onnx.profile("model.onnx"))
 
-The functions need no package of ONNX; a profile needs `onnx` and `onnxruntime`. Names are loaded at first use.
+The functions on arrays need no package of ONNX; `compile` needs `onnx`, a profile `onnxruntime` too. Names are
+loaded at first use.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from convsmith.diag.forking import import_lock
 
 if TYPE_CHECKING:
     from convsmith.measure.profile import ModelProfile
+    from convsmith.onnx.network import compile
     from convsmith.onnx.operators import (
         conv,
         conv_integer,
@@ -27,11 +30,11 @@ if TYPE_CHECKING:
 
 _OPERATORS = ("conv", "conv_integer", "conv_transpose", "matmul_integer", "qlinear_conv", "qlinear_matmul")
 _HOME = {name: "onnx.operators" for name in _OPERATORS} | {
-    "ModelProfile": "measure.profile", "profile": "onnx.profiling",
+    "ModelProfile": "measure.profile", "compile": "onnx.network", "profile": "onnx.profiling",
 }  # fmt: skip
 
 __all__ = [
-    "ModelProfile", "conv", "conv_integer", "conv_transpose", "matmul_integer", "profile", "qlinear_conv",
+    "ModelProfile", "compile", "conv", "conv_integer", "conv_transpose", "matmul_integer", "profile", "qlinear_conv",
     "qlinear_matmul",
 ]  # fmt: skip
 

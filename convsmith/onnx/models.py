@@ -25,7 +25,9 @@ from convsmith.onnx.checks import Connections, array_of, check_node, check_shape
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array
 
-__all__ = ["EXTRA", "ModelNode", "OnnxModel", "Shapes", "node_constants", "node_problems", "read_model"]
+__all__ = [
+    "EXTRA", "ModelNode", "OnnxModel", "Shapes", "node_constants", "node_problems", "operator_of", "read_model",
+]  # fmt: skip
 
 EXTRA = "pip install 'convsmith[onnx]' brings it"
 """The end of a message about missing packages: the command that installs them."""
@@ -119,7 +121,7 @@ class OnnxModel:
         except Exception as error:
             raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
         for n, node in enumerate(proto.graph.node):
-            if _operator(node) in _CONNECTIONS:
+            if operator_of(node) in _CONNECTIONS:
                 check_node(name, printable(node.name) or f"number {n}", node, _CONNECTIONS[node.op_type])
         held = {tensor.name for tensor in proto.graph.initializer}
         _fill_in(name, {v.name: v.type for v in proto.graph.input if v.name not in held}, shapes or {})
@@ -127,6 +129,11 @@ class OnnxModel:
             self.proto = onnx.shape_inference.infer_shapes(proto)
         except Exception as error:
             raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
+
+    @property
+    def package(self) -> Any:
+        """The package `onnx`."""
+        return _onnx(self.name)
 
     @property
     def graph(self) -> Any:
@@ -157,15 +164,15 @@ class OnnxModel:
         for value in self.graph.input:
             if value.name in known:
                 continue
-            if value.name not in self._types:
+            if value.name not in self.types:
                 why = f"states no type and shape of {printable(value.name)}"
                 raise _input_needed(self.name, value.name, why, (BATCH, 3, _EXAMPLE, _EXAMPLE))
-            check_shape(f"{self.name}: input {printable(value.name)}", self._types[value.name][1])
-            found[value.name] = self._types[value.name]
+            check_shape(f"{self.name}: input {printable(value.name)}", self.types[value.name][1])
+            found[value.name] = self.types[value.name]
         return found
 
     @cached_property
-    def _types(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    def types(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Types and shapes of values, as far as they are known without a run; an unknown size is 0."""
         onnx = _onnx(self.name)
         found = {}
@@ -203,8 +210,8 @@ class OnnxModel:
                 found[name] = self.constants[name]
                 continue
             title = f"{self.name}: node {node.name}"
-            dtype, shape = self._types.get(name, (np.dtype(np.float32), (0,)))
-            if name not in self._types or 0 in shape:
+            dtype, shape = self.types.get(name, (np.dtype(np.float32), (0,)))
+            if name not in self.types or 0 in shape:
                 raise UsageError(
                     f"{title}: the shape of {printable(name)} is unknown; legal are models whose shapes follow from "
                     "those of their inputs", code="shape",
@@ -250,10 +257,10 @@ class OnnxModel:
             return None
         chain = [node.protos[0]]
         follower = self._only_reader(node.output)
-        if follower is not None and _operator(follower) == _RELU:
+        if follower is not None and operator_of(follower) == _RELU:
             chain.append(follower)
             follower = self._only_reader(follower.output[0])
-        if follower is None or _operator(follower) != _TO_BYTES:
+        if follower is None or operator_of(follower) != _TO_BYTES:
             return None
         if len(chain) > 1 and not self._starts_at_zero(follower):
             return None
@@ -268,7 +275,7 @@ class OnnxModel:
     def _conversion(self, name: str) -> Any | None:
         """Return the node that makes the value ``name`` from bytes or s32, with one scale, or one per first index."""
         proto = self._makers.get(name)
-        if proto is None or _operator(proto) != _FROM_BYTES:
+        if proto is None or operator_of(proto) != _FROM_BYTES:
             return None
         axis = next((a.i for a in proto.attribute if a.name == "axis"), 1)
         scale = self._tensors.get(proto.input[1])
@@ -291,14 +298,17 @@ class OnnxModel:
 
 
 def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = False) -> OnnxModel:
-    """Return the model in the file ``source``, or the `onnx.ModelProto` ``source`` itself.
+    """Return the model in the file ``source``, in the bytes ``source``, or the `onnx.ModelProto` ``source`` itself.
 
     ``with_data`` also reads constants from separate files next to the model. UsageError if the file is no model,
     UnsupportedError without the package `onnx`.
     """
+    if isinstance(source, bytes):
+        proto = _parsed("model", source)
+        return OnnxModel(proto, printable(proto.graph.name) or "model", shapes)
     if not isinstance(source, str | os.PathLike):
         if not isinstance(source, _onnx("model").ModelProto):
-            message = f"model: expected a path or an onnx.ModelProto, got {type(source).__name__}"
+            message = f"model: expected a path, bytes or an onnx.ModelProto, got {type(source).__name__}"
             raise UsageError(message, code="bad-model")
         proto = type(source)()
         proto.CopyFrom(source)
@@ -309,18 +319,24 @@ def read_model(source: Any, shapes: Shapes | None = None, with_data: bool = Fals
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{name}: cannot be read: {why}", code="bad-file") from None
-    onnx = _onnx(name)
-    try:
-        proto = onnx.load_model_from_string(content)
-    except Exception as error:
-        raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
+    proto = _parsed(name, content)
     if with_data:
         try:
-            onnx.external_data_helper.load_external_data_for_model(proto, os.path.dirname(name))
+            _onnx(name).external_data_helper.load_external_data_for_model(proto, os.path.dirname(name))
         except Exception as error:
             why = printable(str(error))
             raise UsageError(f"{name}: the file of its weights cannot be read: {why}", code="bad-file") from None
     return OnnxModel(proto, name, shapes)
+
+
+def _parsed(name: str, content: bytes) -> Any:
+    """Return the model of ``content``, a protocol buffer. UsageError about ``name`` if it is none."""
+    try:
+        return _onnx(name).load_model_from_string(content)
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{name}: is no ONNX model: {printable(str(error))}", code="bad-file") from None
 
 
 def node_problems(source: str | os.PathLike[str], shapes: Shapes | None = None) -> dict[str, Problem]:
@@ -406,7 +422,7 @@ def _input_needed(model: str, name: str, why: str, example: tuple[int, ...]) -> 
     return UsageError(f"inputs: {model} {why}; legal is to give its shape, such as {shown}", code="inputs")
 
 
-def _operator(proto: Any) -> str:
+def operator_of(proto: Any) -> str:
     """Return the operator of a node if it is ONNX's, or a conversion that means the same; otherwise the empty string.
     """
     domains = _CONVERSION_DOMAINS if proto.op_type in (_FROM_BYTES, _TO_BYTES) else _DOMAINS

@@ -22,7 +22,7 @@ from convsmith.runtime.executable_memory import ExecutableMemory, function_addre
 from convsmith.runtime.object_code import ObjectCode, is_linked_here
 from convsmith.runtime.permissions import obtain_permissions
 
-__all__ = ["HostFunction", "HostLibrary"]
+__all__ = ["HostFunction", "HostLibrary", "obstacle"]
 
 # ctypes releases the GIL while functions of these types run.
 _WHOLE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -52,6 +52,11 @@ class HostFunction:
         self._symbol = _WHOLE(addresses[entry.symbol])
         self.whole: Callable[[int], None] | None = self._symbol if entry.launch.kind == "call" else None
         self._chunk = _CHUNK(addresses[entry.chunk_symbol])
+
+    @property
+    def address(self) -> int:
+        """The address of the native function that runs all of the entry, on the threads of its launch."""
+        return ctypes.cast(self._symbol, ctypes.c_void_p).value or 0
 
     def __call__(self, block: int, keep: object = None) -> None:
         """Run the entry and wait. `keep` holds the memory in use alive if an interrupt ends the wait early."""
@@ -86,7 +91,7 @@ class HostLibrary:
             message = f"artifact has ABI version {artifact.abi}; this convsmith runs {ABI_VERSION}"
             raise UsageError(message, code="bad-artifact")
         self.functions: dict[str, HostFunction]
-        if why := _obstacle(artifact):
+        if why := obstacle(artifact):
             self.functions = {name: _ForeignFunction(entry, why) for name, entry in artifact.entries.items()}
             return
         for entry in artifact.entries.values():
@@ -105,7 +110,7 @@ _STARTED_HERE = ("call", "tasks")
 """Kinds of launch that `HostFunction` starts."""
 
 
-def _obstacle(artifact: Artifact) -> str:
+def obstacle(artifact: Artifact) -> str:
     """Return the reason why the CPU cannot run the code; empty if it can."""
     missing = [name for name in artifact.needs if name not in cpu_features()]
     if not missing:

@@ -22,6 +22,7 @@ from convsmith.passes.manager import Step
 from convsmith.problem.problem import Problem
 from convsmith.schedule.loops import Loop
 from convsmith.schedule.schedule import Schedule
+from convsmith.statement.operator import Operator
 from convsmith.statement.statement import Statement
 
 
@@ -30,7 +31,9 @@ class LiveSchedule(Schedule):
     loops are the loops of ``statements``.
     """
 
-    def __init__(self, problem: Problem, machine: Machine, kernel: Kernel, statements: Sequence[Statement]) -> None:
+    def __init__(
+        self, problem: Problem | Operator, machine: Machine, kernel: Kernel, statements: Sequence[Statement]
+    ) -> None:
         super().__init__(d.name for st in statements for d in st.dims)
         self.problem, self.machine, self.kernel, self.statements = problem, machine, kernel, tuple(statements)
         whole = (Loop(d.name, d.name, (d.name,), d.kind, "thread", d.size) for st in statements for d in st.dims)

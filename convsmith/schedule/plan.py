@@ -42,6 +42,7 @@ from convsmith.schedule.sums import config_of_sums
 from convsmith.schedule.winograd import block_steps, product_config, weights_steps, winograd_of
 from convsmith.statement.fused import FusedStatements
 from convsmith.statement.naive import added_boxes, naive
+from convsmith.statement.operator import Operator
 from convsmith.statement.program import Program, program, transformed_program
 from convsmith.statement.statement import Statement
 from convsmith.statement.winograd import WEIGHTS, Winograd
@@ -54,13 +55,14 @@ COPIES = ("pad_copy", "window_copy", "indirection", "hardware")
 
 @record(frozen=True)
 class Plan:
-    """The plans of all statements of the program of a problem or a micro-kernel, in the order in which they run.
+    """The plans of all statements of the program of a problem, a micro-kernel or an operator, in the order in which
+    they run.
 
     ``requirements`` constrain the sizes of a call; they are empty if all sizes are known. If ``config`` is a user's
     schedule, it has ``given`` the main kernel, and ``kernels`` are the kernels around it.
     """
 
-    computed: Problem | MicroKernel
+    computed: Problem | MicroKernel | Operator
     config: Config | GivenSchedule
     machine: Machine
     program: Program
@@ -70,7 +72,7 @@ class Plan:
 
     @property
     def problem(self) -> Problem:
-        """The problem, which is not a micro-kernel."""
+        """The problem, which is neither a micro-kernel nor an operator."""
         assert isinstance(self.computed, Problem)
         return self.computed
 

@@ -14,6 +14,7 @@ from convsmith.statement.fused import FusedStatements
 from convsmith.statement.micro_kernel import micro_statement, naive_micro_kernel
 from convsmith.statement.naive import naive
 from convsmith.statement.offsets import sums_of
+from convsmith.statement.operator import Operator
 from convsmith.statement.parts import sum_of_parts
 from convsmith.statement.statement import Statement, When
 from convsmith.statement.winograd import Winograd
@@ -26,10 +27,10 @@ class Program:
 
     A problem of several stages has ``kernels``, in the order in which they run. All statements of a kernel but the last
     run at a loop of a later one. Where a problem of one stage is computed by a ``transform``, the main statement is the
-    product of a block. The interface of a micro-kernel prescribes the naive ``nest`` of its main statement.
+    product of a block. A micro-kernel and an operator have a naive ``nest`` of their own.
     """
 
-    problem: Problem | MicroKernel
+    problem: Problem | MicroKernel | Operator
     statements: tuple[Statement, ...]
     kernels: tuple[FusedStatements, ...] = ()
     transform: Winograd | None = None

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from convsmith.diag.record import record
+from convsmith.network.memory import offsets_of
 from convsmith.runtime.arrays import ALIGNMENT, address_of, aligned_empty
 from convsmith.runtime.border import Given
 from convsmith.runtime.host_block import HostBlock
 from convsmith.runtime.host_kernel import HostKernel
 from convsmith.runtime.prepared_call import Word, writers
 
-__all__ = ["KernelSequence", "Placement", "SequenceStep", "offsets_of", "placement"]
+__all__ = ["KernelSequence", "Placement", "SequenceStep", "placement"]
 
 
 @record(frozen=True)
@@ -142,21 +143,3 @@ def _lives(
             nbytes, first, _ = lives.get(own[v], (step.nbytes, n, n))
             lives[own[v]] = (nbytes, first, n)
     return lives
-
-
-def offsets_of(lives: Mapping[int, tuple[int, int, int]]) -> dict[int, int]:
-    """Return an offset in bytes for each value, given its bytes, first and last step; values that are alive in the same
-    step do not overlap.
-
-    The largest values are placed first, each at the lowest offset where it fits.
-    """
-    placed: list[tuple[int, int, int, int]] = []
-    offsets: dict[int, int] = {}
-    for v, (nbytes, first, last) in sorted(lives.items(), key=lambda item: (-item[1][0], item[1][1])):
-        size, at = -(-nbytes // ALIGNMENT) * ALIGNMENT, 0
-        for start, end, other_first, other_last in sorted(placed):
-            if other_first <= last and first <= other_last and start < at + size and at < end:
-                at = end
-        placed.append((at, at + size, first, last))
-        offsets[v] = at
-    return offsets

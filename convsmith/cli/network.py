@@ -1,0 +1,198 @@
+"""`convsmith network`: a whole model as one function: run, verified, timed, explained, saved and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import numpy as np
+
+from convsmith.cli.group import CommandGroup
+from convsmith.cli.models import ModelInputs, input_option, is_model, shapes_of
+from convsmith.cli.output import error_line, note
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
+from convsmith.diag.printable import printable
+from convsmith.diag.settings import MAX_THREADS, settings
+from convsmith.exporter.names import check_name, legal_name
+from convsmith.measure.timing import ROUNDS, measure
+from convsmith.network.graph import Graph
+from convsmith.network.image import NetworkValue
+from convsmith.network.network import load
+from convsmith.network.reference import compared, reference_outputs
+from convsmith.onnx.graph import read_graph
+from convsmith.onnx.network import network_of
+from convsmith.runtime.arrays import Array, numpy_dtype
+
+__all__ = ["network"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SAVED = ".cs"
+"""The end of the names of files that `save` writes."""
+
+
+@click.group(cls=CommandGroup, epilog="Example: convsmith network bench resnet50.onnx --threads 1")
+def network() -> None:
+    """Compile a whole ONNX model to one function."""
+
+
+def _model_options(command: F) -> F:
+    """Add the model, its inputs and the number of threads."""
+    threads = click.option(
+        "--threads", type=click.IntRange(1, MAX_THREADS), help="Threads of a kernel.  [default: all CPUs]"
+    )
+    return click.argument("source", metavar="MODEL.onnx")(input_option(threads(command)))
+
+
+def _seed_option(command: F) -> F:
+    return click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of inputs.")(command)
+
+
+@network.command(epilog="Example: convsmith network run model.onnx --input x=1x3x224x224 -o results.npz")
+@_model_options
+@_seed_option
+@click.option("-o", "--output", metavar="FILE.npz", help="Write the outputs to a file of numpy.savez.")
+def run(source: str, threads: int | None, inputs: ModelInputs, seed: int, output: str | None) -> None:
+    """Run a model, or a file that `network save` wrote, once: on the files of --input, and random numbers for other
+    inputs. Print shape, least, mean and largest element of each output.
+    """
+    settings.validate()
+    if source.endswith(_SAVED):
+        net = load(source)
+    else:
+        net = network_of(_graph(source, inputs), threads)
+    arrays = _arrays(net.image.inputs, inputs, seed)
+    results = net.run(arrays)
+    for name, y in results.items():
+        wide = y.astype(np.float64)
+        numbers = f"{wide.min():.6g} to {wide.max():.6g}, mean {wide.mean():.6g}" if y.size else "no elements"
+        note(f"{printable(name)}: {y.dtype} {' x '.join(map(str, y.shape))}, {numbers}")
+    if output is not None:
+        try:
+            with open(output, "wb") as file:
+                np.savez(file, allow_pickle=False, **results)
+        except OSError as error:
+            raise UsageError(f"--output={output}: cannot be written: {error.strerror}", code="bad-file") from None
+
+
+@network.command(epilog="Example: convsmith network verify model.onnx")
+@_model_options
+@_seed_option
+def verify(source: str, threads: int | None, inputs: ModelInputs, seed: int) -> None:
+    """Compare the outputs of a model with those of its operators in numpy, on the files of --input or random numbers.
+
+    Each element may be off by 1e-5 of the largest element of its output. Exit status 1: some output is off by more.
+    """
+    settings.validate()
+    graph = _graph(source, inputs)
+    net = network_of(graph, threads)
+    arrays = _arrays(graph.inputs, inputs, seed)
+    verdicts = compared(reference_outputs(graph, arrays), net.run(arrays))
+    for verdict in verdicts:
+        line = f"{printable(verdict.name)}: off by {verdict.error:.1e} of the largest element"
+        note(f"right: {line}") if verdict.ok else error_line(f"mismatch: {line}")
+    click.get_current_context().exit(0 if all(verdict.ok for verdict in verdicts) else 1)
+
+
+@network.command(epilog="Example: convsmith network bench model.onnx --threads 1")
+@_model_options
+@_seed_option
+@click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Rounds of samples.")
+@click.option("--vs", metavar="LIBRARY", default="onnxruntime", show_default=True, help="onnxruntime, or none.")
+def bench(source: str, threads: int | None, inputs: ModelInputs, seed: int, rounds: int, vs: str) -> None:
+    """Time a model beside ONNX Runtime on as many threads, in rounds in which both run in turn.
+
+    The ratio is ONNX Runtime's time divided by ours (above 1: we are faster).
+    """
+    settings.validate()
+    if vs not in ("onnxruntime", "none"):
+        raise UsageError(f"--vs={vs} is not legal; legal are onnxruntime and none", code="bad-option")
+    graph = _graph(source, inputs)
+    net = network_of(graph, threads)
+    arrays = _arrays(graph.inputs, inputs, seed)
+    results = net.run(arrays)
+    peers, count = {}, max(net.threads, 1)
+    if vs == "onnxruntime":
+        peers[vs] = session = _session(source, arrays, list(results), count)
+        verdicts = compared(dict(zip(results, session())), results)
+        worst = max((verdict.error for verdict in verdicts), default=0.0)
+        note(f"outputs are within {worst:.1e} of the largest element of ONNX Runtime's")
+    made = measure(lambda: net.run({**arrays, **results}), 1.0, None, peers, rounds, count)
+    note(f"{source}: {made.seconds.median * 1e3:.3f} ms on {count} thread{'s' * (count > 1)}")
+    for name, peer in made.peers.items():
+        note(f"{name}: {peer.seconds.median * 1e3:.3f} ms, ratio {peer.speedup.median:.2f}")
+
+
+@network.command(epilog="Example: convsmith network explain model.onnx")
+@_model_options
+def explain(source: str, threads: int | None, inputs: ModelInputs) -> None:
+    """Print inputs, outputs, memory and weights of a model, and what each of its steps computes."""
+    settings.validate()
+    note(network_of(_graph(source, inputs), threads).explain())
+
+
+@network.command(epilog="Example: convsmith network save model.onnx -o model.cs")
+@_model_options
+@click.option("-o", "--output", metavar="FILE.cs", required=True, help="The file that `convsmith.load` reads.")
+def save(source: str, threads: int | None, inputs: ModelInputs, output: str) -> None:
+    """Compile a model to a file that another process loads without compiling."""
+    settings.validate()
+    net = network_of(_graph(source, inputs), threads)
+    net.save(output)
+    note(f"{output}  {Path(output).stat().st_size} bytes, for {net.image.driver.target}")
+
+
+@network.command(epilog="Example: convsmith network export model.onnx -o library --name net")
+@_model_options
+@click.option("-o", "--output", metavar="DIR", required=True, help="Directory of the files; it is made.")
+@click.option("--name", metavar="NAME", help="Name of the function.  [default: the file's]")
+def export(source: str, threads: int | None, inputs: ModelInputs, output: str, name: str | None) -> None:
+    """Write a model as one function of C: a static library with the weights, a header, a manifest and an example that
+    checks itself. The function allocates nothing and calls no library.
+    """
+    settings.validate()
+    own = check_name(name) if name is not None else legal_name(Path(source).stem, "net")
+    library = network_of(_graph(source, inputs), threads).export(output, own)
+    width = max(len(str(file)) for file in library.files)
+    for file in library.files:
+        note(f"{file!s:{width}}  {file.stat().st_size} bytes")
+    note(f"workspace {library.workspace} bytes")
+
+
+def _graph(source: str, inputs: ModelInputs) -> Graph:
+    """Return the graph of the model in a file. UsageError if the file has another name than a model's."""
+    if not is_model(source):
+        raise UsageError(f"{source} is no model; legal is the file of an ONNX model, MODEL.onnx", code="bad-file")
+    return read_graph(source, shapes_of(inputs))
+
+
+def _arrays(values: tuple[NetworkValue, ...], given: ModelInputs, seed: int) -> dict[str, Array]:
+    """Return an array for each input: the one that is given, or random numbers."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Array] = {}
+    for x in values:
+        held = given.get(x.name)
+        dtype = numpy_dtype(x.type)
+        if held is not None and not isinstance(held, tuple):
+            found[x.name] = held
+        elif dtype.kind == "f":
+            found[x.name] = rng.standard_normal(x.shape).astype(dtype)
+        else:
+            found[x.name] = rng.integers(0, 100, x.shape).astype(dtype)
+    return found
+
+
+def _session(source: str, arrays: Mapping[str, Array], outputs: list[str], threads: int) -> Callable[[], list[Array]]:
+    """Return a call of ONNX Runtime on the model. UnsupportedError if it is not installed."""
+    with import_lock:
+        try:
+            import onnxruntime
+        except ImportError:
+            raise UnsupportedError("--vs=onnxruntime needs that package; legal without it is --vs none") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(source, options)
+    return lambda: list(session.run(outputs, dict(arrays)))

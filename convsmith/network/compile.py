@@ -1,0 +1,203 @@
+"""From a graph to a program: layouts, memory, kernels, and packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from convsmith.compiler.operator import operator_artifact
+from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.settings import settings
+from convsmith.exporter.constants import stored_bytes
+from convsmith.exporter.interface import WORKSPACE as WORKSPACE_PARAMETER
+from convsmith.exporter.interface import Parameter, interface_of
+from convsmith.exporter.kernel import for_any_operands
+from convsmith.frontend.kernel import CompiledKernel
+from convsmith.frontend.numpy_api import compile as compile_kernel
+from convsmith.frontend.side_by_side import compile_ahead, not_cached
+from convsmith.machine import registry
+from convsmith.machine.base import Machine
+from convsmith.network.fold import folded
+from convsmith.network.graph import Graph, NetworkNode, Work, result_of
+from convsmith.network.layout_choice import chosen_layouts
+from convsmith.network.layouts import with_layouts
+from convsmith.network.memory import Life, aligned, memory_plan
+from convsmith.network.placing import Placed, placed
+from convsmith.network.program import (
+    TENSORS,
+    WEIGHTS,
+    WORKSPACE,
+    MemoryPlace,
+    NetworkProgram,
+    ProgramKernel,
+    ProgramStep,
+)
+from convsmith.problem.problem import Problem
+from convsmith.runtime.arrays import Array, ArraySpec, aligned_empty, numpy_dtype
+from convsmith.runtime.denormals import with_denormals
+from convsmith.statement.operator import Operator
+
+__all__ = ["program_of"]
+
+_TYPES = ("f32", "f32", "f32")
+"""Types of products for whose level operators are compiled."""
+
+
+def program_of(graph: Graph, threads: int = 1) -> NetworkProgram:
+    """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
+    """
+    target, whole = registry.target(settings.target, _TYPES), folded(graph)
+    laid = with_layouts(whole, chosen_layouts(whole, target, threads))
+    return _Builder(laid, placed(laid), target, threads).program()
+
+
+class _Builder:
+    """Makes the program of a graph whose values are placed."""
+
+    def __init__(self, graph: Graph, where: Placed, target: Machine, threads: int) -> None:
+        self._graph, self._where, self._target, self._threads = graph, where, target, threads
+        self._kernels: dict[Any, int] = {}
+        self._made: list[ProgramKernel] = []
+        self._compiled: list[CompiledKernel | None] = []
+        self._blobs: dict[bytes, int] = {}
+        self._weights: list[tuple[int, bytes]] = []
+        self._size = 0
+        outside = [*(x.name for x in graph.inputs), *graph.outputs]
+        self._areas = {name: n for n, name in enumerate(outside, TENSORS)}
+
+    def program(self) -> NetworkProgram:
+        """Return the program."""
+        problems = [node.work for node in self._where.nodes if isinstance(node.work, Problem)]
+        for _ in compile_ahead(not_cached(problems, self._threads), self._threads):
+            pass
+        calls: list[tuple[NetworkNode, int, dict[str, MemoryPlace], str]] = []
+        for node in self._where.nodes:
+            try:
+                number, constants = self._kernel(node)
+            except ConvsmithError as error:
+                raise type(error)(f"{self._graph.name}: node {node.name}: {error}", code=error.code) from None
+            interface = self._made[number].interface
+            own = {name: MemoryPlace(WEIGHTS, self._stored(content)) for name, content in constants.items()}
+            for packing in interface.packings:
+                if f"packed_{packing.operand}" not in own:
+                    calls.append((node, number, {}, packing.operand))
+            calls.append((node, number, own, ""))
+        return self._placed(calls, self._where.lives)
+
+    # -- kernels
+    def _kernel(self, node: NetworkNode) -> tuple[int, Mapping[str, bytes]]:
+        """Return the number of the kernel of a node, and the memory of its constants by parameter."""
+        arrays = self._constants(node)
+        if isinstance(node.work, Operator):
+            number = self._numbered(node.work, None)
+        else:
+            kernel = compile_kernel(node.work, threads=self._threads)
+            number = self._numbered(node.work, for_any_operands(kernel, arrays))
+        own, made = self._compiled[number], self._made[number]
+        plain = {p.name: p for p in made.interface.parameters}
+        contents: dict[str, bytes] = {}
+        left = dict(arrays)
+        if own is not None and "packed_wei" in plain and "wei" in arrays:
+            weights, bias = left.pop("wei"), left.pop("bia", None)
+            packed = own.host.pack(weights, bias)
+            contents["packed_wei"] = packed.buffer.tobytes()
+            if packed.bias is not None:
+                contents["bia"] = packed.bias.tobytes()
+        for name, x in left.items():
+            tensor = plain[name].tensor
+            assert tensor is not None
+            contents[name] = stored_bytes(ArraySpec(tensor), x)
+        return number, contents
+
+    def _numbered(self, work: Work, kernel: CompiledKernel | None) -> int:
+        """Return the number of a kernel, which is added if it is new."""
+        key = (work, None if kernel is None else (kernel.problem, str(kernel.config)))
+        if key not in self._kernels:
+            if kernel is None:
+                assert isinstance(work, Operator)
+                artifact = operator_artifact(work, self._target, self._threads)
+            else:
+                assert kernel.artifact is not None
+                artifact = kernel.artifact
+            self._kernels[key] = number = len(self._made)
+            interface = interface_of(f"k{number}", artifact, [t.name for t in work.tensors])
+            self._made.append(ProgramKernel(work, artifact, interface))
+            self._compiled.append(kernel)
+        return self._kernels[key]
+
+    def _constants(self, node: NetworkNode) -> dict[str, Array]:
+        """Return the constants among the arguments of a node, in the shapes that its work gives them."""
+        found = {}
+        tensors = {t.name: t for t in node.work.tensors}
+        for array, name in node.arguments.items():
+            if name in self._graph.constants:
+                t = tensors[array]
+                held = np.ascontiguousarray(self._graph.constants[name], numpy_dtype(t.dtype)).reshape(t.shape)
+                found[array] = with_denormals("flush", array, held) if array == "wei" else held
+        return found
+
+    def _stored(self, content: bytes) -> int:
+        """Return the offset of `content` in the weights, which hold equal contents once."""
+        if content not in self._blobs:
+            self._blobs[content] = self._size
+            self._weights.append((self._size, content))
+            self._size += aligned(len(content))
+        return self._blobs[content]
+
+    # -- memory
+    def _placed(
+        self, calls: Sequence[tuple[NetworkNode, int, dict[str, MemoryPlace], str]], lives: Mapping[str, Life]
+    ) -> NetworkProgram:
+        """Return the program of `calls`, after values, packed operands and workspaces of kernels have offsets."""
+        first = {id(node): n for n, (node, *_) in reversed([*enumerate(calls)])}
+        last = {id(node): n for n, (node, *_) in enumerate(calls)}
+        nodes = [*self._where.nodes]
+        moved = {
+            home: Life(x.nbytes, first[id(nodes[x.first])], last[id(nodes[x.last])]) for home, x in lives.items()
+        }
+        for n, (node, number, _, operand) in enumerate(calls):
+            for p in self._parameters(number, operand):
+                if p.name == WORKSPACE_PARAMETER:
+                    moved[f"workspace of step {n}"] = Life(p.nbytes, n, n)
+                elif p.of and operand:
+                    moved[f"{p.name} of {node.output}"] = Life(p.nbytes, n, last[id(node)])
+        plan = memory_plan(moved)
+        steps = [
+            ProgramStep(
+                number, operand,
+                tuple(self._place(n, node, p, own, plan.offsets) for p in self._parameters(number, operand)),
+                node.names,
+            )
+            for n, (node, number, own, operand) in enumerate(calls)
+        ]  # fmt: skip
+        weights = aligned_empty(self._size)
+        weights[:] = 0
+        for start, content in self._weights:
+            weights[start : start + len(content)] = np.frombuffer(content, np.uint8)
+        outputs = tuple(self._graph.values[name] for name in self._graph.outputs)
+        return NetworkProgram(
+            self._graph.name, tuple(self._made), tuple(steps), self._graph.inputs, outputs, weights, plan.nbytes,
+            plan.bound, self._target, self._threads,
+        )  # fmt: skip
+
+    def _parameters(self, number: int, operand: str) -> tuple[Parameter, ...]:
+        """Return the parameters of a kernel, or of the function that packs an operand."""
+        return self._made[number].interface.function(operand).parameters
+
+    def _place(
+        self, n: int, node: NetworkNode, p: Parameter, own: Mapping[str, MemoryPlace], offsets: Mapping[str, int]
+    ) -> MemoryPlace:
+        """Return the place behind a parameter of step `n`."""
+        if p.name in own:
+            return own[p.name]
+        if p.name == WORKSPACE_PARAMETER:
+            return MemoryPlace(WORKSPACE, offsets[f"workspace of step {n}"])
+        if p.of:
+            return MemoryPlace(WORKSPACE, offsets[f"{p.name} of {node.output}"])
+        is_result = p.name == result_of(node.work).name
+        home = self._where.homes[node.output if is_result else node.arguments[p.name]]
+        return MemoryPlace(WORKSPACE, offsets[home]) if home in offsets else MemoryPlace(self._areas[home])
+
+

@@ -1,0 +1,188 @@
+"""`export_network`: a network as one function of C, in a static library that needs no other.
+
+    int NAME(inputs..., outputs..., workspace, parallel, pool)     runs the network; 0, or a code
+    int NAME_check(pointer, bytes, ...)                            checks the memory of a call
+    const char *NAME_message(int code)                             describes a code
+
+The library holds the weights, packed. `parallel` and `pool` are absent if one thread runs all kernels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from convsmith.codegen import llvm_bind
+from convsmith.compiler.operator import operator_text
+from convsmith.diag.errors import UsageError
+from convsmith.diag.expect import shown
+from convsmith.diag.printable import printable
+from convsmith.diag.record import record
+from convsmith.exporter.archive import archive
+from convsmith.exporter.build import linked_code
+from convsmith.exporter.entry_points import check_lines, entry_points_text, message_lines
+from convsmith.exporter.interface import WORKSPACE, Interface, Parameter, interface_of
+from convsmith.exporter.names import check_name, legal_name, unique_names
+from convsmith.frontend.kernel import CompiledKernel
+from convsmith.machine.base import Machine
+from convsmith.network.c_texts import example_text, header_text, manifest_text
+from convsmith.network.driver import call_lines
+from convsmith.network.image import tensor_arguments
+from convsmith.network.program import NetworkProgram, ProgramKernel
+from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec
+from convsmith.schedule.config import Config
+from convsmith.statement.operator import Operator
+
+__all__ = ["ExportedNetwork", "NetworkInterface", "export_program", "interface_of_network"]
+
+_MARK = b"\xc5weights of a network\xc5"
+"""Bytes at the place of the weights in an object, until they replace them."""
+
+
+@record(frozen=True)
+class ExportedNetwork:
+    """The files of an exported network: programs include the `header` and link the `library`."""
+
+    name: str
+    directory: Path
+    header: Path
+    library: Path
+    files: tuple[Path, ...]
+    workspace: int
+
+
+class NetworkInterface(NamedTuple):
+    """The function of a network: its name, its parameters, and whether it runs parts of kernels through `parallel`."""
+
+    name: str
+    interface: Interface
+    is_shared: bool
+
+
+def interface_of_network(program: NetworkProgram, name: str) -> NetworkInterface:
+    """Return the function of `program` under `name`; parameters have the names of inputs and outputs in the model."""
+    arguments = tensor_arguments(program.inputs, program.outputs)
+    names = unique_names(legal_name(a.name, "x") for a in arguments)
+    parameters = [
+        Parameter(own, max(spec.extent, 1), spec.dtype.itemsize, a.role != "in", replace(a, name=own))
+        for own, a, spec in zip(names, arguments, map(ArraySpec, arguments))
+    ]
+    if program.workspace:
+        parameters.append(Parameter(WORKSPACE, program.workspace, ALIGNMENT, True))
+    first = program.kernels[0].artifact
+    whole = Interface(name, first, tuple(parameters), (), (), program.workspace, 1, frozenset())
+    return NetworkInterface(name, whole, any(k.interface.threads > 1 for k in program.kernels))
+
+
+def export_program(
+    program: NetworkProgram, directory: str | os.PathLike[str], name: str, samples: Mapping[str, Array]
+) -> ExportedNetwork:
+    """Write the library of `program` to `directory`, which is created: code, header, manifest, example.
+
+    The example compares results with `samples`, the outputs for the inputs that it makes. UsageError if the name is not
+    legal, or the directory cannot be written.
+    """
+    if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
+        message = f"directory={shown(directory)} is not legal: expected the path of a directory"
+        raise UsageError(message, code="bad-file")
+    own = interface_of_network(program, check_name(name))
+    members = _objects(program, own)
+    library = f"lib{name}.a"
+    command = f"cc -O2 example.c {library} -lm -o example"
+    contents = {
+        library: archive([(f"{title}.o", code, symbols) for title, code, symbols in members]),
+        f"{name}.h": header_text(program, own).encode(),
+        "example.c": example_text(program, own, command, samples).encode(),
+    }  # fmt: skip
+    contents[f"{name}.json"] = manifest_text(program, own, [*contents, f"{name}.json"]).encode()
+    folder, file = Path(directory), ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, content in contents.items():
+            (folder / file).write_bytes(content)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{printable(str(folder / file))}: cannot be written: {why}", code="bad-file") from None
+    paths = tuple(folder / file for file in contents)
+    return ExportedNetwork(name, folder, folder / f"{name}.h", folder / library, paths, program.workspace)
+
+
+def _objects(program: NetworkProgram, own: NetworkInterface) -> list[tuple[str, bytes, tuple[str, ...]]]:
+    """Return the members of the library: names, object code, and the symbols that each defines."""
+    name, machine = own.name, program.target
+    found = []
+    for n, kernel in enumerate(program.kernels):
+        title = f"{name}_k{n}"
+        interface = interface_of(title, kernel.artifact, [t.name for t in kernel.work.tensors])
+        text = _kernel_text(kernel, machine, program.threads)
+        symbols = (interface.symbol, *(packing.symbol for packing in interface.packings))
+        texts = (text, entry_points_text(interface, machine.triple, {}))
+        made = linked_code(texts, symbols, machine, str(kernel.work))
+        found.append((title, made.object, symbols))
+    if program.weights.size:
+        held = f"{name}_weights"
+        found.append((held, _weights_object(program.weights, held, machine), (held,)))
+    symbols = (name, own.interface.check, own.interface.message)
+    made = linked_code((_driver_text(program, own),), symbols, machine, program.name, outside=f"{name}_")
+    found.append((name, made.object, symbols))
+    return found
+
+
+def _kernel_text(kernel: ProgramKernel, machine: Machine, threads: int) -> str:
+    """Return the module of a kernel as LLVM text."""
+    if isinstance(kernel.work, Operator):
+        return operator_text(kernel.work, machine, threads)
+    config = Config.parse(kernel.artifact.config)
+    return CompiledKernel(kernel.work, machine, config, config.threads).llvm()
+
+
+def _weights_object(weights: Array, symbol: str, machine: Machine) -> bytes:
+    """Return an object that defines constant bytes; LLVM's text would take three times their size."""
+    size = max(weights.size, len(_MARK))
+    mark = "".join(f"\\{byte:02x}" for byte in _MARK)
+    kind = f"<{{ [{len(_MARK)} x i8], [{size - len(_MARK)} x i8] }}>"
+    text = (
+        f'target triple = "{machine.triple}"\n@{symbol} = constant {kind} <{{ [{len(_MARK)} x i8] c"{mark}", '
+        f"[{size - len(_MARK)} x i8] zeroinitializer }}>, align {ALIGNMENT}\n"
+    )
+    code = llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features)
+    start = code.index(_MARK)
+    return code[:start] + weights.tobytes() + code[start + weights.size :]
+
+
+def _driver_text(program: NetworkProgram, own: NetworkInterface) -> str:
+    """Return the module of the network's function, which checks its pointers and calls the kernels."""
+    name, word = own.name, f"i{program.target.address_bits}"
+    interface = own.interface
+    threads = ", ptr %parallel, ptr %pool"
+    declared = dict[str, None]()
+
+    def callee(number: int, symbol: str) -> tuple[str, str]:
+        kernel = program.kernels[number]
+        is_shared = kernel.interface.threads > 1 and symbol == kernel.interface.symbol
+        whole = f"{name}_{symbol}"
+        functions = {x.symbol: x.parameters for x in kernel.interface.packings}
+        count = len(functions.get(symbol, kernel.interface.parameters))
+        pointers = ["ptr"] * (count + 2 * is_shared)
+        declared[f"declare void @{whole}({', '.join(pointers)})"] = None
+        return f"@{whole}", "ptr %parallel, ptr %pool" if is_shared else ""
+
+    pointers = [f"%{p.name}" for p in interface.parameters]
+    tensors = pointers[: len(program.inputs) + len(program.outputs)]
+    weights = f"@{name}_weights"
+    areas = [weights, f"%{WORKSPACE}" if program.workspace else "null", *tensors]
+    calls = list(call_lines(program, areas, word, callee))
+    given = ", ".join(f"ptr {x}, {word} {p.nbytes}" for x, p in zip(pointers, interface.parameters))
+    parameters = ", ".join(f"ptr {x}" for x in pointers) + (threads if own.is_shared else "")
+    lines = (
+        f'target triple = "{program.target.triple}"', *declared,
+        *([f"{weights} = external constant [{program.weights.size} x i8]"] if program.weights.size else []),
+        *check_lines(interface, word), *message_lines(interface),
+        f"define i32 @{name}({parameters}) nounwind {{", f"  %code = call i32 @{interface.check}({given})",
+        "  %wrong = icmp ne i32 %code, 0", "  br i1 %wrong, label %end, label %run", "run:", *calls, "  br label %end",
+        "end:", "  ret i32 %code", "}", "",
+    )  # fmt: skip
+    return "\n".join(lines)

@@ -1,0 +1,176 @@
+"""Rewrites of graphs: norms become weights, and steps after a convolution or a product become its post-ops.
+
+Each pass takes a graph and returns one that computes the same values at its outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from convsmith.network.graph import Graph, NetworkNode, Work
+from convsmith.network.operators.pointwise import Pointwise
+from convsmith.problem.conv import Conv
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise, PostOp
+from convsmith.runtime.arrays import Array
+
+__all__ = ["folded"]
+
+
+def folded(graph: Graph) -> Graph:
+    """Return the graph after all passes, without nodes on which no output depends."""
+    for rewrite in (_with_gates, _with_constants, _with_steps):
+        graph = rewrite(graph.changed(tuple(graph.live_nodes())))
+    return graph
+
+
+# -- gates ------------------------------------------------------------------------------------------------------------
+
+_GATED = {"logistic": ("swish", (1.0,)), "hardsigmoid": ("hardswish", None)}
+"""Functions by which a value is multiplied that they are computed from, with the algorithm of both; None stands for the
+numbers of the function."""
+
+
+def _with_gates(graph: Graph) -> Graph:
+    """Make one step of a function of a value and the product of both."""
+    makers, readers, nodes = graph.makers(), graph.readers(), []
+    for node in graph.nodes:
+        work, made = node.work, node
+        for source, gate in ((0, 1), (1, 0)) if isinstance(work, Pointwise) and work.binary == "mul" else ():
+            assert isinstance(work, Pointwise)
+            x, y = (node.arguments[f"src_{n}"] for n in (source, gate))
+            before = makers.get(y)
+            if before is None or len(readers[y]) > 1 or y in graph.outputs or before.arguments.get("src_0") != x:
+                continue
+            if (step := _gate(before.work)) is not None:
+                alone = replace(work, shapes=(work.shapes[source],), binary="", steps=(step, *work.steps))
+                made = NetworkNode(alone, {"src_0": x}, node.output, _names(before, node))
+                break
+        nodes.append(made)
+    return graph.changed(nodes)
+
+
+def _gate(work: Work) -> Eltwise | None:
+    """Return the step that a function becomes with the product of its source; None if there is none."""
+    if not isinstance(work, Pointwise) or work.binary or len(work.steps) != 1 or work.steps[0].alg not in _GATED:
+        return None
+    (step,) = work.steps
+    alg, numbers = _GATED[step.alg]
+    return Eltwise(alg, *((step.alpha, step.beta) if numbers is None else numbers))
+
+
+# -- norms and biases -------------------------------------------------------------------------------------------------
+
+
+def _with_constants(graph: Graph) -> Graph:
+    """Fold sums and products with a constant for each channel into the weights and the bias of the node before them."""
+    constants, made, readers = dict(graph.constants), dict[str, NetworkNode](), graph.readers()
+    for node in graph.nodes:
+        source = node.arguments.get("src_0", "")
+        before, other = made.get(source), constants.get(node.arguments.get("src_1", ""))
+        joined = None
+        is_inner = source in made and len(readers[source]) == 1 and source not in graph.outputs
+        if is_inner and before is not None and other is not None and isinstance(node.work, Pointwise):
+            if node.work.shapes[0] == graph.values[node.output].shape:
+                joined = _with_constant(before, node, other, constants)
+        if joined is not None:
+            del made[source]
+        made[node.output] = joined or node
+    return graph.changed(tuple(made.values()), constants)
+
+
+def _with_constant(
+    before: NetworkNode, node: NetworkNode, other: Array, constants: dict[str, Array]
+) -> NetworkNode | None:
+    """Return one node for both, whose new weights and bias are added to `constants`; None if they do not fit."""
+    work, step = before.work, node.work
+    assert isinstance(step, Pointwise)
+    rank = len(step.shapes[0])
+    whole = (1,) * (rank - other.ndim) + other.shape
+    bias = constants.get(before.arguments.get("bia", ""))
+    weights = constants.get(before.arguments.get("wei", ""))
+    if not isinstance(work, Conv | Matmul) or work.post_ops:
+        return None
+    if weights is None or step.binary not in ("mul", "div", "add", "sub"):
+        return None
+    if ("bia" in before.arguments) != (bias is not None):
+        return None
+    if isinstance(work, Conv) and whole in ((1,) * rank, (1, work.oc, *(1,) * (rank - 2))):
+        channels: tuple[int, ...] = (work.oc,)
+        changed: Conv | Matmul = replace(work, dir="FWD_B", bia_dt=work.dt[2], post_ops=step.steps)
+        along = (work.g, work.oc // work.g, *(1,) * (weights.ndim - 2)) if work.has_groups else (work.oc,)
+        wide = (*along, *(1,) * (weights.ndim - len(along)))
+    elif isinstance(work, Matmul) and whole in ((1,) * rank, (*(1,) * (rank - 1), work.wei[-1])):
+        channels = (work.wei[-1],)
+        changed = replace(work, bia_mask=1 << work.rank - 1, bia_dt=work.dt[2], post_ops=step.steps)
+        wide = channels
+    else:
+        return None
+    number: Any = np.broadcast_to(other.reshape(-1), channels)
+    old: Any = np.zeros(channels, weights.dtype) if bias is None else bias.reshape(-1)
+    names = {"bia": f"{node.output}.bias"}
+    if step.binary in ("mul", "div"):
+        scale = number if step.binary == "mul" else 1 / number
+        names["wei"] = f"{node.output}.weights"
+        constants[names["wei"]] = (weights * scale.reshape(wide)).astype(weights.dtype)
+        constants[names["bia"]] = (old * scale).astype(weights.dtype)
+    else:
+        constants[names["bia"]] = (old + number if step.binary == "add" else old - number).astype(weights.dtype)
+    return NetworkNode(changed, {**before.arguments, **names}, node.output, _names(before, node))
+
+
+# -- post-ops ---------------------------------------------------------------------------------------------------------
+
+
+def _with_steps(graph: Graph) -> Graph:
+    """Append element-wise steps, and the addition of another value, to the node that computes their operand."""
+    made, readers = dict[str, NetworkNode](), graph.readers()
+    for node in graph.nodes:
+        joined, source = None, ""
+        if isinstance(node.work, Pointwise):
+            sources = [node.arguments[f"src_{n}"] for n in range(len(node.work.shapes))]
+            inner = [s for s in made if s in sources and len(readers[s]) == 1 and s not in graph.outputs]
+            for source in reversed(inner):  # the latest first: it can wait for no other value than its operands
+                joined = _joined(made[source], node, source, sources, graph)
+                if joined is not None:
+                    del made[source]
+                    break
+        made[node.output] = joined or node
+    return graph.changed(tuple(made.values()))
+
+
+def _joined(
+    before: NetworkNode, node: NetworkNode, source: str, sources: Sequence[str], graph: Graph
+) -> NetworkNode | None:
+    """Return one node for both, if the second can follow the first as a step; None otherwise."""
+    step, work = node.work, before.work
+    assert isinstance(step, Pointwise)
+    others = [n for n, s in enumerate(sources) if s != source]
+    shape = graph.values[node.output].shape
+    if len(others) != len(sources) - 1 or step.shapes[sources.index(source)] != shape:
+        return None
+    names, arguments = _names(before, node), dict(before.arguments)
+    if isinstance(work, Pointwise) and not others:
+        made: Work = replace(work, steps=(*work.steps, *step.steps))
+        return NetworkNode(made, arguments, node.output, names)
+    if not isinstance(work, Conv | Matmul):
+        return None
+    post_ops: list[PostOp] = [*work.post_ops]
+    if others:
+        (other,) = others
+        if step.binary != "add" or step.shapes[other] != shape or sources[other] in graph.constants:
+            return None
+        arguments[f"post_op_{len(post_ops)}"] = sources[other]
+        post_ops.append(BinaryPostOp("add", step.type, PER_TENSOR))
+    return NetworkNode(replace(work, post_ops=(*post_ops, *step.steps)), arguments, node.output, names)
+
+
+
+
+def _names(before: NetworkNode, node: NetworkNode) -> tuple[str, ...]:
+    """Return the names of the nodes of the model that two nodes compute."""
+    return tuple(dict.fromkeys((*before.names, *node.names)))

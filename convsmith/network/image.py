@@ -1,0 +1,60 @@
+"""`NetworkImage`: all that a process needs to run a network: machine code, packed weights, and the form of a call."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from convsmith.codegen.artifact import Argument, Artifact, Role
+from convsmith.diag.record import record
+from convsmith.layout.layout import Layout
+from convsmith.runtime.arrays import Array
+
+__all__ = ["ImageStep", "NetworkImage", "NetworkValue", "tensor_arguments"]
+
+
+@record(frozen=True)
+class NetworkValue:
+    """An input, or a result, by name: its shape and its data type, by oneDNN's name."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+
+
+@record(frozen=True)
+class ImageStep:
+    """A step of a network, for people: the line of what it computes, and the nodes of the model."""
+
+    work: str
+    names: tuple[str, ...]
+
+
+@record(frozen=True)
+class NetworkImage:
+    """A network in machine code: the function `driver` calls the entries of `kernels` in the `table`, by the number of
+    a kernel and the entry's name.
+
+    A call needs a `workspace` of that many bytes; in one step, values of `bound` bytes are alive.
+    """
+
+    name: str
+    inputs: tuple[NetworkValue, ...]
+    outputs: tuple[NetworkValue, ...]
+    workspace: int
+    bound: int
+    table: tuple[tuple[int, str], ...]
+    steps: tuple[ImageStep, ...]
+    driver: Artifact
+    kernels: tuple[Artifact, ...]
+    weights: Array = field(repr=False)
+
+
+def tensor_arguments(inputs: tuple[NetworkValue, ...], outputs: tuple[NetworkValue, ...]) -> list[Argument]:
+    """Return the arguments for inputs and outputs, under their names in the model."""
+    return [*(_tensor(x, "in", "src") for x in inputs), *(_tensor(x, "out", "dst") for x in outputs)]
+
+
+def _tensor(x: NetworkValue, role: Role, holds: str) -> Argument:
+    layout = Layout.from_tag("any", x.shape or (1,))
+    dims = tuple(f"d{n}" for n in range(len(layout.shape)))
+    return Argument(x.name, role, x.type, layout.shape, layout.tag(), layout.size, dims, holds=holds)

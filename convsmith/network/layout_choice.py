@@ -1,0 +1,185 @@
+"""The choice of layouts in a graph, by the cycles that the cost model expects of kernels and copies.
+
+Values between convolutions have their channels last. A convolution at the border of the network, or beside a node that
+takes row-major arrays only, reads or computes such arrays where that takes fewer cycles than a kernel on channels-last
+ones with a copy. Values between other
+operators have the layout with the least cycles of the operators around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from convsmith.ir.intern import interning
+from convsmith.ir.types import dtype
+from convsmith.machine.base import Machine
+from convsmith.network.graph import Graph, NetworkNode, Work, result_of
+from convsmith.network.layouts import FIRST, LAST, Layouts, is_image, same_memory, tagged, takes_any
+from convsmith.network.operators.move import Transpose
+from convsmith.problem.conv import Conv
+from convsmith.problem.tensor import Tensor
+from convsmith.statement.operator import Operator
+from convsmith.tune.compile import choose
+from convsmith.tune.expected import expected_terms
+
+__all__ = ["chosen_layouts", "operator_cycles"]
+
+_ROUNDS = 4
+"""Maximum number of passes over the values whose layouts depend on each other."""
+
+
+def chosen_layouts(graph: Graph, machine: Machine, threads: int = 1) -> Layouts:
+    """Return the layouts of `graph`, whose inputs and outputs are row-major, for kernels of `machine`."""
+    return _Choice(graph, machine, threads).layouts()
+
+
+def operator_cycles(op: Operator, machine: Machine) -> float:
+    """Return the cycles that an operator is expected to take on one thread: loads and stores of vectors along the lanes
+    of its result, or of single lanes where an array is not contiguous along them.
+    """
+    prices, result = machine.prices, result_of(op)
+    lanes = machine.lanes(dtype(result.dtype).bits)
+    along = result.layout.contiguous
+    elements = prod(result.shape)
+    terms = 1
+    for nest in op.nests().statements:
+        terms = max(terms, prod(d.size for d in nest.of("k")))
+    vectors = elements / lanes if along is not None else elements
+    cycles = vectors * _access(result, machine)
+    for t in op.inputs:
+        read = _lane_of(op, t, None if along is None else along.dim)
+        if prod(t.shape) == 1 or read == "none":
+            cycles += vectors * terms * prices["broadcast"] / 2
+        elif read == "vector":
+            cycles += vectors * terms * _access(t, machine)
+        else:
+            cycles += elements * terms * prices["lane_load"]
+    return float(cycles)
+
+
+def _access(t: Tensor, machine: Machine) -> float:
+    return machine.prices["beyond_line" if t.nbytes > machine.l2.bytes else "l2"]
+
+
+def _lane_of(op: Operator, t: Tensor, lane: int | None) -> str:
+    """Return how lanes along dim `lane` of the result lie in an input: as a "vector", "apart", or all the same."""
+    if lane is None:
+        return "apart"
+    rank = len(result_of(op).shape)
+    dim = op.axes[lane] if isinstance(op, Transpose) else lane - (rank - len(t.shape))
+    if dim < 0 or t.shape[dim] == 1:
+        return "none"
+    contiguous = t.layout.contiguous
+    return "vector" if contiguous is not None and contiguous.dim == dim else "apart"
+
+
+class _Choice:
+    """Chooses the layouts of a graph."""
+
+    def __init__(self, graph: Graph, machine: Machine, threads: int) -> None:
+        self._graph, self._machine, self._threads = graph, machine, threads
+        self._readers, self._makers = graph.readers(), graph.makers()
+        self._border = {*graph.outputs, *(x.name for x in graph.inputs)}
+        self._border |= {name for name in graph.values if self._is_row_major_around(name)}
+        self._known: dict[Work, float] = {}
+        self._tags = {
+            name: LAST if is_image(x.shape) and name not in self._border and self._is_of_conv(name) else FIRST
+            for name, x in graph.values.items()
+        }
+
+    def layouts(self) -> Layouts:
+        """Return the choice."""
+        free = [
+            name for name, x in self._graph.values.items()
+            if is_image(x.shape) and name not in self._border and not self._is_of_conv(name) and name in self._makers
+        ]  # fmt: skip
+        for _ in range(_ROUNDS):
+            before = dict(self._tags)
+            for name in free:
+                self._tags[name] = min((LAST, FIRST), key=lambda tag, of=name: self._around(of, tag))  # type: ignore[misc]
+            if before == self._tags:
+                break
+        reads: dict[tuple[str, str], str] = {}
+        writes: dict[str, str] = {}
+        for node in self._graph.nodes:
+            if isinstance(node.work, Conv):
+                self._at_border(node, reads, writes)
+        return Layouts(self._tags, reads, writes)
+
+    def _is_row_major_around(self, name: str) -> bool:
+        """Return whether the node that computes a value, or every node that reads it, takes row-major arrays only."""
+        value, maker = self._graph.values[name], self._makers.get(name)
+        if maker is not None and not takes_any(maker.work, result_of(maker.work).name, value):
+            return True
+        readers = self._readers.get(name, ())
+        uses = ((node.work, array) for node in readers for array, x in node.arguments.items() if x == name)
+        return not any(takes_any(work, array, value) for work, array in uses)
+
+    def _is_of_conv(self, name: str) -> bool:
+        """Return whether a convolution reads or computes a value."""
+        around = [*self._readers.get(name, ()), *([self._makers[name]] if name in self._makers else [])]
+        return any(isinstance(node.work, Conv) for node in around)
+
+    def _at_border(self, node: NetworkNode, reads: dict[tuple[str, str], str], writes: dict[str, str]) -> None:
+        """Choose the layouts in which a convolution reads and writes row-major values."""
+        source, own = node.arguments["src"], self._own_tags(node)
+        options = [("src", source)] if own["src"] == FIRST and is_image(self._graph.values[source].shape) else []
+        options += [("dst", node.output)] if own["dst"] == FIRST else []
+        for array, name in options:
+            shape = self._graph.values[name].shape
+            if same_memory(shape, FIRST, LAST):
+                continue
+            directly = self._cycles(tagged(node.work, own))
+            copied = self._cycles(tagged(node.work, {**own, array: LAST})) + self._copy(name)
+            if copied < directly:
+                own[array] = LAST
+                if array == "src":
+                    reads[node.output, "src"] = LAST
+                else:
+                    writes[node.output] = LAST
+
+    def _own_tags(self, node: NetworkNode) -> dict[str, str]:
+        """Return the layouts in which a work reads and computes values without copies."""
+        named = {**node.arguments, result_of(node.work).name: node.output}
+        return {
+            array: self._tags.get(name, FIRST) if takes_any(node.work, array, self._graph.values[name]) else FIRST
+            for array, name in named.items()
+            if name in self._graph.values
+        }
+
+    def _around(self, name: str, tag: str) -> float:
+        """Return the cycles of the operators that compute and read a value in the layout `tag`, and of its copies."""
+        before, self._tags[name] = self._tags[name], tag
+        try:
+            return sum(self._costs(name))
+        finally:
+            self._tags[name] = before
+
+    def _costs(self, name: str) -> Iterator[float]:
+        copies = False
+        for node in (self._makers[name], *self._readers.get(name, ())):
+            own = self._own_tags(node)
+            for array, value in ((*node.arguments.items(), ("dst", node.output))):
+                if value == name and not same_memory(self._graph.values[name].shape, own[array], self._tags[name]):
+                    copies = True
+            if isinstance(node.work, Operator):
+                yield self._cycles(tagged(node.work, own))
+        yield self._copy(name) if copies else 0.0
+
+    def _copy(self, name: str) -> float:
+        """Return the cycles of a copy of a value to the other layout."""
+        x = self._graph.values[name]
+        return self._cycles(Transpose(x.type, x.shape, tuple(range(len(x.shape))), (FIRST, LAST)))
+
+    def _cycles(self, work: Work) -> float:
+        """Return the cycles that a kernel is expected to take."""
+        if work not in self._known:
+            if isinstance(work, Operator):
+                self._known[work] = operator_cycles(work, self._machine)
+            else:
+                with interning():
+                    plain = work.canonical()
+                    config = choose(plain, self._machine, self._threads, False)
+                    self._known[work] = sum(expected_terms(plain, config, self._machine).values())
+        return self._known[work]

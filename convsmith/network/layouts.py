@@ -1,0 +1,119 @@
+"""Layouts in a graph: arrays of works in given layouts, with copies where a work and a value differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+
+from convsmith.diag.record import record
+from convsmith.layout.layout import Layout
+from convsmith.network.graph import Graph, NetworkNode, Work, result_of
+from convsmith.network.image import NetworkValue
+from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.pointwise import Pointwise
+from convsmith.problem.conv import Conv
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp
+from convsmith.statement.operator import Operator
+
+__all__ = ["FIRST", "LAST", "Layouts", "is_image", "same_memory", "tagged", "takes_any", "with_layouts"]
+
+FIRST, LAST = "abx", "axb"
+"""The layout tags of arrays with channels first, which is row-major, and last."""
+
+
+@record(frozen=True)
+class Layouts:
+    """The layouts of a graph: of its `values`, and, where a work differs, of the array that it reads, by the value that
+    it computes and the array's name, or of the array that it `writes`.
+    """
+
+    values: Mapping[str, str]
+    reads: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    writes: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Return whether arrays of `shape` may have their channels, the second dim, last in memory."""
+    return 3 <= len(shape) <= 5
+
+
+def same_memory(shape: tuple[int, ...], one: str, two: str) -> bool:
+    """Return whether arrays of `shape` have the same memory in two layouts."""
+    return one == two or _steps(shape, one) == _steps(shape, two)
+
+
+def _steps(shape: tuple[int, ...], tag: str) -> list[tuple[int, int]]:
+    """Return the strides of the dims of several elements."""
+    layout = Layout.of_tag(tag, shape or (1,))
+    return [(n, stride) for n, (size, stride) in enumerate(zip(shape, layout.strides)) if size > 1]
+
+
+def takes_any(work: Work, array: str, value: NetworkValue) -> bool:
+    """Return whether an array of `work` takes any layout of its `value`; others are row-major."""
+    if isinstance(work, Matmul | Reshape):
+        return False
+    return is_image(value.shape) and next(t.shape for t in work.tensors if t.name == array) == value.shape
+
+
+def with_layouts(graph: Graph, layouts: Layouts) -> Graph:
+    """Return the graph whose works have `layouts`, with a copy of a value for each other layout that works read or
+    compute.
+    """
+    nodes: list[NetworkNode] = []
+    copies: dict[tuple[str, str], str] = {}
+    values = dict(graph.values)
+
+    def copied(value: NetworkValue, tag: str, wanted: str, name: str) -> None:
+        """Add the copy of a value to another layout."""
+        work = Transpose(value.type, value.shape, tuple(range(len(value.shape))), (tag, wanted))
+        nodes.append(NetworkNode(work, {"src": value.name}, name, (f"copy of {value.name}",)))
+        values[name] = replace(value, name=name)
+
+    for node in graph.nodes:
+        arguments, taken = dict(node.arguments), dict[str, str]()
+        for array, name in node.arguments.items():
+            if name in graph.constants:
+                continue
+            value, tag = values[name], layouts.values.get(name, FIRST)
+            wanted = layouts.reads.get((node.output, array), tag)
+            wanted = wanted if takes_any(node.work, array, value) else FIRST
+            if not same_memory(value.shape, tag, wanted):
+                if (name, wanted) not in copies:
+                    copies[name, wanted] = f"{name}@{wanted}"
+                    copied(value, tag, wanted, copies[name, wanted])
+                arguments[array] = copies[name, wanted]
+            taken[array] = wanted
+        value, tag = values[node.output], layouts.values.get(node.output, FIRST)
+        written = layouts.writes.get(node.output, tag)
+        written = written if takes_any(node.work, result_of(node.work).name, value) else FIRST
+        work = tagged(node.work, {**taken, "dst": written})
+        if same_memory(value.shape, tag, written):
+            nodes.append(replace(node, work=work, arguments=arguments))
+            continue
+        inner = replace(value, name=f"{value.name}@{written}")
+        values[inner.name] = inner
+        nodes.append(replace(node, work=work, arguments=arguments, output=inner.name))
+        copied(inner, written, tag, value.name)
+    return Graph(graph.name, graph.inputs, graph.outputs, tuple(nodes), graph.constants, values)
+
+
+def tagged(work: Work, tags: Mapping[str, str]) -> Work:
+    """Return a problem or an operator with layouts of its arrays, by name."""
+    if isinstance(work, Operator):
+        return _flat(work.with_tags(tags))
+    if isinstance(work, Conv):
+        post_ops = tuple(
+            replace(op, tag=tags[f"post_op_{n}"]) if isinstance(op, BinaryPostOp) and op.mask == PER_TENSOR else op
+            for n, op in enumerate(work.post_ops)
+        )
+        return replace(work, stag=tags["src"], dtag=tags["dst"], post_ops=post_ops)
+    return work
+
+
+def _flat(op: Operator) -> Operator:
+    """Return an element-wise operator on arrays of the same memory as one on vectors."""
+    if not isinstance(op, Pointwise) or len({t.shape for t in op.tensors}) > 1 or len({*op.tags}) > 1:
+        return op
+    size = op.result.layout.size
+    return replace(op, shapes=((size,),) * len(op.shapes), tags=("any",) * len(op.tags))

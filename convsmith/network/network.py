@@ -1,0 +1,149 @@
+"""`Network`: the one function of a network, as a callable on arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
+from convsmith.network.file import load_image, save_image
+from convsmith.network.image import NetworkImage, tensor_arguments
+from convsmith.runtime.arrays import Array, address_of, aligned_empty
+from convsmith.runtime.border import Border
+from convsmith.runtime.host import HostLibrary
+from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
+
+if TYPE_CHECKING:
+    from convsmith.network.export import ExportedNetwork
+    from convsmith.network.program import NetworkProgram
+
+__all__ = ["Network", "load"]
+
+_BEFORE = 3
+"""Arguments of the function before inputs and outputs: the table of entries, weights, workspace."""
+
+
+class Network:
+    """A network as one native function: `net(x)` returns the output, or a tuple of several; `net(y=..., x=...)` names
+    inputs.
+
+    Arrays are numpy's, or come from any library with DLPack or the array interface, on the CPU. Row-major arrays are
+    not copied, and results belong to the library of the first input. `run` returns results by name, and writes to
+    arrays that are passed under the names of outputs. Several threads may call a network at once, each call with a
+    workspace of its own.
+    """
+
+    def __init__(self, image: NetworkImage, program: NetworkProgram | None = None) -> None:
+        self.image, self._program = image, program
+        self._border = Border(tensor_arguments(image.inputs, image.outputs), "")
+        self._libraries = [HostLibrary(kernel) for kernel in image.kernels]
+        table = np.array([self._libraries[n][name].address for n, name in image.table] or [0], np.uint64)
+        weights = image.weights if image.weights.size else aligned_empty(1)
+        function = HostLibrary(image.driver)["main"]
+        entry = LoadedEntry(function, image.driver.entries["main"], {"0": table.view(np.int32), "1": weights})
+        names = [str(n) for n in range(_BEFORE, _BEFORE + len(self._border.specs))]
+        self._call = PreparedCall([entry], [{name: 0} for name in names])
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the inputs, by name, in order."""
+        return {x.name: x.shape for x in self.image.inputs}
+
+    @property
+    def outputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the outputs, by name, in order."""
+        return {x.name: x.shape for x in self.image.outputs}
+
+    @property
+    def threads(self) -> int:
+        """Threads on which kernels run."""
+        launches = (kernel.entries["main"].launch for kernel in self.image.kernels)
+        return max((launch.threads for launch in launches), default=1)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of memory that a call needs beside its arrays and the weights."""
+        return self.image.workspace
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Return the output for inputs by position or by name, or a tuple of all outputs if there are several.
+
+        UsageError names an array that does not fit, before anything is computed.
+        """
+        names = [x.name for x in self.image.inputs]
+        if len(arrays) > len(names):
+            raise UsageError(
+                f"{len(arrays)} arrays are given; the network has {len(names)} inputs: {', '.join(names)}",
+                code="inputs",
+            )
+        given = dict(zip(names, arrays))
+        if twice := given.keys() & named.keys():
+            raise UsageError(f"{min(twice)} is given twice; legal is one array for each input", code="inputs")
+        results = self.run({**given, **named})
+        found = tuple(results[x.name] for x in self.image.outputs)
+        return found[0] if len(found) == 1 else found
+
+    def run(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the outputs by name; an output in `arrays` is written in place."""
+        inputs, results = self._border.take(arrays)
+        specs = self._border.specs
+        ready: dict[str, Array] = {name: specs[name].prepare(x) for name, x in inputs.items()}  # type: ignore[arg-type]
+        made = {name: x if specs[name].fits(x) else specs[name].empty() for name, x in results.items()}
+        keep = [{**ready, **made}[name] for name in specs]
+        self._call.run([address_of(x) for x in keep], keep)
+        for name, x in results.items():
+            if made[name] is not x:
+                np.copyto(x, made[name])
+        shaped = {x.name: results[x.name] if x.shape else results[x.name].reshape(()) for x in self.image.outputs}
+        return self._border.give(arrays, shaped)
+
+    def explain(self) -> str:
+        """Return a page about the network: inputs, outputs, memory, and what each step computes."""
+        with import_lock:
+            from convsmith.network.explain import explain_image
+
+        return explain_image(self.image)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the network to a file that `convsmith.load` maps in another process. UsageError if it cannot be
+        written.
+        """
+        save_image(self.image, path)
+
+    def export(self, directory: str | os.PathLike[str], name: str = "net") -> ExportedNetwork:
+        """Write the network as one function of C, `name`, to `directory`, and return the names of the files.
+
+        UsageError if the name is not legal, or the directory cannot be written; UnsupportedError for a network that was
+        loaded from a file.
+        """
+        if self._program is None:
+            raise UnsupportedError(
+                f"{self.image.name} was loaded from a file, which holds no code for programs of C; available are "
+                "networks that this process compiled",
+                code="export",
+            )
+        with import_lock:
+            from convsmith.network.c_texts import sample
+            from convsmith.network.export import export_program
+
+        samples = self.run({x.name: sample(x.shape, x.type) for x in self.image.inputs})
+        return export_program(self._program, directory, name, samples)
+
+    def __repr__(self) -> str:
+        shapes = [f"{name} {shape}" for name, shape in (*self.inputs.items(), *self.outputs.items())]
+        return f"<Network {self.image.name}: {', '.join(shapes)}, {len(self.image.steps)} steps>"
+
+
+
+
+def load(path: str | os.PathLike[str]) -> Network:
+    """Return the network in a file that `Network.save` wrote; its weights are mapped, and nothing is compiled.
+
+    A file holds machine code: load only files whose origin you trust. UsageError if the file is missing, damaged or of
+    another version; UnsupportedError if this CPU lacks an instruction set that the code needs.
+    """
+    return Network(load_image(path))

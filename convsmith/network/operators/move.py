@@ -1,0 +1,75 @@
+"""Operators that move elements: transposes, parts of an array, and copies to another layout or shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.record import record
+from convsmith.ir.index import Var
+from convsmith.problem.tensor import Tensor
+from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+
+__all__ = ["Reshape", "Transpose"]
+
+
+@record(frozen=True)
+class Transpose(Operator):
+    """An array whose dim `n` is dim `axes[n]` of the source; with the axes in order, a copy to another layout."""
+
+    type: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    tags: tuple[str, ...] = ("any", "any")
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The source."""
+        return (array("src", self.type, self.shape, self.tags[0]),)
+
+    @property
+    def result(self) -> Tensor:
+        """The source with its dims in the order of `axes`."""
+        return result_array(self.type, tuple(self.shape[axis] for axis in self.axes), self.tags[1])
+
+    def nests(self) -> OperatorNests:
+        """Return one nest over the elements of the result."""
+        at = [Var(f"d{n}") for n in range(len(self.shape))]
+        source = [at[self.axes.index(axis)] for axis in range(len(self.shape))]
+        dims = tuple((str(x), size) for x, size in zip(at, self.result.shape))
+        return nests_of(self, [OperatorNest(dims, tuple(at), lambda load, _: load("src", source))])
+
+    def reference(self, *arrays: Any) -> Any:
+        """Return numpy's transpose."""
+        return np.ascontiguousarray(arrays[0].transpose(self.axes))
+
+
+@record(frozen=True)
+class Reshape(Operator):
+    """The `count` elements of the source in row-major order, as an array of another shape.
+
+    No kernel runs unless the source must stay, and the result must lie elsewhere.
+    """
+
+    type: str
+    count: int
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The elements of the source."""
+        return (array("src", self.type, (self.count,)),)
+
+    @property
+    def result(self) -> Tensor:
+        """The elements of the result."""
+        return result_array(self.type, (self.count,))
+
+    def nests(self) -> OperatorNests:
+        """Return the nest of a copy."""
+        at = (Var("d0"),)
+        return nests_of(self, [OperatorNest((("d0", self.count),), at, lambda load, _: load("src", at))])
+
+    def reference(self, *arrays: Any) -> Any:
+        """Return the elements of the source."""
+        return arrays[0].reshape(-1)

@@ -1,0 +1,82 @@
+"""Element-wise operators: one input, or two that broadcast, followed by any number of steps on one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.record import record
+from convsmith.ir.index import IndexLike, Var
+from convsmith.ir.types import dtype
+from convsmith.ir.value import Binary, Value, const
+from convsmith.problem.post_ops import OPERATORS, Eltwise
+from convsmith.problem.tensor import Tensor
+from convsmith.statement.elementwise import elementwise
+from convsmith.statement.maths import mul
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+
+__all__ = ["BINARY", "Pointwise", "broadcast"]
+
+BINARY = ("add", "sub", "mul", "div", "max", "min")
+"""Operators on two values, which `problem/post_ops.py` defines in numpy."""
+
+
+@record(frozen=True)
+class Pointwise(Operator):
+    """The `steps` on each element of one input, or on `binary` of two inputs, whose `shapes` broadcast.
+
+    Steps are element-wise algorithms with their parameters, `problem.post_ops.Eltwise`.
+    """
+
+    type: str
+    shapes: tuple[tuple[int, ...], ...]
+    binary: str = ""
+    steps: tuple[Eltwise, ...] = ()
+    tags: tuple[str, ...] = ("any", "any", "any")
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The one input, or both."""
+        rows = enumerate(zip(self.shapes, self.tags))
+        return tuple(array(f"src_{n}", self.type, shape, tag) for n, (shape, tag) in rows)
+
+    @property
+    def result(self) -> Tensor:
+        """The result, of the shape to which the inputs broadcast."""
+        return result_array(self.type, broadcast(self.shapes), self.tags[-1])
+
+    def nests(self) -> OperatorNests:
+        """Return one nest over the elements of the result."""
+        shape = self.result.shape
+        at = [Var(f"d{n}") for n in range(len(shape))]
+
+        def value(load: Loader, _: Value | None) -> Value:
+            read = [load(t.name, _aligned(t.shape, shape, at)) for t in self.inputs]
+            made = Binary(self.binary, *read) if self.binary else read[0]
+            for step in self.steps:
+                made = elementwise(step.alg, made, step.alpha, step.beta)
+                made = made if step.scale == 1 else mul(made, const(dtype(self.type), step.scale))
+            return made
+
+        return nests_of(self, [OperatorNest(tuple((str(x), size) for x, size in zip(at, shape)), tuple(at), value)])
+
+    def reference(self, *arrays: Any) -> Any:
+        """Return the result of numpy's functions."""
+        y = OPERATORS[self.binary](*arrays) if self.binary else arrays[0]
+        for step in self.steps:
+            y = step.apply(y)
+        return np.broadcast_to(y, self.result.shape).astype(arrays[0].dtype)
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape to which `shapes` broadcast."""
+    return tuple(map(int, np.broadcast_shapes(*shapes))) or (1,)
+
+
+def _aligned(shape: tuple[int, ...], whole: tuple[int, ...], at: Sequence[IndexLike]) -> list[IndexLike]:
+    """Return the coordinates in an array of `shape` that broadcasts to `whole`, at the coordinates `at` of that."""
+    own = at[len(whole) - len(shape) :]
+    return [0 if size == 1 else x for size, x in zip(shape, own)]
+

@@ -1,0 +1,71 @@
+"""Reductions along axes: sums, means, means of squares, products, and extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.record import record
+from convsmith.ir.index import IndexLike, Var
+from convsmith.ir.types import dtype
+from convsmith.ir.value import Binary, Value, const
+from convsmith.problem.tensor import Tensor
+from convsmith.statement.maths import mul
+from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+
+__all__ = ["REDUCTIONS", "Reduce"]
+
+REDUCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "sum": ("add", np.sum), "mean": ("add", np.mean), "mean_square": ("add", lambda x, **k: np.mean(np.square(x), **k)),
+    "max": ("max", np.max), "min": ("min", np.min), "prod": ("mul", np.prod),
+}  # fmt: skip
+"""Reductions by name: the operation on two values, and the function of numpy."""
+
+
+@record(frozen=True)
+class Reduce(Operator):
+    """The reduction of `kind`, a key of `REDUCTIONS`, along `axes`, which the result keeps with one element each."""
+
+    kind: str
+    type: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    tags: tuple[str, ...] = ("any", "any")
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The source."""
+        return (array("src", self.type, self.shape, self.tags[0]),)
+
+    @property
+    def result(self) -> Tensor:
+        """One element along each of the axes."""
+        shape = tuple(1 if n in self.axes else size for n, size in enumerate(self.shape))
+        return result_array(self.type, shape, self.tags[1])
+
+    def nests(self) -> OperatorNests:
+        """Return one nest, whose reduction runs along the axes."""
+        t = dtype(self.type)
+        source = [Var(f"k{n}" if n in self.axes else f"d{n}") for n in range(len(self.shape))]
+        to: list[IndexLike] = [0 if n in self.axes else x for n, x in enumerate(source)]
+        sizes = [(str(x), size) for x, size in zip(source, self.shape)]
+        terms = tuple(pair for n, pair in enumerate(sizes) if n in self.axes)
+        count = prod(self.shape[n] for n in self.axes)
+
+        def term(load: Loader) -> Value:
+            x = load("src", source)
+            return mul(x, x) if self.kind == "mean_square" else x
+
+        def value(_: Loader, found: Value | None) -> Value:
+            assert found is not None
+            return Binary("div", found, const(t, count)) if self.kind.startswith("mean") else found
+
+        dims = tuple(pair for n, pair in enumerate(sizes) if n not in self.axes)
+        return nests_of(self, [OperatorNest(dims, tuple(to), value, terms, term, REDUCTIONS[self.kind][0])])
+
+    def reference(self, *arrays: Any) -> Any:
+        """Return the reduction by numpy."""
+        return REDUCTIONS[self.kind][1](arrays[0], axis=self.axes, keepdims=True).astype(arrays[0].dtype)

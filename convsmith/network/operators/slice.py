@@ -1,0 +1,48 @@
+"""Slices: a part of an array, with a start and a step along each axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from convsmith.diag.record import record
+from convsmith.ir.index import Var
+from convsmith.problem.tensor import Tensor
+from convsmith.statement.operator import Operator, OperatorNest, OperatorNests, array, nests_of, result_array
+
+__all__ = ["Slice"]
+
+
+@record(frozen=True)
+class Slice(Operator):
+    """Along each axis, `sizes` elements from `starts` on, `steps` apart; a step may be negative."""
+
+    type: str
+    shape: tuple[int, ...]
+    starts: tuple[int, ...]
+    steps: tuple[int, ...]
+    sizes: tuple[int, ...]
+    tags: tuple[str, ...] = ("any", "any")
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The source."""
+        return (array("src", self.type, self.shape, self.tags[0]),)
+
+    @property
+    def result(self) -> Tensor:
+        """The part."""
+        return result_array(self.type, self.sizes, self.tags[1])
+
+    def nests(self) -> OperatorNests:
+        """Return one nest over the elements of the result."""
+        at = [Var(f"d{n}") for n in range(len(self.shape))]
+        source = [x * step + start for x, step, start in zip(at, self.steps, self.starts)]
+        dims = tuple((str(x), size) for x, size in zip(at, self.sizes))
+        return nests_of(self, [OperatorNest(dims, tuple(at), lambda load, _: load("src", source))])
+
+    def reference(self, *arrays: Any) -> Any:
+        """Return the part, taken along each axis."""
+        found = arrays[0]
+        for axis, (start, step, size) in enumerate(zip(self.starts, self.steps, self.sizes)):
+            found = found.take([start + step * n for n in range(size)], axis)
+        return found

@@ -1,0 +1,114 @@
+"""Where the values of a graph lie: in memory of the caller, or in the workspace, where results may take the place of
+values that no later node reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+from convsmith.network.graph import Graph, NetworkNode, result_of
+from convsmith.network.memory import Life
+from convsmith.network.operators.move import Reshape
+from convsmith.problem.conv import Conv
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.post_ops import BinaryPostOp, SumPostOp
+from convsmith.problem.types import TYPES
+
+__all__ = ["Placed", "placed"]
+
+
+class Placed(NamedTuple):
+    """The `nodes` for which a kernel runs, the value that names the memory of each value, and the lifetimes, in steps,
+    of the values of the workspace.
+    """
+
+    nodes: tuple[NetworkNode, ...]
+    homes: Mapping[str, str]
+    lives: Mapping[str, Life]
+
+
+def placed(graph: Graph) -> Placed:
+    """Return the places of the values of `graph`, whose nodes have their layouts.
+
+    A reshape shares the memory of its source, and a sum replaces an addend in its layout that no later node reads.
+    """
+    sets = _Sets(graph)
+    nodes = [made for n, node in enumerate(graph.nodes) if (made := sets.place(n, node)) is not None]
+    lives: dict[str, Life] = {}
+    outside = {*graph.outputs, *(x.name for x in graph.inputs)}
+    homes = {name: sets.home(name) for name in graph.values}
+    for step, node in enumerate(nodes):
+        for name in (*node.arguments.values(), node.output):
+            home = homes.get(name)
+            if home is None or home in outside:
+                continue
+            nbytes = _nbytes(graph, name)
+            known = lives.get(home, Life(nbytes, step, step))
+            lives[home] = Life(max(known.nbytes, nbytes), known.first, step)
+    return Placed(tuple(nodes), homes, lives)
+
+
+def _nbytes(graph: Graph, name: str) -> int:
+    value = graph.values[name]
+    return prod(value.shape) * TYPES[value.type].bits // 8
+
+
+class _Sets:
+    """Values that share memory."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._inputs, self._outputs = {x.name for x in graph.inputs}, {*graph.outputs}
+        self._members: dict[str, list[str]] = {name: [name] for name in graph.values}
+        self._last = {name: n for n, node in enumerate(graph.nodes) for name in node.arguments.values()}
+
+    def home(self, name: str) -> str:
+        """Return the value that names the memory of a value: an input or an output if it is that of the caller."""
+        members = self._members[name]
+        return next((x for x in members if x in self._inputs or x in self._outputs), members[0])
+
+    def place(self, n: int, node: NetworkNode) -> NetworkNode | None:
+        """Return node `n` as it runs; None if its result is the memory of its source."""
+        if isinstance(node.work, Reshape) and self._join(node.arguments["src"], node.output):
+            return None
+        if isinstance(node.work, Conv | Matmul):
+            return self._in_place(n, node)
+        return node
+
+    def _join(self, one: str, two: str) -> bool:
+        """Let two values share memory, and return whether they can: memory of the caller holds one value."""
+        if one in self._graph.constants:
+            return False
+        members = [*self._members[one], *self._members[two]]
+        if len({x for x in members if x in self._inputs or x in self._outputs}) > 1:
+            return False
+        for x in members:
+            self._members[x] = members
+        return True
+
+    def _in_place(self, n: int, node: NetworkNode) -> NetworkNode:
+        """Return a node whose result replaces a value that it adds, if no later node reads that."""
+        for position, op in enumerate(node.work.post_ops):  # type: ignore[union-attr]
+            name = f"post_op_{position}"
+            if not isinstance(op, BinaryPostOp) or op.alg != "add" or name not in node.arguments:
+                continue
+            addend = node.arguments[name]
+            others = [x for array, x in node.arguments.items() if array != name]
+            tensors = {t.name: t.layout for t in node.work.tensors}
+            is_alike = tensors[name].strides == result_of(node.work).layout.strides
+            if is_alike and self._is_over(n, addend, others) and self._join(addend, node.output):
+                post_ops = tuple(SumPostOp() if k == position else x for k, x in enumerate(node.work.post_ops))  # type: ignore[union-attr]
+                arguments = {array: x for array, x in node.arguments.items() if array != name}
+                return replace(node, work=replace(node.work, post_ops=post_ops), arguments=arguments)  # type: ignore[type-var]
+        return node
+
+    def _is_over(self, n: int, name: str, others: Sequence[str]) -> bool:
+        """Return whether the memory of a value may be overwritten in node `n`, which reads the values `others` too."""
+        if name in self._graph.constants:
+            return False
+        members = self._members[name]
+        is_outside = any(x in self._inputs or x in self._outputs for x in members)
+        return not is_outside and all(self._last.get(x, -1) <= n for x in members) and not {*members} & {*others}

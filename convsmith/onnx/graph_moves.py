@@ -1,0 +1,311 @@
+"""The operators of ONNX that move elements, reduce axes, or convert types, as nodes of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.network.operators.concat import Concat
+from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.pad import MODES, Pad
+from convsmith.network.operators.pointwise import Pointwise
+from convsmith.network.operators.quantise import Dequantise, Quantise
+from convsmith.network.operators.reduce import Reduce
+from convsmith.network.operators.resize import ROUNDINGS, Resize
+from convsmith.network.operators.slice import Slice
+from convsmith.onnx.graph import GraphNode
+from convsmith.problem.post_ops import Eltwise
+
+__all__ = ["MOVES"]
+
+_MAX_PERIOD = 1 << 12
+"""Largest denominator of a factor of sizes."""
+
+
+def _axes(given: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return axes as numbers from 0. UsageError if one does not exist."""
+    for axis in given:
+        if not -rank <= axis < rank:
+            raise UsageError(f"axis {axis} of {rank}; legal are {-rank} to {rank - 1}", code="axis")
+    return tuple(axis % rank for axis in given)
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _reshaped(shape_of: Callable[[GraphNode], tuple[int, ...]], node: GraphNode) -> None:
+    """Add a view of the same elements in another shape."""
+    shape = shape_of(node)
+    if prod(shape) != prod(node.shape()):
+        raise UsageError(f"{node.shape()} does not become {shape}; legal are as many elements", code="shape")
+    node.add(Reshape(node.any_type(), prod(shape)), {"src": node.inputs[0]}, shape)
+
+
+def _flattened(node: GraphNode) -> tuple[int, ...]:
+    axis = node.attribute("axis", 1) % (len(node.shape()) + 1)
+    return prod(node.shape()[:axis]), prod(node.shape()[axis:])
+
+
+def _as_given(node: GraphNode) -> tuple[int, ...]:
+    wanted = node.numbers(1, "shape") or ()
+    old = node.shape()
+    copies = not node.attribute("allowzero", 0)
+    if copies and any(size == 0 and n >= len(old) for n, size in enumerate(wanted)):
+        raise UsageError(f"the shape {wanted} copies a size that {old} lacks", code="shape")
+    sizes = [old[n] if size == 0 and copies else size for n, size in enumerate(wanted)]
+    if -1 in sizes:
+        known = prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = prod(old) // known if known else 0
+    return tuple(sizes)
+
+
+def _squeezed(node: GraphNode) -> tuple[int, ...]:
+    shape = node.shape()
+    axes = node.numbers(1, "axes")
+    gone = [n for n, size in enumerate(shape) if size == 1] if axes is None else _axes(axes, len(shape))
+    return tuple(size for n, size in enumerate(shape) if n not in gone)
+
+
+def _unsqueezed(node: GraphNode) -> tuple[int, ...]:
+    axes = node.numbers(1, "axes") or ()
+    rank = len(node.shape()) + len(axes)
+    new, old = {*_axes(axes, rank)}, iter(node.shape())
+    return tuple(1 if n in new else next(old) for n in range(rank))
+
+
+def _same(node: GraphNode) -> tuple[int, ...]:
+    return node.shape()
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _transpose(node: GraphNode) -> None:
+    shape = node.shape()
+    axes = _axes(node.attribute("perm", None) or tuple(reversed(range(len(shape)))), len(shape))
+    if sorted(axes) != [*range(len(shape))]:
+        raise UsageError(f"perm is {axes}; legal is each axis of {len(shape)} once", code="axis")
+    node.add(Transpose(node.any_type(), shape, axes), {"src": node.inputs[0]})
+
+
+def _concat(node: GraphNode) -> None:
+    shapes = tuple(node.shape(n) for n in range(len(node.inputs)))
+    (axis,) = _axes([node.attribute("axis", 0)], len(shapes[0]))
+    for shape in shapes:
+        if len(shape) != len(shapes[0]) or any(n != axis and a != b for n, (a, b) in enumerate(zip(shape, shapes[0]))):
+            raise UsageError(f"shapes are {shapes[0]} and {shape}; legal are equal ones but along {axis}", code="shape")
+    arguments = {f"src_{n}": name for n, name in enumerate(node.inputs)}
+    node.add(Concat.of(node.any_type(), shapes, axis), arguments)
+
+
+def _slice(node: GraphNode) -> None:
+    shape = node.shape()
+    starts, ends = node.numbers(1, "starts"), node.numbers(2, "ends")
+    assert starts is not None and ends is not None
+    axes = _axes(node.numbers(3, "axes", tuple(range(len(starts)))) or (), len(shape))
+    steps = node.numbers(4, "steps", (1,) * len(starts)) or ()
+    whole = [slice(None)] * len(shape)
+    for axis, start, end, step in zip(axes, starts, ends, steps):
+        whole[axis] = slice(start, None if step < 0 and end < -shape[axis] else end, step)
+    ranges = [range(*s.indices(size)) for s, size in zip(whole, shape)]
+    _part(node, 0, ranges)
+
+
+def _part(node: GraphNode, n: int, ranges: Sequence[range]) -> None:
+    """Add output `n`, the elements of the first input in `ranges`."""
+    starts, steps, sizes = (tuple(f(r) for r in ranges) for f in (lambda r: r.start, lambda r: r.step, len))
+    if 0 in sizes:
+        raise UnsupportedError("the part has no elements; available are parts with some", code="empty")
+    work = Slice(node.any_type(), node.shape(), starts, steps, sizes)
+    node.add(work, {"src": node.inputs[0]}, n=n)
+
+
+def _split(node: GraphNode) -> None:
+    shape, count = node.shape(), len(node.outputs)
+    (axis,) = _axes([node.attribute("axis", 0)], len(shape))
+    each = -(-shape[axis] // count)
+    sizes = node.numbers(1, "split") or tuple(min(each, shape[axis] - n * each) for n in range(count))
+    start = 0
+    for n, size in enumerate(sizes):
+        _part(node, n, [range(start, start + size) if k == axis else range(i) for k, i in enumerate(shape)])
+        start += size
+
+
+def _pad(node: GraphNode) -> None:
+    shape, pads, value = node.shape(), node.numbers(1, "pads"), node.constant(2)
+    mode = node.attribute("mode", "constant")
+    assert pads is not None
+    axes = _axes(node.numbers(3, "axes", tuple(range(len(shape)))) or (), len(shape))
+    if mode not in MODES:
+        raise UnsupportedError(f"mode {mode!r}; available are {', '.join(MODES)}", code="mode")
+    before, after = ([0] * len(shape) for _ in range(2))
+    for n, axis in enumerate(axes):
+        before[axis], after[axis] = pads[n], pads[n + len(axes)]
+    limits = [size - (mode == "reflect") for size in shape]
+    if mode in ("reflect", "wrap") and any(max(b, a) > most for b, a, most in zip(before, after, limits)):
+        raise UnsupportedError(
+            f"pads of mode {mode} exceed the sizes {shape}; available are pads within them", code="pads"
+        )
+    number = node.attribute("value", 0.0) if value is None else float(value.reshape(-1)[0])
+    node.add(Pad(node.type(), shape, tuple(before), tuple(after), mode, number), {"src": node.inputs[0]})
+
+
+# -- resizes ----------------------------------------------------------------------------------------------------------
+
+
+def _resize(node: GraphNode) -> None:
+    shape, old = node.shape(), node.operator == "Upsample"
+    scales = node.constant(1 if old else 2)
+    wanted = None if old else node.numbers(3, "sizes")
+    mode = node.attribute("mode", "nearest")
+    if node.attribute("axes", None) is not None or mode not in ("nearest", "linear"):
+        raise UnsupportedError(f"mode {mode!r}; available are nearest and linear, along all axes", code="mode")
+    if wanted:
+        sizes, factors = wanted, [Fraction(o, i) for o, i in zip(wanted, shape)]
+    elif scales is not None and scales.size == len(shape):
+        factors = [Fraction(float(x)).limit_denominator(_MAX_PERIOD) for x in scales]
+        sizes = tuple(int(i * float(x)) for i, x in zip(shape, scales))
+    else:
+        raise UnsupportedError("it has neither constant scales nor constant sizes", code="constant")
+    rounding = node.attribute("nearest_mode", "round_prefer_floor") if mode == "nearest" else "linear"
+    if old:
+        rounding = "floor" if mode == "nearest" else "linear"
+    if rounding not in (*ROUNDINGS, "linear"):
+        raise UsageError(f"nearest_mode is {rounding!r}; legal are {', '.join(ROUNDINGS)}", code="mode")
+    way = "asymmetric" if old else node.attribute("coordinate_transformation_mode", "half_pixel")
+    places = tuple(_places(way, i, o, x) for i, o, x in zip(shape, sizes, factors))
+    node.add(Resize(node.type(), shape, sizes, places, rounding), {"src": node.inputs[0]})
+
+
+def _places(way: str, size: int, out: int, factor: Fraction) -> tuple[int, int, int]:
+    """Return the numbers a, b and c with which element x of `out` lies at (a * x + b) / c of an axis of `size`."""
+    q, p = factor.denominator, factor.numerator
+    if size == out and factor == 1:
+        return 1, 0, 1
+    if way == "asymmetric":
+        return q, 0, p
+    if way == "half_pixel" or (way == "pytorch_half_pixel" and out > 1):
+        return 2 * q, q - p, 2 * p
+    if way == "pytorch_half_pixel":
+        return 0, 0, 1
+    if way == "align_corners":
+        return (size - 1, 0, out - 1) if out > 1 else (0, 0, 1)
+    legal = "asymmetric, half_pixel, pytorch_half_pixel and align_corners"
+    raise UnsupportedError(f"coordinate_transformation_mode {way!r}; available are {legal}", code="mode")
+
+
+# -- reductions and norms ---------------------------------------------------------------------------------------------
+
+
+def _reduced(kind: str, node: GraphNode) -> None:
+    shape = node.shape()
+    axes = node.numbers(1, "axes")
+    if not axes and node.attribute("noop_with_empty_axes", 0):
+        node.add(Reshape(node.type(), prod(shape)), {"src": node.inputs[0]}, shape)
+        return
+    own = _axes(axes or tuple(range(len(shape))), len(shape))
+    kept = tuple(1 if n in own else size for n, size in enumerate(shape))
+    less = tuple(size for n, size in enumerate(shape) if n not in own)
+    work = Reduce(kind, node.type(), shape, tuple(sorted(own)))
+    node.add(work, {"src": node.inputs[0]}, kept if node.attribute("keepdims", 1) else less)
+
+
+def _softmax(node: GraphNode) -> None:
+    """Add the exponentials of the distances from the largest element, divided by their sum."""
+    shape, t, x = node.shape(), node.type(), node.inputs[0]
+    (axis,) = _axes([node.attribute("axis", -1)], len(shape))
+    one = tuple(1 if n == axis else size for n, size in enumerate(shape))
+    most = node.between(Reduce("max", t, shape, (axis,)), {"src": x})
+    shapes = (shape, one)
+    is_log = node.operator == "LogSoftmax"
+    away = node.between(Pointwise(t, shapes, "sub"), {"src_0": x, "src_1": most})
+    grown = node.between(Pointwise(t, (shape,), "", (Eltwise("exp"),)), {"src_0": away})
+    total = node.between(Reduce("sum", t, shape, (axis,)), {"src": grown})
+    if is_log:
+        log = node.between(Pointwise(t, (one,), "", (Eltwise("log"),)), {"src_0": total})
+        node.add(Pointwise(t, shapes, "sub"), {"src_0": away, "src_1": log})
+    else:
+        node.add(Pointwise(t, shapes, "div"), {"src_0": grown, "src_1": total})
+
+
+def _normalised(axes: Callable[[GraphNode], tuple[int, ...]], node: GraphNode) -> None:
+    """Add the distances from the mean along axes, divided by their deviation, then scaled and moved."""
+    shape, t = node.shape(), node.type()
+    own = axes(node)
+    one = tuple(1 if n in own else size for n, size in enumerate(shape))
+    mean = node.between(Reduce("mean", t, shape, own), {"src": node.inputs[0]})
+    away = node.between(Pointwise(t, (shape, one), "sub"), {"src_0": node.inputs[0], "src_1": mean})
+    spread = node.between(Reduce("mean_square", t, shape, own), {"src": away})
+    steps = (Eltwise("linear", 1.0, node.attribute("epsilon", 1e-5)), Eltwise("sqrt"))
+    deviation = node.between(Pointwise(t, (one,), "", steps), {"src_0": spread})
+    work, arguments = Pointwise(t, (shape, one), "div"), {"src_0": away, "src_1": deviation}
+    for n, step in ((1, "mul"), (2, "add")):
+        factors = node.constant(n)
+        if factors is None:
+            continue
+        along = factors.shape if node.operator == "LayerNormalization" else (1, -1, *(1,) * (len(shape) - 2))
+        wide = factors.reshape(along)
+        before = node.between(work, arguments)
+        work, arguments = Pointwise(t, (shape, wide.shape), step), {"src_0": before, "src_1": node.held(wide)}
+    node.add(work, arguments)
+
+
+def _last_axes(node: GraphNode) -> tuple[int, ...]:
+    if any(node.outputs[1:]):
+        raise UnsupportedError("it returns means too; available is the normalised value alone", code="output")
+    rank = len(node.shape())
+    (first,) = _axes([node.attribute("axis", -1)], rank)
+    return tuple(range(first, rank))
+
+
+def _pixels(node: GraphNode) -> tuple[int, ...]:
+    return tuple(range(2, len(node.shape())))
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def _converted(to_bytes: bool, node: GraphNode) -> None:
+    """Add a conversion from or to bytes."""
+    shape, scale, point = node.shape(), node.constant(1), node.constant(2)
+    assert scale is not None
+    byte = {"uint8": "u8", "int8": "s8"}
+    kind = str(point.dtype) if point is not None else "uint8" if to_bytes else node.any_type()
+    type_ = byte.get(kind, kind)
+    if type_ not in byte.values() or scale.dtype != np.float32:
+        raise UnsupportedError(
+            f"bytes are {kind}, scales {scale.dtype}; available are u8 and s8, with scales of f32", code="dtype"
+        )
+    axis = 0
+    if scale.size > 1:
+        (axis,) = _axes([node.attribute("axis", 1)], len(shape))
+        if scale.shape != (shape[axis],) or node.attribute("block_size", 0):
+            raise UnsupportedError(f"scales are {scale.shape}; available are one, or {shape[axis]}", code="scales")
+    zeros = np.zeros(scale.size, np.float32) if point is None else point.astype(np.float32).reshape(-1)
+    arguments = {
+        "src": node.inputs[0], "scale": node.held(scale.reshape(-1)),
+        "zero_point": node.held(np.broadcast_to(zeros, (scale.size,)).copy()),
+    }  # fmt: skip
+    made = Quantise if to_bytes else Dequantise
+    node.add(made(type_, shape, scale.size, axis), arguments)
+
+
+MOVES: dict[str, Callable[[GraphNode], None]] = {
+    "Flatten": partial(_reshaped, _flattened), "Reshape": partial(_reshaped, _as_given),
+    "Squeeze": partial(_reshaped, _squeezed), "Unsqueeze": partial(_reshaped, _unsqueezed),
+    "Identity": partial(_reshaped, _same), "Dropout": partial(_reshaped, _same),
+    "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Split": _split, "Pad": _pad,
+    "Resize": _resize, "Upsample": _resize,
+    "ReduceMean": partial(_reduced, "mean"), "ReduceSum": partial(_reduced, "sum"),
+    "ReduceMax": partial(_reduced, "max"), "ReduceMin": partial(_reduced, "min"),
+    "ReduceProd": partial(_reduced, "prod"),
+    "Softmax": _softmax, "LogSoftmax": _softmax,
+    "LayerNormalization": partial(_normalised, _last_axes), "InstanceNormalization": partial(_normalised, _pixels),
+    "QuantizeLinear": partial(_converted, True), "DequantizeLinear": partial(_converted, False),
+}  # fmt: skip
+"""By ONNX's name, the function that adds the nodes of an operator."""

@@ -1,0 +1,227 @@
+"""The operators of ONNX that a graph takes: each adds the nodes that compute it. A new operator is a new row.
+
+This module has products, pools and element-wise operators; `MOVES` has the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.frontend.transposed import deconvolution_weights
+from convsmith.network.operators.pointwise import Pointwise, broadcast
+from convsmith.network.operators.pool import Pool
+from convsmith.onnx.calls import conv_transpose_problem
+from convsmith.onnx.graph import GraphNode
+from convsmith.onnx.graph_moves import MOVES
+from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, window
+from convsmith.problem.matmul import Matmul
+from convsmith.problem.post_ops import Eltwise
+
+__all__ = ["GRAPH_OPERATORS"]
+
+
+def _window(node: GraphNode) -> OnnxWindow:
+    names = ("dilations", "kernel_shape", "pads", "strides", "output_padding", "output_shape")
+    given = {name: node.attribute(name, None) for name in names}
+    return window(auto_pad=node.attribute("auto_pad", "NOTSET"), group=node.attribute("group", 1), **given)
+
+
+# -- convolutions and products ----------------------------------------------------------------------------------------
+
+
+def _conv(node: GraphNode) -> None:
+    weights, bias, t = node.constant(1), node.constant(2), node.type()
+    assert weights is not None
+    options = {"dt": (t, t, t), **({} if bias is None else {"dir": "FWD_B", "bia_dt": t})}
+    problem = convolution(OperandNames("X", "W"), node.shape(), weights.shape, _window(node), **options)
+    arguments = {"src": node.inputs[0], "wei": node.held(weights.reshape(problem.wei_shape))}
+    node.add(problem, arguments if bias is None else {**arguments, "bia": node.inputs[2]})
+
+
+def _conv_transpose(node: GraphNode) -> None:
+    weights, bias = node.constant(1), node.constant(2)
+    assert weights is not None
+    source = np.broadcast_to(np.zeros((), weights.dtype), node.shape())
+    problem, shape, _ = conv_transpose_problem(source, weights, bias, _window(node))
+    if shape != problem.o:
+        raise UnsupportedError(
+            f"the output {shape} has elements beyond {problem.o} that no source reaches; available are outputs without",
+            code="unreached",
+        )
+    arguments = {"src": node.inputs[0], "wei": node.held(deconvolution_weights(problem, weights))}
+    node.add(problem, arguments if bias is None else {**arguments, "bia": node.inputs[2]})
+
+
+def _gemm(node: GraphNode) -> None:
+    t, alpha, beta = node.type(), node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
+    weights: Any = node.constant(1)
+    bias: Any = node.constant(2)
+    if weights is None or weights.ndim != 2 or len(node.shape()) != 2 or node.attribute("transA", 0):
+        raise UnsupportedError("available are products of a matrix, not transposed, with constants", code="product")
+    weights = (weights.T if node.attribute("transB", 0) else weights) * weights.dtype.type(alpha)
+    shape = (node.shape()[0], weights.shape[1])
+    arguments = {"src": node.inputs[0], "wei": node.held(np.ascontiguousarray(weights))}
+    if bias is None:
+        node.add(_product(t, node.shape(), weights.shape), arguments)
+        return
+    other = node.held((bias * bias.dtype.type(beta)).reshape((1,) * (2 - bias.ndim) + bias.shape))
+    sums = node.between(_product(t, node.shape(), weights.shape), arguments)
+    node.add(Pointwise(t, (shape, node.reader.value(other).shape), "add"), {"src_0": sums, "src_1": other})
+
+
+def _matmul(node: GraphNode) -> None:
+    a, b, t = node.shape(0), node.shape(1), node.type()
+    if len(a) < 2 or len(b) < 2:
+        raise UnsupportedError(f"shapes are {a} and {b}; available are matrices, with batch dims", code="product")
+    if a[-1] != b[-2]:
+        raise UsageError(f"shapes are {a} and {b}; legal are matrices with as many rows as the first has columns")
+    result = (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+    arguments = {"src": node.inputs[0], "wei": node.inputs[1]}
+    if prod(b[:-2]) == 1:
+        node.add(_product(t, (prod(a[:-1]), a[-1]), b[-2:]), arguments, result)
+        return
+    rank = max(len(a), len(b))
+    whole = ((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b)
+    node.add(_product(t, *whole), arguments, result)
+
+
+def _product(type_: str, a: tuple[int, ...], b: tuple[int, ...]) -> Matmul:
+    return Matmul(src=a, wei=b, dt=(type_, type_, type_))
+
+
+def _batch_norm(node: GraphNode) -> None:
+    scale, shift, mean, variance = (node.constant(n) for n in (1, 2, 3, 4))
+    assert scale is not None and shift is not None and mean is not None and variance is not None
+    if node.attribute("training_mode", 0):
+        raise UnsupportedError("training_mode=1; available are norms with constant means", code="training")
+    wide = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + node.attribute("epsilon", 1e-5))
+    along = (1, -1, *(1,) * (len(node.shape()) - 2))
+    factors = wide.astype(scale.dtype).reshape(along)
+    moved = (shift - mean * wide).astype(scale.dtype).reshape(along)
+    shapes = (node.shape(), factors.shape)
+    arguments = {"src_0": node.inputs[0], "src_1": node.held(factors)}
+    product = node.between(Pointwise(node.type(), shapes, "mul"), arguments)
+    node.add(Pointwise(node.type(), shapes, "add"), {"src_0": product, "src_1": node.held(moved)})
+
+
+# -- element-wise -----------------------------------------------------------------------------------------------------
+
+
+def _steps(node: GraphNode, *steps: Eltwise) -> None:
+    node.add(Pointwise(node.type(), (node.shape(),), "", steps), {"src_0": node.inputs[0]}, node.shape())
+
+
+_Numbers = tuple[tuple[str, float], ...]
+
+
+def _unary(alg: str, attributes: _Numbers, node: GraphNode) -> None:
+    """Add an element-wise algorithm whose parameters are attributes of the node, or numbers without a name."""
+    _steps(node, Eltwise(alg, *(node.attribute(name, number) if name else number for name, number in attributes)))
+
+
+_UNARY: Mapping[str, tuple[str, _Numbers]] = {
+    "Relu": ("relu", ()), "LeakyRelu": ("relu", (("alpha", 0.01),)), "Elu": ("elu", (("alpha", 1.0),)),
+    "Sigmoid": ("logistic", ()), "Tanh": ("tanh", ()), "Exp": ("exp", ()), "Log": ("log", ()), "Sqrt": ("sqrt", ()),
+    "Abs": ("abs", ()), "Neg": ("linear", (("", -1.0),)), "Mish": ("mish", ()), "Softplus": ("soft_relu", (("", 1.0),)),
+    "HardSigmoid": ("hardsigmoid", (("alpha", 0.2), ("beta", 0.5))),
+    "HardSwish": ("hardswish", (("", 1 / 6), ("", 0.5))),
+    "Round": ("round", ()), "Reciprocal": ("pow", (("", 1.0), ("", -1.0))),
+}  # fmt: skip
+
+
+def _clip(node: GraphNode) -> None:
+    low, high = (node.constant(n) for n in (1, 2))
+    least = node.attribute("min", -inf) if low is None else float(low)
+    most = node.attribute("max", inf) if high is None else float(high)
+    if least > -inf and most < inf:
+        _steps(node, Eltwise("clip", least, most))
+        return
+    shapes = (node.shape(), (1,))
+    bound = node.held(np.full((1,), least if least > -inf else most, np.float32))
+    work = Pointwise(node.type(), shapes, "max" if least > -inf else "min")
+    node.add(work, {"src_0": node.inputs[0], "src_1": bound})
+
+
+def _pow(node: GraphNode) -> None:
+    exponent = node.constant(1)
+    if exponent is None or exponent.size != 1:
+        raise UnsupportedError("available are powers with one constant exponent", code="exponent")
+    _steps(node, Eltwise("pow", 1.0, float(exponent.reshape(-1)[0])))
+
+
+def _gelu(node: GraphNode) -> None:
+    _steps(node, Eltwise("gelu_tanh" if node.attribute("approximate", "none") == "tanh" else "gelu_erf"))
+
+
+def _binary(alg: str, node: GraphNode) -> None:
+    """Add an operator on two values, or on any number of them from left to right."""
+    name, shape = node.inputs[0], node.shape()
+    for n in range(1, len(node.inputs)):
+        other = node.inputs[n]
+        first, second = (name, shape), (other, node.shape(n))
+        if name in node.reader.constants and alg in ("add", "mul", "max", "min"):
+            first, second = second, first
+        whole = broadcast((shape, node.shape(n))) if shape or node.shape(n) else ()
+        work = Pointwise(node.type(n), (first[1], second[1]), alg)
+        put = node.add if n == len(node.inputs) - 1 else node.between
+        name, shape = put(work, {"src_0": first[0], "src_1": second[0]}, whole), whole
+
+
+# -- pools ------------------------------------------------------------------------------------------------------------
+
+
+def _pool(kind: str, node: GraphNode) -> None:
+    if len(node.outputs) > 1 and node.outputs[1]:
+        raise UnsupportedError("it returns places of maxima; available are the maxima", code="output")
+    shape, w = node.shape(), _window(node)
+    rank = len(shape) - 2
+    k = w.kernel_shape
+    if k is None or len(k) != rank:
+        raise UsageError(f"kernel_shape is {k}; legal are {rank} sizes", code="attribute")
+    s, d = w.per_axis("strides", rank, 1, 1), w.per_axis("dilations", rank, 1, 1)
+    pads, o = w.front_and_back(rank), []
+    for axis, (size, taps, step, hole) in enumerate(zip(shape[2:], k, s, d)):
+        span = (taps - 1) * hole + 1
+        front, back = pads[axis]
+        if w.auto_pad.startswith("SAME"):
+            o.append(-(-size // step))
+            total = max((o[-1] - 1) * step + span - size, 0)
+            front = total // 2 if w.auto_pad == "SAME_UPPER" else total - total // 2
+            pads[axis] = front, total - front
+            continue
+        free = size + front + back - span
+        count = free // step + 1
+        if node.attribute("ceil_mode", 0) and free % step and count * step < size + front:
+            count += 1  # a window that begins in the source, or in the pad before it
+        if count < 1:
+            raise UsageError(f"axis {axis}: the window spans {span} elements of {size}", code="bad-output-size")
+        o.append(count)
+    fronts, backs = (tuple(pair[n] for pair in pads) for n in (0, 1))
+    counts = bool(node.attribute("count_include_pad", 0))
+    node.add(Pool(kind, node.type(), shape, tuple(o), k, s, d, fronts, backs, counts), {"src": node.inputs[0]})
+
+
+def _global_pool(kind: str, node: GraphNode) -> None:
+    shape = node.shape()
+    rank = len(shape) - 2
+    ones, none = (1,) * rank, (0,) * rank
+    node.add(Pool(kind, node.type(), shape, ones, shape[2:], ones, ones, none, none), {"src": node.inputs[0]})
+
+
+GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
+    "BatchNormalization": _batch_norm, "Clip": _clip, "Pow": _pow, "Gelu": _gelu,
+    **{name: partial(_unary, *row) for name, row in _UNARY.items()},
+    **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Div", "Max", "Min")},
+    "Sum": partial(_binary, "add"),
+    "MaxPool": partial(_pool, "max"), "AveragePool": partial(_pool, "mean"),
+    "GlobalMaxPool": partial(_global_pool, "max"), "GlobalAveragePool": partial(_global_pool, "mean"),
+    **MOVES,
+}  # fmt: skip
+"""By ONNX's name, the function that adds the nodes of an operator."""
+

@@ -1,0 +1,71 @@
+"""The schedule of the nests of an operator of a network: vectors along adjacent elements of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from convsmith.ir.index import Var
+from convsmith.ir.walk import variables_of
+from convsmith.schedule.custom import KernelSchedule
+from convsmith.schedule.library.finish import finish
+from convsmith.schedule.loops import Loop
+from convsmith.statement.statement import Statement
+
+VECTORS = 4
+"""Vectors of sums of a tile, whose latencies overlap."""
+PEELED = 3
+"""Pieces of a loop whose first and last iterations read beyond an array."""
+STRAIGHT = 32
+"""Terms of a reduction that become straight-line code."""
+
+
+def operator(s: KernelSchedule, vectors: bool = True) -> None:
+    """Compute the result in the order of memory, by vectors of its adjacent elements if ``vectors`` is set; a reduction
+    has a few of them at a time. Windows that reach beyond an array are computed apart. Threads share the outer loops.
+    """
+    nests = [(st, *_in_memory_order(s, st)) for st in s.statements]
+    inner: list[Loop] = []
+    lanes: list[Loop] = []
+    for st, around, lane in nests:
+        s.reorder(*around, *([] if lane is None else [lane]))
+        if lane is None or not vectors:
+            continue
+        tile = s.tile(lane, min(VECTORS, -(-lane.extent // s.lanes)) * s.lanes, "ot")[1]
+        made = s.tile(tile, s.lanes, "vl")
+        if st.of("k"):
+            s.fission(*made, room=((made[1], s.lanes),))
+            s.sink(*made)
+        inner += made
+        lanes.append(made[1])
+    if several := [x for _, around, _ in nests for x in around if x.extent > 1]:
+        s.peel(*several, pieces=PEELED)
+    s.simplify(unit_loops=False)
+    left = s.loops()
+    s.parallel(*(x for _, around, _ in nests for x in [x for x in around if x in left][:1]))
+    terms = [x for st, *_ in nests if prod(d.size for d in st.of("k")) <= STRAIGHT for x in left if _is_of(x, st)]
+    s.unroll(*(x for x in inner if x in left), *terms)
+    finish(s, [x for x in lanes if x in left])
+
+
+def _is_of(loop: Loop, st: Statement) -> bool:
+    """Return whether a loop is one of the reduction of a statement."""
+    return any(loop.of == d.name for d in st.of("k"))
+
+
+def _in_memory_order(s: KernelSchedule, st: Statement) -> tuple[Sequence[Loop], Loop | None]:
+    """Return the loops over the result in the order of its memory, outermost first, and the one over its adjacent
+    elements apart from the others, if there is one.
+    """
+    loops = {d.name: s.loop(d.name) for d in st.of("m")}
+    owners = [next(iter(variables_of(x)), None) for x in st.c.coords]
+    order: list[Loop] = []
+    for b in st.c.layout.blocks:
+        v = owners[b.dim]
+        if isinstance(v, Var) and v.name in loops and loops[v.name] not in order:
+            order.append(loops[v.name])
+    order = [*(x for x in loops.values() if x not in order), *order]
+    contiguous = st.c.layout.contiguous
+    last = None if contiguous is None else owners[contiguous.dim]
+    lane = loops.get(last.name) if isinstance(last, Var) else None
+    return [x for x in order if x is not lane], lane

@@ -1,0 +1,164 @@
+"""Operators of networks beside convolutions and products: what they read and write, their naive nests, their meaning.
+
+An operator is a value: its fields state shapes and layouts, equal operators have equal kernels, and its text names the
+kernel in the cache. The nest defines what a kernel computes, and the numpy reference checks it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from math import inf
+from typing import Any, TypeAlias
+
+from convsmith.diag.record import record
+from convsmith.ir.buffer import Buffer, make_buffer
+from convsmith.ir.index import IndexLike, Var, as_index
+from convsmith.ir.stmt import Alloc, For, Kernel, Stmt, Store, block
+from convsmith.ir.types import dtype
+from convsmith.ir.value import Binary, Load, Value, const
+from convsmith.problem.tensor import Tensor
+from convsmith.statement.statement import Dim, Statement, View
+
+__all__ = ["COMBINATIONS", "Loader", "Operator", "OperatorNest", "OperatorNests", "array", "nests_of", "result_array"]
+
+Loader: TypeAlias = Callable[[str, Sequence[IndexLike]], Value]
+"""Returns the element of the array of a name at coordinates."""
+
+RESULT = "dst"
+"""Name of the array that an operator writes."""
+
+COMBINATIONS = {"add": 0.0, "max": -inf, "min": inf, "mul": 1.0}
+"""Reductions by their operation on two values, with the value of no elements."""
+
+
+class Operator(ABC):
+    """An operator with inputs and one result, of fixed shapes; a record whose fields are plain values."""
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The arrays that a kernel reads, in order."""
+
+    @property
+    @abstractmethod
+    def result(self) -> Tensor:
+        """The array that a kernel writes, `dst`."""
+
+    @abstractmethod
+    def nests(self) -> OperatorNests:
+        """Return the naive nests."""
+
+    @abstractmethod
+    def reference(self, *arrays: Any) -> Any:
+        """Return the result for `arrays`, one for each input, as numpy computes it."""
+
+    @property
+    def constants(self) -> Mapping[str, Any]:
+        """The arrays among the inputs that the operator has of its own, by name."""
+        return {}
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """The names of the arrays whose layouts are free, in the order of the field `tags`, if there is one."""
+        own = self.constants
+        return tuple(t.name for t in self.tensors if t.name not in own)
+
+    def with_tags(self, tags: Mapping[str, str]) -> Operator:
+        """Return the operator with the layouts `tags` of arrays, by name; those of others are row-major."""
+        made: Any = self
+        if hasattr(made, "tags"):
+            made = replace(made, tags=tuple(tags.get(n, "any") for n in self.free))
+        assert isinstance(made, Operator)
+        return made
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every array that a kernel takes: the inputs, then the result."""
+        return (*self.inputs, self.result)
+
+    def __str__(self) -> str:
+        assert is_dataclass(self)
+        words = (f"{f.name}={getattr(self, f.name)}" for f in fields(self))
+        return f"{type(self).__name__}({', '.join(words)})"
+
+
+@record(frozen=True)
+class OperatorNests:
+    """The nests of an operator as one kernel, and a statement for each: its loops, outermost first, and its views."""
+
+    kernel: Kernel
+    statements: tuple[Statement, ...]
+
+
+@record(frozen=True)
+class OperatorNest:
+    """A nest over ``dims`` that stores ``value`` at ``coords`` of the result.
+
+    With the ``terms`` of a reduction, the element is ``value`` of the combination, by a key of `COMBINATIONS`, of one
+    ``term`` for each of their points. All functions receive the loader; ``value`` receives the combination too.
+    """
+
+    dims: tuple[tuple[str, int], ...]
+    coords: tuple[IndexLike, ...]
+    value: Callable[[Loader, Value | None], Value]
+    terms: tuple[tuple[str, int], ...] = ()
+    term: Callable[[Loader], Value] | None = None
+    combination: str = "add"
+
+
+def nests_of(op: Operator, nests: Sequence[OperatorNest]) -> OperatorNests:
+    """Return ``nests``, one after the other, as the kernel of ``op``; names of loops are unique among them."""
+    buffers = {t.name: _buffer(t) for t in op.tensors}
+    made = [_nest(n, nest, op, buffers) for n, nest in enumerate(nests)]
+    kernel = Kernel("operator", tuple(buffers.values()), block(*(body for body, _ in made)))
+    return OperatorNests(kernel, tuple(st for _, st in made))
+
+
+def array(name: str, type_: str, shape: Sequence[int], tag: str = "any", holds: str = "src") -> Tensor:
+    """Return an array that an operator reads. A scalar has the shape (1,)."""
+    whole = tuple(shape) or (1,)
+    return Tensor(name, "in", type_, whole, tuple(f"d{n}" for n in range(len(whole))), tag, holds=holds)
+
+
+def result_array(type_: str, shape: Sequence[int], tag: str = "any") -> Tensor:
+    """Return the array that an operator writes."""
+    return replace(array(RESULT, type_, shape, tag, RESULT), role="out")
+
+
+def _buffer(t: Tensor) -> Buffer:
+    return Buffer(t.name, dtype(t.dtype), t.layout.padded_shape, t.layout.blocks)
+
+
+def _nest(n: int, nest: OperatorNest, op: Operator, buffers: Mapping[str, Buffer]) -> tuple[Stmt, Statement]:
+    """Return nest ``n`` of an operator as statements of the IR, and what schedules read of it."""
+    out = buffers[RESULT]
+    acc_type = dtype("f64" if op.result.dtype == "f64" else "f32")
+
+    def load(name: str, coords: Sequence[IndexLike]) -> Value:
+        return Load(buffers[name], tuple(map(as_index, coords)), None)
+
+    to = tuple(map(as_index, nest.coords))
+    if nest.term is None:
+        body: Stmt = Store(out, to, nest.value(load, None))
+    else:
+        acc = make_buffer(f"acc{n or ''}", acc_type, (), "register")
+        here = Load(acc, (), None)
+        start = Store(acc, (), const(acc_type, COMBINATIONS[nest.combination]))
+        step: Stmt = Store(acc, (), Binary(nest.combination, here, nest.term(load)))
+        body = Alloc(acc, block(start, _loops(nest.terms, step), Store(out, to, nest.value(load, here))))
+    dims = (*(Dim(name, size, "m") for name, size in nest.dims), *(Dim(name, size, "k") for name, size in nest.terms))
+    views = tuple(View(t.name, t.dtype, t.layout, (), ()) for t in op.inputs)
+    result = View(RESULT, op.result.dtype, op.result.layout, to, ())
+    name = "operator" if n == 0 else f"operator{n + 1}"
+    st = Statement(dims, views, result, tuple(name for name, _ in nest.terms), acc_type.name, name=name)
+    return _loops(nest.dims, body), st
+
+
+def _loops(dims: Sequence[tuple[str, int]], body: Stmt) -> Stmt:
+    for name, size in reversed(dims):
+        body = For(Var(name), as_index(0), as_index(size), body)
+    return body
+
+

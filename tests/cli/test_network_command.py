@@ -1,0 +1,86 @@
+"""`convsmith network`: what its commands print, write and refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import run
+
+pytest.importorskip("onnx")
+
+from networks import NetworkBuilder, residual_net
+
+import convsmith as cs
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "small.onnx"
+    path.write_bytes(residual_net(16, real=True).SerializeToString())
+    return path
+
+
+def test_run_prints_and_writes_the_outputs(model: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 3, 16, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    done = run("network", "run", str(model), "--input", f"x={tmp_path / 'x.npy'}", "-o", str(tmp_path / "y.npz"))
+    assert done.exit_code == 0, done.output
+    expected = cs.onnx.compile(model)(x)
+    with np.load(tmp_path / "y.npz") as written:
+        np.testing.assert_array_equal(written["v21"], expected)
+    assert f"v21: float32 1 x 10, {expected.min():.6g} to" in done.stdout
+
+
+def test_a_saved_network_runs(model: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "small.cs"
+    assert run("network", "save", str(model), "-o", str(saved)).exit_code == 0
+    first, second = (run("network", "run", str(source)) for source in (model, saved))
+    assert first.exit_code == second.exit_code == 0 and first.stdout == second.stdout
+
+
+def test_verify_says_what_is_right_and_what_is_not(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run("network", "verify", str(model), "--threads", "1")
+    assert done.exit_code == 0 and done.stdout.startswith("right: v21: off by ")
+    wrong = cs.Network.run
+    monkeypatch.setattr(cs.Network, "run", lambda self, arrays: {n: y + 1 for n, y in wrong(self, arrays).items()})
+    done = run("network", "verify", str(model), "--threads", "1")
+    assert done.exit_code == 1 and "mismatch: v21" in done.stderr
+
+
+def test_bench_compares_with_onnx_runtime(model: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    done = run("network", "bench", str(model), "--threads", "1", "--rounds", "2")
+    assert done.exit_code == 0, done.output
+    assert "ms on 1 thread" in done.stdout and "onnxruntime: " in done.stdout and "ratio" in done.stdout
+    assert "ratio" not in run("network", "bench", str(model), "--rounds", "1", "--vs", "none").stdout
+
+
+def test_explain_lists_steps_and_memory(model: Path) -> None:
+    page = run("network", "explain", str(model), "--threads", "1").stdout
+    assert "input      x: f32 1 x 3 x 16 x 16" in page and "as much as is alive in one step" in page
+    assert "Conv_6 + Add_7 + Relu_8" in page
+
+
+def test_export_writes_a_library(model: Path, tmp_path: Path) -> None:
+    done = run("network", "export", str(model), "-o", str(tmp_path), "--threads", "1", "--name", "tiny")
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in tmp_path.iterdir()} == {"libtiny.a", "tiny.h", "tiny.json", "example.c"}
+    assert "workspace " in done.stdout
+
+
+def test_illegal_requests(model: Path, tmp_path: Path) -> None:
+    b = NetworkBuilder(0)
+    unknown = tmp_path / "unknown.onnx"
+    unknown.write_bytes(b.model(b.op("Erf", b.input("x", 1, 4))).SerializeToString())
+    cases = {
+        ("verify", str(tmp_path / "none.onnx")): "cannot be read", ("run", "x.txt"): "is no model",
+        ("run", str(unknown)): "node Erf_0 (Erf)", ("run", str(tmp_path / "none.cs")): "there is no such file",
+        ("bench", str(model), "--vs", "torch"): "legal are onnxruntime and none",
+        ("export", str(model), "-o", str(tmp_path), "--name", "int"): "name 'int'",
+        ("save", str(model), "-o", str(tmp_path / "no" / "x.cs")): "cannot be written",
+    }  # fmt: skip
+    for arguments, words in cases.items():
+        done = run("network", *arguments)
+        assert done.exit_code == 2 and words in done.stderr, (arguments, done.output)

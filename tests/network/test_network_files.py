@@ -1,0 +1,111 @@
+"""Files of networks: they load in a process that compiles nothing, and a damaged one gives one error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from networks import residual_net
+
+import convsmith as cs
+from convsmith.network.file import load_image, save_image
+
+_LOAD = """
+import sys
+import numpy as np
+import convsmith as cs
+net = cs.load(sys.argv[1])
+np.save(sys.argv[2], net(np.load(sys.argv[3])))
+loaded = {name.partition(".")[0] for name in sys.modules}
+assert not loaded & {"torch", "onnx", "onnxruntime"}, loaded
+assert not any(name.startswith(("convsmith.passes", "convsmith.schedule", "convsmith.tune")) for name in sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def net() -> cs.Network:
+    return cs.onnx.compile(residual_net(16), threads=1)
+
+
+@pytest.fixture(scope="module")
+def x() -> Any:
+    return np.random.default_rng(0).integers(-3, 4, (1, 3, 16, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def saved(net: cs.Network, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "net.cs"
+    net.save(path)
+    return path
+
+
+def test_another_process_loads_a_network_without_compiling(
+    net: cs.Network, x: Any, saved: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", x)
+    command = [sys.executable, "-c", _LOAD, str(saved), str(tmp_path / "y.npy"), str(tmp_path / "x.npy")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(cs.__file__).parents[1]), "CONVSMITH_CACHE": "off"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), net(x))
+
+
+def test_a_loaded_network_says_what_it_is(net: cs.Network, saved: Path, tmp_path: Path) -> None:
+    loaded = cs.load(saved)
+    assert (loaded.inputs, loaded.outputs, loaded.workspace) == (net.inputs, net.outputs, net.workspace)
+    assert loaded.image.steps == net.image.steps and repr(loaded) == repr(net)
+    loaded.save(tmp_path / "again.cs")
+    assert (tmp_path / "again.cs").read_bytes() == saved.read_bytes()
+    with pytest.raises(cs.UnsupportedError, match="loaded from a file"):
+        loaded.export(tmp_path / "library")
+
+
+def test_weights_are_mapped(saved: Path) -> None:
+    weights = load_image(saved).weights
+    assert not weights.flags.writeable and not weights.flags.owndata
+    assert weights.ctypes.data % 4096 == 0
+
+
+def test_code_for_another_cpu_is_refused_with_the_reason(net: cs.Network, tmp_path: Path) -> None:
+    first, *others = net.image.kernels
+    alien = replace(net.image, kernels=(replace(first, needs=("avx1024",)), *others))
+    save_image(alien, tmp_path / "alien.cs")
+    with pytest.raises(cs.UnsupportedError, match="lacks avx1024"):
+        cs.load(tmp_path / "alien.cs")
+
+
+def test_damaged_files_give_one_error(saved: Path, tmp_path: Path) -> None:
+    content, path = saved.read_bytes(), tmp_path / "damaged.cs"
+    draw = Random(0)
+    places = [*range(0, 40), len(content) - 1, *(draw.randrange(len(content)) for _ in range(60))]
+    damaged = [content[:n] + bytes([content[n] ^ 0x41]) + content[n + 1 :] for n in places]
+    damaged += [content[:n] for n in (0, 5, 30, 5000, len(content) - 1)]
+    damaged += [content + b"more", b"not a network", content[:28] + b"[" * 5000]
+    unchanged = 0
+    for bytes_ in damaged:
+        path.write_bytes(bytes_)
+        try:
+            cs.load(path)
+        except cs.UsageError as error:
+            assert str(path) in str(error) and error.code in ("bad-network", "bad-file")
+        else:
+            unchanged += 1  # bytes between the code and the weights
+    assert unchanged <= 5
+
+
+def test_files_that_cannot_be_read_or_written(net: cs.Network, tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.cs", tmp_path):
+        with pytest.raises(cs.UsageError, match=path.name):
+            cs.load(path)
+    with pytest.raises(cs.UsageError, match="cannot be written"):
+        net.save(tmp_path / "no" / "net.cs")

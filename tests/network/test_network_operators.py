@@ -1,0 +1,131 @@
+"""Operators of networks: their kernels, and their nests in the interpreter, give what the numpy reference gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convsmith.compiler.operator import operator_artifact
+from convsmith.interp.interp import run
+from convsmith.machine import registry
+from convsmith.network.operators.concat import Concat
+from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.pad import MODES, Pad
+from convsmith.network.operators.pointwise import BINARY, Pointwise
+from convsmith.network.operators.pool import Pool
+from convsmith.network.operators.quantise import Dequantise, Quantise
+from convsmith.network.operators.reduce import REDUCTIONS, Reduce
+from convsmith.network.operators.resize import ROUNDINGS, Resize
+from convsmith.network.operators.slice import Slice
+from convsmith.problem.post_ops import Eltwise
+from convsmith.runtime.arrays import Array, numpy_dtype
+from convsmith.runtime.host_kernel import HostKernel
+from convsmith.schedule.operator import operator_plan
+from convsmith.statement.operator import Operator
+
+S = (2, 19, 6, 5)
+_PLACES = ((1, 0, 1), (1, 0, 1), (2, -1, 4), (10, -2, 14))
+
+OPERATORS: dict[str, Operator] = {
+    **{
+        f"{kind} of windows": Pool(kind, "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1))
+        for kind in ("max", "mean")
+    },
+    "mean with its pads": Pool("mean", "f32", S, (4, 3), (3, 3), (2, 2), (1, 1), (1, 1), (2, 1), True),
+    "dilated maximum": Pool("max", "f32", S, (4, 3), (2, 2), (1, 1), (2, 2), (0, 0), (0, 0)),
+    "mean of an image": Pool("mean", "f32", S, (1, 1), (6, 5), (1, 1), (1, 1), (0, 0), (0, 0)),
+    **{f"{alg} of two": Pointwise("f32", (S, S), alg) for alg in BINARY},
+    "channels scaled": Pointwise("f32", (S, (1, 19, 1, 1)), "mul", (Eltwise("relu"),)),
+    "pixels moved": Pointwise("f32", ((2, 1, 6, 5), S), "add"),
+    "one number": Pointwise("f32", (S, (1,)), "max"),
+    "steps": Pointwise("f32", (S,), "", (Eltwise("clip", -2, 3), Eltwise("linear", 2, 1))),
+    **{f"{kind} of channels": Reduce(kind, "f32", (2, 5, 3, 4), (1,)) for kind in REDUCTIONS},
+    **{f"{kind} of pixels": Reduce(kind, "f32", (2, 19, 2, 2), (2, 3)) for kind in REDUCTIONS},
+    "channels joined": Concat.of("f32", (S, (2, 3, 6, 5), (2, 33, 6, 5)), 1),
+    "rows joined": Concat.of("f32", (S, (2, 19, 1, 5)), 2),
+    "part": Slice("f32", S, (0, 3, 5, 0), (1, 2, -1, 1), (2, 7, 6, 5)),
+    "bytes": Slice("u8", S, (0, 0, 0, 1), (1, 1, 1, 1), (2, 19, 6, 4)),
+    **{f"{mode} pad": Pad("f32", S, (0, 1, 2, 1), (0, 0, 1, 3), mode, 2.5) for mode in MODES},
+    "negative pad": Pad("f32", S, (0, -1, -2, 1), (0, 0, 1, -3), "constant", 2.5),
+    **{r: Resize("f32", S, (2, 19, 12, 7), _PLACES, r) for r in ROUNDINGS},
+    "linear": Resize("f32", S, (2, 19, 12, 6), ((1, 0, 1), (1, 0, 1), (2, -1, 4), (1, 0, 2)), "linear"),
+    "to u8": Quantise("u8", S), "to s8 by channel": Quantise("s8", S, 19, 1),
+    "of u8 by channel": Dequantise("u8", S, 19, 1), "of s8": Dequantise("s8", S),
+    "transposed": Transpose("f32", S, (3, 1, 0, 2)), "last dim first": Transpose("f32", S, (0, 3, 1, 2)),
+    "reshaped": Reshape("f32", 100),
+}  # fmt: skip
+
+
+def _arrays(op: Operator, seed: int = 0) -> dict[str, Array]:
+    """Small whole numbers, and the operator's own constants."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Any] = {}
+    for t in op.inputs:
+        dtype = numpy_dtype(t.dtype)
+        low = 0 if t.dtype == "u8" else -8
+        found[t.name] = rng.integers(low, 9, t.shape).astype(dtype)
+        if (t.name == "src_1" and getattr(op, "binary", "") == "div") or t.name == "scale":
+            found[t.name] = rng.choice([0.5, 1.0, 2.0], t.shape).astype(dtype)
+    return {**found, **op.constants}
+
+
+def _in_layouts(op: Operator) -> list[Operator]:
+    """The operator with arrays of equal and of different layouts, as far as their ranks allow it."""
+    images = {t.name for t in op.tensors if len(t.shape) == 4} & {*op.free}
+    if not hasattr(op, "tags") or not images:
+        return [op]
+    first, last = dict.fromkeys(images, "abx"), dict.fromkeys(images, "axb")
+    mixed = {name: "axb" if name == "dst" else "abx" for name in images}
+    return [op.with_tags(tags) for tags in (first, last, mixed)]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_kernels_compute_what_the_reference_computes(name: str) -> None:
+    for op in _in_layouts(OPERATORS[name]):
+        arrays = _arrays(op)
+        kernel = HostKernel(operator_artifact(op, registry.target(None, ("f32",) * 3)))
+        expected = op.reference(*arrays.values())
+        np.testing.assert_array_equal(kernel.run(arrays)["dst"], expected, str(op))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_naive_nests_and_their_rewrites_compute_the_reference(name: str) -> None:
+    op = OPERATORS[name]
+    arrays = _arrays(op, 1)
+    machine = registry.target("generic")
+    plan = operator_plan(op, machine, 1)
+    assert plan.given is not None
+    expected = op.reference(*arrays.values()).reshape(-1)
+    for kernel in (op.nests().kernel, plan.given.lowered):
+        flat = {name: x.reshape(-1) for name, x in arrays.items()}
+        memory = {b.name: flat.get(b.name, np.zeros(b.size, numpy_dtype(b.dtype.name))) for b in kernel.params}
+        run(kernel, memory, {name: row.kernel for name, row in machine.rows.items()})
+        np.testing.assert_array_equal(memory["dst"], expected, name)
+
+
+@pytest.mark.parametrize("name", ["max of windows", "channels joined", "mean of channels"])
+def test_threads_share_an_operator(name: str) -> None:
+    op = OPERATORS[name]
+    arrays = _arrays(op)
+    artifact = operator_artifact(op, registry.target(None, ("f32",) * 3), 2)
+    assert artifact.entries["main"].launch.threads == 2
+    np.testing.assert_array_equal(HostKernel(artifact).run(arrays)["dst"], op.reference(*arrays.values()))
+
+
+@pytest.mark.parametrize("alg", ["exp", "logistic", "hardswish", "gelu_erf", "tanh", "pow"])
+def test_functions_of_one_element_are_close(alg: str) -> None:
+    op = Pointwise("f32", ((1000,),), "", (Eltwise(alg, *((1, 2) if alg == "pow" else ())),))
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    made = HostKernel(operator_artifact(op, registry.target(None, ("f32",) * 3))).run({"src_0": x})["dst"]
+    np.testing.assert_allclose(made, op.reference(x), rtol=1e-5, atol=1e-6)
+
+
+def test_adjacent_elements_are_computed_by_vectors() -> None:
+    target = registry.target("avx2")
+    op = OPERATORS["max of windows"].with_tags({"src": "axb", "dst": "axb"})
+    assert "vectors=True" in str(operator_plan(op, target, 1).config)
+    # Whether an element is padding differs between lanes.
+    apart = OPERATORS["constant pad"]
+    assert "vectors=False" in str(operator_plan(apart, target, 1).config)
