@@ -76,7 +76,7 @@ class _Parts(NamedTuple):
     """A position among a number of parts, into which the iterations of loops are divided."""
 
     position: Index
-    count: int
+    number: int
 
 
 class _Interleave(ScopedRewriter):
@@ -111,15 +111,15 @@ class _Interleave(ScopedRewriter):
         chain, body = perfect_nest(loop)
         count = int(loop.hi.const - loop.lo.const)
         most = self.most(chain[1], loop) if len(chain) > 1 and chain[1].lo is as_index(0) else 0
-        if most and of.count >= 2 * count:  # several parts for each iteration of the outer loop
+        if most and of.number >= 2 * count:  # several parts for each iteration of the outer loop
             inner, others = chain[1], chain[2:]
-            size = _power_of_two(-(-most // (of.count // count)))
+            size = _power_of_two(-(-most // (of.number // count)))
             pieces = -(-most // size)
             start, at = mod(of.position, pieces) * size, floordiv(of.position, pieces)
-            ends = [inner.hi, start + size, *([(count - at) * most] if of.count > count * pieces else [])]
+            ends = [inner.hi, start + size, *([(count - at) * most] if of.number > count * pieces else [])]
             within = For(inner.var, start, minimum(*ends), wrap(others, body))
             return substitute(within, {loop.var: loop.lo + at})  # type: ignore[no-any-return]
-        size = -(-count // of.count)
+        size = -(-count // of.number)
         start = loop.lo + of.position * size
         return For(loop.var, start, minimum(loop.hi, start + size), loop.body)
 

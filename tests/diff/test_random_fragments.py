@@ -32,9 +32,9 @@ def layer(rng: random.Random) -> Problem:
     """Return a layer of a few million products whose results fill several tiles, some of them in part."""
     layout, kernel, stride = rng.choice(("axb", "abx")), rng.choice((1, 1, 3, 3, 5)), rng.choice((1, 1, 2))
     size, pad = rng.randint(kernel, 20), rng.randint(0, kernel // 2)
-    shape = f"mb{rng.choice((1, 1, 2))}ic{rng.choice(CHANNELS)}ih{size}iw{rng.randint(kernel, 40)}oc{rng.choice(RESULTS)}"
+    shape = f"mb{rng.choice((1, 1, 2))}ic{rng.choice(CHANNELS)}ih{size}iw{rng.randint(kernel, 40)}"
     taps = f"kh{kernel}kw{kernel}sh{stride}sw{stride}ph{pad}pw{pad}"
-    return parse_problem(f"{rng.choice(TYPES)} --stag={layout} --dtag={layout} {shape}{taps}")
+    return parse_problem(f"{rng.choice(TYPES)} --stag={layout} --dtag={layout} {shape}oc{rng.choice(RESULTS)}{taps}")
 
 
 @needs_amx
