@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from convsmith.arith.ranges import Range, try_interval
 from convsmith.codegen.accesses import Slot
 from convsmith.codegen.aligned_places import AlignedPlaces
 from convsmith.codegen.debug_lines import DebugLines
@@ -20,6 +21,7 @@ from convsmith.diag.errors import InternalError
 from convsmith.diag.record import record
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.dialect import Dialect
+from convsmith.ir.index import Var
 from convsmith.ir.instruction import ByteLookup, FragmentFile, HeadLoad, Instruction, Operand
 from convsmith.ir.stmt import (
     Alloc,
@@ -39,7 +41,7 @@ from convsmith.ir.stmt import (
 )
 from convsmith.ir.types import Half
 from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, lanes_of, strided
-from convsmith.ir.walk import loops_of, statements_of, walk
+from convsmith.ir.walk import bound_in, statements_of, walk
 
 
 def written_buffers(body: Stmt) -> set[Buffer]:
@@ -352,7 +354,7 @@ class FunctionEmitter(ValueEmitter):
         sure = not is_part and s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const
         stores = self._written_back(s) if self.facts.dialect is None else ()
         if stores:
-            self.compute_ahead(stores, {x for loop in loops_of(s) for x in (loop.var, *(c.var for c in loop.carried))})
+            self.compute_ahead(stores, bound_in(s))
         if sure:
             self.lines.append(f"  br label %{body}")
         else:
@@ -399,14 +401,30 @@ class FunctionEmitter(ValueEmitter):
                 self.slots[k] = self.put(f"phi {self.slot_type(k)} {arms}")
 
     def _written_back(self, s: For) -> Sequence[Store]:
-        """Return the stores of loops that only write results to memory, in constant ranges; () for other loops."""
-        parts = s.body.stmts if isinstance(s.body, Block) else (s.body,)
-        if s.kind != "serial" or not (s.lo.is_const and s.hi.is_const and s.lo.const < s.hi.const):
-            return ()
-        if isinstance(s.body, For):
-            return self._written_back(s.body)
-        stores = [x for x in parts if isinstance(x, Store) and x.buffer not in self.fragments]
-        return stores if len(stores) == len(parts) and not any(self.is_held(x.buffer) for x in stores) else ()
+        """Return the stores of results in a loop whose first iteration certainly runs; () if it has other statements
+        than loops, products of fragments and stores of results.
+        """
+        found: list[Store] = []
+        return found if s.kind == "serial" and self._collect(s, {}, found) else ()
+
+    def _collect(self, s: Stmt, first: dict[Var, Range], found: list[Store]) -> bool:
+        """Append the stores of results in ``s``; the variables around it have the values ``first`` in the first
+        iteration. Return whether `_written_back` permits all statements.
+        """
+        if isinstance(s, Block):
+            return all(self._collect(x, first, found) for x in s.stmts)
+        if isinstance(s, Let):
+            value = try_interval(s.value, first)
+            return self._collect(s.body, {**first, s.var: value} if value else first, found)
+        if isinstance(s, For):
+            lo, trips = try_interval(s.lo, first), try_interval(s.hi - s.lo, first)
+            if lo is None or trips is None or trips[0] <= 0:
+                return False
+            return self._collect(s.body, {**first, s.var: (lo[0], lo[0])}, found)
+        if isinstance(s, Store) and s.buffer not in self.fragments and not self.is_held(s.buffer):
+            found.append(s)
+            return True
+        return isinstance(s, Invoke) and s.dst.buffer in self.fragments
 
     def units(self) -> str:
         """Return the machine's ``vscale``, the units of a vector."""

@@ -10,7 +10,7 @@ from convsmith.codegen.denormals import is_flushed
 from convsmith.codegen.products import LEAST, high_product
 from convsmith.codegen.quotients import BRANCHED, Quotient, quotient_of
 from convsmith.ir.buffer import Buffer
-from convsmith.ir.index import Index
+from convsmith.ir.index import Var
 from convsmith.ir.instruction import ByteLookup, HeadLoad
 from convsmith.ir.stmt import Store
 from convsmith.ir.types import BF16, DType, Half
@@ -75,7 +75,7 @@ class ValueEmitter(AccessEmitter):
             self.shared[v, lanes] = operand
         return operand
 
-    def compute_ahead(self, stores: Sequence[Store], moving: set[Index]) -> None:
+    def compute_ahead(self, stores: Sequence[Store], moving: set[Var]) -> None:
         """Compute the values within ``stores`` that are constant while the ``moving`` variables change.
 
         They stay known in this scope. LLVM would compute them again and again: it does not know that no store changes
@@ -89,7 +89,7 @@ class ValueEmitter(AccessEmitter):
             if quotient is not None and all(self._is_constant(x, moving) for x in quotient.numbers):
                 self.quotients.numbers(self, quotient, dtype_of(s.value), lanes)
 
-    def _constant_in(self, v: Value, moving: set[Index]) -> Iterator[Value]:
+    def _constant_in(self, v: Value, moving: set[Var]) -> Iterator[Value]:
         """Yield the largest constant parts of a value that have its lanes."""
         if self._is_constant(v, moving):
             yield v
@@ -98,7 +98,7 @@ class ValueEmitter(AccessEmitter):
                 if isinstance(x, Value):
                     yield from self._constant_in(x, moving)
 
-    def _is_constant(self, v: Value, moving: set[Index]) -> bool:
+    def _is_constant(self, v: Value, moving: set[Var]) -> bool:
         """Return whether a value is computed from memory that no statement writes, at the same places each time."""
         parts = [x for x in walk(v) if isinstance(x, Value)]
         loads = [x for x in parts if isinstance(x, Load)]

@@ -368,7 +368,7 @@ class FragmentFile(RegisterFile):
     address of the constant that ``configuration`` builds from the lanes, and the bytes of a lane, of each register;
     ``end`` releases the registers. Both are empty for registers that need no configuration. ``awake`` is emitted with
     the products of each block: it uses a unit that ``store`` needs and that would otherwise power down while only
-    products run.
+    products run. Where ``is_apart``, a unit of its own multiplies fragments while others compute on vectors.
     """
 
     zero: tuple[str, ...]
@@ -381,3 +381,4 @@ class FragmentFile(RegisterFile):
     end: str = ""
     configuration: Callable[[Sequence[tuple[int, int]]], bytes] = field(default=lambda shapes: b"")
     awake: str = ""
+    is_apart: bool = False

@@ -47,6 +47,8 @@ class Costs:
     """Instructions that are slower than a multiply-add, with the cycles between the starts of two of them."""
     convert: float = 0
     """Cycles that converting a 16-bit floating-point element of the source takes from the arithmetic of a step."""
+    extend: float = 0
+    """Cycles of the unit that extends the bytes of a vector to the type of sums, as windows load them."""
     temporaries: int = 0
     """Registers that a multiply-add needs besides its operands."""
 

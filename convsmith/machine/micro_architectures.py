@@ -71,7 +71,7 @@ _INTEL_SERVER = (
 
 _INTEL_SERVER_BY_BITS = ((256, (("result_moves", 1), ("spill", 2.0))), (512, (
     ("multiply_add", 0.72), ("broadcast", 0.9), ("latency", 5.6), ("exposed", 10.2), ("straight_call", 13.75),
-    ("turn", 2.0), ("beyond", 1.5), ("exposed_near", 0.42), ("refill", 15.3),
+    ("turn", 2.0), ("beyond", 1.5), ("exposed_near", 0.42), ("refill", 15.3), ("extend", 1.0),
 )))  # fmt: skip
 
 _ZEN = (("prefetched_transforms", 1 << 20),)

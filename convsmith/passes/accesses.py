@@ -78,7 +78,7 @@ def sites_within(
     ``loops`` are the loops around ``s``, outermost first, ``conds`` the conditions under which it runs.
     """
     own = _written_and_allocated(s)[1]
-    used = {b for x in walk(s) for b in _buffers(x) if not b.in_registers}
+    used = {b for b in touched_in(s) if not b.in_registers}
     collector = _Collector(used - own, {**ranges, **{x.var: x.range for x in loops}})
     collector.loops, collector.conds = loops, conds
     collector.stmt(s, loops)
@@ -92,6 +92,11 @@ def _buffers(x: AnyNode) -> tuple[Buffer, ...]:
     if isinstance(x, Call):
         return tuple(b for b, _ in x.pointers)
     return (x.table, x.source, x.zero) if isinstance(x, PointerLoad) else ()
+
+
+def touched_in(s: Stmt) -> set[Buffer]:
+    """Return the buffers that ``s`` accesses, or may access through a function or a pointer."""
+    return {b for x in walk(s) for b in _buffers(x)}
 
 
 def written_in(s: Stmt) -> set[Buffer]:

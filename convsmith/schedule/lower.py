@@ -20,6 +20,7 @@ from convsmith.passes.form_fma import form_fma
 from convsmith.passes.fuse import fuse
 from convsmith.passes.guard_tails import guard_tails
 from convsmith.passes.hoist_pointers import hoist_pointers
+from convsmith.passes.interleave import interleave
 from convsmith.passes.load_matrices import load_matrices
 from convsmith.passes.map_to_threads import map_to_threads
 from convsmith.passes.name_indices import name_indices
@@ -214,6 +215,15 @@ def finish_result(s: Schedule, k: KernelPlan) -> None:
         s.run(fill_blocks, k.columns.c.name)
     if k.nest.units:
         s.run(scale, k.nest.units, k.machine.instructions)
+
+
+def write_beside_products(s: Schedule, parts: Sequence[KernelPlan]) -> None:
+    """Write the results of tiles of fragments between the products of the next tile, if a unit of its own multiplies
+    fragments.
+    """
+    if any(k.nest.rows and k.machine.fragments is not None and k.machine.fragments.is_apart for k in parts):
+        s.run(interleave)
+        s.run(simplify, False)
 
 
 def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:

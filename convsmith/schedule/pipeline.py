@@ -33,6 +33,7 @@ from convsmith.schedule.lower import (
     stream_operands,
     vectorise_copy,
     vectorise_nest,
+    write_beside_products,
 )
 from convsmith.schedule.near_copies import lower_near, order_near
 from convsmith.schedule.order import tile_registers
@@ -155,6 +156,7 @@ def lower(s: Schedule, kernel: KernelParts) -> None:
     s.run(simplify, False)
     for k in parts:
         finish_result(s, k)
+    write_beside_products(s, parts)
     straight_code(
         s, kernel.machine, outlines=any(k.config.outline for k in parts),
         is_shared=bool(kernel.shared) or any(k.config.threads > 1 for k in parts), through_table=kernel.through_table,

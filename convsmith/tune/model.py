@@ -257,6 +257,7 @@ class Model(SharedFacts):
         order, hidden = config.order, target.registers * self._hidden()
         turns = self.turns_pages(lane) and self.n in order and order.index(self.n) > order.index(lane)
         converted = self.converts and kind == "n" and config.realise != "pad_copy"
+        extended = lane == self.batch and self.st.constant and self.bytes == 1
         latency = not (is_held or straight)  # the next tile begins meanwhile
         sections = []
         for m, v, count in tiles:
@@ -275,6 +276,8 @@ class Model(SharedFacts):
             if converted:
                 products.append(("convert", m))
             causes = [("multiply-adds", tuple(products)), ("loads", tuple(loads))]
+            if extended:
+                causes.append(("extensions", (("extend", v * each + held * shared),)))
             if latency:
                 causes.append(("latency", (("latency", 1),)))
             slow = (*slowed, ("clash", 1.0)) if clash and m >= target.l1.ways else tuple(slowed)
@@ -324,13 +327,15 @@ class Model(SharedFacts):
         """Return the vectors that the second-level cache delivers for a vector of a window whose pixels evict each
         other from the nearest cache, or 0.
 
-        Each tap then reads them from the second-level cache, in whole lines. A contiguous run begins with a line that
-        is not prefetched, which counts as half a line more. Lines that evict lines of the same tap are later.
+        Each tap then reads them from the second-level cache, in whole lines, of which a run of narrow elements fills a
+        part. A contiguous run begins with a line that is not prefetched, which counts as half a line more. Lines that
+        evict lines of the same tap are later.
         """
         if not self.evicts(loops, tile):
             return 0.0
-        l1, run = self.target.l1, tile[lane] * self.bytes
-        return (max(run, l1.line) + l1.line / 2) / run * max(1.0, self.ways(loops, tile) / l1.ways)
+        l1, run, whole = self.target.l1, tile[lane] * self.bytes, self.target.vector_bits // 8
+        moved = (max(run, l1.line) + l1.line / 2) / whole / (tile[lane] / self.lanes)
+        return max(moved, 1.0) * max(1.0, self.ways(loops, tile) / l1.ways)
 
     def gathers_of_taps(self, loops: Loops, tile: dict[str, int], lane: str) -> float:
         """Return the ratio of gathers to taps, where vectors lie along pixels of a stride.

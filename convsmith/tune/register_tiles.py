@@ -26,7 +26,7 @@ TILE_ROWS, TILE_COLUMNS = (1, 2, 3, 4), (2, 3, 4, 5, 7, 8, 14)
 """Pixels of a window tile along the two innermost axes."""
 VECTORS = (1, 2)
 """Vectors of channels per window tile: one, or the number that the caches fetch at once."""
-MAX_RUN_OF_TAPS = 7
+MAX_RUN_OF_TAPS = 11
 """Maximum number of taps of a row that are unrolled where there are more than `MAX_TAPS`."""
 FEW_TAPS = 9
 """Maximum number of taps that are unrolled where source lanes come from several groups."""

@@ -13,8 +13,8 @@ from convsmith.ir.intern import interning
 from convsmith.machine.registry import target
 from convsmith.problem import parse_problem
 from convsmith.problem.reference import reference
+from convsmith.schedule.config import Config
 from convsmith.schedule.planned import plan_for
-from convsmith.tune.candidates import default_config
 
 Longs = np.ndarray[tuple[int], np.dtype[np.int64]]
 UNIT = 1 << 23
@@ -128,17 +128,28 @@ def arrays(line: str, scale: float, point: int) -> dict[str, np.ndarray]:
     return given
 
 
-def test_a_loop_that_writes_results_computes_constant_values_once() -> None:
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("mb1ic64ih8oc32oh8kh1", "--fuse=oh+ow --register=oh_ow:32,oc:32 --order=mb,oh_ow,oc"),
+        ("mb1ic64ih7oc64oh7kh1", "--register=ow:7,oc:32 --order=mb,oh,ow,oc"),
+        ("mb1ic64ih8iw34oc64oh6ow32kh3kw3ph0pw0", "--register=ow:32,oc:32 --order=mb,oh,ow,oc"),
+    ],
+    ids=["whole fragments", "rows of a part of a fragment", "between products"],
+)
+def test_a_loop_that_writes_results_computes_constant_values_once(line: str, words: str) -> None:
     attributes = "--attr-scales=src:common:0.5+wei:per_oc+dst:common:2 --attr-zero-points=src:common:3+dst:common:4"
-    problem = parse_problem(f"--dt=u8:s8:u8 {attributes} --stag=axb --dtag=axb mb1ic64ih8oc32oh8kh1").canonical()
-    level = target("avx512_amx")
+    problem = parse_problem(f"--dt=u8:s8:u8 {attributes} --stag=axb --dtag=axb {line}").canonical()
+    level, offsets = target("avx512_amx"), "--instruction=tdpbusd_16 --k_step=ic:64 --offsets=sums"
+    config = Config.parse(f"--target=avx512_amx --lane=oc {words} --reduce=kh,kw,ic {offsets}")
     with interning():
-        config = default_config(problem, level)
         text = lower(plan_for(problem, config, level)).text
-    loop = text[text.index(".w.", text.index("tilestored")) :]
-    loop = loop[loop.index(":\n") : loop.index("icmp slt")]
-    assert "fmul <16 x float>" in loop and "sub <16 x i32>" in loop
-    assert not any(x in loop for x in (" mul <16 x i32>", "fdiv float", "load float", "load <16 x float>"))
+    tiles = [x for x in text.split("\ndefine ")[1:] if "_tile" in x.splitlines()[0] and "fmul <16 x float>" in x]
+    assert tiles
+    for tile in tiles:
+        loops = tile[tile.index(" = phi ") :]
+        assert "fmul <16 x float>" in loops and "sub <16 x i32>" in loops
+        assert not any(x in loops for x in (" mul <16 x i32>", "fdiv float", "load float", "load <16 x float>"))
 
 
 @pytest.mark.parametrize("level", ["avx512", "avx2"])

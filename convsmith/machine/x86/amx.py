@@ -67,6 +67,7 @@ TILES = FragmentFile(
         "declare float @llvm.experimental.constrained.fadd.f32(float, float, metadata, metadata)",
     ),
     configuration=_configuration,
+    is_apart=True,
     awake=(
         "call float @llvm.experimental.constrained.fadd.f32(float 0.0, float 0.0, "
         'metadata !"round.dynamic", metadata !"fpexcept.strict")'
