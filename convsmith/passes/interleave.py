@@ -29,7 +29,7 @@ follow each step, more than a window of instructions holds: kernels with two ste
 
 
 @record(frozen=True)
-class _Tile:
+class _FragmentTile:
     """A register tile: the ``products`` that form its ``sums``, the ``moves`` of the sums to ``memory``, and the nests
     that write the results from there.
     """
@@ -54,7 +54,7 @@ class _Tile:
         return not (written_in(then) & touched_in(first) or written_in(first) & touched_in(then))
 
 
-def _tile_of(s: Stmt) -> _Tile | None:
+def _tile_of(s: Stmt) -> _FragmentTile | None:
     """Return the parts of a statement that is a register tile whose sums are in memory before they are written."""
     if not (isinstance(s, Alloc) and s.buffer.scope == "cache" and isinstance(s.body, Alloc)):
         return None
@@ -65,7 +65,7 @@ def _tile_of(s: Stmt) -> _Tile | None:
         return None
     ends = moves[0], moves[-1] + 1
     written = parts[ends[1] :]
-    return _Tile(memory, sums, parts[: ends[0]], parts[ends[0] : ends[1]], written) if written else None
+    return _FragmentTile(memory, sums, parts[: ends[0]], parts[ends[0] : ends[1]], written) if written else None
 
 
 def _is_move(s: Store, sums: Buffer, memory: Buffer) -> bool:
