@@ -11,6 +11,7 @@ from convsmith.diag.record import record
 from convsmith.ir.index import Var, is_false
 from convsmith.ir.instruction import LANES, Instruction
 from convsmith.ir.stmt import Store
+from convsmith.ir.types import dtype
 from convsmith.ir.walk import statements_of
 from convsmith.machine.base import Machine
 from convsmith.passes.reorder import reorder
@@ -115,6 +116,14 @@ class WarpTile:
     def lanes(self) -> int:
         """The lanes of a warp."""
         return self.row.result.layout.lanes
+
+
+def registers_of(row: Instruction, high: int, wide: int) -> tuple[float, ...]:
+    """Return the registers of a lane for the sums and for both factors of ``high`` x ``wide`` fragments of ``row``."""
+    return tuple(
+        n * x.layout.registers * x.layout.elements * dtype(x.dtype).bits / 32
+        for n, x in zip((high * wide, high, wide), row.operands)
+    )
 
 
 class FragmentLoops(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import gcd, prod
+from math import ceil, gcd, prod
 
 from convsmith.arith.ranges import interval
 from convsmith.diag.errors import ConfigError
@@ -17,6 +17,7 @@ from convsmith.machine.base import Machine
 from convsmith.passes.buffer_layouts import LongRows, RotatedRows
 from convsmith.passes.footprint import dense_blocks
 from convsmith.schedule.config import Config
+from convsmith.schedule.group_fragments import registers_of
 from convsmith.schedule.loops import Loop, Loops, fused_dims, terms_of_part
 from convsmith.schedule.nest import Nest, tile_of
 from convsmith.schedule.registers import check_words
@@ -101,8 +102,25 @@ def check_groups(
     word = {"barrier": BARRIER} if split is not None and split.init is not None else {}
     if (flaw := limit_flaw(machine, nest, aligned_bytes({**shared, **word}))) is not None:
         raise flaw
+    check_registers(st, nest, machine)
     check_rows(st, loops, config, nest)
     return shared
+
+
+def check_registers(st: Statement, nest: Nest, machine: Machine) -> None:
+    """Raise ConfigError if the sums of a thread exceed its registers, or the sums and the factors of a step that it
+    holds in fragments.
+    """
+    sums, factors = prod(x.extent for x in nest.accumulators) * dtype(st.acc).bits / 32, 0.0
+    if nest.warp is not None:
+        sums, *held = registers_of(nest.warp.row, *nest.warp.fragments)
+        factors = sum(held)
+    if sums + factors > machine.registers:
+        text = f"{ceil(sums)} for sums" + (f", {ceil(factors)} for factors" if factors else "")
+        raise ConfigError(
+            "registers", f"needs {ceil(sums + factors)} registers of a lane ({text}), {machine.name} has "
+            f"{machine.registers}; legal are smaller tiles of --register=",
+        )  # fmt: skip
 
 
 def split_barrier_of(machine: Machine) -> SplitBarrierCalls | None:

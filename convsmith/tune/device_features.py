@@ -18,6 +18,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.machine.device import Device
 from convsmith.schedule.config import Config
+from convsmith.schedule.group_fragments import registers_of
 from convsmith.schedule.group_limits import copied_run, copy_width, loaded_vector
 from convsmith.schedule.hardware import engine_of
 from convsmith.schedule.hardware_choice import EngineTile
@@ -27,7 +28,7 @@ from convsmith.statement.statement import Statement, View
 from convsmith.tune.features import Features, Section
 
 __all__ = [
-    "Loads", "arrivals", "engine_features", "kernel_features", "loads_of", "parts_features", "registers_of", "residing",
+    "Loads", "arrivals", "engine_features", "kernel_features", "loads_of", "parts_features", "residing",
     "thread_features", "warp_features",
 ]  # fmt: skip
 
@@ -102,14 +103,6 @@ def _are_asynchronous(
     width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
     is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
     return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in dict(device.dialect.copies)
-
-
-def registers_of(row: Instruction, high: int, wide: int) -> tuple[float, ...]:
-    """Return the registers of a lane for the sums and for both factors of ``high`` x ``wide`` fragments of ``row``."""
-    return tuple(
-        n * x.layout.registers * x.layout.elements * dtype(x.dtype).bits / 32
-        for n, x in zip((high * wide, high, wide), row.operands)
-    )
 
 
 def arrivals(times: float, residing: int, nbytes: int, rounds: int) -> Section:

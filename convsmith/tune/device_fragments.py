@@ -15,13 +15,13 @@ from convsmith.machine.device import Device
 from convsmith.machine.device_costs import DeviceCosts
 from convsmith.schedule.config import Config
 from convsmith.schedule.device_tiles import BY_WARPS
-from convsmith.schedule.group_fragments import lane_rows
+from convsmith.schedule.group_fragments import lane_rows, registers_of
 from convsmith.schedule.group_limits import aligned_bytes, shared_bytes
 from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.nest import nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
-from convsmith.tune.device_features import kernel_features, registers_of, warp_features
+from convsmith.tune.device_features import kernel_features, warp_features
 from convsmith.tune.features import cycles
 
 MAX_WARPS = 8

@@ -81,6 +81,32 @@ def test_barriers_in_two_parts_are_refused(level: str) -> None:
     )
 
 
+REGISTERS = {
+    "sums of threads": ("sm_80", "mb1ic16iw256oc256ow256kw1",
+                        "--lane=ow --realise=mask --register=oc:{} --group=oc:256,ow:32", 128,
+                        "needs 256 registers of a lane (256 for sums), sm_80 has 255"),
+    "fragments": (
+        "xe_hpc", "--stag=axb --dtag=axb --dt=bf16:bf16:f32 mb1ic256iw256oc256ow256kw1",
+        "--lane=oc --instruction=dpas_m8n16k16_bf16 --realise=pad_copy --shared=src,wei --register=oc:{},ow:32 "
+        "--group=oc:256,ow:32,ic:16", 32,
+        "needs 656 registers of a lane (512 for sums, 144 for factors), xe_hpc has 128",
+    ),
+}  # fmt: skip
+"""A level, a problem and a config; the largest legal tile that divides 256, and what the plan says to one of 256."""
+
+
+@pytest.mark.parametrize("kind", REGISTERS)
+def test_registers_are_counted(kind: str) -> None:
+    level, line, words, legal, why = REGISTERS[kind]
+    problem, device = parse_problem(line), target(level)
+    with interning():
+        plan_for(problem, Config.parse(f"--target={level} --pack= {words.format(legal)}"), device)
+        with pytest.raises(ConfigError) as caught:
+            plan_for(problem, Config.parse(f"--target={level} --pack= {words.format(256)}"), device)
+    assert caught.value.code == "registers"
+    assert str(caught.value) == f"{why}; legal are smaller tiles of --register="
+
+
 def random_device_problem(seed: int) -> None:
     """One with a random config, every fourth one with the default config, and every fourth one with barriers that may
     be in two parts.
