@@ -23,6 +23,8 @@ REALISED = ("mask", "pad_copy")
 """The ways to read absent elements on machines with thread groups."""
 WORD = 32
 """Bits of the elements that a store to shared memory moves at least."""
+VECTOR = 16
+"""Maximum number of elements of a vector of SPIR-V."""
 ATOMIC = ("f32", "s32")
 """Types of results to which groups can add parts."""
 
@@ -179,7 +181,8 @@ def copy_width(st: Statement, view: View, loops: Loops, config: Config, nest: Ne
     """
     nearest = view.layout.contiguous
     if nearest is None or nearest.dim != innermost(st, view, nest, config):
-        return 1 if word_of(st, view, loops, config, nest) is None else _vector_width(st, view, loops, config, access)
+        word = word_of(st, view, loops, config, nest)
+        return 1 if word is None else min(_vector_width(st, view, loops, config, access), VECTOR // word[1])
     return max(_vector_width(st, view, loops, config, access), _pixel_width(st, view, loops, config, access))
 
 

@@ -85,6 +85,11 @@ KINDS = {
     "rows-of-bytes": ("xe_hpc", f"{LAST} --dt=u8:s8:s32 mb1ic128iw33oc32ow16kw2sw2",
                       _words("m8n16k32_u8_s8", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:32 --fragments=wei:32",
                              how="--realise=mask --shared=wei")),
+    "words-of-four-rows": ("xe_hpc", f"{LAST} --dt=s8:s8:s32 --wtag=cba mb1ic64iw18oc64ow16kw3",
+                           _words("m8n16k32_s8", "--register=oc:16,ow:8 --group=oc:32,ow:16,ic:32 --fragments=wei:32")),
+    "words-of-both": ("xe_hpg", f"{LAST} --dir=BWD_W --dt=bf16 mb2ic64iw16oc64ow16kw1",
+                      _words("m8n8k16_bf16", "--register=oc:16,ic:16 --group=oc:32,ic:32,ow:16"
+                             " --fragments=src:16,diff_dst:16", how="--realise=pad_copy --shared=src,diff_dst")),
     "skipped-pixels": ("xe_hpc", f"{LAST} --dt=s8:s8:s32 mb1ic40iw33oc12ow17kw3pw1sw2",
                        _words("m8n16k32_s8", "--register=oc:16,ow:8 --group=oc:16,ow:16,ic:32"
                               " --fragments=src:32,wei:32")),
@@ -350,6 +355,22 @@ def test_a_message_loads_the_rows_that_lie_side_by_side(tile: str, rows: dict[in
     of_columns = 4 * 8  # registers of the right factor that are parts of vectors
     assert _messages(line, "xe_hpc", f"{words} --pad=src:8,wei:8") == ({1: 64}, 64 + of_columns)
     assert _messages(line, "xe_hpc", f"{words} --fragments=src:16,wei:16") == (rows, sum(rows.values()))
+
+
+def test_words_of_adjacent_rows_are_made_in_registers() -> None:
+    """A thread loads vectors of columns of two rows, and stores their elements in turn: whole blocks of the right
+    factor, words of each row of the left one.
+    """
+    name, line, words = KINDS["words-of-both"]
+    machine = target(name)
+    with interning():
+        plan = plan_for(parse_problem(line), Config.parse(f"--target={name} {words}"), machine)
+        kernel = str(run_steps(plan.naive(), plan.pipeline))
+    zipped = ", ".join(f"{n}, {n + 64}" for n in range(8))
+    stored = {"diff_dst": "{16}", "src": "{8 * 2:16}"}
+    for operand, places in stored.items():
+        (line,) = (x for x in kernel.splitlines() if f" {operand}_s[" in x and f"= {operand}[" in x)
+        assert f"]{places} = " in line and line.endswith(f"]{{({zipped})}}")
 
 
 @pytest.mark.parametrize(("words", "why"), [
