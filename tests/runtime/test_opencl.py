@@ -96,7 +96,8 @@ def test_a_device_that_lacks_instructions() -> None:
     """Code for Xe GPUs with dpas is refused by another device before its driver sees it; that for xe_lp runs."""
     require_opencl()
     line = "--stag=axb --dtag=axb mb1ic8iw8oc8ow8kw1"
-    with pytest.raises(UnsupportedError, match=r"^code for xe_hpc needs cl_intel_subgroup_matrix_\w+, which .* lacks"):
+    needs = r"cl_intel_subgroup_2d_block_io, cl_intel_subgroup_matrix_\w+, cl_intel_subgroup_matrix_\w+_tf32"
+    with pytest.raises(UnsupportedError, match=rf"^code for xe_hpc needs {needs}, which .* lacks"):
         cs.compile(line, target="xe_hpc")(*_arrays())
     assert cs.compile(line, target="xe_lp")(*_arrays()).shape == (1, 8, 8)
 
