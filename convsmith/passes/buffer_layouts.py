@@ -82,7 +82,7 @@ def _weight(digits: tuple[tuple[int, int], ...], n: int) -> int:
 
 
 @record(frozen=True)
-class Panels:
+class RowPanels:
     """Rows along the last dim in panels of ``size`` elements: within an iteration of the first dim, all rows of a panel
     precede those of the next one. The panels are the second dim.
     """

@@ -11,7 +11,7 @@ from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, as_index, conj
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.device_costs import CopyEngine
-from convsmith.passes.buffer_layouts import Panels
+from convsmith.passes.buffer_layouts import RowPanels
 from convsmith.passes.set_layout import set_layout
 from convsmith.passes.speculate import speculate
 from convsmith.passes.tensor_copies import MappedCopy
@@ -90,7 +90,7 @@ def bring_tiles(s: Schedule, loop: Loop, operands: Sequence[EngineCopy]) -> list
     copies = s.stage_tiles(loop, [(x.mapped.name, x.loops) for x in operands])
     for copy, x in zip(copies, operands):
         if x.panel:
-            s.run(set_layout, copy, Panels(x.panel))
+            s.run(set_layout, copy, RowPanels(x.panel))
     s.run(speculate)
     s.tensor_copies([(copy, x.into(copy)) for copy, x in zip(copies, operands)])
     return copies

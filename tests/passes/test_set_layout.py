@@ -8,7 +8,7 @@ import pytest
 from convsmith.diag.errors import ConfigError
 from convsmith.interp import run
 from convsmith.ir.parse import parse_kernel
-from convsmith.passes.buffer_layouts import LongRows, Panels, RotatedRows
+from convsmith.passes.buffer_layouts import LongRows, RotatedRows, RowPanels
 from convsmith.passes.set_layout import set_layout
 
 TEXT = """
@@ -85,7 +85,7 @@ kernel k(a: f32[1, 3, 4], dst: f32[3, 4])
       for j in 0 .. 4:
         dst[i, j] = a_s[0, i, j]
 """
-    kernel = set_layout(parse_kernel(text), "a_s", Panels(2))
+    kernel = set_layout(parse_kernel(text), "a_s", RowPanels(2))
     assert "alloc a_s: f32[1, 2, 3, 2] @shared" in str(kernel)
     assert "a_s[0, j // 2, i, j % 2] = a[0, i, j]" in str(kernel)
     a = np.arange(12, dtype=np.float32)
@@ -93,4 +93,4 @@ kernel k(a: f32[1, 3, 4], dst: f32[3, 4])
     run(kernel, arrays)
     assert np.array_equal(arrays["dst"], a)
     with pytest.raises(ConfigError, match="panels of 3; legal are divisors of the 4 of a row"):
-        set_layout(parse_kernel(text), "a_s", Panels(3))
+        set_layout(parse_kernel(text), "a_s", RowPanels(3))
