@@ -61,7 +61,7 @@ def _invoked(loops: Sequence[For], s: Store, forms: Sequence[Specification]) -> 
         if len(form.extents) > len(loops):
             continue
         nest = around = _innermost(loops, s, form)
-        for at, size in panels_of(nest)[:1]:
+        for at, size in panels_of(nest)[:1] if form.reads_shared else ():
             form, nest = form.in_panels(nest.loops[at].hi.const, size), split_nest(nest, at, size)
         invoked = form.invoke_on_nest(nest)
         if invoked is not None:

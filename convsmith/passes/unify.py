@@ -135,6 +135,11 @@ class Specification:
         return self._of_panels.setdefault((whole, size), Specification(self.row, (whole, size)))
 
     @cached_property
+    def reads_shared(self) -> bool:
+        """Whether an operand lies in shared memory, where its rows or columns may be in panels."""
+        return any(x.scope == "shared" for x in self.row.operands)
+
+    @cached_property
     def nest(self) -> StoreNest:
         """The loops and the store of the specification, in which all lanes are active."""
         whole = self._whole_nest
