@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from convsmith.ir.index import Index, Var, as_index, eq, floordiv, mod
+from convsmith.ir.index import (
+    Cond,
+    Ge0,
+    Index,
+    Var,
+    as_index,
+    conj,
+    eq,
+    floordiv,
+    is_true,
+    maximum,
+    minimum,
+    mod,
+    parts_of,
+    product,
+)
 from convsmith.ir.rewrite import Rewriter, Substitute
 from convsmith.ir.stmt import For, If, Kernel, PointerLoad, Stmt, Store, block
 from convsmith.ir.value import Load, Select, Value
+from convsmith.ir.walk import loads_of, loops_of, statements_of, variables_of, walk
 from convsmith.passes.contracts import LOOPS, stages
 from convsmith.passes.scope import require_loops, require_no_effects, with_body
 
@@ -48,10 +64,11 @@ class _Piece(Rewriter):
 
 class _Pieces(Rewriter):
     def __init__(
-        self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...], whole: bool
-    ) -> None:
+        self, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...], whole: bool,
+        again: bool,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.whole = whole
+        self.whole, self.again = whole, again
         self.outer, self.vector, self.each = outer, Var(vector), (Var(lane), *map(Var, others))
         self.size, self.subtile, self.lanes = sizes
 
@@ -59,32 +76,56 @@ class _Pieces(Rewriter):
         if loop.var.name != self.outer or loop.hi.is_const:
             return self._For(loop)
         length = _undone(loop.hi, self.size)
+        inner = _Inner(self, loop.var, loop.body) if self.again else None
+        if inner is None or not inner.conditions:
+            return self.tiles(loop, loop.body, length, as_index(0))
+        low, high = inner.bounds(length)
+        borders = []
+        for name, start, stop in (("b", as_index(0), low), ("e", high, length)):
+            place = Var(f"{loop.var}.{name}")
+            body = _Piece(self.counts(1), self.at(loop.var, place)).stmt(loop.body)
+            borders.append(For(place, start, stop, body, loop.kind))
+        return block(borders[0], self.tiles(loop, inner.stmt(loop.body), high - low, low), borders[1])
+
+    def at(self, outer: Var, place: Index) -> dict[Var, Index]:
+        """Return what replaces the variables of a tile so that its first iteration is the one at ``place``."""
+        return {outer: as_index(0), **{lane: lane + place for lane in self.each}}
+
+    def tiles(self, loop: For, body: Stmt, length: Index, first: Index) -> Stmt:
+        """Return the loop over ``length`` iterations of ``body`` from ``first`` on, in tiles and smaller pieces."""
         whole = floordiv(length, self.size)
-        counts = self.counts(self.size)
-        tile = _Piece(counts, {}).stmt(loop.body)
+        moved: dict[Var, Index] = {lane: lane + first for lane in self.each} if first is not as_index(0) else {}
+        tile = _Piece(self.counts(self.size), moved).stmt(body)
         parts: list[Stmt] = []
         rest, sub = mod(length, self.size), self.subtile
         base: Index = as_index(0)
         if sub < self.size:
             name = Var(f"{loop.var}.s")
-            body = self.piece(loop.var, loop.body, whole, name * sub, sub)
-            parts.append(For(name, as_index(0), floordiv(rest, sub), body, loop.kind))
+            each = self.piece(loop.var, body, whole, name * sub, sub, first)
+            parts.append(For(name, as_index(0), floordiv(rest, sub), each, loop.kind))
             base, rest = floordiv(rest, sub) * sub, mod(length, sub) if not self.size % sub else mod(rest, sub)
         n = 1 << (sub - 1).bit_length() >> 1
+        short: list[Stmt] = []
+        again = self.again and not _reads_own(body)
         while n:
             start = base + floordiv(rest, 2 * n) * (2 * n)
-            parts.append(If(eq(mod(floordiv(rest, n), 2), 1), self.piece(loop.var, loop.body, whole, start, n)))
+            found = If(eq(mod(floordiv(rest, n), 2), 1), self.piece(loop.var, body, whole, start, n, first))
+            (parts if n >= self.lanes or not again else short).append(found)
             n //= 2
+        if short:
+            last = _Piece(self.counts(self.lanes), self.at(loop.var, first + length - self.lanes)).stmt(body)
+            parts.append(If(conj((length >= self.lanes, mod(length, self.lanes) >= 1)), last))
+            parts.append(If(length < self.lanes, block(*short)))
         if not self.whole:
             return block(For(loop.var, loop.lo, whole, tile, loop.kind), *parts)
         body = block(If(loop.var < whole, tile), If(loop.var >= whole, block(*parts)))
         return For(loop.var, loop.lo, loop.hi, body, loop.kind)
 
-    def piece(self, outer: Var, body: Stmt, whole: Index, start: Index, count: int) -> Stmt:
-        """Return ``count`` iterations from position ``start`` of the last tile on."""
+    def piece(self, outer: Var, body: Stmt, whole: Index, start: Index, count: int, first: Index) -> Stmt:
+        """Return ``count`` iterations from position ``start`` of the last tile on; ``first`` is that of all tiles."""
         several = self.size > self.lanes
         replacements: dict[Var, Index] = {outer: whole}
-        replacements |= {lane: lane + (mod(start, self.lanes) if several else start) for lane in self.each}
+        replacements |= {lane: lane + (mod(start, self.lanes) if several else start) + first for lane in self.each}
         if several:
             replacements[self.vector] = self.vector + floordiv(start, self.lanes)
         return _Piece(self.counts(count), replacements).stmt(body)
@@ -93,6 +134,62 @@ class _Pieces(Rewriter):
         """Return the iterations of the loops for ``count`` elements."""
         vectors = -(-count // self.lanes)
         return {self.vector.name: vectors} | {lane.name: min(count, self.lanes) for lane in self.each}
+
+
+class _Inner(Rewriter):
+    """Drops the conditions on the position of an iteration, for iterations where all of them hold."""
+
+    def __init__(self, tile: _Pieces, outer: Var, body: Stmt) -> None:
+        super().__init__()
+        (self.lane,) = tile.each
+        self.places = {outer, tile.vector, self.lane}
+        self.ranges = {x.var: (x.lo.const, x.hi.const - 1) for x in loops_of(body) if x.lo.is_const and x.hi.is_const}
+        inside = [*statements_of(body)]
+        values = (v for s in inside if isinstance(s, Store) for v in walk(s.value))
+        guarded = [x.cond for x in (*inside, *values) if isinstance(x, If | Select)]
+        self.conditions = dict.fromkeys(part for c in guarded for part in parts_of(c) if self.is_placed(part))
+
+    def is_placed(self, part: Cond) -> bool:
+        return isinstance(part, Ge0) and not self.places.isdisjoint(variables_of(part))
+
+    def bounds(self, length: Index) -> tuple[Index, Index]:
+        """Return the first iteration where all conditions hold for every iteration of the loops inside, and the end of
+        these.
+        """
+        low, high = as_index(0), length
+        for part in self.conditions:
+            assert isinstance(part, Ge0)
+            step, least = 0, as_index(part.arg.const)
+            for atom, c in part.arg.terms:
+                if atom is self.lane:
+                    step = c
+                elif atom not in self.places:
+                    ends = self.ranges.get(atom) if isinstance(atom, Var) else None
+                    least = least + (product(atom, c) if ends is None else c * ends[c < 0])
+            if step > 0:
+                low = maximum(low, product(floordiv(least, step), -1))
+            else:
+                high = minimum(high, floordiv(least, -step) + 1)
+        low = minimum(low, length)
+        return low, maximum(low, high)
+
+    def rest(self, cond: Cond) -> Cond:
+        return conj(part for part in parts_of(cond) if not self.is_placed(part))
+
+    def visit_If(self, s: If) -> Stmt:
+        rest = self.rest(s.cond)
+        return self.stmt(s.body) if is_true(rest) else If(rest, self.stmt(s.body))
+
+    def visit_Select(self, v: Select) -> Value:
+        rest = self.rest(v.cond)
+        return self.expr(v.yes) if is_true(rest) else Select(rest, self.expr(v.yes), v.no)
+
+
+def _reads_own(body: Stmt) -> bool:
+    """Return whether ``body`` reads an array in memory that it writes."""
+    stores = [s for s in statements_of(body) if isinstance(s, Store)]
+    read = {v.buffer for s in stores for v in loads_of(s.value)}
+    return any(s.buffer in read for s in stores if s.buffer.scope != "register")
 
 
 def _undone(hi: Index, size: int) -> Index:
@@ -107,13 +204,14 @@ def _undone(hi: Index, size: int) -> Index:
 @stages(*LOOPS)
 def pieces(
     kernel: Kernel, outer: str, vector: str, lane: str, sizes: tuple[int, int, int], others: tuple[str, ...] = (),
-    whole: bool = False,
+    whole: bool = False, again: bool = False,
 ) -> Kernel:  # fmt: skip
     """Split a tiled loop whose length is a size of the kernel, so that loops over vectors and lanes have constant ends.
 
     ``outer`` counts tiles, ``vector`` counts vectors in a tile (or is empty), ``lane`` and ``others`` count lanes.
     ``sizes`` are the sizes of a tile, of the subtiles of the remainder, and of a vector. ``whole`` keeps one loop, with
-    conditions inside.
+    conditions inside. If iterations may run ``again``, because no array is read and written, a last part of a vector is
+    the last whole vector, unless the loop is shorter than one.
 
     Before::
 
@@ -157,4 +255,4 @@ def pieces(
     """
     require_no_effects(kernel, "pieces")
     require_loops(kernel, (outer, *((vector,) if vector else ()), lane, *others), "pieces")
-    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole).stmt(kernel.body))
+    return with_body(kernel, _Pieces(outer, vector, lane, sizes, others, whole, again).stmt(kernel.body))

@@ -147,6 +147,11 @@ def _general_chain(p: Chain, extent: int) -> Chain:
     return replace(p, stages=tuple(stages), name=None)
 
 
+def has_lanes_along_rows(p: Problem, threads: int) -> bool:
+    """Return whether vectors of a kernel of ``p`` may run along the pixels of a row, which no threads share."""
+    return isinstance(p, Conv) and (threads == 1 or p.rank > 1)
+
+
 def symbolic_sizes(p: Problem, st: Statement, config: Config) -> SymbolicSizes:
     """Return how the kernel of ``st``, a statement of ``p``, takes its sizes; ConfigError if it cannot."""
     loops = frozenset(d.name for d in st.dims) & set(symbolic_dims(p))
@@ -190,7 +195,11 @@ def _check_config(
     legal = ("indirection", "mask") if through_table(p) else ("mask",) if isinstance(p, Conv) else ("peel", "mask")
     legal = (*legal, *unpadded)
     table = config.realise == "indirection"
-    tiled = {name for name, size in config.tiles_at("register") if size > 1} & loops
+    along = {row} if has_lanes_along_rows(p, config.threads) and not table else set()
+    several = {name for name, size in config.tiles_at("register") if size > 1}
+    tiled = several & loops
+    if config.lane in loops:  # taps of other axes run as far as the source does
+        tiled |= {d.name for d in st.of("k") if d.sort == "taps" and d.axis not in st.of("m")[-1].axis} & several
     moving = [t.name for t in varying(p) if t.name in config.staged("pack")]
     wrong = [
         text
@@ -198,15 +207,16 @@ def _check_config(
             (f"--realise={config.realise}", config.realise not in legal),
             (f"--table={config.table}", table and config.table != "sections"), ("--fuse", config.fuse),
             ("--split", config.tiles_at("split")), ("--cache", config.tiles_at("cache")), ("--phases", config.phases),
-            (f"--pack={','.join(moving)}", moving), (f"--lane={config.lane}", config.lane in loops),
+            (f"--pack={','.join(moving)}", moving), (f"--lane={config.lane}", config.lane in loops - along),
             (f"--register={','.join(sorted(tiled))}", tiled - {row}),
         ) if is_so
     ]  # fmt: skip
     if wrong:
         tile = f"a tile of {row} at most" if row in loops else "no tile"
+        lanes = f"lanes along channels or {row}" if along else "lanes along channels"
         raise ConfigError(
-            "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise={' or '.join(legal)}, lanes along channels "
-            f"and, of {', '.join(d.name for d in st.dims if d.name in loops)}, {tile}",
+            "dynamic", f"{' '.join(wrong)}: dynamic sizes need --realise={' or '.join(legal)}, {lanes}, and, of "
+            f"{', '.join(d.name for d in st.dims if d.name in loops)}, {tile}",
         )  # fmt: skip
 
 

@@ -202,9 +202,12 @@ def fill_registers(s: Schedule, k: KernelPlan, reads: Reads) -> Reads:
 
 
 def peels(k: KernelPlan) -> bool:
-    """Return whether some terms are absent, some are not, and loops are split so that no test remains."""
-    st = k.columns
-    return not is_true(st.a.mask) and not is_false(st.a.mask) and k.config.realise == "peel"
+    """Return whether some terms are absent, some are not, and loops are split so that no test remains: where the
+    config says so, and where vectors run along pixels whose number is known at the call, so that none crosses a border.
+    """
+    st, config = k.columns, k.config
+    splits = config.realise == "peel" or (config.realise == "mask" and config.lane in k.loops.symbolic)
+    return not is_true(st.a.mask) and not is_false(st.a.mask) and splits
 
 
 def has_empty_classes(k: KernelPlan) -> bool:
@@ -269,7 +272,8 @@ def _cut_pieces(s: Schedule, k: KernelPlan, written: Mapping[Loop, Loop]) -> Non
         rest = dict(config.tails()).get(x.of, x.tile)
         if x.of == config.lane:
             (vector,) = (y for y in nest.vectors if y.of == x.of)
-            s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes))
+            again = x.role == "m"
+            s.run(pieces, x, vector, nest.lane, (x.tile, rest, nest.lanes), (), False, again)
             continue
         (inner,) = (y for y in nest.pixels if y.of == x.of)
         drained = (written[inner],) if written else ()

@@ -1,71 +1,56 @@
-"""The default config of a kernel whose sizes are known only at the call."""
+"""The default config of a kernel whose sizes are known only at the call.
+
+The model of kernels with fixed sizes rates lanes, register tiles and orders of loops on a few representative calls. In
+each of them an image is one row of pixels, because a call runs the rows of an image as one where it can.
+"""
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
 
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.index import Var
-from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
+from convsmith.problem.matmul import Matmul
 from convsmith.problem.problem import Problem
 from convsmith.schedule.config import Config
-from convsmith.schedule.dynamic import is_pointwise, symbolic_dims, through_table
-from convsmith.schedule.loops import loops_after_fusing
+from convsmith.schedule.dynamic import (
+    at_sizes,
+    has_lanes_along_rows,
+    is_pointwise,
+    symbolic_dims,
+    through_table,
+)
+from convsmith.schedule.loops import Loops, loops_after_fusing
 from convsmith.schedule.product_shape import ProductShape
 from convsmith.schedule.registers import filled_lanes, registers
-from convsmith.schedule.transposed_results import transposes
 from convsmith.statement.offsets import flips, summed
-from convsmith.statement.statement import Statement, view_steps
+from convsmith.statement.statement import Statement
 from convsmith.statement.views import statement
-from convsmith.tune.candidates import LONG_EPILOGUE, operations
+from convsmith.tune.candidates import HOPELESS_RATIO, LONG_EPILOGUE, operations
+from convsmith.tune.features import cycles
+from convsmith.tune.model import Model
+from convsmith.tune.nests import Nests
+from convsmith.tune.register_tiles import MAX_RUN_OF_TAPS
 
-_TILES = (3, 8), (2, 12), (2, 6), (2, 5), (2, 4), (1, 12), (1, 6), (1, 4), (1, 1)
-"""Register tiles, best first: vectors along the lanes, and pixels. Of three vectors, remainders of 4, 2 and 1 pixels
-still have as many sums as a latency has multiply-adds, or nearly.
+CALLS = 196, 49, 6272
+"""Pixels of the representative calls: of common small images, whose last register tiles are a part of the work, and of
+one that the caches do not hold. The sum of the ratios to the fastest config of each call decides; configs that are much
+slower at the first one are left out.
 """
-_ALL = 4
-"""Number of vectors of a tile that holds all channels; with more channels, tiles of three vectors have more pixels."""
-_TRANSPOSED = (3, 8), (2, 8), (1, 16), (3, 4), (2, 4), (1, 8), (1, 4), (1, 1)
-"""Register tiles of results that are transposed in registers, whose rows of pixels are stored as whole vectors, or as
-halves and quarters of one.
-"""
-_GROUPS = (4, 4), (3, 4), (2, 4), (1, 4), (1, 1)
-"""Register tiles of vectors of groups with one channel each: pixels share only weights."""
-MAX_TAPS = 16
-"""Maximum number of taps of such groups with which pixels are computed in the order of memory. With 9 taps that takes
-0.76 to 0.95 of the time, with 49 taps 1.12 times as long.
-"""
-SHORT_SUM = 64
-"""Maximum number of terms of a sum that takes less time than its place in a transposed result."""
-READ_AGAIN = 2
-"""Ratio of the channels of a source to those of a result above which pixels are read once, for all channels. Otherwise
-a tile of channels is computed for all pixels, so that its rows of the result are written page by page.
-"""
-MAX_ALONG = 8
-"""Maximum number of channels of the result whose sums are vectors along the channels of the source."""
-PIXELS_ALONG = 12, 8, 6, 5, 4, 3, 2, 1
-"""Pixels of register tiles of such sums, best first."""
-
-
-def _tiles(needed: int, groups: bool, transposed: bool, in_place: bool, is_short: bool) -> tuple[tuple[int, int], ...]:
-    """Return register tiles for as many vectors as channels or ``groups`` need, best first. Where sums are short, a
-    result that is transposed has fewer rows at a time.
-    """
-    if groups:
-        return _GROUPS
-    if not transposed:
-        return ((_ALL, 6), *_TILES) if needed == _ALL else _TILES
-    if in_place:
-        return ((1, 16), *_TRANSPOSED) if needed <= 2 else _TRANSPOSED[1:] if is_short else _TRANSPOSED
-    return ((_ALL, 4), *_TRANSPOSED) if needed == _ALL else _TRANSPOSED
+ALIKE, FEWEST = 1.03, 16
+"""Ratio of these sums up to which the fastest config at a call of few pixels is chosen, and the number of pixels."""
+MAX_POINTERS = 12
+"""Maximum number of pixels of a register tile that are read through pointers, which integer registers hold."""
 
 
 def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = True) -> Config:
-    """Return a config with vectors of channels (or of groups of one channel), and as many pixels or rows as fit the
-    registers.
+    """Return the config that the model expects to be fastest at representative calls, with vectors of channels, of
+    groups of one channel, or of pixels.
 
     Pixels are read through a table of pointers, unless a pixel of the result reads one pixel in its own place, and the
     convolution is ``alone``; gradients by weights have no table and test each term. Stages of a chain run one after the
@@ -87,59 +72,148 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
         if found is not None and all(view.adds != found.a.name for view in found.sums):
             ways.append((flip, "sums", found))
     flip, offsets, st = max(ways, key=lambda way: _terms(way[2], target))
-    sizes = st.extents
-    lane = "g" if isinstance(p, Conv) and p.g > 1 and p.ic == p.oc == p.g else st.n
     unit = ProductShape.choices(st, target, limited=False)[-1]
-    dot = unit.dot and lane == st.n
-    terms = ((st.reduce[-1], unit.terms),) if dot else ()
-    row = st.of("m")[-1].name
-    scattered = transposes(st, lane, row, unit.lanes, target) is not None
-    order = tuple(d.name for d in st.dims if d.kind != "k" and d.name not in (lane, row))
-    channels = sizes[st.reduce[-1]]
-    stays = prod(st.b.layout.shape) * dtype(st.b.dtype).bytes <= target.costs.weights_kept
-    if scattered:
-        stays = channels > READ_AGAIN * sizes[st.n]
-    groups, taps = lane != st.n, prod(d.size for d in st.of("k") if d.sort == "taps")
-    in_order = taps <= MAX_TAPS and not scattered and st.constant if groups else realise == "peel" and stays
-    pixels_first = in_order and threads == 1
-    order = (*order, row, lane) if pixels_first else (*order, lane, row)
     same = Config(
-        target.name, lane, order=order, reduce=st.reduce, instruction=unit.name if dot else "", k_step=terms,
-        realise=realise, pack=("wei",) if st.constant else (), offsets=offsets, flip=flip,
-        spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,
+        target.name, st.n, reduce=st.reduce, realise=realise, pack=("wei",) if st.constant else (), offsets=offsets,
+        flip=flip, spill_sums=operations(p, st) > LONG_EPILOGUE, threads=threads,
     )  # fmt: skip
-    if not dot and offsets == "each" and not groups and _along_channels(st, unit.lanes, target):
-        same = same.changed(lane=st.reduce[-1], spill_sums=False)
-        tiles = [((row, pixels), (st.n, sizes[st.n])) for pixels in PIXELS_ALONG]
-    else:
-        vectors = _tiles(
-            -(-sizes[lane] // unit.lanes), groups, scattered, realise == "peel", channels <= SHORT_SUM
-        )  # fmt: skip
-        tiles = [((row, pixels), (lane, n * unit.lanes)) for n, pixels in vectors]
-    for tile in tiles:
-        (_, pixels), (name, width) = tile
-        if row not in symbolic_dims(p) and pixels > sizes[row]:
-            continue
-        config = same.changed(register=tile)
-        own = ProductShape.of(st, target, config)
-        if name == config.lane and sizes[name] <= (width // unit.lanes - 1) * own.lanes:
-            continue
-        loops = loops_after_fusing(st, config)
-        if registers(loops, config, target, own, filled_lanes(st, loops.dims[config.lane], own)).fit:
-            return config
-    raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
+    calls = [_call(p, pixels) for pixels in CALLS]
+    models = [_CallModel(call, statement(call, target), target, unit) for call in calls]
+    configs = [c for c in _configs(models[0], st, unit, same) if _fits(st, c, target)]
+    if not configs:
+        raise UnsupportedError(f"dynamic sizes: no config of {p} fits the registers of {target.name}", code="dynamic")
+    row = st.of("m")[-1].name
+    ratios = _ratios(models[0], configs, row)
+    near = {_ordered(models, c): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
+    others = [_ratios(model, list(near), row) for model in models[1:]]
+    rated = {c: near[c] + sum(each[c] for each in others) for c in near}
+    least = min(rated.values())
+    alike = [c for c in rated if rated[c] <= least * ALIKE]
+    few = _call(p, FEWEST)
+    short = _ratios(_CallModel(few, statement(few, target), target, unit), alike, row)
+    return min(alike, key=lambda c: (short[c], rated[c]))
 
 
-def _along_channels(st: Statement, lanes: int, target: Machine) -> bool:
-    """Return whether the result has so few channels that vectors of ``lanes`` along the channels of the source, whose
-    lanes are summed at the end, take less than half of the multiply-adds of vectors along its own.
+def _ratios(model: Model, configs: Sequence[Config], row: str) -> dict[Config, float]:
+    """Return the cycles of a call under each of ``configs``, relative to the fewest."""
+    found = {c: _cycles(model, c, row) for c in configs}
+    least = min(found.values())
+    return {c: cycles / least for c, cycles in found.items()}
+
+
+def _call(p: Problem, pixels: int) -> Problem:
+    """Return the problem of a call of the kernel of ``p`` with one row of ``pixels``."""
+    if isinstance(p, Matmul):
+        return replace(p, src=(*p.src[:-2], pixels, p.src[-1]), name=None)
+    assert isinstance(p, Conv)
+    coarse = (*(1,) * (p.rank - 1), pixels)
+    fine = tuple((size - 1) * s + keff for size, s, keff in zip(coarse, p.s, p.keff))
+    i, o = (coarse, fine) if p.deconv else (fine, coarse)
+    return at_sizes(p, 1, i, o, (0,) * p.rank)
+
+
+def _cycles(model: Model, config: Config, row: str) -> float:
+    """Return the cycles of a call under ``config``: of its whole register tiles along ``row``, and of the powers of two
+    in which a kernel computes the rest, the last of which is a whole vector.
     """
-    columns, channels = st.extents[st.n], st.extents[st.reduce[-1]]
-    near = st.constant and view_steps(st.a).get(Var(st.reduce[-1])) == 1
-    taps = prod(d.size for d in st.of("k") if d.sort == "taps")
-    own = taps * channels * -(-columns // lanes)
-    along = columns * (taps * -(-channels // lanes) + target.costs.lane_sum)
-    return near and columns <= MAX_ALONG and 2 * along <= own
+    loops = loops_after_fusing(model.st, config)
+    if loops.kinds[row] == "k" or row not in symbolic_dims(model.problem):
+        return model.cycles(loops, config)
+    sizes = dict(config.tiles_at("register"))
+    least = model.filled(row) if row == config.lane else 1
+    size, whole = sizes.get(row, least), loops.extents[row]
+    full = whole - whole % size
+    total = model.cycles(_with_row(loops, row, full), config) if full else 0.0
+    rest = -(-(whole - full) // least) * least
+    for n in (least << bit for bit in range((size // least).bit_length())):
+        if rest & n:
+            part = config.changed(register=tuple({**sizes, row: n}.items()))
+            total += cycles(model.kernel(_with_row(loops, row, n), part), model.target)
+    return total
+
+
+def _with_row(loops: Loops, row: str, pixels: int) -> Loops:
+    """Return ``loops`` with ``pixels`` in a row."""
+    return replace(loops, extents={**loops.extents, row: pixels})
+
+
+class _CallModel(Model):
+    """The model of a call, for orders of loops that kernels with fixed sizes do not have."""
+
+    def passes_channels(self, config: Config) -> bool:
+        places = [config.order.index(n) for n in (self.st.of("m")[-1].name, self.n) if n in config.order]
+        return places == sorted(places) if self.strided_access else self.pixels_first()
+
+    def groups_are_apart(self) -> bool:
+        """Return whether groups of one channel lie apart in memory, so that vectors of them would be gathered."""
+        channels = self.sizes[self.n] * self.sizes[self.k]
+        return bool(self.batch) and channels == 1 and self.src.get(Var(self.batch)) != 1 and not self.classes
+
+
+class _Unfused(Nests):
+    """Nests whose loops over pixels stay apart: their extents are known only at the call."""
+
+    def fusions(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+
+def _configs(model: _CallModel, st: Statement, unit: ProductShape, same: Config) -> Iterator[Config]:
+    """Yield the configs of the lanes and register tiles that a kernel for any sizes may have. A tile has channels and
+    pixels of one row.
+
+    Vectors along pixels read these where they are, and lanes across borders one by one, which is faster than a table
+    where channels would be gathered.
+    """
+    nests, row = _Unfused(model), st.of("m")[-1].name
+    table, symbolic = same.realise == "indirection", symbolic_dims(model.problem)
+    along_rows = has_lanes_along_rows(model.problem, same.threads) and (not table or model.groups_are_apart())
+    for lane, needed in nests.lane_loops():
+        if needed or (lane in symbolic and not (lane == row and along_rows)):
+            continue
+        loops = loops_after_fusing(model.st, same.changed(lane=lane))
+        dot = unit.dot and lane == st.n
+        config = same.changed(
+            lane=lane, instruction=unit.name if dot else "", k_step=((st.reduce[-1], unit.terms),) if dot else (),
+            realise="mask" if lane == row and table else same.realise,
+            spill_sums=same.spill_sums and loops.kinds[lane] != "k",
+        )  # fmt: skip
+        channels = lane if loops.kinds[lane] in ("batch", "n") else st.n
+        outer = [n for n in loops.extents if loops.kinds[n] != "k" and n not in (row, channels)]
+        inner = [channels, row]  # threads share the loops outside of a row's tiles
+        if same.threads == 1:
+            inner.sort(key=nests.order(loops, lane).index)
+        taps = _taps_of_row(st, loops, row) if config.realise == "mask" and lane == row else {}
+        most = MAX_POINTERS if config.realise == "indirection" else inf
+        for tile in nests.tiles(loops, lane):
+            if tile.keys() <= {lane, row, st.n} and tile.get(row, 1) <= most:
+                yield config.changed(register=tuple({**tile, **taps}.items()), order=(*outer, *inner))
+
+
+def _taps_of_row(st: Statement, loops: Loops, row: str) -> dict[str, int]:
+    """Return the taps along ``row`` that a register tile unrolls: all of them, if they are few."""
+    taps = [d for d in st.of("k") if d.sort == "taps" and d.axis in loops.axes[row] and 1 < d.size <= MAX_RUN_OF_TAPS]
+    return {d.name: d.size for d in taps}
+
+
+def _ordered(models: Sequence[Model], config: Config) -> Config:
+    """Return ``config`` with the tiles of a row and of its channels in the order in which the ``models`` of calls
+    expect less time, if these compare them, because each channel has cache lines of its own.
+    """
+    if config.threads > 1 or not models[0].strided_access:
+        return config
+    *outer, a, b = config.order
+
+    def delivered(c: Config) -> float:
+        each = ((model, loops_after_fusing(model.st, c), pixels) for model, pixels in zip(models, CALLS))
+        return sum(model.delivered(loops, c, model.cycles(loops, c)) / pixels for model, loops, pixels in each)
+
+    return min(config, config.changed(order=(*outer, b, a)), key=delivered)
+
+
+def _fits(st: Statement, config: Config, target: Machine) -> bool:
+    """Return whether registers hold the register tile of ``config``."""
+    loops, unit = loops_after_fusing(st, config), ProductShape.of(st, target, config)
+    return registers(loops, config, target, unit, filled_lanes(st, loops.dims[config.lane], unit)).fit
 
 
 def _terms(st: Statement, target: Machine) -> int:

@@ -158,11 +158,15 @@ class Model(SharedFacts):
             sections += [Section(again, moved)] * (again > 0)
             sections.append(Section(1, (("calls", (("fragment_configuration", 1),)),)))
         else:
-            passing = total if self.pixels_first() else max(v for v, _ in columns)
+            passing = total if self.passes_channels(config) else max(v for v, _ in columns)
             sections = self.vector_sections(loops, config, tiles, steps, passing, near)
         sections += [Section(1, (("packing", events),)) for events in packed(self, config, loops.kinds[lane] == "m")]
         copy = copied(self, loops, config)
         return *sections, *((Section(1, (("padded copy", copy),)),) if copy else ())
+
+    def passes_channels(self, config: Config) -> bool:
+        """Return whether tiles of all channels are computed between two tiles of a channel."""
+        return self.pixels_first()
 
     def written(self, lane: str, tile: dict[str, int], most: int, vectors: int) -> Events:
         """Return the events of writing ``vectors`` of results whose lanes are not adjacent, of tiles with ``most``
@@ -265,6 +269,8 @@ class Model(SharedFacts):
             loads = [(read, v * each), (pixel, (held if lane == self.batch else m) * shared * parts)]
             if along_rows:
                 loads = [(read, v * rows * shared * each), (pixel, m // rows * parts)]
+            if config.realise == "indirection":
+                loads.append(("l1", m * self.taps / steps))  # pointers, one for each tap of a pixel
             if lines := self.lines_apart(loops, config, m):
                 loads.append(("l2", lines))
             if not (self.st.constant or near or in_order):

@@ -54,6 +54,7 @@ class SharedFacts:
         self.batch = next((d.name for d in reversed(st.of("batch"))), "")
         self.k = st.reduce[-1]
         self.terms = prod(d.size for d in st.of("k")) // self.reduction_classes()
+        self.taps = prod(d.size for d in st.of("k") if d.sort == "taps") // self.reduction_classes()
         self.traffic = Traffic(st, target)
         self._row_steps: dict[str, int] = {}
         self._filled: dict[tuple[str, ...], int] = {}

@@ -1,0 +1,96 @@
+"""Kernels for any sizes whose vectors run along the pixels of a row, in rows shorter and longer than their tiles."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.layout.reorder import to_layout
+from convsmith.machine.registry import host_targets
+from convsmith.problem import Conv, reference
+from convsmith.problem.data import random_arrays
+from convsmith.schedule.config import Config
+
+LINES = (
+    "--stag=abx --dtag=abx mb1ic7ih8oc5kh1",
+    "--stag=abx --dtag=abx mb1ic6id3ih4iw4oc9od3oh4ow4kd1kh1kw1",
+    "--stag=abx --dtag=abx g3mb1ic6ih8oc6kh1",
+    "--stag=abx --dtag=abx --dir=FWD_B --attr-post-ops=relu mb1ic5ih8oc6kh1",
+    "--stag=abx --dtag=abx --attr-post-ops=sum:0.5+relu mb1ic5ih8oc6kh1",
+    "--stag=abx --dtag=abx g5mb1ic5ih8oc5kh3ph1",
+    "--stag=abx --dtag=abx --attr-post-ops=sum g5mb1ic5ih8oc5kh3ph1",
+    "--stag=abx --dtag=abx g3mb1ic3ih8oc3kh5ph4dh1",
+    "--stag=abx --dtag=abx g3mb1ic3iw30oc3kw11pw5",
+    "--stag=abx --dtag=abx g2mb1ic2id4ih4iw4oc2od4oh4ow4kd3kh3kw3pd1ph1pw1",
+    "--stag=abx --dtag=abx --dt=f64 g4mb1ic4ih8oc4kh3ph1",
+    "--stag=abx --dtag=abx --dt=bf16 mb1ic6ih8oc5kh1",
+)
+
+
+def _dims(p: Conv) -> str:
+    return ",".join(["mb", *(f"i{a}" for a in p.axes)])
+
+
+def _call(p: Conv, rng: random.Random) -> tuple[Conv, list[tuple[int, int]]]:
+    """The problem at sizes and pads of its own, with a row of any length."""
+    widest = rng.choice((3, 20, 130))
+    i = tuple(rng.randrange(1, widest if n == p.rank - 1 else 5) for n in range(p.rank))
+    pads = [(rng.randrange(0, 4), rng.randrange(0, 4)) for _ in p.axes] if rng.random() < 0.6 else [(0, 0)] * p.rank
+    o = [(x + a + b - keff) // s + 1 for x, (a, b), keff, s in zip(i, pads, p.keff, p.s)]
+    if min(o) < 1:
+        return _call(p, rng)
+    return replace(p, mb=rng.randrange(1, 3), i=i, o=tuple(o), p=tuple(a for a, _ in pads)), pads
+
+
+def _check(p: Conv, kernel: cs.CompiledKernel, calls: int) -> None:
+    rng = random.Random(str(p))
+    weights = {t.name: to_layout(random_arrays(p, 7)[t.name], t.layout) for t in p.inputs}
+    packed = kernel.pack(weights["wei"], weights.get("bia"))
+    for seed in range(calls):
+        q, pads = _call(p, rng)
+        arrays = random_arrays(q, seed)
+        arrays |= {name: x for name, x in weights.items() if name in ("wei", "bia")}
+        truth = to_layout(reference(q, arrays, np.float64)["dst"], q.dst_layout)
+        given = {t.name: to_layout(arrays[t.name], t.layout) for t in q.inputs} | {"wei": packed}
+        given.pop("bia", None)
+        got = kernel.run(pads=pads, **given)["dst"]
+        np.testing.assert_array_equal(got.astype(np.float64), truth.astype(np.float64), err_msg=f"{q} {pads}")
+
+
+@pytest.mark.parametrize("level", [t.name for t in host_targets()[-2:]])
+@pytest.mark.parametrize("line", LINES)
+def test_any_sizes_and_pads(line: str, level: str) -> None:
+    """Under the default config, whose lanes are pixels, with two threads on the lower level."""
+    p = Conv.parse(line)
+    threads = 2 if level == host_targets()[-1].name else 1
+    kernel = cs.compile(p, target=level, threads=threads, dynamic=_dims(p))
+    if threads == 1 or p.rank > 1:
+        assert Config.parse(str(kernel.config)).lane == "ow"
+    _check(kernel.problem, kernel, 25)
+
+
+@pytest.mark.parametrize("words", ["--register=oc:2,ow:16", "--register=oc:1,ow:64 --remainder=ow:32"])
+@pytest.mark.parametrize("line", [LINES[0], LINES[4]])
+def test_tiles_and_their_remainders(line: str, words: str) -> None:
+    """Sums of a result are added once, though the last vector of a row is otherwise computed as a whole."""
+    p = Conv.parse(line)
+    level = next(t.name for t in host_targets() if t.name.startswith("avx512") or t is host_targets()[-1])
+    given = f"--target={level} --lane=ow {words} --order=mb,oh,oc,ow --reduce=kh,kw,ic"
+    _check(p, cs.compile(p, threads=1, config=given, dynamic=_dims(p)), 25)
+
+
+def test_taps_of_other_axes_are_no_part_of_a_tile() -> None:
+    """They run as far as the source does, which is known at the call."""
+    config = "--lane=ow --register=ow:16,kh:3 --order=mb,g,oc,oh,ow --reduce=ic,kh,kw --realise=mask"
+    with pytest.raises(cs.ConfigError, match="--register=kh,ow: dynamic"):
+        cs.compile(Conv.parse(LINES[5]), threads=1, config=f"--target=generic {config}", dynamic="mb,ih,iw")
+
+
+def test_sums_over_the_pixels_of_a_call_have_no_lanes_along_these() -> None:
+    p = Conv.parse("--dir=BWD_W --stag=abx --dtag=abx g20mb1ic20ih8oc20kh3ph1")
+    kernel = cs.compile(p, threads=1, dynamic="mb,ih,iw")
+    assert Config.parse(str(kernel.config)).lane not in ("oh", "ow")
