@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,14 @@ pytest.importorskip("onnxruntime")
 from networks import NetworkBuilder, mobile_net, residual_net, u_net
 
 import convsmith as cs
-from convsmith.network import layout_choice
+from convsmith.frontend.side_by_side import machine_of
+from convsmith.machine.base import Machine
+from convsmith.network import compile, layout_choice
 from convsmith.network.operators.move import Transpose
+from convsmith.problem import parse_problem
+from convsmith.problem.problem import Problem
+from convsmith.schedule.config import Config
+from convsmith.tune.compile import choose
 
 runtime: Any = import_module("onnxruntime")
 NETWORKS: dict[str, Callable[..., Any]] = {"residual": residual_net, "mobile": mobile_net, "u_net": u_net}
@@ -436,3 +443,20 @@ def test_open_sizes_are_asked_for() -> None:
     with pytest.raises(cs.UsageError, match="H"):
         cs.onnx.compile(model)
     assert cs.onnx.compile(model, {"x": (2, 3, 4, 5)}).outputs == {"v0": (2, 3, 4, 5)}
+
+
+def test_kernels_are_chosen_for_weights_that_no_cache_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory is slow, a transform gains less than its larger weights cost."""
+
+    def with_slow_memory(problem: Problem) -> Machine:
+        machine = machine_of(problem)
+        return replace(machine, costs=replace(machine.costs, streamed=1e4))
+
+    monkeypatch.setattr(compile, "machine_of", with_slow_memory)
+    b = NetworkBuilder()
+    x = b.op("Relu", b.conv(b.op("Relu", b.conv(b.input("x", 1, 16, 14, 14), 16, 128, 1)), 128, 128, 3))
+    net = _check(b.model(b.op("Relu", b.conv(x, 128, 16, 1))), exact=True)
+    (kernel,) = (kernel for kernel in net.image.kernels if "kh3" in kernel.problem)
+    problem = parse_problem(kernel.problem)
+    assert choose(problem, with_slow_memory(problem), 1, False).has_transform
+    assert not Config.parse(kernel.config).has_transform
