@@ -54,7 +54,7 @@ def rewritten(plan: Plan, instruments: Sequence[Instrument] = ()) -> Lowered:
     kernel = run_steps(plan.naive(), plan.pipeline, instruments)
     prepared = _prepared(plan, kernel)
     after = tuple(run_steps(k, steps) for k, steps in plan.finishing())
-    registers = max(k.config.register_file for k in plan.kernels)
+    registers = max((k.config.register_file for k in plan.kernels), default=0)
     launched = {plan.symbol(): (kernel, launch_of(kernel, plan.threads(), plan.machine, registers))}
     for k in (*prepared.values(), *after):
         launched[plan.symbol(k.name)] = (k, launch_of(k, _threads(plan, k), plan.machine, registers))
