@@ -126,12 +126,15 @@ def bench(source: str, threads: int | None, inputs: ModelInputs, seed: int, roun
         note(f"{name}: {peer.seconds.median * 1e3:.3f} ms, ratio {peer.speedup.median:.2f}")
 
 
-@network.command(epilog="Example: convsmith network explain model.onnx")
+@network.command(epilog="Example: convsmith network explain model.onnx --time")
 @_model_options
-def explain(source: str, threads: int | None, inputs: ModelInputs) -> None:
+@_seed_option
+@click.option("--time", "is_timed", is_flag=True, help="Time each step, and name those that take most time.")
+def explain(source: str, threads: int | None, inputs: ModelInputs, seed: int, is_timed: bool) -> None:
     """Print inputs, outputs, memory and weights of a model, and what each of its steps computes."""
     settings.validate()
-    note(network_of(_graph(source, inputs), threads).explain())
+    net = network_of(_graph(source, inputs), threads)
+    note(net.explain(_arrays(net.image.inputs, inputs, seed) if is_timed else None))
 
 
 @network.command(epilog="Example: convsmith network save model.onnx -o model.cs")

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from convsmith.network.image import NetworkImage, NetworkValue
+
+if TYPE_CHECKING:
+    from convsmith.network.step_times import NetworkTimes, StepTime
 
 __all__ = ["explain_image"]
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB")
 
 
-def explain_image(image: NetworkImage) -> str:
-    """Return a page about a network: inputs, outputs, memory, and a line for each step."""
-    return "\n".join(_lines(image))
+_SLOWEST = 3
+"""Number of steps that a page with times names at its top."""
 
 
-def _lines(image: NetworkImage) -> Iterator[str]:
+def explain_image(image: NetworkImage, times: NetworkTimes | None = None) -> str:
+    """Return a page about a network: inputs, outputs, memory, and each step, with its time if `times` are given."""
+    return "\n".join(_lines(image, times))
+
+
+def _lines(image: NetworkImage, times: NetworkTimes | None) -> Iterator[str]:
     for title, values in (("input", image.inputs), ("output", image.outputs)):
         yield from (f"{title:10} {_form(x)}" for x in values)
     kernels = Counter(step.work for step in image.steps)
@@ -27,11 +35,24 @@ def _lines(image: NetworkImage) -> Iterator[str]:
     over = image.workspace / image.bound - 1 if image.bound else 0.0
     bound = "as much as is alive in one step" if not over else f"{over:.1%} more than is alive in one step"
     yield f"{'workspace':10} {_bytes(image.workspace)}, {bound}"
+    if times is not None:
+        total = sum(step.seconds.median for step in times.steps)
+        yield f"{'time':10} {times.whole.median * 1e3:.3f} ms a call; steps one by one {total * 1e3:.3f} ms"
+        worst = [f"step {n + 1} {times.steps[n].share:.1%}" for n in times.slowest(_SLOWEST)]
+        yield f"{'slowest':10} {', '.join(worst)}"
     yield ""
-    for number, step in enumerate(image.steps, 1):
+    for number, step in enumerate(image.steps):
         again = f" (one of {kernels[step.work]})" if kernels[step.work] > 1 else ""
-        yield f"{number:3}  {' + '.join(step.names)}"
+        yield f"{number + 1:3}  {' + '.join(step.names)}"
+        if times is not None:
+            yield f"     {_time(times.steps[number])}"
         yield f"     {step.work}{again}"
+
+
+def _time(step: StepTime) -> str:
+    """Return the time of a step, its share, and its rate."""
+    rate = "" if step.gflops is None else f", {step.gflops:.1f} GFLOP/s"
+    return f"{step.seconds.median * 1e3:.4f} ms, {step.share:.1%}{rate}"
 
 
 def _form(x: NetworkValue) -> str:

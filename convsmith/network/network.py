@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.network.file import load_image, save_image
@@ -20,8 +21,9 @@ from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall
 if TYPE_CHECKING:
     from convsmith.network.export import ExportedNetwork
     from convsmith.network.program import NetworkProgram
+    from convsmith.network.step_times import NetworkTimes
 
-__all__ = ["Network", "load"]
+__all__ = ["Network", "load", "prepared_driver"]
 
 _BEFORE = 3
 """Arguments of the function before inputs and outputs: the table of entries, weights, workspace."""
@@ -41,12 +43,8 @@ class Network:
         self.image, self._program = image, program
         self._border = Border(tensor_arguments(image.inputs, image.outputs), "")
         self._libraries = [HostLibrary(kernel) for kernel in image.kernels]
-        table = np.array([self._libraries[n][name].address for n, name in image.table] or [0], np.uint64)
-        weights = image.weights if image.weights.size else aligned_empty(1)
-        function = HostLibrary(image.driver)["main"]
-        entry = LoadedEntry(function, image.driver.entries["main"], {"0": table.view(np.int32), "1": weights})
-        names = [str(n) for n in range(_BEFORE, _BEFORE + len(self._border.specs))]
-        self._call = PreparedCall([entry], [{name: 0} for name in names])
+        arrays = len(self._border.specs)
+        self._call = prepared_driver(image.driver, image.table, self._libraries, image.weights, arrays)
 
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
@@ -101,12 +99,27 @@ class Network:
         shaped = {x.name: results[x.name] if x.shape else results[x.name].reshape(()) for x in self.image.outputs}
         return self._border.give(arrays, shaped)
 
-    def explain(self) -> str:
-        """Return a page about the network: inputs, outputs, memory, and what each step computes."""
+    def explain(self, timed: Mapping[str, Any] | None = None) -> str:
+        """Return a page about the network: inputs, outputs, memory, and what each step computes.
+
+        With inputs by name in `timed`, it states the time of each step on them too. UnsupportedError for times of a
+        network that was loaded from a file.
+        """
         with import_lock:
             from convsmith.network.explain import explain_image
 
-        return explain_image(self.image)
+        return explain_image(self.image, None if timed is None else self._times(timed))
+
+    def _times(self, inputs: Mapping[str, Any]) -> NetworkTimes:
+        if self._program is None:
+            raise self._loaded("states no time of a step alone")
+        with import_lock:
+            from convsmith.network.step_times import network_times
+
+        arrays = {**inputs, **self.run(inputs)}
+        specs = self._border.specs
+        ready: list[Array] = [spec.prepare(arrays[name]) for name, spec in specs.items()]
+        return network_times(self._program, self._libraries, ready)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the network to a file that `convsmith.load` maps in another process. UsageError if it cannot be
@@ -121,11 +134,7 @@ class Network:
         loaded from a file.
         """
         if self._program is None:
-            raise UnsupportedError(
-                f"{self.image.name} was loaded from a file, which holds no code for programs of C; available are "
-                "networks that this process compiled",
-                code="export",
-            )
+            raise self._loaded("holds no code for programs of C")
         with import_lock:
             from convsmith.network.c_texts import sample
             from convsmith.network.export import export_program
@@ -133,11 +142,27 @@ class Network:
         samples = self.run({x.name: sample(x.shape, x.type) for x in self.image.inputs})
         return export_program(self._program, directory, name, samples)
 
+    def _loaded(self, lack: str) -> UnsupportedError:
+        """Return the error about a file, which has a `lack`."""
+        return UnsupportedError(
+            f"{self.image.name} was loaded from a file, which {lack}; available are networks that this process "
+            "compiled",
+            code="export",
+        )
+
     def __repr__(self) -> str:
         shapes = [f"{name} {shape}" for name, shape in (*self.inputs.items(), *self.outputs.items())]
         return f"<Network {self.image.name}: {', '.join(shapes)}, {len(self.image.steps)} steps>"
 
 
+def prepared_driver(
+    driver: Artifact, table: Sequence[tuple[int, str]], libraries: Sequence[HostLibrary], weights: Array, arrays: int
+) -> PreparedCall:
+    """Return a call of a `driver` that runs the entries of `libraries` in its `table`, on so many `arrays`."""
+    addresses = np.array([libraries[n][name].address for n, name in table] or [0], np.uint64)
+    held = {"0": addresses.view(np.int32), "1": weights if weights.size else aligned_empty(1)}
+    entry = LoadedEntry(HostLibrary(driver)["main"], driver.entries["main"], held)
+    return PreparedCall([entry], [{str(n): 0} for n in range(_BEFORE, _BEFORE + arrays)])
 
 
 def load(path: str | os.PathLike[str]) -> Network:

@@ -126,8 +126,9 @@ def _unary(alg: str, attributes: _Numbers, node: GraphNode) -> None:
 
 _UNARY: Mapping[str, tuple[str, _Numbers]] = {
     "Relu": ("relu", ()), "LeakyRelu": ("relu", (("alpha", 0.01),)), "Elu": ("elu", (("alpha", 1.0),)),
-    "Sigmoid": ("logistic", ()), "Tanh": ("tanh", ()), "Exp": ("exp", ()), "Log": ("log", ()), "Sqrt": ("sqrt", ()),
-    "Abs": ("abs", ()), "Neg": ("linear", (("", -1.0),)), "Mish": ("mish", ()), "Softplus": ("soft_relu", (("", 1.0),)),
+    "Sigmoid": ("logistic", ()), "Tanh": ("tanh", ()), "Erf": ("erf", ()), "Exp": ("exp", ()), "Log": ("log", ()),
+    "Sqrt": ("sqrt", ()), "Abs": ("abs", ()), "Neg": ("linear", (("", -1.0),)), "Mish": ("mish", ()),
+    "Softplus": ("soft_relu", (("", 1.0),)),
     "HardSigmoid": ("hardsigmoid", (("alpha", 0.2), ("beta", 0.5))),
     "HardSwish": ("hardswish", (("", 1 / 6), ("", 0.5))),
     "Round": ("round", ()), "Reciprocal": ("pow", (("", 1.0), ("", -1.0))),

@@ -1,7 +1,7 @@
 """Element-wise algorithms as rows of one table: the parameters that each reads, and its meaning in numpy.
 
 Meanings are oneDNN's, for an array of floating-point numbers. Every operation rounds to the type of that array, and NaN
-stays NaN. `clip_v2` differs from `clip` only in its gradient at the bounds.
+stays NaN. `clip_v2` differs from `clip` only in its gradient at the bounds. `erf` is ONNX's; oneDNN has none.
 """
 
 from __future__ import annotations
@@ -52,9 +52,13 @@ def _hardsigmoid(x: Array, alpha: float, beta: float) -> Array:
     return _clip(x * alpha + beta, 0, 1)
 
 
+def _erf(x: Array, alpha: float, beta: float) -> Array:
+    found: Any = np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64))
+    return np.asarray(found).astype(x.dtype)
+
+
 def _gelu_erf(x: Array, alpha: float, beta: float) -> Array:
-    erf: Any = np.frompyfunc(math.erf, 1, 1)(x.astype(np.float64) * math.sqrt(0.5))
-    result: Array = x * 0.5 * (1 + np.asarray(erf).astype(x.dtype))
+    result: Array = x * 0.5 * (1 + _erf(x.astype(np.float64) * math.sqrt(0.5), 0, 0).astype(x.dtype))
     return result
 
 
@@ -74,6 +78,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "clip_v2": Algorithm(("low", "high"), _clip, ordered=True),
     "abs": Algorithm((), lambda x, a, b: np.abs(x)),
     "elu": Algorithm(("alpha",), lambda x, a, b: np.where(x > 0, x, np.expm1(x) * a), transcendental=True),
+    "erf": Algorithm((), _erf, transcendental=True),
     "exp": Algorithm((), lambda x, a, b: np.exp(x), transcendental=True),
     "gelu_erf": Algorithm((), _gelu_erf, transcendental=True),
     "gelu_tanh": Algorithm((), _gelu_tanh, transcendental=True),

@@ -1,9 +1,10 @@
-"""Element-wise functions as IR values: one row per forward eltwise algorithm of oneDNN.
+"""Element-wise functions as IR values: one row per forward eltwise algorithm of oneDNN, and the error function.
 
-``elementwise(alg, x, alpha, beta)`` applies an algorithm to a value of type f32 or f64; algorithms with exponentials or
-logarithms exist in f32 only.  The error is at most 4 units in the last place (5 for mish, 6 for gelu_erf), or 2**-126
-(2**-126 * abs(x) for a product with x).  Rounding the argument y of the exponential, where y is not x itself (swish and
-soft_relu with a factor, gelu_tanh), adds up to abs(y) units, 2.5 * abs(y) for gelu_tanh.
+``elementwise(alg, x, alpha, beta)`` applies an algorithm to a value of type f32 or f64; the error function and
+algorithms with exponentials or logarithms exist in f32 only.  The error is at most 4 units in the last place (5 for
+mish, 6 for erf and gelu_erf), or 2**-126 (2**-126 * abs(x) for a product with x).  Rounding the argument y of the
+exponential, where y is not x itself (swish and soft_relu with a factor, gelu_tanh), adds up to abs(y) units,
+2.5 * abs(y) for gelu_tanh.
 """
 
 from __future__ import annotations
@@ -104,6 +105,21 @@ def _gelu_erf(x: Value, alpha: float, beta: float, t: DType) -> Value:
     return sub(Binary("max", x, f32(0.0)), tail)
 
 
+_ERF = (
+    (1.128379225730896, 0.1907833367586136, 0.052790213376283646, 0.003779585240408778, 0.00028480778564698994,
+     2.041969082711148e-06),
+    (1.0, 0.5024101734161377, 0.11425726860761642, 0.014997394755482674, 0.0011652061948552728, 3.800403283094056e-05),
+)  # fmt: skip
+"""Coefficients of x**2 in the numerator and the denominator of erf(x) / x: a rational minimax fit up to 3.92."""
+
+
+def _erf(x: Value, alpha: float, beta: float, t: DType) -> Value:
+    """Return x times a quotient of polynomials in x**2; beyond 3.92, where erf rounds to 1, x is limited."""
+    y = clamp(x, f32(-3.92), f32(3.92))
+    above, below = (polynomial(mul(y, y), coefficients) for coefficients in _ERF)
+    return clamp(mul(y, div(above, below)), f32(-1.0), f32(1.0))
+
+
 def _gelu_tanh(x: Value, alpha: float, beta: float, t: DType) -> Value:
     """Return x * (1 + tanh(u)) / 2 as x * logistic(2 u)."""
     factor = 2 * math.sqrt(2 / math.pi)
@@ -196,6 +212,7 @@ _ANY: dict[str, Function] = {
 _SINGLE: dict[str, Function] = {
     "tanh": _tanh,
     "logistic": _logistic,
+    "erf": _erf,
     "gelu_erf": _gelu_erf,
     "gelu_tanh": _gelu_tanh,
     "swish": _swish,

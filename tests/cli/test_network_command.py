@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,17 @@ def test_explain_lists_steps_and_memory(model: Path) -> None:
     assert "Conv_6 + Add_7 + Relu_8" in page
 
 
+def test_explain_states_the_time_of_each_step(model: Path) -> None:
+    page = run("network", "explain", str(model), "--threads", "1", "--time").stdout
+    steps = re.findall(r"^ +\d+  \S.*\n     ([\d.]+) ms, ([\d.]+)%(.*)\n     (.*)$", page, re.M)
+    shares = [float(share) for _, share, *_ in steps]
+    assert len(steps) == len(re.findall(r"^ +\d+  ", page, re.M)) > 3 and abs(sum(shares) - 100) < len(shares) * 0.06
+    for milliseconds, _, rate, work in steps:
+        assert rate.endswith(" GFLOP/s") == work.startswith("--") or float(milliseconds) == 0
+    slowest = re.search(r"^slowest    step (\d+) ([\d.]+)%, step (\d+) ([\d.]+)%, step \d+ [\d.]+%$", page, re.M)
+    assert slowest is not None and float(slowest[2]) == max(shares) == shares[int(slowest[1]) - 1]
+
+
 def test_export_writes_a_library(model: Path, tmp_path: Path) -> None:
     done = run("network", "export", str(model), "-o", str(tmp_path), "--threads", "1", "--name", "tiny")
     assert done.exit_code == 0, done.output
@@ -73,10 +85,10 @@ def test_export_writes_a_library(model: Path, tmp_path: Path) -> None:
 def test_illegal_requests(model: Path, tmp_path: Path) -> None:
     b = NetworkBuilder(0)
     unknown = tmp_path / "unknown.onnx"
-    unknown.write_bytes(b.model(b.op("Erf", b.input("x", 1, 4))).SerializeToString())
+    unknown.write_bytes(b.model(b.op("Sinh", b.input("x", 1, 4))).SerializeToString())
     cases = {
         ("verify", str(tmp_path / "none.onnx")): "cannot be read", ("run", "x.txt"): "is no model",
-        ("run", str(unknown)): "node Erf_0 (Erf)", ("run", str(tmp_path / "none.cs")): "there is no such file",
+        ("run", str(unknown)): "node Sinh_0 (Sinh)", ("run", str(tmp_path / "none.cs")): "there is no such file",
         ("bench", str(model), "--vs", "torch"): "legal are onnxruntime and none",
         ("export", str(model), "-o", str(tmp_path), "--name", "int"): "name 'int'",
         ("save", str(model), "-o", str(tmp_path / "no" / "x.cs")): "cannot be written",

@@ -68,6 +68,8 @@ def test_a_loaded_network_says_what_it_is(net: cs.Network, saved: Path, tmp_path
     assert (tmp_path / "again.cs").read_bytes() == saved.read_bytes()
     with pytest.raises(cs.UnsupportedError, match="loaded from a file"):
         loaded.export(tmp_path / "library")
+    with pytest.raises(cs.UnsupportedError, match="no time of a step"):
+        loaded.explain({"x": x})
 
 
 def test_weights_are_mapped(saved: Path) -> None:

@@ -57,6 +57,7 @@ TRUTH: dict[str, Truth] = {
     "pow": lambda x, a, b: a * np.power(x, np.full(len(x), b)),  # a root is no power where x is -0.0
     "tanh": lambda x, a, b: np.tanh(x),
     "logistic": lambda x, a, b: logistic(x),
+    "erf": lambda x, a, b: np.vectorize(math.erf)(x),
     "gelu_erf": lambda x, a, b: np.where(np.isinf(x), np.maximum(x, 0), x * half_tail(x)),
     "gelu_tanh": lambda x, a, b: x * logistic(FACTOR * (x + 0.044715 * x**3)),
     "swish": lambda x, a, b: x * logistic(a * x),
@@ -90,6 +91,7 @@ CASES = (
     Case("pow", 1.0, 0.5), Case("pow", 2.0, -0.5, 2), Case("pow", 1.0, -1.0, 4), Case("pow", 1.0, -2.0, 4),
     Case("pow", 1.0, 2.75, 2), Case("pow", 0.5, -1.25, 2), Case("pow", 1.0, 9.0, 2), Case("pow", 1.0, -11.0, 2),
     Case("pow", 1.0, 10.0, 2), Case("tanh", ulp=3), Case("logistic", ulp=3), Case("gelu_erf", ulp=6),
+    Case("erf", ulp=6),
     Case("gelu_tanh", ulp=4, slope=2.5), Case("swish", 1.0, ulp=4), Case("swish", 1.703125, ulp=4, slope=1),
     Case("elu", 1.0, ulp=2), Case("elu", 0.375, ulp=3), Case("exp", ulp=1.5), Case("log", ulp=1.5), Case("mish", ulp=5),
     Case("soft_relu", 1.0, ulp=3), Case("soft_relu", -1.0, ulp=3), Case("soft_relu", 2.5, ulp=4, slope=1),
