@@ -37,13 +37,13 @@ def with_parts(graph: Graph, layouts: Layouts) -> tuple[Graph, Layouts, dict[str
     A concatenation is in place if each part begins at a multiple of the alignment, and a kernel can write at least one.
     Each other part, such as an input of the network or a part of two wholes, is copied by a node of its own.
     """
-    parts = _Parts(graph, layouts)
+    parts = _PartsOfWholes(graph, layouts)
     nodes = [made for node in reversed(graph.nodes) for made in reversed([*parts.nodes(node)])]
     changed = replace(graph, nodes=tuple(reversed(nodes)), values={**graph.values, **parts.copies})
     return changed, replace(layouts, values=parts.tags), parts.found
 
 
-class _Parts:
+class _PartsOfWholes:
     """Takes the concatenations of a graph apart, the last first: the parts of a part have the strides of its whole."""
 
     def __init__(self, graph: Graph, layouts: Layouts) -> None:
