@@ -49,8 +49,13 @@ FACTORS = (0.5, 0.7, 0.85, 1.2, 1.4, 2.0)
 """Multiples of a cost that are tried."""
 SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 """Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
-OFF = ("prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "page_turn")
+OFF = (
+    "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "page_turn", "extend",
+    "weights_byte",
+)  # fmt: skip
 """Costs whose 0 means that the effect does not exist."""
+CYCLES = {"page_turn": (1.0, 3.0, 6.0), "extend": (0.5, 1.0, 2.0), "weights_byte": (0.05, 0.1, 0.2)}
+"""The cycles that are tried for those of them that are no sizes in bytes."""
 MIN_GAIN = 0.0015
 """Minimum fall of the mean logarithm of losses for which a cost changes."""
 TOLERANCE = 0.0005
@@ -195,7 +200,7 @@ def features_of(question: Question, machine: Machine) -> dict[str, Features]:
 def values(name: str, value: Any) -> Iterator[Any]:
     """Yield the values that are tried for a cost."""
     if name in OFF and not value:
-        yield from (1.0, 3.0, 6.0) if name == "page_turn" else SIZES
+        yield from CYCLES.get(name, SIZES)
         return
     if name in OFF:
         yield 0

@@ -98,8 +98,11 @@ def _products(machine: Machine) -> bytes:
 
 
 def _definition(row: Instruction) -> str:
-    """Return the function that replaces dpas: each lane adds the products of its column, in order of the terms. The
-    layouts of the row say which lane has a term of the left factor.
+    """Return the function that replaces dpas: each lane adds the products of its column, in order of the terms.
+
+    As in the extension, whatever the layouts of the row are, the next terms of a row are in a lane's register of the
+    left factor, or further rows in the lanes that one row leaves, and the registers of the right factor are adjacent
+    along the terms.
     """
     c, a, b = row.operands
     head, types = row.declare, []
@@ -135,14 +138,15 @@ def _definition(row: Instruction) -> str:
         return put(f"bitcast i32 {put(f'shl i32 {wide}, 16')} to float")
 
     add, mul = ("fadd float", "fmul float") if kind == "float" else ("add i32", "mul i32")
-    left, right, whole = a.layout.places(), b.layout.places(), "%c"
-    for m in range(c.shape[0]):
+    (rows, lanes), terms, whole = c.shape, a.shape[1], "%c"
+    together, across, group = max(terms // lanes, 1), max(lanes // terms, 1), 32 // dtype(b.dtype).bits
+    for m in range(rows):
         total = put(f"extractelement <8 x {kind}> %c, i32 {m}")
-        for k in range(a.shape[1]):
-            (register, lane, number), (own, _, place) = left[m, k], right[k, 0]
-            given = word("%a", count_a, type_a, register)
-            given = put(f"call spir_func i32 @{_BROADCAST}(i32 {given}, i32 {lane})")
-            x, y = element(given, number, a.dtype), element(word("%b", count_b, type_b, own), place, b.dtype)
+        for k in range(terms):
+            given = word("%a", count_a, type_a, m // across)
+            given = put(f"call spir_func i32 @{_BROADCAST}(i32 {given}, i32 {m % across * terms + k // together})")
+            x = element(given, k % together, a.dtype)
+            y = element(word("%b", count_b, type_b, k // group), k % group, b.dtype)
             total = put(f"{add} {total}, {put(f'{mul} {x}, {y}')}")
         whole = put(f"insertelement <8 x {kind}> {whole}, {kind} {total}, i32 {m}")
     name = head.removeprefix("declare").replace(" willreturn memory(none)", "")

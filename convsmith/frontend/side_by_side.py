@@ -7,34 +7,45 @@ works, and llvmlite lets one thread at a time into LLVM.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 
 from convsmith.codegen.child import in_children
 from convsmith.compiler.cache import disk_cache
 from convsmith.diag.errors import ConvsmithError
 from convsmith.diag.settings import settings
-from convsmith.frontend.numpy_api import compile, watched
+from convsmith.frontend.numpy_api import watched
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
 from convsmith.runtime.threads import available_cpus
 from convsmith.tune.compile import compile_problem, is_ready
 
-__all__ = ["compile_ahead", "not_cached"]
+__all__ = ["compile_ahead", "machine_of", "not_cached"]
 
 
-def not_cached(problems: Iterable[Problem], threads: int) -> list[Problem]:
+MachineFor = Callable[[Problem], Machine]
+"""Returns the machine that the kernel of a problem is compiled for."""
+
+
+def machine_of(problem: Problem) -> Machine:
+    """Return the machine that `compile` chooses for a problem."""
+    return registry.target(settings.target, problem.types)
+
+
+def not_cached(problems: Iterable[Problem], threads: int, machine_for: MachineFor = machine_of) -> list[Problem]:
     """Return the problems whose kernels the cache on disk lacks; [] if there is none, or each compilation is watched.
     """
     if disk_cache() is None or watched():
         return []
-    return [problem for problem in dict.fromkeys(problems) if not is_ready(problem, _level(problem), threads)]
+    return [problem for problem in dict.fromkeys(problems) if not is_ready(problem, machine_for(problem), threads)]
 
 
-def compile_ahead(problems: Sequence[Problem], threads: int) -> Generator[None, None, None]:
-    """Compile `problems`, so that `compile` with the same `threads` finds their kernels in the cache on disk; yield
-    after each.
+def compile_ahead(
+    problems: Sequence[Problem], threads: int, machine_for: MachineFor = machine_of
+) -> Generator[None, None, None]:
+    """Compile `problems`, so that a compilation with the same `threads` and machine finds their kernels in the cache on
+    disk; yield after each.
 
     A problem without a legal kernel is left to `compile`, which reports the reason.
     """
@@ -42,15 +53,11 @@ def compile_ahead(problems: Sequence[Problem], threads: int) -> Generator[None, 
     if processes > 1:
 
         def compile_one(n: int) -> None:
-            compile_problem(problems[n], target=_level(problems[n]), threads=threads)
+            compile_problem(problems[n], target=machine_for(problems[n]), threads=threads)
 
         yield from in_children(compile_one, len(problems), processes)
         return
     for problem in problems:
         with suppress(ConvsmithError):
-            compile(problem, threads=threads)
+            compile_problem(problem, target=machine_for(problem), threads=threads)
         yield
-
-
-def _level(problem: Problem) -> Machine:
-    return registry.target(settings.target, problem.types)

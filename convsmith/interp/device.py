@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from convsmith.arith.tensor_maps import copied_rows
-from convsmith.interp.flight import Unwaited
+from convsmith.interp.flight import Underway
 from convsmith.interp.memory import BufferMemory, Races
 from convsmith.interp.thread_races import PendingCopy, Thread, ThreadRaces
 from convsmith.interp.values import ValueMachine
@@ -70,7 +70,7 @@ class DeviceMachine(ValueMachine, ABC):
         self._first_numbers = [0]
         self._synchronises: dict[Stmt, bool] = {}
         self._met: list[tuple[Barrier, Thread]] = []
-        self._flight: Unwaited | None = None
+        self._flight: Underway | None = None
         self._step: Var | None = None
         self._watches = True
 
@@ -109,7 +109,7 @@ class DeviceMachine(ValueMachine, ABC):
         for i in order:
             self._env[s.var] = races.iteration = i
             if outer is not None:
-                self._flight = Unwaited()
+                self._flight = Underway()
             self._stmt(s.body)
             self._end_flight()
         self._flight = outer
@@ -163,7 +163,7 @@ class DeviceMachine(ValueMachine, ABC):
         if flaw is not None:
             raise self._error(flaw)
 
-    def _ordered(self, s: Stmt) -> Unwaited:
+    def _ordered(self, s: Stmt) -> Underway:
         """Return what is under way around a statement that orders it."""
         if self._flight is None:
             raise self._error(f"`{s}` stands in a kernel without a signalled loop")

@@ -14,19 +14,19 @@ from typing import NamedTuple
 from convsmith.interp.memory import BufferMemory
 from convsmith.ir.stmt import FENCED
 
-__all__ = ["Unwaited"]
+__all__ = ["Underway"]
 
 Place = tuple[BufferMemory, int]
 
 
-class _UnwaitedProduct(NamedTuple):
+class _Started(NamedTuple):
     """The elements that a product adds to, and those that it reads from shared memory."""
 
     sums: list[Place]
     factors: list[Place]
 
 
-class Unwaited:
+class Underway:
     """The asynchronous operations of one group; methods return a message if an operation is illegal."""
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class Unwaited:
         self._stored: dict[Place, int] = {}
         self._absent: dict[Place, str] = {}
         self._slots: dict[int, list[Place]] = {}
-        self._open: list[_UnwaitedProduct] = []
-        self._groups: list[list[_UnwaitedProduct]] = []
+        self._open: list[_Started] = []
+        self._groups: list[list[_Started]] = []
         self._summing: dict[Place, int] = {}
         self._reading: dict[Place, int] = {}
         self.started = self.released = 0
@@ -81,7 +81,7 @@ class Unwaited:
                     return f"a product reads element {place} of {memory.name} {self._absent[memory, place]}"
                 if self._stored.get((memory, place), -1) >= self._fences["shared"]:
                     return f"a product reads element {place} of {memory.name}, and no fence of shared memory orders it"
-        made = _UnwaitedProduct([(sums[0], x) for x in sums[1]], [(m, x) for m, at in factors for x in at])
+        made = _Started([(sums[0], x) for x in sums[1]], [(m, x) for m, at in factors for x in at])
         _count(self._summing, made.sums, 1)
         _count(self._reading, made.factors, 1)
         self._open.append(made)

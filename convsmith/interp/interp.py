@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from convsmith.interp.device import DeviceMachine
-from convsmith.interp.flight import Unwaited
+from convsmith.interp.flight import Underway
 from convsmith.interp.memory import BufferMemory, InterpError, Races
 from convsmith.interp.values import AccessPlace
 from convsmith.ir.buffer import UNKNOWN, Buffer
@@ -145,7 +145,7 @@ class _Machine(DeviceMachine):
 
     def run(self) -> None:
         if any(isinstance(s, For) and s.kind == "signalled" for s in statements_of(self._kernel.body)):
-            self._flight = Unwaited()
+            self._flight = Underway()
         self._stmt(self._kernel.body)
         self._end_flight()
 

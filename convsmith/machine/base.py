@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
 from types import FunctionType
@@ -170,6 +170,11 @@ class Machine:
     def key(self) -> str:
         """A hash of all facts of the machine: machines that differ in any fact have different keys."""
         return hashlib.sha256(facts_text(self).encode()).hexdigest()
+
+    @cached_property
+    def with_cold_weights(self) -> Machine:
+        """This machine for kernels whose weights come from main memory in each call, as those of a large network do."""
+        return replace(self, costs=replace(self.costs, weights_byte=self.prices["streamed_byte"]))
 
     @cached_property
     def prices(self) -> dict[str, float]:

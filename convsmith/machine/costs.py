@@ -118,6 +118,10 @@ class Costs:
     """Times that a line of a result moves: it is fetched before it is written."""
     reload: int = 32
     """Multiply-adds of an accumulator that amortise storing it to memory and loading it again."""
+    weights_byte: float = 0
+    """Cycles to load a byte of weights that no cache keeps from one call to the next, in addition; 0 if caches keep
+    them.
+    """
     memory_byte: int = 2
     """Multiply-adds in the time of loading one byte from main memory."""
     thread_start: int = 1 << 20

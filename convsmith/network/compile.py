@@ -15,8 +15,7 @@ from convsmith.exporter.interface import WORKSPACE as WORKSPACE_PARAMETER
 from convsmith.exporter.interface import Parameter, interface_of
 from convsmith.exporter.kernel import for_any_operands
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.frontend.numpy_api import compile as compile_kernel
-from convsmith.frontend.side_by_side import compile_ahead, not_cached
+from convsmith.frontend.side_by_side import compile_ahead, machine_of, not_cached
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
 from convsmith.network.concat_in_place import with_parts
@@ -50,9 +49,15 @@ def program_of(graph: Graph, threads: int = 1) -> NetworkProgram:
     """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
     """
     target, whole = registry.target(settings.target, _TYPES), folded(graph)
-    split, layouts, parts = with_parts(whole, chosen_layouts(whole, target, threads))
+    split, layouts, parts = with_parts(whole, chosen_layouts(whole, target.with_cold_weights, threads))
     laid = with_layouts(split, layouts)
     return _Builder(laid, placed(laid, parts), target, threads).program()
+
+
+def _machine_for(problem: Problem) -> Machine:
+    """Return the machine for a problem of a network: between two calls of a kernel, others load weights of their own.
+    """
+    return machine_of(problem).with_cold_weights
 
 
 class _Builder:
@@ -60,6 +65,7 @@ class _Builder:
 
     def __init__(self, graph: Graph, where: Placed, target: Machine, threads: int) -> None:
         self._graph, self._where, self._target, self._threads = graph, where, target, threads
+        self._known: dict[Problem, CompiledKernel] = {}
         self._kernels: dict[Any, int] = {}
         self._made: list[ProgramKernel] = []
         self._compiled: list[CompiledKernel | None] = []
@@ -72,7 +78,8 @@ class _Builder:
     def program(self) -> NetworkProgram:
         """Return the program."""
         problems = [node.work for node in self._where.nodes if isinstance(node.work, Problem)]
-        for _ in compile_ahead(not_cached(problems, self._threads), self._threads):
+        missing = not_cached(problems, self._threads, _machine_for)
+        for _ in compile_ahead(missing, self._threads, _machine_for):
             pass
         calls: list[tuple[NetworkNode, int, dict[str, MemoryPlace], str]] = []
         for node in self._where.nodes:
@@ -95,8 +102,10 @@ class _Builder:
         if isinstance(node.work, Operator):
             number = self._numbered(node.work, None)
         else:
-            kernel = compile_kernel(node.work, threads=self._threads)
-            number = self._numbered(node.work, for_any_operands(kernel, arrays))
+            if node.work not in self._known:
+                machine = _machine_for(node.work)
+                self._known[node.work] = CompiledKernel(node.work, machine, threads=self._threads)
+            number = self._numbered(node.work, for_any_operands(self._known[node.work], arrays))
         own, made = self._compiled[number], self._made[number]
         plain = {p.name: p for p in made.interface.parameters}
         contents: dict[str, bytes] = {}

@@ -69,7 +69,9 @@ def fragment_blocks(st: Statement, view: View, loops: Loops, config: Config, nes
         if coordinate not in along:
             continue
         loop = along[coordinate]
-        dim = next(n for n, x in enumerate(view.coords) if Var(loop.dims[-1]) in variables_of(x))
+        dim = next((n for n, x in enumerate(view.coords) if Var(loop.dims[-1]) in variables_of(x)), None)
+        if dim is None:
+            return f"no dim of {view.name} follows {loop.dims[-1]}, the innermost part of {loop.of}"
         moving = [(a, step) for a, step in view.coords[dim].terms if any(tiles[v] > 1 for v in variables_of(a))]
         whole = warp.row.operands[1 + is_right].shape[coordinate]
         if moving != [(Var(loop.dims[-1]), 1)] or loop.extent % whole:

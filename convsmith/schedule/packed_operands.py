@@ -109,7 +109,8 @@ def _order(st: Statement, view: View, config: Config) -> list[Dim]:
     Dims of the reduction have the order of the steps and are inside the channels, so that terms are contiguous; they
     are outside if adjacent threads have adjacent channels.
     """
-    moving = [d for d in st.dims if any(Var(d.name) in variables_of(x) for x in view.coords)]
+    read = variables_of(view.mask).union(*map(variables_of, view.coords))
+    moving = [d for d in st.dims if Var(d.name) in read]
     outer = [d for d in moving if d.kind == "batch" and d.name != config.lane]
     terms = sorted((d for d in moving if d.kind == "k"), key=lambda d: _place(d.name, config.reduce, st.reduce))
     free = sorted((d for d in moving if d.kind != "k" and d not in outer), key=lambda d: d.name == config.lane)

@@ -29,6 +29,8 @@ from convsmith.tune.device_threads import MIN_LANES, thread_choices
 from convsmith.tune.features import cycles
 from convsmith.tune.l2_blocks import in_l2_blocks
 
+MIN_TERMS = 4
+"""Minimum number of channels of a group that stands beside others; threads multiply groups of fewer."""
 MAX_SIDE_BY_SIDE = 16
 """Maximum number of groups side by side in a product, and so of times that the products of one group are multiplied."""
 TOGETHER = (32, 64, 128)
@@ -124,6 +126,8 @@ def _groups_together(problem: Problem, st: Statement, machine: Machine) -> Itera
     if found is None or (problem.accuracy == "strict" and problem.acc != "s32"):
         return
     group, _, terms = found
+    if terms.size < MIN_TERMS:
+        return
     nbytes = terms.size * dtype(st.a.dtype).bytes
     for count in range(2, min(group.size, MAX_SIDE_BY_SIDE) + 1):
         if not group.size % count and nbytes * count in TOGETHER:

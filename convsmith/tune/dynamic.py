@@ -42,8 +42,6 @@ CALLS = 196, 49, 6272
 one that the caches do not hold. The sum of the ratios to the fastest config of each call decides; configs that are much
 slower at the first one are left out.
 """
-ALIKE, FEWEST = 1.03, 16
-"""Ratio of these sums up to which the fastest config at a call of few pixels is chosen, and the number of pixels."""
 MAX_POINTERS = 12
 """Maximum number of pixels of a register tile that are read through pointers, which integer registers hold."""
 
@@ -86,12 +84,7 @@ def dynamic_config(p: Problem, target: Machine, threads: int = 1, alone: bool = 
     ratios = _ratios(models[0], configs, row)
     near = {_ordered(models, c): ratio for c, ratio in ratios.items() if ratio <= HOPELESS_RATIO}
     others = [_ratios(model, list(near), row) for model in models[1:]]
-    rated = {c: near[c] + sum(each[c] for each in others) for c in near}
-    least = min(rated.values())
-    alike = [c for c in rated if rated[c] <= least * ALIKE]
-    few = _call(p, FEWEST)
-    short = _ratios(_CallModel(few, statement(few, target), target, unit), alike, row)
-    return min(alike, key=lambda c: (short[c], rated[c]))
+    return min(near, key=lambda c: near[c] + sum(each[c] for each in others))
 
 
 def _ratios(model: Model, configs: Sequence[Config], row: str) -> dict[Config, float]:

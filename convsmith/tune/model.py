@@ -10,8 +10,10 @@ from itertools import takewhile
 from math import gcd, inf, prod
 
 from convsmith.ir.index import Var, is_true
+from convsmith.ir.types import dtype
 from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops
+from convsmith.statement.statement import Statement
 from convsmith.tune.copies import copied, packed
 from convsmith.tune.features import Events, Features, Section, cycles, overlapped
 from convsmith.tune.fragments import Panels, fragment_sections
@@ -121,6 +123,10 @@ class Model(SharedFacts):
 
     def kernel(self, loops: Loops, config: Config, near: bool = False) -> Features:
         """Return the features of the whole problem on one thread, without the lines that windows wait for."""
+        return *self.nests(loops, config, near), weights_read(self.st)
+
+    def nests(self, loops: Loops, config: Config, near: bool = False) -> Features:
+        """Return the features of a kernel whose weights are in caches."""
         lane, tile, target = config.lane, dict(config.tiles_at("register")), self.target
         along_k = loops.kinds[lane] == "k"
         channels = next((loops.extents[n] for n, _ in config.tiles_at("k_step")), self.sizes[self.k])
@@ -411,6 +417,12 @@ class Model(SharedFacts):
         full.
         """
         return (("lane_sum", held / 2 if held <= self.lanes // 2 else -(-held // self.lanes) * self.lanes),)
+
+
+def weights_read(st: Statement) -> Section:
+    """Return the section of loading the constant operands of a statement, once in each call."""
+    nbytes = sum(view.layout.size * dtype(view.dtype).bytes for view in st.factors if view.constant)
+    return Section(1, (("cold weights", (("weights_byte", nbytes),)),))
 
 
 def _splits(total: int, size: int) -> list[tuple[int, int]]:

@@ -27,7 +27,7 @@ from convsmith.statement.phases import phases
 from convsmith.statement.statement import Dim, Statement
 from convsmith.statement.winograd import FREQUENCY, WEIGHTS, Winograd
 from convsmith.tune.features import Features, Section, cycles, times
-from convsmith.tune.model import Model
+from convsmith.tune.model import Model, weights_read
 
 PIXELS = (4, 2)
 """Pixels of a tile along an axis."""
@@ -214,11 +214,11 @@ class _Products:
             self.model.fuse(a, b)
         self.loops = loops_after_fusing(made.product, Config(target.name, made.product.n, fuse=fuse))
         absent = problem.flops_dense / max(problem.flops_real, 1)  # grows with the number of tiles at borders
-        self.around = _transforms(made, absent), _copies(made), _far(made, target)
+        self.around = _transforms(made, absent), _copies(made), _far(made, target), weights_read(made.product)
 
     def features(self, config: Config) -> Features:
         """Return the features of the program if ``config`` is the schedule of its products."""
-        products = times(self.model.features(self.loops, config), self.made.tasks)
+        products = times(self.model.nests(self.loops, config), self.made.tasks)
         return times((*products, *self.around), MIN_GAIN if self.made.error > 1 else 1.0)
 
 def _tiles(

@@ -126,8 +126,6 @@ SCALAR = {
     "types": ("--dt=bf16 mb1ic16iw16oc16ow16kw1", "xe_lp has no instruction for products of bf16:bf16:f32, but for"),
     "depthwise": (f"{LAST} --dt=bf16 g32mb1ic32iw16oc32ow16kw3pw1",
                   "dpas_m8n16k16_bf16: 8 x 16 x 16 rows, columns and terms; the loops have 16 x 1 x 3"),
-    "zero-points": ("--dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic32iw16oc16ow16kw1",
-                    "zero points are subtracted from the factors; --offsets=sums subtracts them from the sums"),
     "padding-alone": ("--dt=bf16 mb16ic32iw1oc32ow1kw1sw2pw1", "no element of src is there"),
 }  # fmt: skip
 """Problems whose kernels have no fragments, each with the reason."""
@@ -381,7 +379,7 @@ def test_words_of_adjacent_rows_are_made_in_registers() -> None:
     ("--group=oc:32,ow:32,ic:32 --register_file=512",
      "--register_file=512: a thread of xe_hpc usually has 128 registers; legal are 256"),
     ("--register=oc:64,ow:64 --group=oc:64,ow:64,ic:32",
-     "needs 256 registers for the sums of a thread, xe_hpc has 128"),
+     "needs 320 registers of a lane (256 for sums, 64 for factors), xe_hpc has 128"),
     ("--register=oc:16,ow:8 --group=oc:128,ow:64,ic:16 --register_file=256",
      "needs 262144 registers for 1024 threads with 256 each, a unit of xe_hpc has 131072"),
 ])  # fmt: skip

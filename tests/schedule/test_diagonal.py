@@ -40,6 +40,8 @@ KINDS = {
     "by data": (f"--dir=BWD_D {BF16} g8mb1ic32ih5oc32oh5kh3ph1", f"{DATA} --diagonal=g:4"),
     "bytes": (f"{LAST} --dt=s8:s8:s32 --accuracy=strict g8mb1ic64ih5oc64oh5kh1", f"{BYTES} --diagonal=g:4"),
     "warps": (f"{BF16} g8mb1ic32iw17oc32ow17kw3pw1", f"{WARPS} --diagonal=g:4"),
+    "one channel a group": (f"{LAST} g4mb1ic4iw33oc8ow33kw3pw1",
+                            "--target=sm_80 --lane=oc --realise=mask --pack=wei --group=oc:4,ow:8 --diagonal=g:2"),
     "threads": (f"{LAST} g4mb1ic8iw33oc8ow33kw3pw1",
                 "--target=sm_80 --lane=oc --realise=mask --pack=wei --group=oc:4,ow:8 --diagonal=g:2"),
 }  # fmt: skip
