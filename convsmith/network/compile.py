@@ -18,6 +18,7 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.side_by_side import compile_ahead, machine_of, not_cached
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
+from convsmith.network.concat_in_place import with_parts
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
 from convsmith.network.layout_choice import chosen_layouts
@@ -48,8 +49,9 @@ def program_of(graph: Graph, threads: int = 1) -> NetworkProgram:
     """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
     """
     target, whole = registry.target(settings.target, _TYPES), folded(graph)
-    laid = with_layouts(whole, chosen_layouts(whole, target.with_cold_weights, threads))
-    return _Builder(laid, placed(laid), target, threads).program()
+    split, layouts, parts = with_parts(whole, chosen_layouts(whole, target.with_cold_weights, threads))
+    laid = with_layouts(split, layouts)
+    return _Builder(laid, placed(laid, parts), target, threads).program()
 
 
 def _machine_for(problem: Problem) -> Machine:
@@ -206,7 +208,9 @@ class _Builder:
         if p.of:
             return MemoryPlace(WORKSPACE, offsets[f"{p.name} of {node.output}"])
         is_result = p.name == result_of(node.work).name
-        home = self._where.homes[node.output if is_result else node.arguments[p.name]]
-        return MemoryPlace(WORKSPACE, offsets[home]) if home in offsets else MemoryPlace(self._areas[home])
+        home, start = self._where.homes[node.output if is_result else node.arguments[p.name]]
+        if home in offsets:
+            return MemoryPlace(WORKSPACE, offsets[home] + start)
+        return MemoryPlace(self._areas[home], start)
 
 

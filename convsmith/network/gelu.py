@@ -21,11 +21,11 @@ def with_gelu(graph: Graph) -> Graph:
     The factors may have any order, and `x / sqrt(2)` may replace the product. Values inside the product that another
     node reads, or that are outputs, stay.
     """
-    products = _Products(graph)
+    products = _GeluProducts(graph)
     return graph.changed([products.gelu(node) or node for node in graph.nodes])
 
 
-class _Products:
+class _GeluProducts:
     """Takes the values of a graph apart."""
 
     def __init__(self, graph: Graph) -> None:

@@ -115,5 +115,7 @@ def _flat(op: Operator) -> Operator:
     """Return an element-wise operator on arrays of the same memory as one on vectors."""
     if not isinstance(op, Pointwise) or len({t.shape for t in op.tensors}) > 1 or len({*op.tags}) > 1:
         return op
+    if not op.result.layout.is_dense:
+        return op
     size = op.result.layout.size
     return replace(op, shapes=((size,),) * len(op.shapes), tags=("any",) * len(op.tags))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
+from convsmith.network.concat_in_place import Part, home_of
 from convsmith.network.graph import Graph, NetworkNode, result_of
 from convsmith.network.memory import Life
 from convsmith.network.operators.move import Reshape
@@ -21,31 +22,32 @@ __all__ = ["Placed", "placed"]
 
 
 class Placed(NamedTuple):
-    """The `nodes` for which a kernel runs, the value that names the memory of each value, and the lifetimes, in steps,
-    of the values of the workspace.
+    """The `nodes` for which a kernel runs, the value that names the memory of each value, with the offset there, and
+    the lifetimes, in steps, of the values of the workspace.
     """
 
     nodes: tuple[NetworkNode, ...]
-    homes: Mapping[str, str]
+    homes: Mapping[str, Part]
     lives: Mapping[str, Life]
 
 
-def placed(graph: Graph) -> Placed:
-    """Return the places of the values of `graph`, whose nodes have their layouts.
+def placed(graph: Graph, parts: Mapping[str, Part]) -> Placed:
+    """Return the places of the values of `graph`, whose nodes have their layouts, and of which some are `parts` of
+    others.
 
     A reshape shares the memory of its source, and a sum replaces an addend in its layout that no later node reads.
     """
-    sets = _Sets(graph)
+    sets = _Sets(graph, parts)
     nodes = [made for n, node in enumerate(graph.nodes) if (made := sets.place(n, node)) is not None]
     lives: dict[str, Life] = {}
     outside = {*graph.outputs, *(x.name for x in graph.inputs)}
     homes = {name: sets.home(name) for name in graph.values}
     for step, node in enumerate(nodes):
         for name in (*node.arguments.values(), node.output):
-            home = homes.get(name)
-            if home is None or home in outside:
+            if name not in homes or homes[name].whole in outside:
                 continue
-            nbytes = _nbytes(graph, name)
+            home, start = homes[name]
+            nbytes = start + _nbytes(graph, name)
             known = lives.get(home, Life(nbytes, step, step))
             lives[home] = Life(max(known.nbytes, nbytes), known.first, step)
     return Placed(tuple(nodes), homes, lives)
@@ -59,16 +61,20 @@ def _nbytes(graph: Graph, name: str) -> int:
 class _Sets:
     """Values that share memory."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, parts: Mapping[str, Part]) -> None:
+        self._graph, self._parts = graph, parts
+        self._split = {*parts, *(part.whole for part in parts.values())}
         self._inputs, self._outputs = {x.name for x in graph.inputs}, {*graph.outputs}
         self._members: dict[str, list[str]] = {name: [name] for name in graph.values}
         self._last = {name: n for n, node in enumerate(graph.nodes) for name in node.arguments.values()}
 
-    def home(self, name: str) -> str:
-        """Return the value that names the memory of a value: an input or an output if it is that of the caller."""
-        members = self._members[name]
-        return next((x for x in members if x in self._inputs or x in self._outputs), members[0])
+    def home(self, name: str) -> Part:
+        """Return the value that names the memory of a value, an input or an output if it is that of the caller, and
+        the offset there.
+        """
+        whole, offset = home_of(name, self._parts)
+        members = self._members[whole]
+        return Part(next((x for x in members if x in self._inputs or x in self._outputs), members[0]), offset)
 
     def place(self, n: int, node: NetworkNode) -> NetworkNode | None:
         """Return node `n` as it runs; None if its result is the memory of its source."""
@@ -80,7 +86,7 @@ class _Sets:
 
     def _join(self, one: str, two: str) -> bool:
         """Let two values share memory, and return whether they can: memory of the caller holds one value."""
-        if one in self._graph.constants:
+        if one in self._graph.constants or one in self._parts or two in self._parts:
             return False
         members = [*self._members[one], *self._members[two]]
         if len({x for x in members if x in self._inputs or x in self._outputs}) > 1:
@@ -110,5 +116,5 @@ class _Sets:
         if name in self._graph.constants:
             return False
         members = self._members[name]
-        is_outside = any(x in self._inputs or x in self._outputs for x in members)
+        is_outside = any(x in self._inputs or x in self._outputs or x in self._split for x in members)
         return not is_outside and all(self._last.get(x, -1) <= n for x in members) and not {*members} & {*others}

@@ -1,0 +1,171 @@
+"""Concatenations whose parts are written in place: results, steps, and what must stay a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from networks import NetworkBuilder
+
+import convsmith as cs
+from convsmith.network.concat_in_place import Part, with_parts
+from convsmith.network.layouts import FIRST, LAST, Layouts
+from convsmith.onnx.graph import read_graph
+
+runtime: Any = import_module("onnxruntime")
+Build = Callable[[NetworkBuilder, str], Any]
+
+
+def _check(model: Any) -> cs.Network:
+    """Compare a network with ONNX Runtime, exactly, in its own memory and in memory of the caller."""
+    net = cs.onnx.compile(model, threads=1)
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.integers(-3, 4, shape).astype(np.float32) for name, shape in net.inputs.items()}
+    expected = runtime.InferenceSession(model.SerializeToString()).run(None, arrays)
+    given = {name: np.full(shape, 7, np.float32) for name, shape in net.outputs.items()}
+    for results in (net.run(arrays), net.run({**arrays, **given})):
+        for name, y in zip(net.outputs, expected):
+            np.testing.assert_array_equal(results[name], y)
+    return net
+
+
+def _copied(net: cs.Network) -> list[str]:
+    """What runs for the concatenations of a network: "part" for each part that is copied, or "whole"."""
+    steps = [step for step in net.image.steps if step.names[-1].startswith("Concat")]
+    return ["whole" if step.work.startswith("Concat") else "part" for step in steps]
+
+
+def _built(build: Build, batch: int = 2) -> cs.Network:
+    b = NetworkBuilder(3)
+    found = build(b, b.input("x", batch, 32, 6, 5))
+    return _check(b.model(*(found if isinstance(found, tuple) else (found,))))
+
+
+def _after(b: NetworkBuilder, x: str, channels: int) -> str:
+    """A convolution, so that the value before it has its channels last."""
+    return b.conv(x, channels, 8, 3)
+
+
+def _dense(b: NetworkBuilder, x: str) -> str:
+    """Each layer reads all results before it, as in DenseNet."""
+    x = b.conv(x, 32, 32, 1)
+    for n in range(1, 4):
+        x = b.op("Concat", x, b.conv(b.op("Relu", x), 32 * n, 32, 3), axis=1)
+    return _after(b, x, 128)
+
+
+IN_PLACE: dict[str, Build] = {
+    "two convolutions": lambda b, x: _after(b, b.op("Concat", b.conv(x, 32, 64, 3), b.conv(x, 32, 32, 1), axis=1), 96),
+    "kept for later": lambda b, x: _after(
+        b, b.op("Concat", y := b.conv(x, 32, 32, 3), b.op("Relu", b.conv(b.op("Relu", y), 32, 32, 3)), axis=1), 64
+    ),
+    "a pool and a step": lambda b, x: _after(
+        b, b.op("Concat", b.op("MaxPool", y := b.conv(x, 32, 32, 1), kernel_shape=[1, 1]), b.op("Abs", y), axis=1), 64
+    ),
+    "a sum": lambda b, x: _after(
+        b, b.op("Concat", y := b.conv(x, 32, 32, 1), b.op("Add", b.conv(y, 32, 32, 3), y), axis=1), 64
+    ),
+    "along the batch": lambda b, x: _after(b, b.op("Concat", b.conv(x, 32, 32, 1), b.conv(x, 32, 32, 3), axis=0), 32),
+    "along rows": lambda b, x: _after(b, b.op("Concat", b.conv(x, 32, 32, 1), b.conv(x, 32, 32, 3), axis=2), 32),
+    "dense": _dense,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_kernels_write_their_part(name: str) -> None:
+    assert _copied(_built(IN_PLACE[name])) == []
+
+
+def test_matrices_are_parts_of_rows() -> None:
+    b = NetworkBuilder(4)
+    x = b.input("x", 4, 32)
+    y = b.op("Concat", b.op("MatMul", x, b.weights(32, 32)), b.op("MatMul", x, b.weights(32, 32)), axis=0)
+    assert _copied(_check(b.model(y))) == []
+
+
+COPIED: dict[str, Build] = {
+    "an input": lambda b, x: _after(b, b.op("Concat", b.conv(x, 32, 32, 1), x, axis=1), 64),
+    "twice": lambda b, x: _after(b, b.op("Concat", y := b.conv(x, 32, 32, 1), b.op("Abs", y), y, axis=1), 96),
+    "an output": lambda b, x: (
+        _after(b, b.op("Concat", y := b.conv(x, 32, 32, 1), b.conv(x, 32, 32, 3), axis=1), 64), y
+    ),
+    "of two": lambda b, x: (
+        _after(b, b.op("Concat", y := b.conv(x, 32, 32, 1), z := b.conv(x, 32, 32, 3), axis=1), 64),
+        _after(b, b.op("Concat", z, b.op("Abs", y), axis=1), 64),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_other_parts_are_copied(name: str) -> None:
+    copies = _copied(_built(COPIED[name]))
+    assert copies and {*copies} == {"part"}
+
+
+STAYS: dict[str, Build] = {
+    "unaligned": lambda b, x: _after(b, b.op("Concat", b.conv(x, 32, 5, 1), b.conv(x, 32, 8, 3), axis=1), 13),
+    "inputs alone": lambda b, x: b.op("Concat", x, x, axis=1),
+    "reshaped": lambda b, x: b.op("Concat", *(b.op("Flatten", b.op("Relu", x)) for _ in range(2)), axis=1),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_concatenations_that_stay(name: str) -> None:
+    assert _copied(_built(STAYS[name])) == ["whole"]
+
+
+def test_a_whole_whose_part_is_read_later_is_not_overwritten() -> None:
+    b = NetworkBuilder(5)
+    x = b.input("x", 2, 32, 6, 6)
+    y, other = b.conv(x, 32, 32, 1), b.conv(x, 32, 64, 3)
+    whole = b.op("Concat", y, b.op("Relu", b.conv(y, 32, 32, 3)), axis=1)
+    added = b.op("Add", b.conv(other, 64, 64, 3), whole)
+    _check(b.model(b.conv(added, 64, 8, 3), b.conv(y, 32, 8, 3)))
+
+
+def test_a_part_may_have_another_shape_too() -> None:
+    b = NetworkBuilder(6)
+    x = b.input("x", 4, 32)
+    y, z = (b.op("MatMul", x, b.weights(32, 32)) for _ in range(2))
+    turned = b.op("Abs", b.op("Reshape", z, b.held(np.int64([2, 64]))))
+    _check(b.model(b.op("Concat", y, z, axis=0), turned))
+
+
+def test_parts_keep_the_order_of_their_dims() -> None:
+    b = NetworkBuilder(7)
+    x = b.input("x", 2, 32, 6, 6)
+    one, two = b.conv(x, 32, 32, 1), b.conv(x, 32, 32, 3)
+    whole = b.op("Concat", one, two, axis=1)
+    graph = read_graph(b.model(b.op("Relu", whole)).SerializeToString())
+    _, layouts, parts = with_parts(graph, Layouts({one: FIRST, two: LAST, whole: LAST}))
+    assert one not in parts and parts[two] == Part(whole, 128) and layouts.values[one] == FIRST
+    assert layouts.values[two] == "a:2:2304_c:6:384_d:6:64_b:32:1"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_concatenations(seed: int) -> None:
+    r, b = Random(seed), NetworkBuilder(seed)
+    values = [(b.input("x", r.choice((1, 2)), 32, 4, 6), 32)]
+    for _ in range(r.randint(5, 9)):
+        (x, channels), (y, more) = r.choice(values[-3:]), r.choice(values)
+        kind = r.choice(("conv", "conv", "Concat", "Concat", "Relu", "Add", "Transpose"))
+        if kind == "conv":
+            made = b.conv(x, channels, 32, r.choice((1, 3))), 32
+        elif kind == "Concat" and channels + more <= 256:
+            made = b.op("Concat", x, y, axis=1), channels + more
+        elif kind == "Add" and channels == more:
+            made = b.op("Add", x, y), channels
+        elif kind == "Transpose":
+            made = b.op("Transpose", b.op("Transpose", x, perm=[0, 1, 3, 2]), perm=[0, 1, 3, 2]), channels
+        else:
+            made = b.op("Clip", x, b.held(np.float32(-1)), b.held(np.float32(1))), channels
+        values.append(made)
+    _check(b.model(*dict.fromkeys([values[-1][0], r.choice(values[1:])[0]])))
