@@ -33,8 +33,6 @@ MIN_TERMS = 4
 """Minimum number of channels of a group that stands beside others; threads multiply groups of fewer."""
 MAX_SIDE_BY_SIDE = 16
 """Maximum number of groups side by side in a product, and so of times that the products of one group are multiplied."""
-TOGETHER = (32, 64, 128)
-"""Bytes of the terms of groups side by side, a row of a copy."""
 SEEDS = 16
 """Maximum number of configs of the model from which a search starts."""
 
@@ -122,15 +120,17 @@ def _groups_together(problem: Problem, st: Statement, machine: Machine) -> Itera
     """Yield the loop over groups of few channels, with each number of groups that stand side by side in a product of as
     many terms as a row of a copy has.
     """
+    assert machine.device is not None
     found = grouped_channels(st)
     if found is None or (problem.accuracy == "strict" and problem.acc != "s32"):
         return
     group, _, terms = found
     if terms.size < MIN_TERMS:
         return
-    nbytes = terms.size * dtype(st.a.dtype).bytes
+    nbytes, engine, line = terms.size * dtype(st.a.dtype).bytes, machine.device.engine, machine.l1.line
+    rows = engine.widths if engine is not None else (line // 2, line, 2 * line)
     for count in range(2, min(group.size, MAX_SIDE_BY_SIDE) + 1):
-        if not group.size % count and nbytes * count in TOGETHER:
+        if not group.size % count and nbytes * count in rows:
             yield group.name, count
 
 

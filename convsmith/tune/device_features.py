@@ -63,7 +63,7 @@ def kernel_features(
         return (
             *warp_features(
                 times * nest.warp_size, steps, row, (rows, columns, terms), warps, size, copied, barriers,
-                registers_together(st, loops, config, nest),
+                by_messages(machine, registers_together(st, loops, config, nest)),
             ),
             Section(times * steps, (("copies", (("shared_copy", issued),)),)),
             arrivals(waits, residing, nbytes // config.buffers, rounds),
@@ -110,10 +110,6 @@ def _are_asynchronous(
     width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
     is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
     return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in dict(device.dialect.copies)
-
-
-MESSAGE_REGISTERS = 8
-"""Maximum number of registers that a message loads."""
 
 
 def arrivals(times: float, residing: int, nbytes: int, rounds: int) -> Section:
@@ -174,6 +170,13 @@ def thread_features(
     return tuple(Section(times, (cause,)) for cause in step)
 
 
+def by_messages(machine: Machine, together: tuple[int, int]) -> tuple[int, int]:
+    """Return the registers that a message of ``machine`` loads of those that lie ``together``, of each factor."""
+    most = max((x.result.layout.registers for x in machine.messages), default=1)
+    left, right = together
+    return min(left, most), min(right, most)
+
+
 def warp_features(
     times: float, steps: float, row: Instruction, tile: tuple[int, int, int], warps: int, nbytes: float, copied: float,
     barriers: int, together: tuple[int, int], is_stored: bool = True,
@@ -184,7 +187,7 @@ def warp_features(
     """
     rows, columns, terms = tile
     lanes = row.result.layout.lanes
-    left, right = (x.layout.registers / min(n, MESSAGE_REGISTERS) for x, n in zip(row.operands[1:], together))
+    left, right = (x.layout.registers / n for x, n in zip(row.operands[1:], together))
     (tall, broad) = row.result.shape
     messages = terms / row.terms * (rows / tall * left + columns / broad * right)
     step = (

@@ -22,7 +22,7 @@ from convsmith.schedule.loops import loops_after_fusing
 from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.schedule import Schedule
 from convsmith.statement.statement import Statement
-from convsmith.tune.device_features import kernel_features, warp_features
+from convsmith.tune.device_features import by_messages, kernel_features, warp_features
 from convsmith.tune.features import cycles
 
 MAX_WARPS = 8
@@ -107,7 +107,7 @@ def _of_tile(st: Statement, machine: Machine, row: Instruction, counts: Sequence
     tile, copied = (high * tall, wide * broad, terms), (high * tall * down + wide * broad * across) * terms * nbytes
     times = machine.device.units.turns(groups)
     inner = config.size(last) if (last := _last_rows(st, config)) else 1
-    together = gcd(inner, tall), row.operands[2].layout.registers
+    together = by_messages(machine, (gcd(inner, tall), row.operands[2].layout.registers))
     work = warp_features(times, 1, row, tile, down * across, nbytes, copied, 1, together, is_stored=False)
     return cycles(work, machine)
 

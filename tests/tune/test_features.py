@@ -82,13 +82,15 @@ def test_a_config_has_the_cycles_of_the_candidate_that_it_was(line: str, name: s
     """A config does not say which nests it came from; copies of windows and packed factors are counted from it."""
     problem, level = parse_problem(line), LEVELS[name]
     found = [x for x in candidates(problem, level, 1) if x.config.instruction]
-    assert any(x.config.realise == "window_copy" or len(x.config.staged("pack")) == 2 for x in found)
+    assert any(x.config.realise == "window_copy" or len(x.config.packed) == 2 for x in found)
     for choice in found:
         features = expected_features(problem, choice.config, level)
         assert cycles(features, level) == pytest.approx(choice.cycles, rel=1e-6), choice.config
         terms = time(features, level)
+        is_near = bool(choice.config.staged_at("pack_at"))
         assert (terms.get("padded copy", 0) > 0) == (choice.config.realise in ("window_copy", "pad_copy"))
-        assert (terms.get("packing", 0) > 0) == (len(choice.config.staged("pack")) == 2)
+        assert (terms.get("packing", 0) > 0) == (len(choice.config.packed) == 2)
+        assert (terms.get("sums between blocks", 0) > 0) == is_near
 
 
 @pytest.mark.parametrize("tile", ["kh_kw_ic:64", "oc:32", "oc:32,kh_kw_ic:128"])
