@@ -132,6 +132,14 @@ def test_taps_share_rows_in_blocks_of_rows(height: int) -> None:
     assert packed.elements == 3 * (32 + 2) * 32 * 32 == pack.params[-1].size
 
 
+def test_blocks_of_unequal_size_share_no_rows() -> None:
+    words = "--reduce=mb,oh,ow --k_step=ow:32 --pack=src,diff_dst --realise=pad_copy --cache=oh:12"
+    with interning():
+        made = plan(parse_problem(f"{LAST} mb1ic32ih32oc32oh32kh3ph1"), Config.parse(f"{FRAGMENTS} {words}"), AMX)
+        (packed,) = (b for b in made.main.buffers if b.name == "src_p")
+    assert packed.elements == 3 * 3 * 3 * 12 * 32 * 32
+
+
 IN_BLOCKS = [
     (f"{LAST} mb2ic40ih9oc72oh9kh1ph0", "mb+oh,mb_oh+ow", "mb_oh_ow", 64),
     (f"{LAST} mb3ic32ih12oc48oh12kh1ph0", "mb+oh,mb_oh+ow", "mb_oh_ow", 96),
