@@ -22,7 +22,7 @@ from convsmith.passes.vectorise import vectorise
 from convsmith.schedule.buffers import indexes
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import place_of
-from convsmith.schedule.copies import is_copied, shared_taps
+from convsmith.schedule.copies import has_windows, shared_taps
 from convsmith.schedule.copy_nest import BORDERS, CopyNest
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, down_to, innermost, places
@@ -50,7 +50,8 @@ class NearCopy(NamedTuple):
 
 def near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> Loop:
     """Return the loop whose iterations pack the elements that they read; ConfigError if there is none."""
-    copied = {*config.staged("pack"), *((st.a.name,) if is_copied(st, config) else ())}
+    is_apart = not nest.rows and (config.realise == "pad_copy" or has_windows(config))
+    copied = {*config.staged("pack"), *((st.a.name,) if is_apart or has_windows(config) else ())}
     legal = [v.name for v in st.factors if v.name not in copied and (is_true(v.mask) or is_filled(st, v.name, config))]
     if operand not in legal:
         raise ConfigError(

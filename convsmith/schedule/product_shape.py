@@ -147,7 +147,7 @@ def _unfit_dot(st: Statement, row: Instruction, config: Config | None = None) ->
     """Return the reason why an instruction that adds up ``row.terms`` products does not suit ``st``, or an empty
     string.
     """
-    packed = config is not None and {view.name for view in st.factors if not view.constant} <= config.packed
+    packed = config is not None and {view.name for view in st.factors if not view.constant} <= {*config.staged("pack")}
     if not st.constant and not packed:
         return f"{st.b.name} changes in each call; legal is to pack both factors: --pack={st.a.name},{st.b.name}"
     if row.limit and (st.b.requantised is not None or st.b.flipped):
@@ -176,7 +176,8 @@ def _unfit_fragments(st: Statement, row: Instruction, config: Config | None = No
     even distances. If some pixels are absent, or channels are not contiguous, A is copied first.
     """
     windows = config is not None and config.realise == "window_copy"
-    packed = config is not None and {view.name for view in st.factors if not view.constant} <= config.packed
+    changing = {view.name for view in st.factors if not view.constant}
+    packed = config is not None and changing <= ({*config.staged("pack")} if st.constant else config.packed)
     joined = config is not None and (windows or packed) and config.tiles_at("k_step")
     loop = config.tiles_at("k_step")[0][0] if config is not None and joined else st.reduce[-1]
     sizes = st.extents

@@ -11,7 +11,7 @@ from commands import run
 
 pytest.importorskip("onnx")
 
-from networks import NetworkBuilder, residual_net
+from onnx_networks import NetworkBuilder, residual_net
 
 import convsmith as cs
 

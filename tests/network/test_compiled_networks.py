@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from networks import NetworkBuilder, mobile_net, residual_net, u_net
+from onnx_networks import NetworkBuilder, mobile_net, residual_net, u_net
 
 import convsmith as cs
 from convsmith.frontend.side_by_side import machine_of

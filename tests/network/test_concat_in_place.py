@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from networks import NetworkBuilder
+from onnx_networks import NetworkBuilder
 
 import convsmith as cs
 from convsmith.network.concat_in_place import Part, with_parts

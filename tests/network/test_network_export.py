@@ -13,7 +13,7 @@ from exported import run, tool
 
 pytest.importorskip("onnx")
 
-from networks import NetworkBuilder, residual_net, u_net
+from onnx_networks import NetworkBuilder, residual_net, u_net
 
 import convsmith as cs
 from convsmith.network.export import ExportedNetwork

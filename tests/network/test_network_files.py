@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from networks import residual_net
+from onnx_networks import residual_net
 
 import convsmith as cs
 from convsmith.network.file import load_image, save_image

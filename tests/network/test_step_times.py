@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from networks import NetworkBuilder
+from onnx_networks import NetworkBuilder
 
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of

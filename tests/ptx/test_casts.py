@@ -92,7 +92,8 @@ WORDS = {
         ("s32", "s8", "cvt.pack.sat.s8.s32.b32"), ("s32", "u8", "cvt.pack.sat.u8.s32.b32"),
         ("f8_e4m3", "f32", "cvt.rn.f16x2.e4m3x2"), ("f8_e5m2", "f32", "cvt.rn.f16x2.e5m2x2"),
     ),
-}  # fmt: skip
+}
+WORDS |= {"sm_86": WORDS["sm_80"], "sm_89": WORDS["sm_80"]}  # fmt: skip
 """The instruction of each level that converts pairs, or single numbers."""
 
 

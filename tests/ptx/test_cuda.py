@@ -176,7 +176,8 @@ def test_without_a_driver() -> None:
 
 
 @pytest.mark.parametrize(("have", "level"), [
-    ((9, 0), "sm_90a"), ((8, 6), "sm_80"), ((10, 0), "sm_80"), ((7, 5), "sm_70"), ((6, 1), "")
+    ((9, 0), "sm_90a"), ((8, 0), "sm_80"), ((8, 6), "sm_86"), ((8, 9), "sm_89"), ((10, 0), "sm_89"), ((7, 5), "sm_70"),
+    ((6, 1), ""),
 ])  # fmt: skip
 def test_the_target_cuda_is_the_level_of_the_gpu(
     have: tuple[int, int], level: str, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +186,7 @@ def test_the_target_cuda_is_the_level_of_the_gpu(
     if level:
         assert target("cuda").name == level
         return
-    with pytest.raises(UnsupportedError, match="this machine is sm_61; legal are sm_70, sm_80, sm_90a and later"):
+    with pytest.raises(UnsupportedError, match="this machine is sm_61; legal are sm_70, sm_80, sm_86, sm_89, sm_90a"):
         target("cuda")
 
 

@@ -19,25 +19,23 @@ from ptx.kernels import run_artifact
 from ptx.test_convolutions import made
 
 GROUPS = "--stag=axb --wtag=abxc --dtag=axb"
+STRICT = f"{GROUPS} --accuracy=strict"
+"""Groups that stand alone, not side by side in one product."""
 CASES = {
-    "groups of 8 channels": (f"{GROUPS} --dt=bf16 g2mb1ic16ih4oc16oh4kh1", "8 iterations of oc stand beside"),
+    "groups of 8 channels": (f"{STRICT} --dt=bf16 g2mb1ic16ih4oc16oh4kh1", "8 iterations of oc stand beside"),
     "groups of 8 channels, many pixels": (
-        f"{GROUPS} --dt=bf16 g2mb32ic16ih56oc16oh56kh3ph1", "8 iterations of oc stand beside",
+        f"{STRICT} --dt=bf16 g2mb32ic16ih56oc16oh56kh3ph1", "8 iterations of oc stand beside",
     ),
-    "groups of bytes": (f"{GROUPS} --dt=s8:s8:s32 g2mb1ic32ih4oc32oh4kh1", "src has neighbours beyond the 16 iter"),
     "depthwise": (f"{GROUPS} --dt=f16 g8mb1ic8ih4oc8oh4kh3ph1", "1 iterations of oc stand beside"),
     "short rows": (f"{LAST} --dt=bf16 mb1ic12ih4oc16oh4kh3ph1", "src has rows 24 bytes apart, no multiple of 16"),
     "three channels": (f"{LAST} --dt=f16 mb1ic3ih8oc16oh4kh3sh2ph1", "src has rows 6 bytes apart"),
     "far corners": (f"{LAST} --dt=bf16 mb1ic16ih4oc16oh4kh3ph150dh149", "src has corners -150 and -150"),
     "channels first": ("--stag=abx --dtag=abx --dt=bf16 mb1ic16ih4oc16oh4kh1", "factors that are MN-major and K-m"),
     "blocked channels": ("--stag=aBx16b --dtag=aBx16b --dt=f16 mb1ic32ih4oc32oh4kh1", "src has a blocked layout"),
-    "zero points of channels": (
-        f"{LAST} --dt=u8:s8:s32 --attr-zero-points=src:per_dim_1 mb1ic32ih4oc16oh4kh1", "a factor has a zero point",
-    ),
     "a volume of groups": (
-        f"{GROUPS} --dt=bf16 g2mb1ic32id3ih3iw3oc32od3oh3ow3kd2kh1kw2pd1pw1", "wei has 6 dims, at most 5",
+        f"{STRICT} --dt=bf16 g2mb1ic32id3ih3iw3oc32od3oh3ow3kd2kh1kw2pd1pw1", "wei has 6 dims, at most 5",
     ),
-    "f32": (f"{LAST} mb1ic16ih4oc16oh4kh1", "no instruction multiplies f32:f32:f32 from shared memory"),
+    "f32": (f"{LAST} mb1ic16ih4oc16oh4kh1", "rounds the factors, which --accuracy=any permits"),
 }  # fmt: skip
 """Problems with part of the reason that `explain` gives."""
 
