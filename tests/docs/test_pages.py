@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from convsmith.cli.main import main
+from convsmith.diag.settings import settings
 from convsmith.machine.micro_architectures import MICRO_ARCHITECTURES
 
 ROOT = Path(__file__).parents[2]
@@ -129,8 +130,8 @@ def test_each_command_of_the_source_map_runs(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CONVSMITH_DATABASE", str(tmp_path / "database"))
-    result = CliRunner().invoke(main, shlex.split(command))
+    with settings.scope(database=tmp_path / "measurements.db"):
+        result = CliRunner().invoke(main, shlex.split(command))
     assert result.exit_code == 0 and result.output.count("\n") > 3, result.output
 
 
