@@ -7,12 +7,13 @@ them that pack before the main one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.index import Index, Var, is_true, parts_of
+from convsmith.ir.instruction import Instruction
 from convsmith.ir.walk import variables_of
 from convsmith.machine.base import Machine
 from convsmith.passes.fuse import fuse
@@ -29,7 +30,13 @@ from convsmith.schedule.loops import Loop, down_to, innermost, places
 from convsmith.schedule.nest import Nest
 from convsmith.schedule.packed_operands import adjacent_units, is_filled
 from convsmith.schedule.schedule import Copy, Schedule
-from convsmith.schedule.transposed_copies import TransposedTiles, lower_transposed, order_transposed, transposition
+from convsmith.schedule.transposed_copies import (
+    Tiles,
+    TransposedTiles,
+    lower_transposed,
+    order_transposed,
+    transposition,
+)
 from convsmith.statement.statement import Statement, View, view_steps
 
 
@@ -37,21 +44,22 @@ class NearCopy(NamedTuple):
     """An operand that each iteration of ``place`` packs: its ``copy``, and the nest that packs it if that has loops of
     its own.
 
-    An instruction transposes its ``tiles`` once they are ordered; or the innermost loops, ``run``, copy adjacent
-    elements as a vector.
+    An instruction transposes tiles, those ``found``, which are ``tiles`` once they are ordered; or the innermost loops,
+    ``run``, copy adjacent elements as a vector.
     """
 
     copy: Copy
     place: Loop
     moved: CopyNest | None = None
+    found: tuple[Tiles, Instruction] | None = None
     tiles: TransposedTiles | None = None
     run: tuple[str, ...] = ()
 
 
 def near_place(st: Statement, config: Config, nest: Nest, operand: str, of: str) -> Loop:
     """Return the loop whose iterations pack the elements that they read; ConfigError if there is none."""
-    is_apart = not nest.rows and (config.realise == "pad_copy" or has_windows(config))
-    copied = {*config.staged("pack"), *((st.a.name,) if is_apart or has_windows(config) else ())}
+    is_copied = has_windows(config) or (config.realise == "pad_copy" and not nest.rows)
+    copied = {*config.staged("pack"), *((st.a.name,) if is_copied else ())}
     legal = [v.name for v in st.factors if v.name not in copied and (is_true(v.mask) or is_filled(st, v.name, config))]
     if operand not in legal:
         raise ConfigError(
@@ -74,16 +82,18 @@ def stage_near(s: Schedule, k: KernelPlan) -> dict[str, NearCopy]:
     for operand, of in k.config.staged_at("pack_at"):
         place = near_place(st, k.config, nest, operand, of)
         view = next(v for v in st.factors if v.name == operand)
-        moved = _moved(k, view, place)
+        together = [*_merged(k, operand, place)]
+        moved = _moved(k, view, place, together)
         run = () if moved is None else _run(moved, k.machine)
-        if not run and (moved is None or transposition(moved, k.machine) is None):
+        tiles = None if moved is None or run else transposition(moved, k.machine)
+        if not run and tiles is None:
             moved = None
         prefix = f"{operand}_n." if moved is not None else ""
         units = [x for several in adjacent_units(nest) for x in several]
         copy = s.pack_near(operand, place, nest.widths, units, prefix, is_filled(st, operand, k.config))
-        for merged in _merged(k, operand, place):
+        for merged in together:
             s.run(share_taps, copy.name, *(f"{prefix}{x.name}" for x in merged))
-        found[operand] = NearCopy(copy, place, moved, run=run)
+        found[operand] = NearCopy(copy, place, moved, tiles, run=run)
     return found
 
 
@@ -91,14 +101,11 @@ def order_near(s: Schedule, near: NearCopy, target: Machine) -> NearCopy:
     """Order the loops that pack an operand by the tiles that an instruction transposes, if there is one, and split
     them where elements are absent.
     """
-    if near.moved is None:
-        return near
-    if near.run:
+    if near.moved is not None and near.run:
         s.run(partition, tuple(n for n in near.moved.extents if n not in near.run), BORDERS)
+    if near.moved is None or near.found is None:
         return near
-    found = transposition(near.moved, target)
-    assert found is not None
-    return near._replace(tiles=order_transposed(s, near.moved, *found, target, name=near.copy.name, is_near=True))
+    return near._replace(tiles=order_transposed(s, near.moved, *near.found, target, name=near.copy.name, is_near=True))
 
 
 def lower_near(s: Schedule, near: NearCopy, target: Machine) -> None:
@@ -120,9 +127,9 @@ def _merged(k: KernelPlan, operand: str, place: Loop) -> Iterator[tuple[Loop, ..
             yield tuple(x for name in (tap, pixel) for x in inside if x.of == name)
 
 
-def _moved(k: KernelPlan, view: View, place: Loop) -> CopyNest | None:
-    """Return the nest that packs an operand in each iteration of ``place``; None if its steps are not constant, or if
-    its elements are also converted or packed in pairs.
+def _moved(k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop, ...]]) -> CopyNest | None:
+    """Return the nest that packs an operand in each iteration of ``place``, in which the loops ``together`` index one
+    dim; None if its steps are not constant, or if its elements are also converted or packed in pairs.
     """
     st, nest = k.columns, k.nest
     if not nest.rows or st.residues or st.sizes or view.factor != view.dtype or view.beside or nest.units:
@@ -133,8 +140,8 @@ def _moved(k: KernelPlan, view: View, place: Loop) -> CopyNest | None:
     steps = view_steps(view)
     if not all(_is_even(st, steps, x) for x in inner):
         return None
-    rows = {merged[-1]: _rows(steps, merged) for merged in _merged(k, view.name, place)}
-    shared = {x for merged in _merged(k, view.name, place) for x in merged} - rows.keys()
+    rows = {merged[-1]: _rows(steps, merged) for merged in together}
+    shared = {x for merged in together for x in merged} - rows.keys()
     inner = [x._replace(extent=rows.get(x, x.extent)) for x in inner if x not in shared]
     name = f"{view.name}_n."
     extents = {f"{name}{x.name}": max(x.extent, widths.get(x.name, 0)) for x in inner}
