@@ -9,7 +9,7 @@ from convsmith.exporter.header import C_TYPES, macro
 from convsmith.exporter.interface import Parameter
 from convsmith.runtime.arrays import ALIGNMENT
 
-__all__ = ["SECONDS", "example_text"]
+__all__ = ["ALLOCATION", "SECONDS", "example_text"]
 
 _ONES = {"f16": "0x3c00", "bf16": "0x3f80", "f8_e4m3": "0x38", "f8_e5m2": "0x3c"}
 """The bits of 1 in types that C lacks."""
@@ -23,6 +23,16 @@ static double seconds(void)
 }"""
 """The function of C by which an example reads a clock."""
 
+ALLOCATION = f"""\
+static void *memory(size_t bytes)
+{{
+    void *p = aligned_alloc({ALIGNMENT}, (bytes + {ALIGNMENT} - 1) / {ALIGNMENT} * {ALIGNMENT});
+    if (p == NULL)
+        exit(1);
+    return p;
+}}"""
+"""The function of C by which an example allocates aligned memory."""
+
 _HEAD = """\
 /* {name}: each kernel on arrays of small numbers. Build it with cmake, or:
  *   {command}
@@ -34,13 +44,7 @@ _HEAD = """\
 #include <stdlib.h>
 #include <time.h>
 {includes}
-static void *memory(size_t bytes)
-{{
-    void *p = aligned_alloc({alignment}, (bytes + {alignment} - 1) / {alignment} * {alignment});
-    if (p == NULL)
-        exit(1);
-    return p;
-}}
+{memory}
 
 {seconds}
 """
@@ -66,7 +70,7 @@ def example_text(name: str, command: str, kernels: Sequence[BuiltKernel]) -> str
     """Return the program for the library ``name``, which ``command`` compiles."""
     has_tiles = any("amx" in k.machine.permissions for k in kernels)
     includes = _INCLUDES if has_tiles else ""
-    text = _HEAD.format(name=name, command=command, includes=includes, alignment=ALIGNMENT, seconds=SECONDS)
+    text = _HEAD.format(name=name, command=command, includes=includes, memory=ALLOCATION, seconds=SECONDS)
     text += _PARALLEL if any(k.interface.threads > 1 for k in kernels) else ""
     text += _AMX if has_tiles else ""
     for kernel in kernels:

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isqrt
 
-from convsmith.exporter.example import SECONDS
+from convsmith.exporter.example import ALLOCATION, SECONDS
 from convsmith.exporter.header import macro
 from convsmith.exporter.micro_kernel import BOUNDS, QUANTISATION, ExportedMicroKernel
 from convsmith.problem.micro_kernel import MicroKernel
-from convsmith.runtime.arrays import ALIGNMENT, numpy_dtype
+from convsmith.runtime.arrays import numpy_dtype
 from convsmith.statement.micro_kernel import MEMORY
 
 __all__ = ["micro_example_text"]
@@ -34,13 +34,7 @@ _HEAD = """\
 #include <stdlib.h>
 #include <time.h>
 
-static void *memory(size_t bytes)
-{{
-    void *p = aligned_alloc({alignment}, (bytes + {alignment} - 1) / {alignment} * {alignment});
-    if (p == NULL)
-        exit(1);
-    return p;
-}}
+{memory}
 
 {seconds}
 
@@ -120,7 +114,7 @@ static int {name}_run(void)
 
 def micro_example_text(name: str, command: str, kernels: Sequence[ExportedMicroKernel]) -> str:
     """Return the program for the library ``name``, which ``command`` compiles."""
-    parts = [_HEAD.format(name=name, command=command, alignment=ALIGNMENT, seconds=SECONDS)]
+    parts = [_HEAD.format(name=name, command=command, memory=ALLOCATION, seconds=SECONDS)]
     parts += [text for type_ in dict.fromkeys(k.kernel.type for k in kernels) for text in _numbers(type_)]
     parts += [_run(kernel) for kernel in kernels]
     runs = [f"    wrong |= {kernel.name}_run();" for kernel in kernels]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from convsmith.exporter.example import SECONDS
+from convsmith.exporter.example import ALLOCATION, SECONDS
 from convsmith.exporter.header import (
     C_TYPES,
     INTEGERS,
@@ -24,7 +24,7 @@ from convsmith.exporter.interface import Parameter
 from convsmith.exporter.manifest import SCHEMA
 from convsmith.frontend.public import public
 from convsmith.network.program import NetworkProgram
-from convsmith.runtime.arrays import ALIGNMENT, Array, numpy_dtype
+from convsmith.runtime.arrays import Array, numpy_dtype
 
 if TYPE_CHECKING:
     from convsmith.network.export import NetworkInterface
@@ -112,13 +112,7 @@ _HEAD = """\
 #include <stdlib.h>
 #include <time.h>
 {includes}
-static void *memory(size_t bytes)
-{{
-    void *p = aligned_alloc({alignment}, (bytes + {alignment} - 1) / {alignment} * {alignment});
-    if (p == NULL)
-        exit(1);
-    return p;
-}}
+{memory}
 
 {seconds}
 
@@ -129,7 +123,7 @@ def example_text(program: NetworkProgram, own: NetworkInterface, command: str, s
     """Return the example: it fails if an element of a result differs from `samples`, the outputs of its inputs."""
     permissions = {x for k in program.kernels for x in k.artifact.permissions}
     includes = "#include <sys/syscall.h>\n#include <unistd.h>\n" if "amx" in permissions else ""
-    head = _HEAD.format(name=own.name, command=command, alignment=ALIGNMENT, seconds=SECONDS, includes=includes)
+    head = _HEAD.format(name=own.name, command=command, memory=ALLOCATION, seconds=SECONDS, includes=includes)
     return head + "\n".join(_main(program, own, "amx" in permissions, samples)) + "\n"
 
 
