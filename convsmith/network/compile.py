@@ -18,6 +18,7 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.side_by_side import compile_ahead, machine_of, not_cached
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
+from convsmith.network.chaining import with_chains
 from convsmith.network.concat_in_place import with_parts
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
@@ -37,6 +38,7 @@ from convsmith.network.program import (
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, ArraySpec, aligned_empty, numpy_dtype
 from convsmith.runtime.denormals import with_denormals
+from convsmith.runtime.packed import Packed
 from convsmith.statement.operator import Operator
 
 __all__ = ["program_of"]
@@ -49,8 +51,10 @@ def program_of(graph: Graph, threads: int = 1) -> NetworkProgram:
     """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
     """
     target, whole = registry.target(settings.target, _TYPES), folded(graph)
-    split, layouts, parts = with_parts(whole, chosen_layouts(whole, target.with_cold_weights, threads))
-    laid = with_layouts(split, layouts)
+    cold = target.with_cold_weights
+    split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
+    held = {*parts, *(part.whole for part in parts.values())}
+    laid = with_chains(with_layouts(split, layouts), held, cold, threads)
     return _Builder(laid, placed(laid, parts), target, threads).program()
 
 
@@ -116,6 +120,10 @@ class _Builder:
             contents["packed_wei"] = packed.buffer.tobytes()
             if packed.bias is not None:
                 contents["bia"] = packed.bias.tobytes()
+        if own is not None:
+            of_stages = [name for name in own.host.packable if name in left and f"packed_{name}" in plain]
+            for name, x in own.host.pack_each({name: left.pop(name) for name in of_stages}).items():
+                contents[f"packed_{name}"] = (x.buffer if isinstance(x, Packed) else x).tobytes()
         for name, x in left.items():
             tensor = plain[name].tensor
             assert tensor is not None
@@ -146,7 +154,7 @@ class _Builder:
             if name in self._graph.constants:
                 t = tensors[array]
                 held = np.ascontiguousarray(self._graph.constants[name], numpy_dtype(t.dtype)).reshape(t.shape)
-                found[array] = with_denormals("flush", array, held) if array == "wei" else held
+                found[array] = with_denormals("flush", array, held) if t.holds == "wei" else held
         return found
 
     def _stored(self, content: bytes) -> int:

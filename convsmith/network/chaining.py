@@ -1,0 +1,120 @@
+"""Convolutions that follow one another as one kernel, which keeps rows of a large result in a cache, where the next
+convolution reads them.
+
+The model of chains chooses the joints at which that takes fewer cycles (`tune/chains.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from convsmith.ir.intern import interning
+from convsmith.layout.tags import ANY
+from convsmith.machine.base import Machine
+from convsmith.network.graph import Graph, NetworkNode
+from convsmith.problem.chain import MAX_STAGES, Chain
+from convsmith.problem.conv import Conv
+from convsmith.problem.fusion import stages_of
+from convsmith.problem.post_ops import PER_TENSOR, SOURCE, BinaryPostOp, PostOp, SumPostOp
+from convsmith.tune.chains import joints
+from convsmith.tune.stage_configs import StageConfigs
+
+__all__ = ["with_chains"]
+
+
+def with_chains(graph: Graph, held: Collection[str], machine: Machine, threads: int = 1) -> Graph:
+    """Return the graph, whose works have their layouts, with a chain for convolutions that are faster as one kernel.
+
+    Values that are `held`, because they are parts of others, stay results of kernels of their own.
+    """
+    configs, followed = StageConfigs(machine), _followers(graph, held)
+    starts = followed.keys() - {after.output for after in followed.values()}
+    made: dict[str, NetworkNode] = {}
+    gone: set[str] = set()
+    makers = graph.makers()
+    for start in sorted(starts):
+        row = [makers[start]]
+        while row[-1].output in followed and len(row) < MAX_STAGES:
+            row.append(followed[row[-1].output])
+        for part in _fused(row, configs, threads):
+            gone |= {node.output for node in part}
+            made[part[-1].output] = _joined(part)
+    nodes = [made.get(node.output, node) for node in graph.nodes if node.output in made or node.output not in gone]
+    return graph.changed(nodes)
+
+
+def _followers(graph: Graph, held: Collection[str]) -> dict[str, NetworkNode]:
+    """Return the convolution that follows another one, by the value between them, which nothing else reads."""
+    readers, found = graph.readers(), dict[str, NetworkNode]()
+    for node in graph.nodes:
+        name = node.output
+        if not _is_stage(node) or name in held or name in graph.outputs or len(readers.get(name, ())) != 1:
+            continue
+        (after,) = readers[name]
+        uses = [array for array, x in after.arguments.items() if x == name]
+        if _is_stage(after) and uses == ["src"] and after.work.src_layout == node.work.dst_layout:  # type: ignore[union-attr]
+            found[name] = after
+    return found
+
+
+def _is_stage(node: NetworkNode) -> bool:
+    return isinstance(node.work, Conv) and node.work.forward and not node.work.deconv
+
+
+def _fused(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> Iterator[tuple[NetworkNode, ...]]:
+    """Yield the parts of a row of convolutions that become one kernel each."""
+    if len(row) < 2:
+        return
+    fused = [False, *_joints(row, configs, threads)]
+    start = 0
+    for end in range(1, len(row) + 1):
+        if end < len(row) and fused[end]:
+            continue
+        part = tuple(row[start:end])
+        if len(part) > 1 and all(_joints(part, configs, threads)):
+            yield part
+        start = end
+
+
+def _joints(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> list[bool]:
+    """Return, for each convolution but the last, whether the model fuses it with the next one."""
+    with interning():
+        stages = stages_of(_chain(row).canonical())
+        assert stages is not None
+        return [joint.fused for joint in joints(stages, configs, threads)]
+
+
+def _chain(row: Sequence[NetworkNode]) -> Chain:
+    """Return the chain of convolutions; the last may add the source of the first."""
+    last, stages = len(row) - 1, list[Conv]()
+    for n, node in enumerate(row):
+        assert isinstance(node.work, Conv)
+        post_ops: list[PostOp] = [
+            SumPostOp(array=SOURCE) if n == last and _adds_source(row, k, op) else op
+            for k, op in enumerate(node.work.post_ops)
+        ]
+        tags = {"stag": node.work.stag if n == 0 else ANY, "dtag": node.work.dtag if n == last else ANY}
+        stages.append(replace(node.work, post_ops=tuple(post_ops), **tags))  # type: ignore[arg-type]
+    return Chain(stages=tuple(stages))
+
+
+def _adds_source(row: Sequence[NetworkNode], n: int, op: PostOp) -> bool:
+    """Return whether step `n` of the last of several convolutions adds the source of the first, in its layout."""
+    first, last = row[0].work, row[-1].work
+    assert isinstance(first, Conv) and isinstance(last, Conv)
+    is_sum = isinstance(op, BinaryPostOp) and op.alg == "add" and op.mask == PER_TENSOR
+    is_source = row[-1].arguments.get(f"post_op_{n}") == row[0].arguments["src"]
+    return is_sum and is_source and first.src_layout == last.dst_layout and first.dt[0] == last.dst_type
+
+
+def _joined(row: Sequence[NetworkNode]) -> NetworkNode:
+    """Return one node for several."""
+    chain, arguments = _chain(row), {"src": row[0].arguments["src"]}
+    known = {t.name for t in chain.tensors}
+    for n, node in enumerate(row):
+        names = chain.names(n)
+        given = {names[array]: x for array, x in node.arguments.items() if array in names}
+        arguments |= {array: x for array, x in given.items() if array in known and array != "src"}
+    nodes = tuple(dict.fromkeys(name for node in row for name in node.names))
+    return NetworkNode(chain, arguments, row[-1].output, nodes)
