@@ -11,6 +11,7 @@ from guarded import Array, Arrays, check_result, expected, memories, memory_of
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.artifact import Argument, Artifact, Entry
+from convsmith.codegen.wasm_object import is_wasm
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import UnsupportedError
 from convsmith.emulate.base import Emulator
@@ -18,6 +19,7 @@ from convsmith.emulate.bochs import BOCHS
 from convsmith.emulate.emulators import EMULATORS
 from convsmith.emulate.processor import ProcessorEmulator
 from convsmith.emulate.qemu import AARCH64, HEXAGON
+from convsmith.emulate.wasm import WEB_ASSEMBLY
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import host_targets, known_targets
 from convsmith.machine.x86.levels import TRIPLE
@@ -37,7 +39,7 @@ TILE_FORMS = {"ssd": ("s8", "s8"), "sud": ("s8", "u8"), "usd": ("u8", "s8"), "uu
 
 
 _BY_MACHINE: dict[bytes, ProcessorEmulator] = {b"\x3e\0": BOCHS, b"\xb7\0": AARCH64, b"\xa4\0": HEXAGON}
-"""By the machine that the header of an object names: x86-64, AArch64, Hexagon."""
+"""By the machine that the header of an object of ELF names: x86-64, AArch64, Hexagon."""
 _MACHINE = slice(18, 20)
 """Its place in the header."""
 
@@ -47,7 +49,8 @@ def emulated_kernel(artifact: Artifact, emulator: Emulator | None = None, **opti
     the emulator, which gives up after a minute.
     """
     given = {"timeout": 60.0, **options}
-    emulator = emulator or replace(_BY_MACHINE.get(artifact.code[_MACHINE], BOCHS), **given)
+    own = WEB_ASSEMBLY if is_wasm(artifact.code) else _BY_MACHINE.get(artifact.code[_MACHINE], BOCHS)
+    emulator = emulator or replace(own, **given)
     return HostKernel(artifact, None, emulator.load(artifact))
 
 

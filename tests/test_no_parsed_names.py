@@ -29,6 +29,7 @@ FIELDS = {"holds", "sort", "kind", "role", "level", "dir", "argument"}
 CONFIG = "words of a command line, which configs are read from"
 FILES = "names of files"
 LLVM = "LLVM's text of types and of assembly"
+LINKING = "names in the convention of object code for WebAssembly"
 PYTHON = "names of Python's modules and interpreters"
 ONNX = "an attribute of ONNX, which has words as values"
 LOGS = "the log of an assembler"
@@ -57,6 +58,11 @@ LEGAL = {
     ("schedule/wish.py", "name in _JOINING"): "fields of a dataclass",
     ("passes/vectorise.py", "str(error).removeprefix(f'{self.what}: ')"): "a message that names its pass already",
     ("codegen/artifact.py", "data.startswith(_MAGIC)"): FILES,
+    ("codegen/library_functions.py", "name.endswith('f')"): "functions of the C library",
+    ("codegen/llvm_bind.py", "_architecture(triple).startswith(_STATIC)"): LLVM,
+    ("codegen/wasm_module.py", "x.name != STACK_POINTER"): LINKING,
+    ("codegen/wasm_object.py", "name == 'linking'"): LINKING,
+    ("codegen/wasm_object.py", "name.startswith('reloc.')"): LINKING,
     ("codegen/llvm_text.py", "self.mask(s.dst.lanes).partition('> ')"): LLVM,
     ("compiler/cache.py", "re.fullmatch(b'[0-9a-f]{64}', known)"): FILES,
     ("compiler/cache.py", "data.startswith(_MAGIC)"): FILES,

@@ -49,7 +49,7 @@ def verify(
     within that bound, carried through scales and post-ops, becomes. Exit status 1: some line did not.
 
     If this machine does not run code for the target, an emulator does: qemu for aarch64 and hexagon, Bochs for levels
-    of x86-64, an interpreter of PTX for NVIDIA's GPUs.
+    of x86-64, Node or wasmtime for WebAssembly, an interpreter of PTX for NVIDIA's GPUs.
     """
     check_choices(target, config, runs=False)
     emulator = _emulator(target_of(target, config))

@@ -19,6 +19,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from convsmith.codegen.child import in_child
+from convsmith.codegen.wasm_object import WasmObject, is_wasm
 from convsmith.diag.errors import ToolchainError
 from convsmith.diag.settings import settings
 
@@ -39,6 +40,11 @@ def _initialised() -> None:
     llvm.initialize_all_asmprinters()
 
 
+_STATIC = ("wasm",)
+"""Beginnings of the names of architectures whose code has fixed addresses; other code runs at any address.
+
+A module of WebAssembly has a memory of its own, in which a linker chooses the addresses.
+"""
 _OPTIMISATION = {"spirv32": 0, "spirv64": 0}
 """Optimisation levels of LLVM's code generators by architecture; the default is level 2.
 
@@ -72,7 +78,8 @@ def machine(triple: str, cpu: str, features: str) -> Any:
 def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
     """Return a new code generator with optimisation level ``opt``; 0 disables optimisation."""
     found = llvm.Target.from_triple(triple)
-    return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
+    reloc = "static" if _architecture(triple).startswith(_STATIC) else "pic"
+    return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc=reloc, codemodel="small")
 
 
 _cached_machine = cache(_create_machine)
@@ -178,7 +185,9 @@ def joined_code(
 
 
 def undefined_symbols(code: bytes) -> tuple[str, ...]:
-    """Return the names of the symbols that ELF object ``code`` uses and does not define."""
+    """Return the names of the symbols that object ``code``, of ELF or WebAssembly, uses and does not define."""
+    if is_wasm(code):
+        return WasmObject(code).undefined
     sections = {s.name(): s.data() for s in llvm.ObjectFileRef.from_data(code).sections()}
     names, table = sections[b".strtab"], sections[b".symtab"]
     is_wide = code[4] == 2

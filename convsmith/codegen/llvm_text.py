@@ -67,7 +67,8 @@ class Facts:
     run a part of an entry also have the ``part_attributes``, outlined functions the ``called_attributes``. With
     ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With ``has_fused_steps``, quotients
     that are rounded to bytes are computed by products and sums that round once. Elements of fewer than ``masked_bytes``
-    have no masked loads, and none has if that is 0.
+    have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
+    not wrap around.
     """
 
     triple: str
@@ -89,6 +90,7 @@ class Facts:
     has_masked_stores: bool = False
     has_fused_steps: bool = False
     masked_bytes: int = 1
+    has_unsigned_offsets: bool = False
 
     @property
     def word(self) -> str:
@@ -108,6 +110,7 @@ class FunctionEmitter(ValueEmitter):
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.has_masked_stores, self.has_fused_steps = facts.has_masked_stores, facts.has_fused_steps
         self.masked_bytes = facts.masked_bytes
+        self.has_unsigned_offsets = facts.has_unsigned_offsets
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False

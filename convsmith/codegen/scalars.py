@@ -64,6 +64,7 @@ class ScalarEmitter:
         self.pointers: dict[Var, str] = {}
         self.bases: dict[Buffer, str] = {}
         self.declared: dict[str, None] = {}
+        self.has_unsigned_offsets = False
 
     def pointer(self, buffer: Buffer) -> str:
         """Return the type of pointers into a buffer."""
@@ -179,7 +180,8 @@ class ScalarEmitter:
                 f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, {self.it} {self.index(moved)}"
             )
         if const:
-            base = self.put(f"getelementptr {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, i64 {const}")
+            form = "getelementptr nuw" if self.has_unsigned_offsets and const > 0 else "getelementptr"
+            base = self.put(f"{form} {buffer.dtype.llvm}, {self.pointer(buffer)} {base}, i64 {const}")
         self.known.set(key, base)
         return base
 

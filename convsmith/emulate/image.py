@@ -44,6 +44,8 @@ class Image:
         self.rights[self.numbers // page] = "read"
         self._calls: list[tuple[int, int, int, int]] = []
         self._results: list[tuple[int, int]] = []
+        self.code = b""
+        """Code that is not in memory."""
         self.end = self.numbers + page
         """The address after all memory."""
 
@@ -82,6 +84,11 @@ class Image:
     def result(self, address: int, size: int) -> None:
         """Add bytes to send, after the results added before, when all calls have run."""
         self._results.append((address, size))
+
+    @property
+    def results(self) -> tuple[tuple[int, int], ...]:
+        """The address and the size of each result, in order."""
+        return tuple(self._results)
 
     @property
     def result_size(self) -> int:

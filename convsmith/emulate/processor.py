@@ -10,6 +10,7 @@ import struct
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -25,16 +26,26 @@ from convsmith.runtime.arrays import ALIGNMENT, Array
 from convsmith.runtime.loading import LoadedCode
 from convsmith.runtime.object_code import ObjectCode
 
-__all__ = ["CODE_ALIGNMENT", "ProcessorEmulator"]
+__all__ = ["CODE_ALIGNMENT", "POISON", "PlacedCode", "ProcessorEmulator"]
 
 CODE_ALIGNMENT = 128
 """Alignment, in bytes, of code, which contains constants of Hexagon's vectors."""
-_POISON = 0xFF
+POISON = 0xFF
 """The byte that fills uninitialised memory: NaN as a float, -1 or the largest number as an integer."""
 _WORDS = {32: "I", 64: "Q"}
 """Formats of a word of an argument block, by the bits of an address."""
 _NOWHERE = 0
 """Address of the functions that start threads, which is never called: the parts of an entry run one after the other."""
+
+
+class PlacedCode(Protocol):
+    """The code of an artifact, which images of memory receive."""
+
+    def place(self, image: Image) -> Mapping[str, int]:
+        """Add the code to an image, and return what stands for each function in calls, by its symbol."""
+
+    def where(self, address: int | None) -> str:
+        """Return the location of an address in the image that the code was added to last, as the end of a sentence."""
 
 
 @record(frozen=True)
@@ -89,6 +100,10 @@ class ProcessorEmulator(Emulator):
 
     def load(self, artifact: Artifact) -> LoadedCode:
         processor = self.processor or processor_for(artifact.needs, self.processors)
+        return EmulatedCode(artifact, partial(self._run, artifact, self.link(artifact), processor))
+
+    def link(self, artifact: Artifact) -> PlacedCode:
+        """Return the code of an artifact. ToolchainError if it cannot be linked."""
         runtimes = {entry.launch.runtime for entry in artifact.entries.values()} - {""}
         starts = {name: _NOWHERE for runtime in runtimes for name in RUNTIME_SYMBOLS[runtime]}
         code, outside = ObjectCode(artifact.code), {**self.library(), **starts}
@@ -96,16 +111,12 @@ class ProcessorEmulator(Emulator):
         for entry in artifact.entries.values():
             if entry.chunk_symbol not in code.symbols:
                 raise ToolchainError(f"object code of {artifact.problem!r} has no {entry.chunk_symbol}", code="symbol")
-        return EmulatedCode(artifact, partial(self._run, artifact, code, outside, processor))
+        return _ProcessorCode(code, outside)
 
-    def _run(
-        self, artifact: Artifact, code: ObjectCode, outside: Mapping[str, int], processor: str, entry: Entry,
-        memory: Memory,
-    ) -> None:  # fmt: skip
+    def _run(self, artifact: Artifact, code: PlacedCode, processor: str, entry: Entry, memory: Memory) -> None:
         """Run an entry of linked code on memory."""
         image = Image(self.page)
-        start = image.reserve(code.size, "execute", CODE_ALIGNMENT)
-        image.write(start, code.at(start, outside))
+        functions = code.place(image)
         binder = Binder(_ImageMemory(image), dict(memory.sizes))
         written = []
         for name, piece in memory.pieces.items():
@@ -116,12 +127,12 @@ class ProcessorEmulator(Emulator):
         words, word = binder.bind(entry).words, _WORDS[artifact.address_bits]
         block = image.place(struct.pack(f"<{len(words)}{word}", *words), "read", struct.calcsize(word))
         for part in range(entry.launch.threads):
-            image.call(start + code.symbols[entry.chunk_symbol], block, part, entry.launch.threads)
+            image.call(functions[entry.chunk_symbol], block, part, entry.launch.threads)
         found = self.emulate(image, processor)
         if isinstance(found, Fault):
             raise ToolchainError(
                 f"the emulated {processor} stopped in the kernel of {artifact.problem!r} (config {artifact.config}): "
-                f"{found.kind}{_where(code, found.at, start)}",
+                f"{found.kind}{code.where(found.at)}",
                 code="fault",
             )
         for contents in written:
@@ -134,24 +145,37 @@ def _placed(image: Image, piece: Piece) -> int:
     argument, contents = piece.argument, piece.contents.tobytes()
     is_tensor = argument.role in ("in", "out", "inout")
     return image.place(
-        bytes([_POISON]) * len(contents) if piece.is_blank else contents,
+        bytes([POISON]) * len(contents) if piece.is_blank else contents,
         "write" if piece.is_written else "read",
         element_type(argument).itemsize if is_tensor else ALIGNMENT,
     )
 
 
-def _where(code: ObjectCode, address: int | None, start: int) -> str:
-    """Return the location of an address, relative to the nearest preceding symbol of code that starts at another
-    address.
-    """
-    if address is None:
-        return ""
-    offset = address - start
-    before = {name: at for name, at in code.symbols.items() if at <= offset < code.size}
-    if not before:
-        return f" at {offset:#x} from the code's start"
-    name = max(before, key=lambda name: before[name])
-    return f" at {name}+{offset - before[name]:#x}"
+class _ProcessorCode:
+    """Object code of a processor, with the addresses of the functions ``outside`` that it may call."""
+
+    def __init__(self, code: ObjectCode, outside: Mapping[str, int]) -> None:
+        self._code, self._outside, self._start = code, outside, 0
+
+    def place(self, image: Image) -> Mapping[str, int]:
+        """Return the addresses of the functions."""
+        code = self._code
+        self._start = start = image.reserve(code.size, "execute", CODE_ALIGNMENT)
+        image.write(start, code.at(start, self._outside))
+        return {name: start + at for name, at in code.symbols.items()}
+
+    def where(self, address: int | None) -> str:
+        """Return the location of an address, relative to the nearest preceding symbol of code that starts at another
+        address.
+        """
+        if address is None:
+            return ""
+        code, offset = self._code, address - self._start
+        before = {name: at for name, at in code.symbols.items() if at <= offset < code.size}
+        if not before:
+            return f" at {offset:#x} from the code's start"
+        name = max(before, key=lambda name: before[name])
+        return f" at {name}+{offset - before[name]:#x}"
 
 
 class _ImageMemory(AddressMemory):
@@ -161,7 +185,7 @@ class _ImageMemory(AddressMemory):
         self._image = image
 
     def reserve(self, argument: Argument, elements: int) -> int:
-        contents = bytes([_POISON]) * argument.bytes_of(elements)
+        contents = bytes([POISON]) * argument.bytes_of(elements)
         return self._image.place(contents, "read" if argument.role in ("table", "zero") else "write", ALIGNMENT)
 
     def read(self, place: int, nbytes: int) -> bytes:

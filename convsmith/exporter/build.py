@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from convsmith.codegen import llvm_bind
+from convsmith.codegen.library_functions import PROVIDED, library_text
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.record import record
 from convsmith.exporter.constants import built_in_contents
 from convsmith.exporter.entry_points import entry_points_text
 from convsmith.exporter.interface import interface_of
 from convsmith.exporter.kernel import ExportedKernel, exportable, for_any_operands
-from convsmith.exporter.library_functions import PROVIDED, library_text
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.machine.base import Machine
 from convsmith.runtime.arrays import Array

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 
+from convsmith.codegen.library_functions import PROVIDED
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import expect_text
-from convsmith.exporter.library_functions import PROVIDED
 
 __all__ = ["check_name", "check_prefix", "legal_name", "unique_names"]
 

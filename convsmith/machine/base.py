@@ -65,7 +65,9 @@ class Machine:
     LLVM's code for them is wrong. The machine has masked loads of elements of at least ``masked_bytes``, and no masked
     loads if that is 0. Where it ``has_masked_stores``, a masked store of a vector is as fast as a plain one. A machine
     that ``has_word_products`` multiplies integers of 16 bits faster than those of 32. One that ``has_fused_steps``
-    multiplies vectors of f32 and adds to them, rounding once, several times as fast as it divides them.
+    multiplies vectors of f32 and adds to them, rounding once, several times as fast as it divides them. Where a machine
+    ``lacks_fma``, functions compute multiply-adds that round once. Where it ``has_unsigned_offsets``, an access adds a
+    constant to an address at no cost, and no sum of both wraps around.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
     LLVM's function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores.
     Memory that a kernel allocates is aligned to ``alignment`` bytes, because aligned vectors have their own
@@ -98,6 +100,8 @@ class Machine:
     has_masked_stores: bool = False
     has_word_products: bool = False
     has_fused_steps: bool = False
+    lacks_fma: bool = False
+    has_unsigned_offsets: bool = False
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
     fence: str = ""

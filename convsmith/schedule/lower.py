@@ -33,6 +33,7 @@ from convsmith.passes.share_storage import share_storage
 from convsmith.passes.signal_steps import signal_steps
 from convsmith.passes.simplify import simplify
 from convsmith.passes.split_barriers import split_barriers
+from convsmith.passes.split_fma import split_fma
 from convsmith.passes.stream import stream
 from convsmith.passes.strength import strength_reduce
 from convsmith.passes.sum_together import sum_together
@@ -70,10 +71,14 @@ def flatten_tiles(s: Schedule, parts: Sequence[KernelPlan]) -> None:
 
 
 def flat_code(s: Schedule, machine: Machine) -> None:
-    """Simplify flat offsets. Arrays of a CPU's kernel share memory; devices multiply and add in one operation."""
+    """Simplify flat offsets. Arrays of a CPU's kernel share memory, and its multiply-adds become two operations where
+    it lacks the one; devices multiply and add in one operation.
+    """
     s.run(simplify)
     if machine.device is None:
         s.run(share_storage)
+        if machine.lacks_fma:
+            s.run(split_fma)
     else:
         s.run(form_fma, machine.scalar_types)
 

@@ -36,7 +36,7 @@ def joined(machine: Machine, texts: tuple[str, ...], public: set[str], is_text: 
     return joined_code(texts, public, machine.triple, machine.cpu, machine.features, is_text=is_text)
 
 
-@pytest.mark.parametrize("name", ["generic", "avx2", "aarch64", "hexagon+v68"])
+@pytest.mark.parametrize("name", ["generic", "avx2", "aarch64", "hexagon+v68", "wasm32"])
 def test_symbols_of_joined_modules(name: str) -> None:
     machine = target(name)
     text = joined(machine, (ONE, OTHER), {"entry"}, is_text=True).decode()

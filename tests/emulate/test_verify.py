@@ -28,7 +28,9 @@ from convsmith.measure import verification
 from convsmith.runtime import opencl
 from convsmith.runtime.device_library import OpenedOnce
 
-TARGETS = ("aarch64+dotprod", "aarch64+sve", "hexagon+v68", "sm_80", "sm_90a", "xe_hpc", "xe_hpg")
+TARGETS = (
+    "aarch64+dotprod", "aarch64+sve", "hexagon+v68", "wasm32", "wasm32+relaxed", "sm_80", "sm_90a", "xe_hpc", "xe_hpg",
+)  # fmt: skip
 
 LAST = "--stag=axb --dtag=axb"
 LINES = {

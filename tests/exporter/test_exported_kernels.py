@@ -14,10 +14,10 @@ from exported import check_called, check_emulated_calls, run, shared_library, to
 import convsmith as cs
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.binder import element_type
+from convsmith.codegen.library_functions import PROVIDED, library_text
 from convsmith.emulate.qemu import AARCH64, HEXAGON
 from convsmith.exporter.files import ExportedLibrary
 from convsmith.exporter.library import kernels_for
-from convsmith.exporter.library_functions import PROVIDED, library_text
 from convsmith.machine.registry import target as known_target
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem

@@ -1,0 +1,1 @@
+"""WebAssembly: vectors of 128 bits, in two levels."""
