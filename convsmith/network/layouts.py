@@ -101,7 +101,8 @@ def with_layouts(graph: Graph, layouts: Layouts) -> Graph:
 def tagged(work: Work, tags: Mapping[str, str]) -> Work:
     """Return a problem or an operator with layouts of its arrays, by name."""
     if isinstance(work, Operator):
-        return _flat(work.with_tags(tags))
+        several = {t.name for t in work.tensors if len(t.shape) > 1}
+        return _flat(work.with_tags({name: tag for name, tag in tags.items() if name in several}))
     if isinstance(work, Conv):
         post_ops = tuple(
             replace(op, tag=tags[f"post_op_{n}"]) if isinstance(op, BinaryPostOp) and op.mask == PER_TENSOR else op

@@ -7,7 +7,7 @@ operator that a graph takes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,10 +27,14 @@ __all__ = ["GraphNode", "GraphReader", "read_graph"]
 
 _TYPES = {
     np.dtype(np.float32): "f32", np.dtype(np.float64): "f64", np.dtype(np.uint8): "u8", np.dtype(np.int8): "s8",
+    np.dtype(np.int32): "s32", np.dtype(np.int64): "s32", np.dtype(np.bool_): "u8",
 }  # fmt: skip
-"""Types of values."""
+"""Types of values. Whole numbers of 64 bits are computed in 32, and truth values are bytes of 0 and 1."""
+_NARROWED: dict[Any, Any] = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.bool_): np.dtype(np.uint8)}
+"""Types of constants that kernels read as others."""
 _FLOATS = ("f32", "f64")
 """Types of values with which kernels compute."""
+_NO_KERNEL = "no kernel computes it"
 _LISTED = 5
 """Maximum number of nodes that an error lists."""
 
@@ -155,7 +159,7 @@ class GraphReader:
                 if not self._guessed(node):
                     break
         if wrong:
-            raise _unavailable(model.name, wrong)
+            raise _unavailable(model.name, wrong, GRAPH_OPERATORS)
         outputs = tuple(x.name for x in model.graph.output)
         computed = {node.output for node in self.nodes}
         for n, name in enumerate(outputs):
@@ -184,6 +188,10 @@ class GraphReader:
             )
         return found
 
+    def numpy_of(self, type_: str) -> np.dtype[Any]:
+        """Return numpy's type of elements of a type."""
+        return TYPES[type_].numpy
+
     def fresh(self, near: str) -> str:
         """Return a name that no value has."""
         number = 1
@@ -205,6 +213,9 @@ class GraphReader:
             arrays = [self.constants[own[t.name]].reshape(t.shape) for t in work.inputs]
             self.constants[output] = np.asarray(work.reference(*arrays)).reshape(whole)
             return output
+        for x in own.values():
+            if x in self.constants and self.constants[x].dtype in _NARROWED:
+                self.constants[x] = _narrowed(x, self.constants[x])
         self.values[output] = NetworkValue(output, whole, result.dtype)
         self.nodes.append(NetworkNode(work, own, output, (name,)))
         return output
@@ -222,8 +233,7 @@ class GraphReader:
         elif node.operator in operators and operator_of(node.proto):
             operators[node.operator](node)
         else:
-            legal = ", ".join(sorted(operators))
-            raise UnsupportedError(f"no kernel computes it; available are {legal}", code="operator")
+            raise UnsupportedError(_NO_KERNEL, code="operator")
 
     def _computed(self, node: GraphNode) -> Sequence[Array] | None:
         """Return the outputs of a node whose inputs are constants; None if ONNX's reference cannot compute them."""
@@ -255,8 +265,21 @@ class GraphReader:
         return True
 
 
-def _unavailable(model: str, wrong: Sequence[tuple[str, str, str]]) -> ConvsmithError:
-    """Return the error about nodes, each with its operator and the reason why it cannot be read."""
+def _narrowed(name: str, x: Array) -> Array:
+    """Return a constant in the type in which kernels read it. UnsupportedError if its numbers are too large."""
+    found: Array = x.astype(_NARROWED[x.dtype])
+    if not np.array_equal(found, x):
+        words = "has numbers beyond 32 bits; available are smaller ones"
+        raise UnsupportedError(f"{printable(name)} {words}", code="dtype")
+    return found
+
+
+def _unavailable(model: str, wrong: Sequence[tuple[str, str, str]], operators: Iterable[str]) -> ConvsmithError:
+    """Return the error about nodes, each with its operator and the reason why it cannot be read; the `operators` that
+    are available follow if one has no kernel.
+    """
     listed = [f"node {name} ({operator}): {why}" for name, operator, why in wrong[:_LISTED]]
     more = f"; {len(wrong) - _LISTED} more nodes" if len(wrong) > _LISTED else ""
-    return UnsupportedError(f"{model}: {'; '.join(listed)}{more}", code="operator")
+    is_unknown = any(why == _NO_KERNEL for *_, why in wrong)
+    legal = f"; available are {', '.join(sorted(operators))}" if is_unknown else ""
+    return UnsupportedError(f"{model}: {'; '.join(listed)}{more}{legal}", code="operator")

@@ -23,6 +23,8 @@ from convsmith.problem.post_ops import Eltwise
 
 __all__ = ["MOVES"]
 
+_MAX_RANK = 6
+"""Largest number of dims of an array of a kernel."""
 _MAX_PERIOD = 1 << 12
 """Largest denominator of a factor of sizes."""
 
@@ -90,7 +92,22 @@ def _transpose(node: GraphNode) -> None:
     axes = _axes(node.attribute("perm", None) or tuple(reversed(range(len(shape)))), len(shape))
     if sorted(axes) != [*range(len(shape))]:
         raise UsageError(f"perm is {axes}; legal is each axis of {len(shape)} once", code="axis")
-    node.add(Transpose(node.any_type(), shape, axes), {"src": node.inputs[0]})
+    result = tuple(shape[axis] for axis in axes)
+    if len(shape) > _MAX_RANK:
+        shape, axes = _joined(shape, axes)
+    node.add(Transpose(node.any_type(), shape, axes), {"src": node.inputs[0]}, result)
+
+
+def _joined(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return a shape and axes whose transpose moves elements in the same way: axes that stay adjacent are one."""
+    series: list[list[int]] = []
+    for axis in axes:
+        if series and axis == series[-1][-1] + 1:
+            series[-1].append(axis)
+        else:
+            series.append([axis])
+    order = sorted(series)
+    return tuple(prod(shape[axis] for axis in one) for one in order), tuple(order.index(one) for one in series)
 
 
 def _concat(node: GraphNode) -> None:
@@ -202,7 +219,8 @@ def _places(way: str, size: int, out: int, factor: Fraction) -> tuple[int, int, 
 # -- reductions and norms ---------------------------------------------------------------------------------------------
 
 
-def _reduced(kind: str, node: GraphNode) -> None:
+def _reduced(kind: str, node: GraphNode, steps: tuple[Eltwise, ...] = ()) -> None:
+    """Add a reduction, and element-wise steps on its result."""
     shape = node.shape()
     axes = node.numbers(1, "axes")
     if not axes and node.attribute("noop_with_empty_axes", 0):
@@ -211,8 +229,12 @@ def _reduced(kind: str, node: GraphNode) -> None:
     own = _axes(axes or tuple(range(len(shape))), len(shape))
     kept = tuple(1 if n in own else size for n, size in enumerate(shape))
     less = tuple(size for n, size in enumerate(shape) if n not in own)
-    work = Reduce(kind, node.type(), shape, tuple(sorted(own)))
-    node.add(work, {"src": node.inputs[0]}, kept if node.attribute("keepdims", 1) else less)
+    work, result = Reduce(kind, node.type(), shape, tuple(sorted(own))), kept if node.attribute("keepdims", 1) else less
+    if not steps:
+        node.add(work, {"src": node.inputs[0]}, result)
+        return
+    inner = node.between(work, {"src": node.inputs[0]}, result)
+    node.add(Pointwise(node.type(), (result,), "", steps), {"src_0": inner}, result)
 
 
 def _softmax(node: GraphNode) -> None:
@@ -303,7 +325,8 @@ MOVES: dict[str, Callable[[GraphNode], None]] = {
     "Resize": _resize, "Upsample": _resize,
     "ReduceMean": partial(_reduced, "mean"), "ReduceSum": partial(_reduced, "sum"),
     "ReduceMax": partial(_reduced, "max"), "ReduceMin": partial(_reduced, "min"),
-    "ReduceProd": partial(_reduced, "prod"),
+    "ReduceProd": partial(_reduced, "prod"), "ReduceSumSquare": partial(_reduced, "sum_square"),
+    "ReduceL2": partial(_reduced, "sum_square", steps=(Eltwise("sqrt"),)),
     "Softmax": _softmax, "LogSoftmax": _softmax,
     "LayerNormalization": partial(_normalised, _last_axes), "InstanceNormalization": partial(_normalised, _pixels),
     "QuantizeLinear": partial(_converted, True), "DequantizeLinear": partial(_converted, False),

@@ -1,6 +1,6 @@
 """The operators of ONNX that a graph takes: each adds the nodes that compute it. A new operator is a new row.
 
-This module has products, pools and element-wise operators; `MOVES` has the others."""
+This module has products, pools and element-wise operators; `MOVES`, `CHOICES` and `GATHERS` have the others."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.pool import Pool
 from convsmith.onnx.calls import conv_transpose_problem
 from convsmith.onnx.graph import GraphNode
+from convsmith.onnx.graph_choices import CHOICES
+from convsmith.onnx.graph_gather import GATHERS
 from convsmith.onnx.graph_moves import MOVES
 from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, window
 from convsmith.problem.matmul import Matmul
@@ -131,7 +133,8 @@ _UNARY: Mapping[str, tuple[str, _Numbers]] = {
     "Softplus": ("soft_relu", (("", 1.0),)),
     "HardSigmoid": ("hardsigmoid", (("alpha", 0.2), ("beta", 0.5))),
     "HardSwish": ("hardswish", (("", 1 / 6), ("", 0.5))),
-    "Round": ("round", ()), "Reciprocal": ("pow", (("", 1.0), ("", -1.0))),
+    "Round": ("round", ()), "Floor": ("floor", ()), "Sin": ("sin", ()), "Cos": ("cos", ()),
+    "Reciprocal": ("pow", (("", 1.0), ("", -1.0))),
 }  # fmt: skip
 
 
@@ -155,6 +158,22 @@ def _pow(node: GraphNode) -> None:
     _steps(node, Eltwise("pow", 1.0, float(exponent.reshape(-1)[0])))
 
 
+def _prelu(node: GraphNode) -> None:
+    """Add max(x, 0) + slope * min(x, 0)."""
+    t, shape, slope = node.type(), node.shape(), node.inputs[1]
+    zero = node.held(np.zeros((1,), node.reader.numpy_of(t)))
+    below, above = (
+        node.between(Pointwise(t, (shape, (1,)), alg), {"src_0": node.inputs[0], "src_1": zero})
+        for alg in ("min", "max")
+    )
+    sloped = node.between(Pointwise(t, (shape, node.shape(1)), "mul"), {"src_0": below, "src_1": slope})
+    node.add(Pointwise(t, (shape, shape), "add"), {"src_0": sloped, "src_1": above})
+
+
+def _ceil(node: GraphNode) -> None:
+    _steps(node, Eltwise("linear", -1.0), Eltwise("floor"), Eltwise("linear", -1.0))
+
+
 def _gelu(node: GraphNode) -> None:
     _steps(node, Eltwise("gelu_tanh" if node.attribute("approximate", "none") == "tanh" else "gelu_erf"))
 
@@ -168,7 +187,8 @@ def _binary(alg: str, node: GraphNode) -> None:
         if name in node.reader.constants and alg in ("add", "mul", "max", "min"):
             first, second = second, first
         whole = broadcast((shape, node.shape(n))) if shape or node.shape(n) else ()
-        work = Pointwise(node.type(n), (first[1], second[1]), alg)
+        t = node.type(n) if alg == "div" else node.any_type(n)
+        work = Pointwise(t, (first[1], second[1]), alg)
         put = node.add if n == len(node.inputs) - 1 else node.between
         name, shape = put(work, {"src_0": first[0], "src_1": second[0]}, whole), whole
 
@@ -216,13 +236,13 @@ def _global_pool(kind: str, node: GraphNode) -> None:
 
 GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
-    "BatchNormalization": _batch_norm, "Clip": _clip, "Pow": _pow, "Gelu": _gelu,
+    "BatchNormalization": _batch_norm, "Clip": _clip, "Pow": _pow, "Gelu": _gelu, "PRelu": _prelu, "Ceil": _ceil,
     **{name: partial(_unary, *row) for name, row in _UNARY.items()},
     **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Div", "Max", "Min")},
     "Sum": partial(_binary, "add"),
     "MaxPool": partial(_pool, "max"), "AveragePool": partial(_pool, "mean"),
     "GlobalMaxPool": partial(_global_pool, "max"), "GlobalAveragePool": partial(_global_pool, "mean"),
-    **MOVES,
+    **MOVES, **CHOICES, **GATHERS,
 }  # fmt: skip
 """By ONNX's name, the function that adds the nodes of an operator."""
 

@@ -1,7 +1,8 @@
 """Element-wise algorithms as rows of one table: the parameters that each reads, and its meaning in numpy.
 
 Meanings are oneDNN's, for an array of floating-point numbers. Every operation rounds to the type of that array, and NaN
-stays NaN. `clip_v2` differs from `clip` only in its gradient at the bounds. `erf` is ONNX's; oneDNN has none.
+stays NaN. `clip_v2` differs from `clip` only in its gradient at the bounds. `erf`, `floor`, `sin` and `cos` are ONNX's;
+oneDNN has none. A sine or a cosine of a number from `MOST_ANGLE` on is NaN.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import numpy as np
 
 from convsmith.diag.record import record
 
-__all__ = ["ALGORITHMS", "Algorithm"]
+__all__ = ["ALGORITHMS", "MOST_ANGLE", "Algorithm"]
+
+MOST_ANGLE = 2.0**30
+"""Magnitude from which no angle has a sine: neighbouring numbers of f32 are 64 apart."""
 
 Array = np.ndarray[tuple[int, ...], Any]
 
@@ -72,14 +76,20 @@ def _soft_relu(x: Array, alpha: float, beta: float) -> Array:
     return result
 
 
+def _of_angle(function: Callable[[Array], Any], x: Array) -> Array:
+    return np.where(np.abs(x) < MOST_ANGLE, function(x.astype(np.float64)), np.nan).astype(x.dtype)
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     "relu": Algorithm(("slope",), _relu),
     "clip": Algorithm(("low", "high"), _clip, ordered=True),
     "clip_v2": Algorithm(("low", "high"), _clip, ordered=True),
     "abs": Algorithm((), lambda x, a, b: np.abs(x)),
+    "cos": Algorithm((), lambda x, a, b: _of_angle(np.cos, x), transcendental=True),
     "elu": Algorithm(("alpha",), lambda x, a, b: np.where(x > 0, x, np.expm1(x) * a), transcendental=True),
     "erf": Algorithm((), _erf, transcendental=True),
     "exp": Algorithm((), lambda x, a, b: np.exp(x), transcendental=True),
+    "floor": Algorithm((), lambda x, a, b: np.floor(x)),
     "gelu_erf": Algorithm((), _gelu_erf, transcendental=True),
     "gelu_tanh": Algorithm((), _gelu_tanh, transcendental=True),
     "hardsigmoid": Algorithm(("alpha", "beta"), _hardsigmoid),
@@ -90,6 +100,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "mish": Algorithm((), lambda x, a, b: x * np.tanh(_soft_relu(x, 1, 0)), transcendental=True),
     "pow": Algorithm(("alpha", "beta"), lambda x, a, b: np.power(x, b) * a, transcendental=True),
     "round": Algorithm((), lambda x, a, b: np.rint(x)),
+    "sin": Algorithm((), lambda x, a, b: _of_angle(np.sin, x), transcendental=True),
     "soft_relu": Algorithm(("alpha",), _soft_relu, divides=True, transcendental=True),
     "sqrt": Algorithm((), lambda x, a, b: np.sqrt(x)),
     "square": Algorithm((), lambda x, a, b: x * x),

@@ -1,4 +1,4 @@
-"""Element-wise functions as IR values: one row per forward eltwise algorithm of oneDNN, and the error function.
+"""Element-wise functions as IR values: one row per forward eltwise algorithm of oneDNN, and some of ONNX.
 
 ``elementwise(alg, x, alpha, beta)`` applies an algorithm to a value of type f32 or f64; the error function and
 algorithms with exponentials or logarithms exist in f32 only.  The error is at most 4 units in the last place (5 for
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.types import F32, S32, DType
 from convsmith.ir.value import Binary, Bits, Fma, Unary, Value, Where, const, dtype_of
+from convsmith.statement.angles import sine
 from convsmith.statement.maths import (
     add,
     clamp,
@@ -205,6 +206,7 @@ _ANY: dict[str, Function] = {
     "abs": lambda x, alpha, beta, t: Unary("abs", x),
     "sqrt": lambda x, alpha, beta, t: Unary("sqrt", x),
     "round": lambda x, alpha, beta, t: Unary("round", x),
+    "floor": lambda x, alpha, beta, t: Unary("floor", x),
     "square": lambda x, alpha, beta, t: mul(x, x),
     "pow": _pow,
 }
@@ -221,6 +223,8 @@ _SINGLE: dict[str, Function] = {
     "log": _log,
     "mish": _mish,
     "soft_relu": _soft_relu,
+    "sin": lambda x, alpha, beta, t: sine(x, 0),
+    "cos": lambda x, alpha, beta, t: sine(x, 1),
 }
 
 ELEMENTWISE = _ANY | _SINGLE

@@ -10,7 +10,9 @@ import pytest
 from convsmith.compiler.operator import operator_artifact
 from convsmith.interp.interp import run
 from convsmith.machine import registry
+from convsmith.network.operators.choice import COMPARISONS, ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.concat import Concat
+from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.pad import MODES, Pad
 from convsmith.network.operators.pointwise import BINARY, Pointwise
@@ -55,6 +57,15 @@ OPERATORS: dict[str, Operator] = {
     "of u8 by channel": Dequantise("u8", S, 19, 1), "of s8": Dequantise("s8", S),
     "transposed": Transpose("f32", S, (3, 1, 0, 2)), "last dim first": Transpose("f32", S, (0, 3, 1, 2)),
     "reshaped": Reshape("f32", 100),
+    "chosen": ChooseByMask("f32", (S, S, S)), "chosen by pixel": ChooseByMask("f32", ((2, 1, 6, 5), S, (1,))),
+    "bytes chosen": ChooseByMask("u8", ((19, 1, 1), (6, 5), S)),
+    **{f"{word} of two": Compare("f32", (S, S), word) for word in COMPARISONS},
+    "integers compared": Compare("s32", (S, (5,)), "lt"), "bytes compared": Compare("u8", (S, (1,)), "eq"),
+    **{f"{one} to {two}": ChangeType(one, two, S) for one, two in (("u8", "f32"), ("s32", "f32"), ("f32", "f64"),
+                                                                     ("u8", "s32"), ("f64", "f32"), ("f32", "u8"))},
+    "channels repeated": Expand("f32", (2, 1, 6, 5), S), "a row repeated": Expand("s32", (1, 5), (3, 4, 5)),
+    "pixels repeated": Expand("u8", (2, 19, 1, 1), S), "both are true": Pointwise("u8", (S, (19, 1, 1)), "min"),
+    "sum of integers": Pointwise("s32", (S, (5,)), "add"),
 }  # fmt: skip
 
 

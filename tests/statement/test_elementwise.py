@@ -53,6 +53,9 @@ TRUTH: dict[str, Truth] = {
     "abs": lambda x, a, b: np.abs(x),
     "sqrt": lambda x, a, b: np.sqrt(x),
     "round": lambda x, a, b: np.rint(x),
+    "floor": lambda x, a, b: np.floor(x),
+    "sin": lambda x, a, b: np.where(np.abs(x) < 2.0**30, np.sin(x), np.nan),
+    "cos": lambda x, a, b: np.where(np.abs(x) < 2.0**30, np.cos(x), np.nan),
     "square": lambda x, a, b: x * x,
     "pow": lambda x, a, b: a * np.power(x, np.full(len(x), b)),  # a root is no power where x is -0.0
     "tanh": lambda x, a, b: np.tanh(x),
@@ -95,6 +98,7 @@ CASES = (
     Case("gelu_tanh", ulp=4, slope=2.5), Case("swish", 1.0, ulp=4), Case("swish", 1.703125, ulp=4, slope=1),
     Case("elu", 1.0, ulp=2), Case("elu", 0.375, ulp=3), Case("exp", ulp=1.5), Case("log", ulp=1.5), Case("mish", ulp=5),
     Case("soft_relu", 1.0, ulp=3), Case("soft_relu", -1.0, ulp=3), Case("soft_relu", 2.5, ulp=4, slope=1),
+    Case("floor"), Case("sin", ulp=2), Case("cos", ulp=2),
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from convsmith.statement.elementwise import elementwise
 from convsmith.statement.maths import mul
 from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
-__all__ = ["BINARY", "Pointwise", "broadcast"]
+__all__ = ["BINARY", "Pointwise", "aligned", "broadcast"]
 
 BINARY = ("add", "sub", "mul", "div", "max", "min")
 """Operators on two values, which `problem/post_ops.py` defines in numpy."""
@@ -53,7 +53,7 @@ class Pointwise(Operator):
         at = [Var(f"d{n}") for n in range(len(shape))]
 
         def value(load: Loader, _: Value | None) -> Value:
-            read = [load(t.name, _aligned(t.shape, shape, at)) for t in self.inputs]
+            read = [load(t.name, aligned(t.shape, shape, at)) for t in self.inputs]
             made = Binary(self.binary, *read) if self.binary else read[0]
             for step in self.steps:
                 made = elementwise(step.alg, made, step.alpha, step.beta)
@@ -75,8 +75,7 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(map(int, np.broadcast_shapes(*shapes))) or (1,)
 
 
-def _aligned(shape: tuple[int, ...], whole: tuple[int, ...], at: Sequence[IndexLike]) -> list[IndexLike]:
+def aligned(shape: tuple[int, ...], whole: tuple[int, ...], at: Sequence[IndexLike]) -> list[IndexLike]:
     """Return the coordinates in an array of `shape` that broadcasts to `whole`, at the coordinates `at` of that."""
     own = at[len(whole) - len(shape) :]
     return [0 if size == 1 else x for size, x in zip(shape, own)]
-

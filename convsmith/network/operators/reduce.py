@@ -1,4 +1,4 @@
-"""Reductions along axes: sums, means, means of squares, products, and extremes."""
+"""Reductions along axes: sums and means, of elements or their squares, products, and extremes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from convsmith.statement.operator import Loader, Operator, OperatorNest, Operato
 __all__ = ["REDUCTIONS", "Reduce"]
 
 REDUCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "sum": ("add", np.sum), "mean": ("add", np.mean), "mean_square": ("add", lambda x, **k: np.mean(np.square(x), **k)),
+    "sum": ("add", np.sum), "sum_square": ("add", lambda x, **k: np.sum(np.square(x), **k)),
+    "mean": ("add", np.mean), "mean_square": ("add", lambda x, **k: np.mean(np.square(x), **k)),
     "max": ("max", np.max), "min": ("min", np.min), "prod": ("mul", np.prod),
 }  # fmt: skip
 """Reductions by name: the operation on two values, and the function of numpy."""
@@ -57,7 +58,7 @@ class Reduce(Operator):
 
         def term(load: Loader) -> Value:
             x = load("src", source)
-            return mul(x, x) if self.kind == "mean_square" else x
+            return mul(x, x) if self.kind.endswith("square") else x
 
         def value(_: Loader, found: Value | None) -> Value:
             assert found is not None
