@@ -80,7 +80,7 @@ class HostKernel:
             )
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
-        self._looks_for_denormals = True
+        self._looks_for_denormals, self._plain_calls = True, 0
 
         self._on_packed: PreparedCall | None = None
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, None)
@@ -374,7 +374,7 @@ class HostKernel:
                     kernel = self._fallback_for(name)
                     break
             if kernel is self:
-                self._look_for_denormals(inputs.get("wei"), names)
+                self._look_for_denormals_now_and_then(inputs.get("wei"), names)
                 self._compute(inputs, results)
             else:
                 kernel.run({**arrays, **results}, names)
@@ -473,6 +473,15 @@ class HostKernel:
         if self._looks_for_denormals and isinstance(weights, _ndarray) and (count := count_denormals(weights)):
             self._looks_for_denormals = False
             warn_of_denormals(names["wei"], count, weights.size)
+
+    def _look_for_denormals_now_and_then(self, weights: Array | Packed | None, names: Names) -> None:
+        """Warn of denormal weights that a call packs: looking takes as long as packing, so the weights of calls 1, 2,
+        4, 8, ... are examined.
+        """
+        if self._looks_for_denormals and isinstance(weights, _ndarray):
+            self._plain_calls += 1
+            if not self._plain_calls & (self._plain_calls - 1):
+                self._look_for_denormals(weights, names)
 
     def _server(self, packed: Packed, names: Names = BY_NAME) -> HostKernel:
         """Return the kernel for `packed`: this one, or its fallback if the operand is beyond the limit."""

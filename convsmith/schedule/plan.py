@@ -164,16 +164,12 @@ class Plan:
         return f"{SYMBOL}_{kernel}" if kernel else SYMBOL
 
     def threads(self, kernel: str = "") -> int:
-        """Return the number of threads that share the main kernel, or a kernel around it.
-
-        Operands with the same contents in all calls are packed by one thread.
-        """
+        """Return the number of threads that share the main kernel, or a kernel around it."""
         if not kernel:
             return self.config.threads if self.given is None or self.given.is_shared else 1
         own = {k.statement.name: k.config.threads for k in self.kernels}
         for k in self.kernels:
-            changing = (view for view in k.statement.factors if not view.constant)
-            own |= {packing_name(k.statement.name, (view.name,)): k.config.threads for view in changing}
+            own |= {packing_name(k.statement.name, (view.name,)): k.config.threads for view in k.statement.factors}
         for stages in self.program.kernels if self.given is None else ():
             own[stages.renamed(stages.last).name] = self.decided.stages[stages.last].threads
         return own.get(kernel, 1)

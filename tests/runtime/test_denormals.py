@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import convsmith as cs
+from convsmith.runtime import host_kernel
 from convsmith.runtime.denormals import _CHUNK, count_denormals, with_denormals
 
 Array = np.ndarray[Any, Any]
@@ -84,6 +85,23 @@ def test_one_warning_for_each_kernel(name: str) -> None:
     assert caught[0].category is cs.DenormalWarning and caught[0].filename == __file__
     assert f"13 of {w.size} are denormal numbers" in str(caught[0].message)
     assert 'denormals="flush"' in str(caught[0].message)
+
+
+def test_plain_weights_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking takes as long as packing, so that calls with plain weights do it less and less often."""
+    w, _ = weights(19)
+    k, x, looked, calls = cs.compile(LINE.format(19), threads=1), np.ones((1, 4, 6, 6), np.float32), list[int](), 0
+
+    def look(array: Array) -> int:
+        looked.append(calls)
+        return 0
+
+    monkeypatch.setattr(host_kernel, "count_denormals", look)
+    for calls in range(1, 20):  # noqa: B007  # `look` reads it
+        k(x, w)
+    assert looked == [1, 2, 4, 8, 16]
+    k.pack(w)
+    assert looked[5:] == [19]
 
 
 def test_they_are_computed_with_as_they_are_or_taken_as_zero() -> None:

@@ -181,13 +181,12 @@ def test_threads_share_a_copy(line: str, pack: tuple[str, ...], isa: str, monkey
         artifact = build_artifact(problem, config, level)
         library, shared = HostLibrary(artifact), []
         for derived in kernel.packs:
-            if made.threads(derived.name) == 1:
-                continue
             operand, result = derived.params
             given = exact_numbers(operand)
             wanted = packed(derived, given, level)
             name = "pack" if "pack" in library.functions else f"pack:{result.name}"
-            found = run_steps(derived, packing.packing_steps(derived, level, 3))
+            is_constant = operand.name in made.constant
+            found = run_steps(derived, packing.packing_steps(derived, level, 3, is_constant))
             shared.append(any(x.kind == "parallel" for x in loops_of(found.body)))
             assert (artifact.entries[name].launch.threads == 3) == shared[-1]
             np.testing.assert_array_equal(packed(found, given, level), wanted)
@@ -200,6 +199,14 @@ def test_threads_share_a_copy(line: str, pack: tuple[str, ...], isa: str, monkey
             np.testing.assert_array_equal(memory[slack:-slack], wanted)
             assert (memory[:slack] == 77).all() and (memory[-slack:] == 77).all()
     assert any(shared)
+
+
+@pytest.mark.parametrize("columns, threads", [(64, 1), (1024, 2)])
+def test_threads_share_long_weights(columns: int, threads: int) -> None:
+    problem, level = parse_problem(f"--matmul 32x1024:1024x{columns}").canonical(), target(LEVELS[-1])
+    with interning():
+        artifact = build_artifact(problem, default_config(problem, level, 2), level)
+    assert artifact.entries["main"].launch.threads == 2 and artifact.entries["pack"].launch.threads == threads
 
 
 def test_a_short_copy_starts_no_threads() -> None:
