@@ -6,6 +6,7 @@ word serves all barriers of a kernel, because no thread arrives at a barrier bef
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from convsmith.ir.walk import statements_of
 if TYPE_CHECKING:
     from convsmith.codegen.device_text import ThreadEmitter
 
-__all__ = ["GroupBarriers", "word_bytes"]
+__all__ = ["GroupBarriers", "needed_by", "word_bytes"]
 
 
 def _is_split(kernel: Kernel) -> bool:
@@ -31,6 +32,12 @@ def word_bytes(kernel: Kernel, dialect: Dialect) -> int:
     """Return the bytes of shared memory that the barriers of a kernel take."""
     calls = dialect.split_barrier
     return taken_bytes(BARRIER) if calls is not None and calls.init is not None and _is_split(kernel) else 0
+
+
+def needed_by(kernels: Iterable[Kernel], dialect: Dialect) -> tuple[str, ...]:
+    """Return the extension of the device that the barriers of ``kernels`` use, if there is one."""
+    calls = dialect.split_barrier
+    return (calls.needs,) if calls is not None and calls.needs and any(map(_is_split, kernels)) else ()
 
 
 class GroupBarriers:

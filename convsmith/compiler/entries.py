@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from convsmith.codegen.artifact import Argument, Artifact, Entry, size_argument
+from convsmith.codegen.barriers import needed_by
 from convsmith.compiler.arguments import argument_of, buffer_argument, packing_identity, zero_argument
 from convsmith.compiler.rewritten import Lowered, private_buffers
 from convsmith.ir.buffer import Buffer
@@ -42,9 +43,12 @@ def manifest(plan: Plan, low: Lowered, argument: Callable[[Kernel, Buffer], Argu
     for pack in low.packs:
         suffix = f":{pack.params[-1].name}" if len(low.packs) > 1 else ""
         entries[f"pack{suffix}"] = entry(pack, pack.name, packing=packing_identity(pack))
+    of_barriers: tuple[str, ...] = ()
+    if machine.device is not None:
+        of_barriers = needed_by((k for k, _ in low.launched.values()), machine.device.dialect)
     return Artifact(
         code=b"", target=machine.name, entries=entries, problem="", config=f"--target={machine.name}",
-        needs=machine.needs, permissions=machine.permissions, address_bits=machine.address_bits,
+        needs=(*machine.needs, *of_barriers), permissions=machine.permissions, address_bits=machine.address_bits,
     )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def _stored(
         "config": (artifact.config, artifact.config if config is None or is_given else str(config)),
         "instruction set": (artifact.target, target.name),
         "instruction set of the config": (stored_config.target, target.name),
-        "needed CPU features": (artifact.needs, target.needs),
+        "needed CPU features": (tuple(x for x in target.needs if x in artifact.needs), target.needs),
         "requirements": (artifact.requirements, requirements),
         "threads": (artifact.entries["main"].launch.threads, stored_config.threads) if not is_given else (0, 0),
         "most threads": (min(stored_config.threads, threads), stored_config.threads) if config is None else (0, 0),

@@ -8,7 +8,6 @@ from convsmith.codegen.artifact import Launch
 from convsmith.exporter.device_build import ArgumentPlace, DeviceKernel
 from convsmith.exporter.driver import Driver, bytes_text
 from convsmith.exporter.interface import EntryUse, Parameter
-from convsmith.machine.base import Machine
 from convsmith.runtime.cuda import GENERATIONS
 from convsmith.runtime.device_library import ALIGNMENT
 from convsmith.runtime.tensor_maps import MapEncoding, encoding_of
@@ -46,8 +45,8 @@ class CudaDriver(Driver):
     load_arguments = "code"
     wait = "cuStreamSynchronize(stream)"
 
-    def needed(self, machine: Machine) -> str:
-        (major, minor), only = GENERATIONS[machine.name]
+    def needed(self, kernel: DeviceKernel) -> str:
+        (major, minor), only = GENERATIONS[kernel.machine.name]
         later = "only" if only else "or later"
         return f"The GPU must have compute capability {major}.{minor} {later}."
 

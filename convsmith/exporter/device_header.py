@@ -37,8 +37,8 @@ def device_header_text(name: str, kernels: Sequence[DeviceKernel]) -> str:
 
 
 def _kernel_lines(kernel: DeviceKernel, driver: Driver) -> Iterator[str]:
-    m, module = kernel.machine, f"{kernel.name}_module"
-    yield from comment(*about_lines(kernel), driver.needed(m))
+    module = f"{kernel.name}_module"
+    yield from comment(*about_lines(kernel), driver.needed(kernel))
     yield from size_macros(kernel)
     yield ""
     yield from comment(f"The code of {kernel.name} in a {driver.context}; the members belong to the functions below.")

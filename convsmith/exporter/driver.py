@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Sequence
 from convsmith.codegen.artifact import Launch
 from convsmith.exporter.device_build import ArgumentPlace, DeviceKernel
 from convsmith.exporter.interface import EntryUse, Parameter
-from convsmith.machine.base import Machine
 
 __all__ = ["Driver", "bytes_text"]
 
@@ -40,8 +39,8 @@ class Driver(ABC):
         return f"{self.memory} {p.name}"
 
     @abstractmethod
-    def needed(self, machine: Machine) -> str:
-        """Return a sentence about the devices that run the code."""
+    def needed(self, kernel: DeviceKernel) -> str:
+        """Return a sentence about the devices that run the code of a kernel."""
 
     def helpers(self, kernels: Sequence[DeviceKernel]) -> Iterator[str]:
         """Yield the functions that those of the kernels share."""

@@ -30,10 +30,11 @@ def manifest_text(name: str, format_: str, files: Sequence[str], kernels: Sequen
 
 def _kernel(kernel: LibraryKernel) -> dict[str, Any]:
     m = kernel.machine
+    needs = kernel.interface.artifact.needs if isinstance(kernel, ExportedKernel) else m.needs
     row = {
         "name": kernel.name, "problem": kernel.problem, "nodes": list(kernel.nodes), "config": kernel.config,
         "target": {
-            "level": m.name, "triple": m.triple, "cpu": m.cpu, "features": m.features, "needs": list(m.needs),
+            "level": m.name, "triple": m.triple, "cpu": m.cpu, "features": m.features, "needs": list(needs),
             "permissions": list(m.permissions),
         },
     }  # fmt: skip

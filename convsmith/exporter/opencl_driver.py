@@ -8,7 +8,6 @@ from convsmith.codegen.artifact import Launch, build_options
 from convsmith.exporter.device_build import ArgumentPlace, DeviceKernel
 from convsmith.exporter.driver import Driver, bytes_text
 from convsmith.exporter.interface import Parameter
-from convsmith.machine.base import Machine
 
 __all__ = ["OpenClDriver"]
 
@@ -48,8 +47,9 @@ class OpenClDriver(Driver):
     wait = "clFinish(queue)"
     null = "NULL"
 
-    def needed(self, machine: Machine) -> str:
-        return f"The device must take SPIR-V{''.join(f', and have {name}' for name in machine.needs)}."
+    def needed(self, kernel: DeviceKernel) -> str:
+        needs = kernel.interface.artifact.needs
+        return f"The device must take SPIR-V{''.join(f', and have {name}' for name in needs)}."
 
     def helpers(self, kernels: Sequence[DeviceKernel]) -> Iterator[str]:
         if any(kernel.place(a, use).is_part for kernel in kernels for use in kernel.uses for a in use.entry.arguments):

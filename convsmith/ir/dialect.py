@@ -28,8 +28,8 @@ class SplitBarrierCalls:
     A thread says by ``arrive`` that it has reached the barrier, and stops at ``wait`` until all threads of the group
     have arrived. Without ``init``, both are effects of the hardware's own barrier. With it, the barrier is a word of
     shared memory at ``{at}``, which ``init`` makes for ``{count}`` threads; ``arrive`` then returns a state, and
-    ``wait`` whether the phase of that ``{state}`` has ended, for which it may stop the thread. A device must have the
-    extension ``needs``, if there is one.
+    ``wait`` whether the phase of that ``{state}`` has ended, for which it may stop the thread. A device that
+    runs such barriers must have the extension ``needs``, if there is one.
     """
 
     arrive: DialectCall

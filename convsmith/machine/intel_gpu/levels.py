@@ -38,8 +38,6 @@ def _level(
     Devices with ``products`` of fragments have block messages, and maybe ``others``.
     """
     messages, needs = ((*MESSAGES, *others), {HALVES}) if products else ((), set())
-    split = device.dialect.split_barrier
-    needs |= {split.needs} if split is not None else set()
     return Machine(
         name=name, triple=TRIPLE, cpu="", features=EXTENSIONS if products else "",
         needs=tuple(sorted(needs.union(*(row.needs for row in (*products, *messages))))),
