@@ -123,6 +123,11 @@ KINDS = {name: (f"{LAST} --dt=bf16 {shape}", forward()) for name, shape in _SHAP
         "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 "
         "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=3 --instruction=wgmma_m64n16k16_bf16_k_mn",
     ),
+    "backward by data, a stride and rounds without steps": (
+        f"--dir=BWD_D {LAST} --dt=bf16 mb1ic16ih16iw4oc64oh3ow4kh3kw1sh4dh1ph0",
+        "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 "
+        "--group=mb_ih_iw:64,ic:16,oc:16 --shared=diff_dst,wei --buffers=3 --instruction=wgmma_m64n16k16_bf16_k_mn",
+    ),
     "backward by data, strides and dilations": (
         f"--dir=BWD_D {LAST} --dt=bf16 mb2ic16ih14iw8oc32oh3ow3kh3kw3sh4sw2dh1dw2",
         "--lane=ic --fuse=mb+ih,mb_ih+iw --phases=ih,iw --reduce=kh,kw,oc --register=mb_ih_iw:64,ic:16 "

@@ -67,7 +67,7 @@ def resident(kind: str, count: int) -> Artifact:
         "tiles", "backward by data and a stride", "backward by weights, taps and a stride", "channels added by groups",
         "backward by weights in parts of fused pixels",
         "backward by data, a stride and one tap", "backward by data, strides and dilations",
-        "backward by data, a stride and sums added by groups",
+        "backward by data, a stride and sums added by groups", "backward by data, a stride and rounds without steps",
     ),
 )  # fmt: skip
 def test_groups_that_reside_compute_several_tiles(kind: str, count: int, seed: int) -> None:
