@@ -18,8 +18,10 @@ from convsmith.diag.printable import printable
 from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.exporter.names import check_name, legal_name
 from convsmith.measure.timing import ROUNDS, measure
+from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
 from convsmith.network.image import NetworkValue
+from convsmith.network.integers import is_quantised
 from convsmith.network.network import load
 from convsmith.network.reference import compared, reference_outputs
 from convsmith.onnx.graph import read_graph
@@ -90,7 +92,8 @@ def verify(source: str, threads: int | None, inputs: ModelInputs, seed: int) -> 
     graph = _graph(source, inputs)
     net = network_of(graph, threads)
     arrays = _arrays(graph.inputs, inputs, seed)
-    verdicts = compared(reference_outputs(graph, arrays), net.run(arrays))
+    stated = folded(graph) if is_quantised(graph) else graph
+    verdicts = compared(reference_outputs(stated, arrays), net.run(arrays))
     for verdict in verdicts:
         line = f"{printable(verdict.name)}: off by {verdict.error:.1e} of the largest element"
         note(f"right: {line}") if verdict.ok else error_line(f"mismatch: {line}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import warnings
@@ -81,7 +82,10 @@ def in_children(work: Callable[[int], object], count: int, processes: int) -> Ge
 def _fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, for which this child never waits
-        return os.fork()
+        pid = os.fork()
+    if pid == 0:
+        gc.freeze()  # objects of the parent may wait for threads when they are destroyed, which a child lacks
+    return pid
 
 
 def _run(work: Callable[[], bytes], pipe: int) -> NoReturn:

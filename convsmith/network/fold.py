@@ -13,6 +13,7 @@ import numpy as np
 
 from convsmith.network.gelu import with_gelu
 from convsmith.network.graph import Graph, NetworkNode, Work
+from convsmith.network.integers import with_integers
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
@@ -24,7 +25,7 @@ __all__ = ["folded"]
 
 def folded(graph: Graph) -> Graph:
     """Return the graph after all passes, without nodes on which no output depends."""
-    for rewrite in (with_gelu, _with_gates, _with_constants, _with_steps):
+    for rewrite in (with_gelu, _with_gates, _with_constants, _with_steps, with_integers):
         graph = rewrite(graph.changed(tuple(graph.live_nodes())))
     return graph
 

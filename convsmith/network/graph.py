@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from convsmith.diag.record import record
 from convsmith.network.image import NetworkValue
@@ -17,7 +19,7 @@ from convsmith.problem.tensor import Tensor
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import Operator
 
-__all__ = ["Graph", "NetworkNode", "Work", "result_of"]
+__all__ = ["Graph", "IntegerConstant", "NetworkNode", "Work", "result_of"]
 
 Work: TypeAlias = Problem | Operator
 
@@ -47,11 +49,28 @@ class NetworkNode:
 
 
 @record(frozen=True)
+class IntegerConstant:
+    """The integers that a constant of floats stands for: it is `(values - point) * scale`, element by element.
+
+    The three arrays have the constant's shape.
+    """
+
+    values: Array = field(repr=False)
+    scale: Array = field(repr=False)
+    point: Array = field(repr=False)
+
+    def floats(self) -> Array:
+        """Return the constant."""
+        values: Any = self.values
+        return np.asarray((values.astype(np.int64) - self.point).astype(self.scale.dtype) * self.scale)
+
+
+@record(frozen=True)
 class Graph:
     """A network: its nodes in an order in which they can run, its inputs, its outputs, and constants by name.
 
     `values` are the shapes and types of all values in the model. The array of a node may have another shape, with the
-    same elements in row-major order.
+    same elements in row-major order. `integers` are those behind constants of floats, by name, where they are known.
     """
 
     name: str
@@ -60,6 +79,7 @@ class Graph:
     nodes: tuple[NetworkNode, ...]
     constants: Mapping[str, Array] = field(repr=False)
     values: Mapping[str, NetworkValue] = field(repr=False)
+    integers: Mapping[str, IntegerConstant] = field(default_factory=dict, repr=False)
 
     def readers(self) -> dict[str, list[NetworkNode]]:
         """Return the nodes that read each value."""
@@ -78,7 +98,7 @@ class Graph:
         every = self.constants if constants is None else constants
         read = {name for node in nodes for name in node.arguments.values()} | {*self.outputs}
         kept = {name: x for name, x in every.items() if name in read}
-        return Graph(self.name, self.inputs, self.outputs, tuple(nodes), kept, self.values)
+        return Graph(self.name, self.inputs, self.outputs, tuple(nodes), kept, self.values, self.integers)
 
     def live_nodes(self) -> Iterator[NetworkNode]:
         """Yield the nodes on which an output depends, in order."""

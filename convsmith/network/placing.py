@@ -103,8 +103,8 @@ class _Sets:
                 continue
             addend = node.arguments[name]
             others = [x for array, x in node.arguments.items() if array != name]
-            tensors = {t.name: t.layout for t in node.work.tensors}
-            is_alike = tensors[name].strides == result_of(node.work).layout.strides
+            old, new = next(t for t in node.work.tensors if t.name == name), result_of(node.work)
+            is_alike = (old.dtype, old.layout.strides) == (new.dtype, new.layout.strides)
             if is_alike and self._is_over(n, addend, others) and self._join(addend, node.output):
                 post_ops = tuple(SumPostOp() if k == position else x for k, x in enumerate(node.work.post_ops))  # type: ignore[union-attr]
                 arguments = {array: x for array, x in node.arguments.items() if array != name}

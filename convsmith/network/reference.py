@@ -9,7 +9,7 @@ import numpy as np
 from convsmith.diag.record import record
 from convsmith.network.graph import Graph, NetworkNode
 from convsmith.problem.problem import Problem
-from convsmith.problem.reference import reference
+from convsmith.problem.reference import reference, steps_type
 from convsmith.runtime.arrays import Array, numpy_dtype
 
 __all__ = ["OutputVerdict", "compared", "reference_outputs"]
@@ -42,7 +42,9 @@ def compared(expected: Mapping[str, Array], found: Mapping[str, Array]) -> tuple
 
 
 def reference_outputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs of `graph` for `inputs`, by name. Sums are computed in f64; values have their own types."""
+    """Return the outputs of `graph` for `inputs`, by name. Sums of floats are computed in f64, sums of bytes exactly,
+    and the steps after them in f32, as kernels do; values have their own types.
+    """
     values: dict[str, Array] = {**graph.constants, **inputs}
     for node in graph.live_nodes():
         made, value = _result(node, values), graph.values[node.output]
@@ -55,7 +57,8 @@ def _result(node: NetworkNode, values: Mapping[str, Array]) -> Array:
     tensors = {t.name: t for t in node.work.tensors}
     arrays = {array: values[name].reshape(tensors[array].shape) for array, name in node.arguments.items()}
     if isinstance(node.work, Problem):
-        (found,) = reference(node.work, arrays).values()
+        dtype = steps_type(node.work) if node.work.acc == "s32" else np.float64
+        (found,) = reference(node.work, arrays, dtype).values()
         return found
     made: Array = node.work.reference(*(arrays[t.name] for t in node.work.inputs))
     return made

@@ -7,7 +7,7 @@ operator that a graph takes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ import numpy as np
 from convsmith.diag.errors import ConvsmithError, UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
-from convsmith.network.graph import Graph, NetworkNode, Work, result_of
+from convsmith.network.graph import Graph, IntegerConstant, NetworkNode, Work, result_of
 from convsmith.network.image import NetworkValue
+from convsmith.network.operators.on_bytes import BYTES, OnBytes
 from convsmith.onnx.checks import array_of
+from convsmith.onnx.graph_quantised import constant_integers, plain_nodes
 from convsmith.onnx.models import OnnxModel, Shapes, operator_of, read_model
 from convsmith.problem.types import TYPES
 from convsmith.runtime.arrays import Array
@@ -120,6 +122,13 @@ class GraphNode:
         """Add the node that computes output `n`, of `shape` if that differs from the shape of the work's result."""
         return self.reader.add(work, arguments, self.outputs[n], shape, self.name)
 
+    def add_for_any(self, make: Callable[[str], Operator]) -> str:
+        """Add the operator on one array that `make` returns for a type, here for floats or bytes."""
+        t, arguments = self.any_type(), {"src": self.inputs[0]}
+        if t in BYTES:
+            return self.add(OnBytes(make("f32"), (t, t), coded=False), arguments)
+        return self.add(make(self.type()), arguments)
+
     def between(self, work: Work, arguments: Mapping[str, str], shape: Sequence[int] | None = None) -> str:
         """Add a node that computes a value inside of this node, and return the value's name."""
         return self.reader.add(work, arguments, self.reader.fresh(self.outputs[0]), shape, self.name)
@@ -128,6 +137,16 @@ class GraphNode:
         """Add a constant, and return its name."""
         name = self.reader.fresh(self.outputs[0])
         self.reader.constants[name] = array
+        return name
+
+    def moved(self, n: int, move: Callable[[Array], Array]) -> str:
+        """Add the constant input `n` with its elements moved, and return its name."""
+        held = self.constant(n)
+        assert held is not None
+        name, integers = self.held(move(held)), self.reader.integers.get(self.inputs[n])
+        if integers is not None:
+            parts = (integers.values, integers.scale, integers.point)
+            self.reader.integers[name] = IntegerConstant(*map(move, parts))
         return name
 
 
@@ -144,6 +163,7 @@ class GraphReader:
         self.constants: dict[str, Array] = {
             t.name: array_of(model.name, t, package) for t in model.graph.initializer
         }  # fmt: skip
+        self.integers: dict[str, IntegerConstant] = {}
         inputs = []
         for name, (dtype, shape) in model.free_inputs.items():
             value = NetworkValue(name, shape, _TYPES.get(dtype, str(dtype)))
@@ -151,12 +171,13 @@ class GraphReader:
             inputs.append(value)
         wrong: list[tuple[str, str, str]] = []
         for number, proto in enumerate(model.graph.node):
-            node = GraphNode(proto, self, printable(proto.name) or f"number {number}")
+            name = printable(proto.name) or f"number {number}"
             try:
-                self._read(node, GRAPH_OPERATORS)
+                for part in plain_nodes(proto, self.fresh, model.package):
+                    self._read(GraphNode(part, self, name), GRAPH_OPERATORS)
             except ConvsmithError as error:
-                wrong.append((node.name, printable(proto.op_type), str(error)))
-                if not self._guessed(node):
+                wrong.append((name, printable(proto.op_type), str(error)))
+                if not self._guessed(proto):
                     break
         if wrong:
             raise _unavailable(model.name, wrong, GRAPH_OPERATORS)
@@ -169,7 +190,9 @@ class GraphReader:
                     f"{model.name}: output {printable(name)} is {kind}; available are outputs that nodes compute, once "
                     "each", code="output",
                 )  # fmt: skip
-        self.graph = Graph(model.name, tuple(inputs), outputs, tuple(self.nodes), self.constants, self.values)
+        self.graph = Graph(
+            model.name, tuple(inputs), outputs, tuple(self.nodes), self.constants, self.values, self.integers
+        )
 
     def value(self, name: str) -> NetworkValue:
         """Return a value by name. UsageError if no node before computes it, UnsupportedError for other data types."""
@@ -227,7 +250,14 @@ class GraphReader:
             start, end = node.attribute("start", 0), node.attribute("end", len(sizes))
             self.constants[node.outputs[0]] = np.array(sizes[start:end], np.int64)
             return
-        found = self._computed(node) if all(name in self.constants for name in node.inputs if name) else None
+        is_constant = all(name in self.constants for name in node.inputs if name)
+        behind = constant_integers(node) if is_constant else None
+        if behind is not None:
+            self.integers[node.outputs[0]] = behind
+        if behind is not None and node.operator == "DequantizeLinear":
+            self.constants[node.outputs[0]] = behind.floats()
+            return
+        found = self._computed(node) if is_constant else None
         if found is not None:
             self.constants |= zip(node.outputs, found)
         elif node.operator in operators and operator_of(node.proto):
@@ -237,6 +267,10 @@ class GraphReader:
 
     def _computed(self, node: GraphNode) -> Sequence[Array] | None:
         """Return the outputs of a node whose inputs are constants; None if ONNX's reference cannot compute them."""
+        return self.computed(node, {x: self.constants[x] for x in node.inputs if x})
+
+    def computed(self, node: GraphNode, given: Mapping[str, Array]) -> Sequence[Array] | None:
+        """Return the outputs of a node for `given` inputs; None if ONNX's reference cannot compute them."""
         with import_lock:
             from onnx.reference import ReferenceEvaluator
 
@@ -248,16 +282,15 @@ class GraphReader:
         graph = helper.make_graph([node.proto], "node", inputs, outputs)
         alone = helper.make_model(graph, opset_imports=list(self.model.proto.opset_import))
         try:
-            given = {x: self.constants[x] for x in node.inputs if x}
-            return [np.asarray(x) for x in ReferenceEvaluator(alone).run(None, given)]
+            return [np.asarray(x) for x in ReferenceEvaluator(alone).run(None, dict(given))]
         except Exception:  # an operator, or a version of it, that the package lacks
             return None
 
-    def _guessed(self, node: GraphNode) -> bool:
+    def _guessed(self, node: Any) -> bool:
         """Give the outputs of a node that cannot be read the shapes that the model infers, so that later nodes are
         read, and reported, too; return whether that is possible.
         """
-        for name in node.outputs:
+        for name in node.output:
             dtype, shape = self.model.types.get(name, (None, (0,)))
             if dtype is None or 0 in shape:
                 return False

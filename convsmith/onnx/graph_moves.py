@@ -169,7 +169,7 @@ def _pad(node: GraphNode) -> None:
             f"pads of mode {mode} exceed the sizes {shape}; available are pads within them", code="pads"
         )
     number = node.attribute("value", 0.0) if value is None else float(value.reshape(-1)[0])
-    node.add(Pad(node.type(), shape, tuple(before), tuple(after), mode, number), {"src": node.inputs[0]})
+    node.add_for_any(lambda t: Pad(t, shape, tuple(before), tuple(after), mode, number))
 
 
 # -- resizes ----------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _resize(node: GraphNode) -> None:
         raise UsageError(f"nearest_mode is {rounding!r}; legal are {', '.join(ROUNDINGS)}", code="mode")
     way = "asymmetric" if old else node.attribute("coordinate_transformation_mode", "half_pixel")
     places = tuple(_places(way, i, o, x) for i, o, x in zip(shape, sizes, factors))
-    node.add(Resize(node.type(), shape, sizes, places, rounding), {"src": node.inputs[0]})
+    node.add_for_any(lambda t: Resize(t, shape, sizes, places, rounding))
 
 
 def _places(way: str, size: int, out: int, factor: Fraction) -> tuple[int, int, int]:

@@ -41,7 +41,7 @@ def _conv(node: GraphNode) -> None:
     assert weights is not None
     options = {"dt": (t, t, t), **({} if bias is None else {"dir": "FWD_B", "bia_dt": t})}
     problem = convolution(OperandNames("X", "W"), node.shape(), weights.shape, _window(node), **options)
-    arguments = {"src": node.inputs[0], "wei": node.held(weights.reshape(problem.wei_shape))}
+    arguments = {"src": node.inputs[0], "wei": node.moved(1, lambda x: x.reshape(problem.wei_shape))}
     node.add(problem, arguments if bias is None else {**arguments, "bia": node.inputs[2]})
 
 
@@ -65,9 +65,14 @@ def _gemm(node: GraphNode) -> None:
     bias: Any = node.constant(2)
     if weights is None or weights.ndim != 2 or len(node.shape()) != 2 or node.attribute("transA", 0):
         raise UnsupportedError("available are products of a matrix, not transposed, with constants", code="product")
-    weights = (weights.T if node.attribute("transB", 0) else weights) * weights.dtype.type(alpha)
-    shape = (node.shape()[0], weights.shape[1])
-    arguments = {"src": node.inputs[0], "wei": node.held(np.ascontiguousarray(weights))}
+
+    def turned(x: Any) -> Any:
+        return np.ascontiguousarray(x.T if node.attribute("transB", 0) else x)
+
+    factor = weights.dtype.type(alpha)
+    name = node.moved(1, turned) if factor == 1 else node.held(turned(weights) * factor)
+    weights = node.reader.value(name)
+    shape, arguments = (node.shape()[0], weights.shape[1]), {"src": node.inputs[0], "wei": name}
     if bias is None:
         node.add(_product(t, node.shape(), weights.shape), arguments)
         return
@@ -224,7 +229,11 @@ def _pool(kind: str, node: GraphNode) -> None:
         o.append(count)
     fronts, backs = (tuple(pair[n] for pair in pads) for n in (0, 1))
     counts = bool(node.attribute("count_include_pad", 0))
-    node.add(Pool(kind, node.type(), shape, tuple(o), k, s, d, fronts, backs, counts), {"src": node.inputs[0]})
+    sizes = (tuple(o), k, s, d, fronts, backs, counts)
+    if kind == "max":
+        node.add_for_any(lambda t: Pool(kind, t, shape, *sizes))
+    else:
+        node.add(Pool(kind, node.type(), shape, *sizes), {"src": node.inputs[0]})
 
 
 def _global_pool(kind: str, node: GraphNode) -> None:

@@ -14,6 +14,7 @@ from convsmith.network.operators.choice import COMPARISONS, ChangeType, ChooseBy
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.move import Reshape, Transpose
+from convsmith.network.operators.on_bytes import CODES, OnBytes
 from convsmith.network.operators.pad import MODES, Pad
 from convsmith.network.operators.pointwise import BINARY, Pointwise
 from convsmith.network.operators.pool import Pool
@@ -66,6 +67,15 @@ OPERATORS: dict[str, Operator] = {
     "channels repeated": Expand("f32", (2, 1, 6, 5), S), "a row repeated": Expand("s32", (1, 5), (3, 4, 5)),
     "pixels repeated": Expand("u8", (2, 19, 1, 1), S), "both are true": Pointwise("u8", (S, (19, 1, 1)), "min"),
     "sum of integers": Pointwise("s32", (S, (5,)), "add"),
+    "sum of bytes": OnBytes(Pointwise("f32", (S, S), "add", (Eltwise("relu"),)), ("u8", "s8", "u8")),
+    "bytes and floats": OnBytes(Pointwise("f32", (S, (1, 19, 1, 1)), "mul"), ("u8", "f32", "s8")),
+    "floats of bytes": OnBytes(Pool("mean", "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)), ("s8", "f32")),
+    "mean of bytes": OnBytes(Reduce("mean", "f32", (2, 8, 4, 4), (2, 3)), ("u8", "u8")),
+    "maximum of bytes": OnBytes(
+        Pool("max", "f32", S, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)), ("s8", "s8"), coded=False
+    ),
+    "pad of bytes": OnBytes(Pad("f32", S, (0, 1, 2, 1), (0, 0, 1, 3), "constant", 7.0), ("u8", "u8"), coded=False),
+    "joined bytes": OnBytes(Concat.of("f32", (S, (2, 3, 6, 5)), 1), ("u8", "s8", "u8")),
 }  # fmt: skip
 
 
@@ -76,8 +86,12 @@ def _arrays(op: Operator, seed: int = 0) -> dict[str, Array]:
     for t in op.inputs:
         dtype = numpy_dtype(t.dtype)
         low = 0 if t.dtype == "u8" else -8
-        found[t.name] = rng.integers(low, 9, t.shape).astype(dtype)
-        if (t.name == "src_1" and getattr(op, "binary", "") == "div") or t.name == "scale":
+        high = 9 if dtype == np.float32 else 100
+        found[t.name] = rng.integers(low, high, t.shape).astype(dtype)
+        if t.name == CODES:
+            points = rng.integers(0, 100, t.shape)
+            found[t.name] = np.where(np.arange(t.shape[0]) % 2, points, rng.choice([0.5, 1.0], t.shape)).astype(dtype)
+        elif (t.name == "src_1" and getattr(op, "binary", "") == "div") or t.name == "scale":
             found[t.name] = rng.choice([0.5, 1.0, 2.0], t.shape).astype(dtype)
     return {**found, **op.constants}
 

@@ -1,0 +1,183 @@
+"""Quantised ONNX models as functions on bytes: equal to ONNX Runtime's results, with bytes between layers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from onnx import TensorProto
+from quantised_networks import QuantisedBuilder, exact_net
+
+import convsmith as cs
+from convsmith.network.fold import folded
+from convsmith.network.graph import Graph
+from convsmith.network.operators.on_bytes import OnBytes
+from convsmith.network.operators.quantise import Dequantise, Quantise
+from convsmith.network.reference import reference_outputs
+from convsmith.onnx.graph import read_graph
+from convsmith.problem.problem import Problem
+
+runtime: Any = import_module("onnxruntime")
+Array = np.ndarray[Any, Any]
+
+
+def _inputs(net: cs.Network, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.integers(-20, 21, shape).astype(np.float32) for name, shape in net.inputs.items()}
+
+
+def _check(model: Any) -> cs.Network:
+    """Compile a model, and compare all outputs with ONNX Runtime's, and with the graphs' in numpy."""
+    net = cs.onnx.compile(model, threads=1)
+    arrays = _inputs(net)
+    results, graph = net.run(arrays), read_graph(model)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(model.SerializeToString(), options)
+    expected = dict(zip(net.outputs, session.run(None, arrays)))
+    for found in (results, reference_outputs(graph, arrays), reference_outputs(folded(graph), arrays)):
+        for name, y in expected.items():
+            np.testing.assert_array_equal(found[name], y, name)
+            assert len(np.unique(y)) > 4, "the test would not notice faults"
+    return net
+
+
+def _on_bytes(model: Any) -> Graph:
+    return folded(read_graph(model))
+
+
+def _float_values(graph: Graph) -> list[str]:
+    """Values of floats that are neither inputs nor outputs."""
+    return [n.output for n in graph.nodes if graph.values[n.output].type == "f32" and n.output not in graph.outputs]
+
+
+@pytest.mark.parametrize("operators", [False, True], ids=["QDQ", "QOperator"])
+@pytest.mark.parametrize("by_channel", [False, True], ids=["one scale", "by channel"])
+@pytest.mark.parametrize("types", ["u8:s8", "u8:u8", "s8:s8"])
+def test_quantised_networks_equal_onnx_runtime(types: str, by_channel: bool, operators: bool) -> None:
+    type_, weights = types.split(":")
+    model = exact_net(type_, weights, by_channel, operators)
+    _check(model)
+    assert _float_values(_on_bytes(model)) == []
+
+
+def test_all_products_are_of_bytes_and_steps_are_in_their_epilogues() -> None:
+    graph = _on_bytes(exact_net("u8"))
+    products = [node.work for node in graph.nodes if isinstance(node.work, Problem)]
+    assert [p.dt for p in products] == [("u8", "s8", "u8")] * 4
+    # The relu before the least byte saturates; the one before the middle stays.
+    assert [str(p).count("relu") for p in products] == [0, 1, 0, 0]
+    conversions = [node.work for node in graph.nodes if isinstance(node.work, Quantise | Dequantise)]
+    assert len(conversions) == 4
+
+
+@pytest.mark.parametrize("type_", ["u8", "s8"])
+def test_operators_of_floats_convert_as_they_load_and_store(type_: str) -> None:
+    b = QuantisedBuilder(type_)
+    x = b.bytes(b.input("x", 1, 8, 6, 6), 0.25)
+    y = b.around("Mul", x, b.around("LeakyRelu", x, scale=0.25, alpha=0.5), scale=4)
+    y = b.around("AveragePool", y, scale=2, kernel_shape=[2, 2], strides=[2, 2])
+    y = b.around("Sub", y, b.around("GlobalAveragePool", y, scale=2), scale=2)
+    model = b.model(b.floats(y))
+    _check(model)
+    graph = _on_bytes(model)
+    assert _float_values(graph) == []
+    assert sum(isinstance(node.work, OnBytes) for node in graph.nodes) == 5
+
+
+def test_moves_of_bytes_need_no_conversion() -> None:
+    b = QuantisedBuilder("u8")
+    x = b.bytes(b.input("x", 1, 4, 6, 6), 0.5, 0)
+    y = b.op("Transpose", b.op("Pad", b.floats(x), b.held(np.int64([0, 0, 1, 0, 0, 0, 1, 2]))), perm=[0, 2, 3, 1])
+    y = b.op("Slice", y, *(b.held(np.int64([n])) for n in (1, 6, 1)))
+    y = b.op("Reshape", b.op("Relu", y), b.held(np.int64([5, -1])))
+    z = b.op("QuantizeLinear", y, *b.codes[x])
+    b.codes[z] = b.codes[x]
+    model = b.model(b.floats(z), z, types=(TensorProto.FLOAT, TensorProto.UINT8))
+    _check(model)
+    assert _float_values(_on_bytes(model)) == []
+
+
+def test_products_of_two_values_and_values_of_two_readers() -> None:
+    b = QuantisedBuilder("u8")
+    x, z = b.bytes(b.input("x", 2, 5, 8), 0.5), b.bytes(b.input("z", 2, 8, 7), 1, 3)
+    y = b.around("MatMul", x, z, scale=16)
+    w, ws, wz = b.weights(7, 6, axis=1)
+    real = b.op("MatMul", b.floats(y), b.op("DequantizeLinear", w, ws, wz, axis=1))
+    rounded = b.bytes(real, 32)
+    again = b.op("QuantizeLinear", real, *b.codes[rounded])
+    b.codes[again] = b.codes[rounded]
+    net = _check(b.model(b.floats(rounded), b.floats(again), b.floats(y)))
+    products = [step.work for step in net.image.steps if step.work.startswith("--matmul")]
+    assert ["--dt=u8:s8:u8" in line for line in products] == [False, True]
+    assert all("u8" in line for line in products)
+
+
+def test_a_value_of_floats_stays_where_the_model_needs_it() -> None:
+    b = QuantisedBuilder("u8")
+    x = b.bytes(b.input("x", 1, 4, 6, 6), 1)
+    w, ws, wz = b.weights(8, 4, 1, 1)
+    real = b.op("Conv", b.floats(x), b.op("DequantizeLinear", w, ws, wz, axis=0), kernel_shape=[1, 1])
+    y = b.bytes(real, 8)
+    net = _check(b.model(real, b.floats(y)))
+    assert any("--dt=u8:s8:f32" in step.work for step in net.image.steps)
+
+
+def test_operators_on_bytes_of_onnx_runtime() -> None:
+    for operator, places in (("QLinearAdd", 2), ("QLinearMul", 2), ("QLinearConcat", 2), ("QLinearSigmoid", 1)):
+        b = QuantisedBuilder("u8")
+        x = b.bytes(b.input("x", 1, 8, 6, 6), 0.5)
+        values = [x, *([b.bytes(b.input("z", 1, 8, 6, 6), 1, 100)] if places == 2 else [])]
+        scale, point = b.code(1 / 128, 0) if operator == "QLinearSigmoid" else b.code(2)
+        flat = [name for value in values for name in (value, *b.codes[value])]
+        order = [scale, point, *flat] if operator == "QLinearConcat" else [*flat, scale, point]
+        y = b.op(operator, *order, domain="com.microsoft", **({"axis": 1} if "Concat" in operator else {}))
+        b.codes[y] = scale, point
+        _check(b.model(b.floats(y)))
+    b = QuantisedBuilder("u8")
+    x = b.bytes(b.input("x", 1, 8, 4, 4), 0.5)
+    scale, point = b.code(0.25)
+    y = b.op("QLinearGlobalAveragePool", x, *b.codes[x], scale, point, domain="com.microsoft", channels_last=0)
+    b.codes[y] = scale, point
+    w, ws, wz = b.weights(8, 5, axis=1)
+    flat = b.op("Reshape", y, b.held(np.int64([1, 8])))
+    bias = b.held(np.int32([3, -2, 40, 7, -9]))
+    to = b.code(1)
+    z = b.op("QGemm", flat, scale, point, w, ws, wz, bias, *to, domain="com.microsoft")
+    b.codes[z] = to
+    _check(b.model(b.floats(z)))
+    b = QuantisedBuilder("u8", by_channel=False)
+    x, (w, ws, wz), to = b.bytes(b.input("x", 4, 8), 0.5), b.weights(8, 5), b.code(1)
+    y = b.op("QLinearMatMul", x, *b.codes[x], w, ws, wz, *to)
+    b.codes[y] = to
+    _check(b.model(b.floats(y)))
+
+
+def test_weights_of_floats_stay_floats() -> None:
+    b = QuantisedBuilder("u8")
+    x = b.bytes(b.input("x", 1, 4, 6, 6), 1)
+    y = b.bytes(b.op("Conv", b.floats(x), b.held(np.ones((8, 4, 1, 1), np.float32))), 1)
+    net = _check(b.model(b.floats(y)))
+    assert not any("--dt=u8" in step.work for step in net.image.steps)
+
+
+def test_layouts_of_operators_on_bytes_with_channels_last_are_refused() -> None:
+    b = QuantisedBuilder("u8")
+    x = b.bytes(b.input("x", 1, 8, 4, 4), 0.5)
+    y = b.op("QLinearGlobalAveragePool", x, *b.codes[x], *b.code(1), domain="com.microsoft", channels_last=1)
+    with pytest.raises(cs.UnsupportedError, match="channels_last=1; available are nodes with channels first"):
+        cs.onnx.compile(b.model(y, types=(TensorProto.UINT8,)), threads=1)
+
+
+def test_a_node_without_its_zero_points_is_named() -> None:
+    b = QuantisedBuilder("u8")
+    x = b.bytes(b.input("x", 1, 8, 4, 4), 0.5)
+    y = b.op("QLinearAdd", x, *b.codes[x], x, domain="com.microsoft")
+    with pytest.raises(cs.UnsupportedError, match=r"QLinearAdd_v1.*4 inputs; legal are values with scales"):
+        cs.onnx.compile(b.model(y, types=(TensorProto.UINT8,)), threads=1)
