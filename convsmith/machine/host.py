@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from convsmith.diag.forking import import_lock
 
-__all__ = ["Cache", "Cpu", "cache_sizes", "caches", "cpu", "cpu_features"]
+__all__ = ["Cache", "Cpu", "cache_sizes", "caches", "cpu", "cpu_features", "lacking"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _KEYS = ("model name", "(?:vendor_id|CPU implementer)", "(?:cpu family|CPU part)")
@@ -26,6 +27,31 @@ def cpu_features() -> frozenset[str]:
         from llvmlite import binding as llvm
 
     return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+
+
+def lacking(features: Iterable[str]) -> list[str]:
+    """Return the `features`, by LLVM's names, that the host CPU lacks.
+
+    A feature that the system lists under the same name is present; LLVM, whose import takes long, is asked for others.
+    """
+    unlisted = [name for name in features if _plain(name) not in _listed()]
+    return [name for name in unlisted if name not in cpu_features()]
+
+
+@cache
+def _listed() -> frozenset[str]:
+    """Return the features that the system lists."""
+    try:
+        text = _CPUINFO.read_text()
+    except OSError:
+        return frozenset()
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    return frozenset(map(_plain, match[1].split())) if match else frozenset()
+
+
+def _plain(name: str) -> str:
+    """Return a name without the signs in which LLVM and the system differ, as in "avx512vnni" and "avx512_vnni"."""
+    return re.sub("[-_.]", "", name)
 
 
 class Cpu(NamedTuple):

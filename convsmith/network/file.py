@@ -14,7 +14,6 @@ import json
 import mmap
 import os
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -28,11 +27,10 @@ from convsmith.diag.record import record
 from convsmith.network.image import ImageStep, NetworkImage, NetworkValue
 from convsmith.runtime.arrays import Array
 from convsmith.runtime.host import obstacle
-from convsmith.runtime.threads import available_cpus
 
 __all__ = ["load_image", "save_image"]
 
-_MAGIC = b"convsmith network 1\n"
+_MAGIC = b"convsmith network 2\n"
 _DIGEST = hashlib.sha256().digest_size
 _PAGE = 4096
 _CHUNK = 1 << 24
@@ -142,11 +140,16 @@ def _decoded(memory: mmap.mmap) -> NetworkImage:
 
 
 def _checksums(weights: Array) -> list[int]:
-    """Return a checksum of each chunk; they are computed side by side."""
-    chunks = [weights[n : n + _CHUNK] for n in range(0, weights.size, _CHUNK)]
-    if len(chunks) < 2:
-        return [zlib.crc32(chunk.data) for chunk in chunks]
-    with ThreadPoolExecutor(available_cpus()) as pool:
-        return [*pool.map(lambda chunk: zlib.crc32(chunk.data), chunks)]
+    """Return a checksum of each chunk: the CRC-32 of the sums of its pages, and of the bytes after the last page.
+
+    A sum of words takes a fifth of the time of a CRC-32 of the bytes.
+    """
+    found = []
+    for n in range(0, weights.size, _CHUNK):
+        chunk = weights[n : n + _CHUNK]
+        end = chunk.size - chunk.size % _PAGE
+        sums = chunk[:end].view(np.uint64).reshape(-1, _PAGE // 8).sum(1)
+        found.append(zlib.crc32(chunk[end:].data, zlib.crc32(sums.data)))
+    return found
 
 

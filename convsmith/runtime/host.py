@@ -16,7 +16,7 @@ from typing import Any
 from convsmith.codegen.artifact import ABI_VERSION, Artifact, Entry
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock, import_lock
-from convsmith.machine.host import cpu_features
+from convsmith.machine.host import lacking
 from convsmith.runtime import threads
 from convsmith.runtime.executable_memory import ExecutableMemory, function_address
 from convsmith.runtime.object_code import ObjectCode, is_linked_here
@@ -112,7 +112,7 @@ _STARTED_HERE = ("call", "tasks")
 
 def obstacle(artifact: Artifact) -> str:
     """Return the reason why the CPU cannot run the code; empty if it can."""
-    missing = [name for name in artifact.needs if name not in cpu_features()]
+    missing = lacking(artifact.needs)
     if not missing:
         return ""
     return (

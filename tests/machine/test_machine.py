@@ -71,6 +71,25 @@ ARM = "CPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 
 
 @pytest.mark.parametrize(
+    ("text", "asked", "lacking"),
+    [
+        ("flags\t\t: fma avx2 sse4_2 avx512_vnni amx_tile\n", ("fma", "sse4.2", "avx512vnni", "amx-tile"), []),
+        ("flags\t\t: fma avx2\n", ("fma", "avx512f", "lzcnt"), ["avx512f"]),
+        ("Features\t: asimd i8mm\n", ("i8mm", "lzcnt", "neon"), ["neon"]),
+        ("", ("lzcnt", "fma"), ["fma"]),
+    ],
+)  # fmt: skip
+def test_features_that_the_system_does_not_list_are_asked_of_llvm(
+    text: str, asked: tuple[str, ...], lacking: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(host, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(host, "_listed", host._listed.__wrapped__)
+    monkeypatch.setattr(host, "cpu_features", lambda: frozenset({"lzcnt"}))
+    assert host.lacking(asked) == lacking
+
+
+@pytest.mark.parametrize(
     ("text", "features", "name"),
     [
         (XEON, {"avx2", "avx512f"}, "intel-server"), (XEON, {"avx2"}, "generic"), (ZEN4, {"avx512f"}, "znver4"),

@@ -28,6 +28,9 @@ net = cs.load(sys.argv[1])
 np.save(sys.argv[2], net(np.load(sys.argv[3])))
 loaded = {name.partition(".")[0] for name in sys.modules}
 assert not loaded & {"torch", "onnx", "onnxruntime"}, loaded
+from convsmith.machine.host import _listed, _plain
+needs = {need for kernel in net.image.kernels for need in kernel.needs}
+assert "llvmlite" not in loaded or not _listed() >= {*map(_plain, needs)}
 assert not any(name.startswith(("convsmith.passes", "convsmith.schedule", "convsmith.tune")) for name in sys.modules)
 """
 
