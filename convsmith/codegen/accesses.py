@@ -38,6 +38,8 @@ def row_width(t: DType, lanes: Lanes) -> int:
 
 LINE = 64
 """Bytes of a cache line."""
+NEAREST, SECOND_LEVEL = 3, 2
+"""LLVM's numbers of the caches to which a line is prefetched."""
 
 
 class AccessEmitter(SumEmitter):
@@ -182,7 +184,7 @@ class AccessEmitter(SumEmitter):
             if whole:
                 ahead = self.streamed.get(v.buffer.name, 0)
                 if ahead and (n * t.bytes >= LINE or v.index[0].const * t.bytes % LINE == 0):
-                    self._prefetch(self.pointer(v.buffer), where, ahead)
+                    self.prefetch(self.pointer(v.buffer), where, ahead)
                 return self.put(f"load {ty}, {self.pointer(v.buffer)} {where}, align {self.alignment(v)}")
             if self.head is not None and lanes.first:
                 return self._load_lanes(v, lanes)
@@ -236,11 +238,13 @@ class AccessEmitter(SumEmitter):
             one = self.put(f"extractelement {self.type(t, lanes.count)} {x}, i64 {lane}")
             store_part(self, buffer, index[0] + lanes.offsets[lane], one)
 
-    def _prefetch(self, pointer: str, where: str, away: int) -> None:
-        """Prefetch the line ``away`` bytes after an address; prefetching outside of mapped memory has no effect."""
+    def prefetch(self, pointer: str, where: str, away: int, locality: int = NEAREST) -> None:
+        """Prefetch the line ``away`` bytes after an address to the cache that LLVM's ``locality`` stands for;
+        prefetching outside of mapped memory has no effect.
+        """
         self.declared["declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"] = None
         ahead = self.put(f"getelementptr i8, {pointer} {where}, i64 {away}")
-        self.lines.append(f"  call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 3, i32 1)")
+        self.lines.append(f"  call void @llvm.prefetch.p0(ptr {ahead}, i32 0, i32 {locality}, i32 1)")
 
     def _load_lanes(self, v: Load, lanes: Lanes) -> str:
         """Return a vector of lanes that are loaded one by one; inactive lanes are zero."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convsmith.arith.ranges import Range, try_interval
-from convsmith.codegen.accesses import Slot
+from convsmith.codegen.accesses import SECOND_LEVEL, Slot
 from convsmith.codegen.aligned_places import AlignedPlaces
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.fragments import VECTORS, Configurations, Fragments, Shapes
@@ -36,6 +36,7 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Prefetch,
     Stmt,
     Store,
 )
@@ -301,6 +302,9 @@ class FunctionEmitter(ValueEmitter):
         assert isinstance(v, Load)
         return [self.held((v.buffer, (n,))) for n in range(operand.layout.registers)]
 
+    def _Prefetch(self, s: Prefetch) -> None:
+        self.prefetch(self.pointer(s.buffer), self.address(s.buffer, s.index[0]), 0, SECOND_LEVEL)
+
     def _Call(self, s: Call) -> None:
         args = [self.place(b, (i,)) for b, i in s.pointers] + [f"{self.it} {self.index(i)}" for i in s.indices]
         self.lines.append(f"  call void @{self.symbol}_{s.function}({', '.join(args)})")
@@ -465,6 +469,6 @@ class FunctionEmitter(ValueEmitter):
 
 METHODS: dict[type[Stmt], Callable[[FunctionEmitter, Any], None]] = {
     kind: getattr(FunctionEmitter, f"_{kind.__name__}")
-    for kind in (Block, Alloc, PointerLoad, Let, Store, Invoke, Call, If, For)
+    for kind in (Block, Alloc, PointerLoad, Let, Store, Invoke, Call, If, For, Prefetch)
 }
 """The method that emits a statement, by its class."""

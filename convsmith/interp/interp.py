@@ -56,6 +56,7 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Prefetch,
     Receive,
     Release,
     Stmt,
@@ -141,6 +142,7 @@ class _Machine(DeviceMachine):
             Fence: self._fence,
             Receive: self._receive,
             Release: self._release,
+            Prefetch: self._prefetch,
         }
 
     def run(self) -> None:
@@ -182,6 +184,11 @@ class _Machine(DeviceMachine):
                 self._stmt(s.body)
             if races is not None:
                 self._races.pop()
+
+    def _prefetch(self, s: Prefetch) -> None:
+        """Compute the address alone, which may lie anywhere."""
+        for i in s.index:
+            self._index(i)
 
     def _scalable(self, s: For, lo: int, hi: int) -> None:
         """Run the iterations in groups of `scale`, the units of a vector."""

@@ -31,6 +31,7 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Prefetch,
     Receive,
     Release,
     Stmt,
@@ -286,6 +287,11 @@ def _stmt(a: Stmt, b: Stmt, scope: _Scope) -> None:
         scope.require((a.pending, a.of) == (b.pending, b.of), a, b)
     elif isinstance(a, Release) and isinstance(b, Release):
         scope.at("release").same(a.step, b.step)
+    elif isinstance(a, Prefetch) and isinstance(b, Prefetch):
+        at = scope.at(f"prefetch of {a.buffer}")
+        at.same_buffer(a.buffer, b.buffer)
+        for i, j in zip(a.index, b.index):
+            at.same(i, j)
     elif isinstance(a, (Commit, Fence)) and isinstance(b, (Commit, Fence)):
         scope.require((type(a), a.of) == (type(b), b.of), a, b)
     else:

@@ -38,6 +38,7 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Prefetch,
     Receive,
     Release,
     Stmt,
@@ -101,7 +102,8 @@ class _Parser(ValueParser):
             return compound[word]()
         effect = {"barrier": self._barrier, "async": self._async, "commit": lambda: Commit(self._of()),
                   "wait": self._wait, "atomic": self._atomic, "tensor": self._tensor, "receive": Receive,
-                  "fence": lambda: Fence(self._next().text), "release": self._release}  # fmt: skip
+                  "fence": lambda: Fence(self._next().text), "release": self._release,
+                  "prefetch": self._prefetch}  # fmt: skip
         if word == "pass":
             self._next()
             out: Stmt = Sequence(())
@@ -175,6 +177,10 @@ class _Parser(ValueParser):
     def _release(self) -> Stmt:
         self._expect("step")
         return Release(self.index())
+
+    def _prefetch(self) -> Stmt:
+        target = self.access()
+        return Prefetch(target.buffer, target.index)
 
     def _atomic(self) -> Stmt:
         target = self.access()

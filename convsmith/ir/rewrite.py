@@ -46,6 +46,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Let,
     PointerLoad,
+    Prefetch,
     Release,
     Stmt,
     Store,
@@ -314,6 +315,10 @@ class Rewriter:
     def _AtomicAdd(self, s: AtomicAdd) -> Stmt:
         index, value = self.index(s.index), self.expr(s.value)
         return s if index == s.index and value is s.value else AtomicAdd(s.buffer, index, value, s.lanes)
+
+    def _Prefetch(self, s: Prefetch) -> Stmt:
+        index = self.index(s.index)
+        return s if index == s.index else Prefetch(s.buffer, index)
 
     def _Release(self, s: Release) -> Stmt:
         (step,) = self.index((s.step,))

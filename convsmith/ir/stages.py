@@ -35,6 +35,7 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Prefetch,
     Receive,
     Release,
     Stmt,
@@ -75,7 +76,7 @@ class Stage:
         return self.name
 
 
-_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release}
+_ALL = _PLAIN | {Let, Invoke, Call, Barrier, AsyncCopy, Commit, Wait, Fence, Receive, Release, Prefetch}
 
 NAIVE = Stage("naive", _FIRST, loops=frozenset({"serial"}), flat=False)
 SCHEDULED = Stage("scheduled", flat=False)

@@ -271,6 +271,17 @@ class AtomicAdd(Stmt):
     lanes: Lanes | None = None
 
 
+@_statement
+class Prefetch(Stmt):
+    """Asks the second-level cache for the line of the element ``buffer[index]``, which may lie beyond the buffer.
+
+    A hint, which changes no value.
+    """
+
+    buffer: Buffer
+    index: tuple[Index, ...]
+
+
 SIGNALS = (Fence, Receive, Release)
 """Statements of all threads of a group that order asynchronous operations."""
 FENCES = (Barrier, AsyncCopy, Commit, Wait, *SIGNALS)

@@ -42,6 +42,7 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Prefetch,
     Receive,
     Release,
     Stmt,
@@ -286,6 +287,8 @@ def _lines(s: Stmt, pad: str, out: Listing) -> None:
         out.append(f"{pad}receive")
     elif isinstance(s, Release):
         out.append(f"{pad}release step {s.step}")
+    elif isinstance(s, Prefetch):
+        out.append(f"{pad}prefetch {access_text(s.buffer, s.index, None)}")
     else:
         raise TypeError(type(s))
 

@@ -41,6 +41,7 @@ from convsmith.ir.stmt import (
     Kernel,
     Let,
     PointerLoad,
+    Prefetch,
     Release,
     Stmt,
     Store,
@@ -203,6 +204,8 @@ class _Verifier:
             if isinstance(s, Release):
                 self._plain(s.step, "a step")
             self._threads.effect(s)
+        elif isinstance(s, Prefetch):
+            self._access(s.buffer, s.index, None)
         elif isinstance(s, Invoke):
             self._lanes_stored(s.dst.buffer, s.dst.lanes)
             for operand in (s.dst, *s.args):

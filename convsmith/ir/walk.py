@@ -35,6 +35,7 @@ from convsmith.ir.stmt import (
     Invoke,
     Let,
     PointerLoad,
+    Prefetch,
     Receive,
     Release,
     Stmt,
@@ -105,11 +106,12 @@ _CHILDREN: dict[type, Callable[[Any], tuple[AnyNode, ...]]] = {
     Fence: _no_children,
     Receive: _no_children,
     Release: lambda n: (n.step,),
+    Prefetch: lambda n: n.index,
 }
 
 
 WITHOUT_STATEMENTS = frozenset(
-    {Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait, Fence, Receive, Release}
+    {Store, Invoke, Call, AsyncCopy, TensorCopy, AtomicAdd, Barrier, Commit, Wait, Fence, Receive, Release, Prefetch}
 )
 """Classes of statements that contain no statement."""
 _STATEMENTS = frozenset({Block, For, If, Let, Alloc, PointerLoad}) | WITHOUT_STATEMENTS

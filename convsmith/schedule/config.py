@@ -32,7 +32,7 @@ Level = Literal[
     "register", "k_step", "cache", "first_last_tile", "split", "diagonal", "group", "l2", "vectors", "winograd", "block"
 ]  # fmt: skip
 """The levels of tiles."""
-Scope = Literal["pack", "unfold", "stream", "resident", "shared", "preload"]
+Scope = Literal["pack", "unfold", "stream", "fetch", "resident", "shared", "preload"]
 """The scopes of stagings whose places follow from the nest."""
 ScopeAtLoop = Literal["pack_at"]
 """The scopes of stagings at a loop that the config names."""

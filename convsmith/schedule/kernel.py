@@ -17,7 +17,7 @@ from convsmith.schedule.group_limits import check_groups, check_names, check_par
 from convsmith.schedule.hardware import expected_rate, hardware_tile
 from convsmith.schedule.kernel_plan import KernelPlan
 from convsmith.schedule.loops import Loop, Loops, SymbolicSizes, in_parts, loops_after_fusing, places, side_by_side
-from convsmith.schedule.lower import check_streams
+from convsmith.schedule.lower import check_fetches, check_streams
 from convsmith.schedule.nest import Nest, nest_of
 from convsmith.schedule.order import order_loops
 from convsmith.schedule.packed_operands import pack_operands, packed_statement
@@ -106,6 +106,7 @@ def decided_kernel(
     )  # fmt: skip
     check_reads(found)
     check_streams(found)
+    check_fetches(found)
     return replace(found, buffers=buffers(found.columns, config, nest, shared))
 
 

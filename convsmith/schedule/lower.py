@@ -14,6 +14,7 @@ from convsmith.machine.transpositions import tile_shape
 from convsmith.passes.async_copies import async_copies
 from convsmith.passes.block_messages import block_messages
 from convsmith.passes.collapse import collapse
+from convsmith.passes.fetch_next import fetch_next
 from convsmith.passes.fill_blocks import fill_blocks
 from convsmith.passes.flatten import flatten
 from convsmith.passes.form_fma import form_fma
@@ -239,6 +240,8 @@ def stream_operands(s: Schedule, k: KernelPlan, reads: Reads) -> None:
         s.run(sum_together, k.nest.lanes)
     if k.config.staged("stream"):
         s.run(stream, _streamed(k, reads))
+    for operand in check_fetches(k):
+        s.run(fetch_next, reads.name(operand))
 
 
 def _streamed(k: KernelPlan, reads: Reads) -> tuple[tuple[str, int], ...]:
@@ -277,6 +280,21 @@ def check_streams(k: KernelPlan) -> dict[str, int]:
             f"{', '.join(legal) or 'none here'}",
         )
     return legal
+
+
+def check_fetches(k: KernelPlan) -> tuple[str, ...]:
+    """Return the operands whose next part the kernel fetches. ConfigError if the config fetches another operand than
+    packed weights that are read as vectors.
+    """
+    asked = k.config.staged("fetch")
+    legal = [n.name for n in k.columns.factors[1:] if n.name in k.config.staged("pack") and not k.nest.rows]
+    if not set(asked) <= set(legal):
+        raise ConfigError(
+            "fetch",
+            f"--fetch={','.join(asked)}: legal are packed weights that are read as vectors: "
+            f"{', '.join(legal) or 'none here'}",
+        )
+    return asked
 
 
 def source_ahead(st: Statement, config: Config, nest: Nest) -> int:

@@ -33,7 +33,7 @@ from convsmith.tune.orders import MIN_TRAFFIC_GAIN
 from convsmith.tune.packed_gradients import gradient_nests
 from convsmith.tune.packed_sources import packed_source_nests
 from convsmith.tune.thread_parts import split_pixels_by_thread
-from convsmith.tune.variants import holding, in_blocks, nearby, streamed, with_converted, with_near_channels
+from convsmith.tune.variants import fetching, holding, in_blocks, nearby, streamed, with_converted, with_near_channels
 from convsmith.tune.window_copies import window_nests
 from convsmith.tune.winograd import winograd_configs
 from convsmith.tune.within import MemoryBound, smaller
@@ -104,7 +104,7 @@ def candidates(p: Problem, target: Machine, threads: int, count: int = MAX_ARRAN
             found = _within(bound, found, max(count, MAX_ARRANGED))
         ranked = _ranked(found, count, bound)
         for n, choice in enumerate(ranked[:count]):
-            config = split_pixels_by_thread(p, choice.config, target, choice.cycles)
+            config = fetching(each, split_pixels_by_thread(p, choice.config, target, choice.cycles), target)
             if config == choice.config or bound.permits(config):
                 ranked[n] = replace(choice, config=config)
         return ranked

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from math import lcm, prod
 
 from convsmith.ir.index import Var, is_true
+from convsmith.machine.base import Machine
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops
 from convsmith.schedule.lower import has_full_vectors
 from convsmith.schedule.packed_operands import is_filled
+from convsmith.statement.statement import Statement
 from convsmith.tune.blocks import BLOCKS_A_THREAD
 from convsmith.tune.copies import packs_vectors
 from convsmith.tune.fragments import streamed_operand
@@ -151,6 +153,17 @@ def streamed(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
     chosen = streamed_operand(panels, columns, model.target.costs.fragment_kept)
     roles = ("source", "weights") if loops.kinds[config.lane] != "m" else ("weights", "source")
     return tuple(view.name for view, role in zip(model.st.factors, roles) if role == chosen)
+
+
+def fetching(st: Statement, config: Config, target: Machine) -> Config:
+    """Return the config of the problem whose direct statement is ``st``, which fetches the next part of packed weights
+    that are read as vectors, if all weights come from main memory.
+    """
+    row = target.rows.get(config.instruction)
+    is_vectors = config.lane in [d.name for d in st.of("n")] and (row is None or row.rows == 1)
+    if not target.costs.weights_byte or not st.constant or not is_vectors or config.flip:
+        return config
+    return config.changed(fetch=tuple(n for n in config.staged("pack") if n != st.a.name))
 
 
 def _prefetched(model: Model, loops: Loops, config: Config) -> tuple[str, ...]:
