@@ -24,8 +24,10 @@ from convsmith.network.image import NetworkValue
 from convsmith.network.integers import is_quantised
 from convsmith.network.network import load
 from convsmith.network.reference import compared, reference_outputs
+from convsmith.onnx.calibration import METHODS
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.network import network_of
+from convsmith.onnx.quantisation import quantize as quantize_model
 from convsmith.runtime.arrays import Array, numpy_dtype
 
 __all__ = ["network"]
@@ -149,6 +151,51 @@ def save(source: str, threads: int | None, inputs: ModelInputs, output: str) -> 
     net = network_of(_graph(source, inputs), threads)
     net.save(output)
     note(f"{output}  {Path(output).stat().st_size} bytes, for {net.image.driver.target}")
+
+
+@network.command(epilog="Example: convsmith network quantize model.onnx -o int8.onnx --samples samples.npz")
+@click.argument("source", metavar="MODEL.onnx")
+@input_option
+@click.option("-o", "--output", metavar="OUT.onnx", required=True, help="The file of the quantised model.")
+@click.option(
+    "--samples", metavar="FILE.npz", required=True,
+    help="Arrays by the names of inputs; their first dim counts samples, as many as the batch at a time.",
+)
+@click.option("--method", type=click.Choice(METHODS), default=METHODS[0], help="Choice of ranges.  [default: min-max]")
+@click.option("--percentile", type=float, default=99.99, show_default=True, help="Percent of numbers in a range.")
+def quantize(source: str, inputs: ModelInputs, output: str, samples: str, method: str, percentile: float) -> None:
+    """Write a model as one that computes with bytes, u8 values and s8 weights, and print the ratio of signal to noise
+    of each of its values on the samples.
+    """
+    settings.validate()
+    graph = _graph(source, inputs)
+    made = quantize_model(
+        source, _samples(samples, graph), method=method, percentile=percentile, inputs=shapes_of(inputs)
+    )
+    made.save(output)
+    note(f"{made}\n{output}  {Path(output).stat().st_size} bytes")
+
+
+def _samples(path: str, graph: Graph) -> list[dict[str, Array]]:
+    """Return the samples in a file, each as many rows of its arrays as the batch of an input."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            held = {name: file[name] for name in file.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"--samples={path}: is no file of numpy.savez: {error}", code="bad-file") from None
+    found: list[dict[str, Array]] = []
+    for x in graph.inputs:
+        rows = held.get(x.name)
+        size = x.shape[0] if x.shape else 0
+        if rows is None or rows.shape[1:] != x.shape[1:] or not size or len(rows) % size:
+            given = "nothing" if rows is None else str(rows.shape)
+            legal = f"a multiple of {size} rows of {x.shape[1:]}"
+            raise UsageError(f"--samples={path}: {x.name} has {given}; legal is {legal}", code="samples")
+        parts = [rows[n : n + size].astype(numpy_dtype(x.type)) for n in range(0, len(rows), size)]
+        found = found or [{} for _ in parts]
+        for sample, part in zip(found, parts, strict=True):
+            sample[x.name] = part
+    return found
 
 
 @network.command(epilog="Example: convsmith network export model.onnx -o library --name net")

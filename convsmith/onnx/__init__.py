@@ -3,9 +3,10 @@
     net = cs.onnx.compile("model.onnx")
     y = cs.onnx.conv(x, w, b, strides=(2, 2))
     print(cs.onnx.profile("model.onnx"))
+    cs.onnx.quantize("model.onnx", samples).save("int8.onnx")
 
-The functions on arrays need no package of ONNX; `compile` needs `onnx`, a profile `onnxruntime` too. Names are
-loaded at first use.
+The functions on arrays need no package of ONNX; `compile` and `quantize` need `onnx`, a profile `onnxruntime` too.
+Names are loaded at first use.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ if TYPE_CHECKING:
         qlinear_matmul,
     )
     from convsmith.onnx.profiling import profile
+    from convsmith.onnx.quantisation import QuantizedModel, quantize
 
 _OPERATORS = ("conv", "conv_integer", "conv_transpose", "matmul_integer", "qlinear_conv", "qlinear_matmul")
 _HOME = {name: "onnx.operators" for name in _OPERATORS} | {
     "ModelProfile": "measure.profile", "compile": "onnx.network", "profile": "onnx.profiling",
+    "QuantizedModel": "onnx.quantisation", "quantize": "onnx.quantisation",
 }  # fmt: skip
 
 __all__ = [
-    "ModelProfile", "compile", "conv", "conv_integer", "conv_transpose", "matmul_integer", "profile", "qlinear_conv",
-    "qlinear_matmul",
+    "ModelProfile", "QuantizedModel", "compile", "conv", "conv_integer", "conv_transpose", "matmul_integer", "profile",
+    "qlinear_conv", "qlinear_matmul", "quantize",
 ]  # fmt: skip
 
 

@@ -96,3 +96,22 @@ def test_illegal_requests(model: Path, tmp_path: Path) -> None:
     for arguments, words in cases.items():
         done = run("network", *arguments)
         assert done.exit_code == 2 and words in done.stderr, (arguments, done.output)
+
+
+def test_quantize_writes_a_model_of_bytes_and_prints_losses(model: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 3, 16, 16))
+    np.savez(tmp_path / "samples.npz", x=x)
+    command = ["network", "quantize", str(model), "-o", str(tmp_path / "int8.onnx"), "--samples"]
+    done = run(*command, str(tmp_path / "samples.npz"), "--method", "percentile")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^Gemm_21 +[0-9.]+ dB$", done.stdout, re.MULTILINE) and "int8.onnx  " in done.stdout
+    made = cs.onnx.compile(tmp_path / "int8.onnx", threads=1)
+    expected, y = cs.onnx.compile(model, threads=1)(x[:1].astype(np.float32)), made(x[:1].astype(np.float32))
+    assert np.abs(y - expected).max() < 0.1 * np.abs(expected).max()
+    done = run("network", "verify", str(tmp_path / "int8.onnx"), "--threads", "1")
+    assert done.exit_code == 0, done.output
+    np.savez(tmp_path / "wrong.npz", x=x[:, :2])
+    done = run(*command, str(tmp_path / "wrong.npz"))
+    assert done.exit_code == 2 and "x has (3, 2, 16, 16); legal is a multiple of 1 rows of (3, 16, 16)" in done.stderr
+    done = run(*command, str(model))
+    assert done.exit_code == 2 and "is no file of numpy.savez" in done.stderr
