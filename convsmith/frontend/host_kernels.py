@@ -1,4 +1,6 @@
-"""The runtime's kernel of an artifact, with the kernel that takes its place where weights are beyond its limits."""
+"""The runtime's kernel of an artifact, with the kernels that take its place where weights are beyond its limits, or
+come anew in each call.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def host_kernel(
 ) -> HostKernel:
     """Return the runtime's kernel of the artifact of a problem under `config`."""
     # A bound method would keep its kernel, which holds this one, until the garbage collector finds the cycle.
-    return HostKernel(artifact, partial(_fallback, problem, target, config, load), load(artifact))
+    fallback = partial(_fallback, problem, target, config, load)
+    return HostKernel(artifact, fallback, load(artifact), partial(_for_plain_weights, problem, target, config, load))
 
 
 def without_limits(problem: Problem, target: Machine, config: Config | GivenSchedule) -> tuple[Problem, Config]:
@@ -44,3 +47,21 @@ def _fallback(problem: Problem, target: Machine, config: Config | GivenSchedule,
     problem, other = without_limits(problem, target, config)
     artifact = compile_problem(problem, target=target, config=other, threads=other.threads)
     return host_kernel(problem, target, other, artifact, load)
+
+
+def _for_plain_weights(
+    problem: Problem, target: Machine, config: Config | GivenSchedule, load: Load
+) -> HostKernel | None:  # fmt: skip
+    """Return the kernel for calls that bring weights of their own; None if it would be about as fast."""
+    if not isinstance(config, Config):
+        return None
+    with import_lock:
+        from convsmith.ir.intern import interning
+        from convsmith.tune.plain_weights import config_of_plain_weights
+
+    with interning():
+        other = config_of_plain_weights(problem.canonical(), config, target)
+    if other is None:
+        return None
+    artifact = compile_problem(problem, target=target, config=other, threads=other.threads)
+    return HostKernel(artifact, library=load(artifact))

@@ -32,7 +32,7 @@ from convsmith.runtime.gpu_arrays import FiniteArrays, GpuArguments, is_on_gpu, 
 from convsmith.runtime.gpu_calls import GpuCalls, StreamCall
 from convsmith.runtime.host_block import memory_at
 from convsmith.runtime.loading import DeviceMemory, LoadedCode, library_of, memory_of
-from convsmith.runtime.operand_packing import OperandPacking
+from convsmith.runtime.operand_packing import OperandPacking, PlainCalls
 from convsmith.runtime.packed import Packed
 from convsmith.runtime.prepared_call import Frame, LoadedEntry, PreparedCall, places_of
 from convsmith.runtime.resident import ResidentCall
@@ -52,12 +52,14 @@ class HostKernel:
     """A compiled problem: `pack` weights once, then call with activations; or `run` on arrays by name.
 
     Elements beyond `artifact.limits` would make the results wrong; `fallback` creates the kernel for operands with such
-    elements, at most once, at their first use. Kernels of the same code can share a `library`.
+    elements, at most once, at their first use. Kernels of the same code can share a `library`. `plain` creates the
+    kernel for repeated calls with plain weights, or returns None if this one is as fast.
     """
 
     def __init__(
-        self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None, library: LoadedCode | None = None
-    ) -> None:
+        self, artifact: Artifact, fallback: Callable[[], HostKernel] | None = None, library: LoadedCode | None = None,
+        plain: Callable[[], HostKernel | None] | None = None,
+    ) -> None:  # fmt: skip
         library = library or library_of(artifact)
         self.artifact = artifact
         self._gpu = memory_of(library)
@@ -80,7 +82,7 @@ class HostKernel:
             )
         self._make_fallback = fallback
         self._fallback: HostKernel | None = None
-        self._looks_for_denormals, self._plain_calls = True, 0
+        self._looks_for_denormals, self._plain_calls = True, PlainCalls(plain)
 
         self._on_packed: PreparedCall | None = None
         self._common: tuple[Any, ...] = ("", *[None] * 8, 0, None)
@@ -225,7 +227,8 @@ class HostKernel:
         """
         if self._gpu is not None and any(map(is_on_gpu, arrays.values())):
             return partial(self.run, arrays)
-        return self._bound(arrays.values(), *self._border.take(arrays)) or partial(self.run, arrays)
+        server = self._plain_calls.kernel(self) if isinstance(arrays.get("wei"), _ndarray) else self
+        return server._bound(arrays.values(), *self._border.take(arrays)) or partial(self.run, arrays)
 
     def _bound(
         self, given: Iterable[Given], inputs: Mapping[str, Array | Packed], results: Mapping[str, Array]
@@ -374,8 +377,7 @@ class HostKernel:
                     kernel = self._fallback_for(name)
                     break
             if kernel is self:
-                self._look_for_denormals_now_and_then(inputs.get("wei"), names)
-                self._compute(inputs, results)
+                self._on_weights(inputs.get("wei"), names)._compute(inputs, results)
             else:
                 kernel.run({**arrays, **results}, names)
         return border.give(arrays, results)
@@ -474,14 +476,13 @@ class HostKernel:
             self._looks_for_denormals = False
             warn_of_denormals(names["wei"], count, weights.size)
 
-    def _look_for_denormals_now_and_then(self, weights: Array | Packed | None, names: Names) -> None:
-        """Warn of denormal weights that a call packs: looking takes as long as packing, so the weights of calls 1, 2,
-        4, 8, ... are examined.
-        """
-        if self._looks_for_denormals and isinstance(weights, _ndarray):
-            self._plain_calls += 1
-            if not self._plain_calls & (self._plain_calls - 1):
-                self._look_for_denormals(weights, names)
+    def _on_weights(self, weights: Array | Packed | None, names: Names) -> HostKernel:
+        """Return the kernel for a call with `weights`; plain ones that are denormal cause a warning now and then."""
+        if not isinstance(weights, _ndarray):
+            return self
+        if self._plain_calls.is_examined():
+            self._look_for_denormals(weights, names)
+        return self._plain_calls.kernel(self) if self._plain_calls.is_repeated else self
 
     def _server(self, packed: Packed, names: Names = BY_NAME) -> HostKernel:
         """Return the kernel for `packed`: this one, or its fallback if the operand is beyond the limit."""

@@ -1,23 +1,30 @@
 """`OperandPacking`: how a kernel packs its operands, by the packing entries of its artifact.
 
+`PlainCalls` are the calls that bring weights of their own, which are packed anew in each of them.
+
 It checks no arrays: callers pass arrays that `Border` has checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite, isnan
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from convsmith.codegen.artifact import FINITE, Argument, Artifact
+from convsmith.diag.forking import RenewedLock
 from convsmith.runtime.arrays import Array, address_of, aligned_empty, magnitude, numpy_dtype
 from convsmith.runtime.border import BY_NAME, Border, Given, Names
 from convsmith.runtime.loading import LoadedCode
 from convsmith.runtime.packed import Packed, signature_of
 from convsmith.runtime.prepared_call import LoadedEntry, PreparedCall, places_of
 
-__all__ = ["OperandPacking", "PackedParts"]
+__all__ = ["OperandPacking", "PackedParts", "PlainCalls"]
+
+Kernel = TypeVar("Kernel")
+_making = RenewedLock()
 
 
 def _held_type(part: Argument) -> np.dtype[np.generic]:
@@ -150,3 +157,35 @@ class OperandPacking:
         memory[:] = 0
         np.copyto(np.ndarray(spec.shape, spec.dtype, memory, 0, spec.strides), array)
         return memory.view(spec.dtype)
+
+
+class PlainCalls(Generic[Kernel]):
+    """Counts the calls of a kernel with plain weights. `make` creates the kernel for such calls, or returns None if
+    another one would be about as fast.
+    """
+
+    __slots__ = ("_count", "_kernel", "_make")
+
+    def __init__(self, make: Callable[[], Kernel | None] | None) -> None:
+        self._make, self._count = make, 0
+        self._kernel: Kernel | None = None
+
+    def is_examined(self) -> bool:
+        """Count a call, and return whether its weights are examined, which takes as long as packing them: those of
+        calls 1, 2, 4, 8, ... are.
+        """
+        self._count += 1
+        return not self._count & (self._count - 1)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether there were several calls, so that a kernel for them is worth compiling."""
+        return self._count > 1
+
+    def kernel(self, own: Kernel) -> Kernel:
+        """Return the kernel for these calls, which is made once: another one than `own` if that is faster."""
+        if self._make is not None:
+            with _making.lock:
+                if self._make is not None:
+                    self._kernel, self._make = self._make(), None
+        return own if self._kernel is None else self._kernel

@@ -1,0 +1,78 @@
+"""Products whose calls bring weights of their own: which of them get a kernel for that, and that its bits are equal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import convsmith as cs
+from convsmith.ir.intern import interning
+from convsmith.ir.types import DTYPES
+from convsmith.machine.registry import host_targets, known_targets
+from convsmith.problem.lines import parse_problem
+from convsmith.tune.candidates import default_config
+from convsmith.tune.plain_weights import config_of_plain_weights
+
+IN_PLACE, COPIED = "--pack=", "--pack= --pack_at=wei+n"
+CHOICES = [
+    ("--matmul 3x300:300x1001", IN_PLACE),
+    ("--matmul 40x300:300x1001", COPIED),
+    ("--matmul --dt=f64 40x300:300x600", COPIED),
+    ("--matmul --bia-dt=f32 --bia-mask=2 --attr-post-ops=relu 40x300:300x1000", COPIED),
+    ("--matmul --attr-post-ops=sum 40x300:300x1000", COPIED),
+]
+"""Products of few rows, and how their kernel for plain weights reads them."""
+OTHERS = [
+    "--matmul 40x300:300x800",  # the second-level cache holds the weights
+    "--matmul 1024x300:300x1000",  # packing takes little of the time
+    "--matmul --wtag=ba 40x300:300x1000",  # a copy would be a transposition
+    "--matmul --dt=bf16 40x600:600x1000",  # pairs of terms lie side by side
+    "--matmul --dt=u8:s8:s32 40x1200:1200x1000",
+    "--matmul 2x40x300:2x300x1000",
+    "mb1ic1024ih7oc512oh7kh1",
+    "--dir=BWD_W mb1ic1024ih7oc512oh7kh1",
+]
+LEVELS = {t.name: t for t in known_targets()}
+HERE = [t.name for t in host_targets() if t.name in ("avx512", "avx2", "generic")]
+
+
+@pytest.mark.parametrize("line, read", CHOICES)
+@pytest.mark.parametrize("level", ("avx512", "avx2"))
+def test_products_of_few_rows(line: str, read: str, level: str) -> None:
+    problem, machine = parse_problem(line).canonical(), LEVELS[level]
+    with interning():
+        config = default_config(problem, machine)
+        other = config_of_plain_weights(problem, config, machine)
+        assert other is not None and str(other).endswith(read)
+        block = dict(other.tiles_at("cache")).get("k", 300) * other.size("n") * DTYPES[problem.acc].bytes
+        assert machine.l1.kept // 2 < block <= machine.l1.kept
+        assert config_of_plain_weights(problem, other, machine) is None
+
+
+@pytest.mark.parametrize("line", OTHERS)
+def test_other_problems_keep_their_kernel(line: str) -> None:
+    problem = parse_problem(line).canonical()
+    machine = LEVELS["avx512_amx"]
+    with interning():
+        assert config_of_plain_weights(problem, default_config(problem, machine), machine) is None
+
+
+@pytest.mark.parametrize("threads", (1, 2))
+@pytest.mark.parametrize("line", [*(line for line, _ in CHOICES), "--matmul --stag=ba 40x300:300x1000"])
+@pytest.mark.parametrize("level", HERE)
+def test_plain_weights_give_the_bits_of_packed_ones(line: str, level: str, threads: int) -> None:
+    k = cs.compile(line, target=level, threads=threads)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        arrays = {a.name: rng.standard_normal(a.shape).astype(DTYPES[a.dtype].numpy) for a in k.arguments}
+        packed = k.pack(arrays["wei"], arrays.get("bia"))
+        wanted, found = arrays["dst"].copy(), arrays["dst"].copy()
+        k.run(**{**{name: x for name, x in arrays.items() if name != "bia"}, "wei": packed, "dst": wanted})
+        k.run(**{**arrays, "dst": found})
+        np.testing.assert_array_equal(found, wanted)
+    with interning():
+        other = config_of_plain_weights(k.problem.canonical(), k.config, k.target)
+    assert (k.host._plain_calls.kernel(k.host) is k.host) == (other is None)
+    bound = arrays["dst"].copy()
+    k.bind_each(**{**arrays, "dst": bound})()
+    np.testing.assert_array_equal(bound, wanted)
