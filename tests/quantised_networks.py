@@ -44,8 +44,8 @@ class QuantisedBuilder:
         return name
 
     def code(self, scale: float, point: int | None = None) -> tuple[str, str]:
-        """Add a scale and a zero point; the default is the middle of the bytes."""
-        middle = {"u8": 128, "s8": 0}[self.type] if point is None else point
+        """Add a scale and a zero point; the default is near the middle of the bytes."""
+        middle = {"u8": 120, "s8": -8}[self.type] if point is None else point
         return self.held(np.float32(scale)), self.held(_TYPES[self.type](middle))
 
     def bytes(self, x: str, scale: float = 1, point: int | None = None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from convsmith.network.float_sums import with_float_sums
 from convsmith.network.gelu import with_gelu
 from convsmith.network.graph import Graph, NetworkNode, Work
 from convsmith.network.integers import with_integers
@@ -18,6 +19,7 @@ from convsmith.network.operators.pointwise import Pointwise
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise, PostOp
+from convsmith.problem.types import is_integer
 from convsmith.runtime.arrays import Array
 
 __all__ = ["folded"]
@@ -25,7 +27,7 @@ __all__ = ["folded"]
 
 def folded(graph: Graph) -> Graph:
     """Return the graph after all passes, without nodes on which no output depends."""
-    for rewrite in (with_gelu, _with_gates, _with_constants, _with_steps, with_integers):
+    for rewrite in (with_gelu, _with_gates, with_float_sums, _with_constants, _with_steps, with_integers):
         graph = rewrite(graph.changed(tuple(graph.live_nodes())))
     return graph
 
@@ -95,7 +97,7 @@ def _with_constant(
     whole = (1,) * (rank - other.ndim) + other.shape
     bias = constants.get(before.arguments.get("bia", ""))
     weights = constants.get(before.arguments.get("wei", ""))
-    if not isinstance(work, Conv | Matmul) or work.post_ops:
+    if not isinstance(work, Conv | Matmul) or work.post_ops or is_integer(work.dt[1]):
         return None
     if weights is None or step.binary not in ("mul", "div", "add", "sub"):
         return None
@@ -159,18 +161,31 @@ def _joined(
     if isinstance(work, Pointwise) and not others:
         made: Work = replace(work, steps=(*work.steps, *step.steps))
         return NetworkNode(made, arguments, node.output, names)
-    if not isinstance(work, Conv | Matmul):
+    if not isinstance(work, Conv | Matmul) or is_integer(work.dt[2]):
         return None
     post_ops: list[PostOp] = [*work.post_ops]
     if others:
         (other,) = others
-        if step.binary != "add" or step.shapes[other] != shape or sources[other] in graph.constants:
+        mask = _mask(work, step.shapes[other], shape)
+        legal = ("add",) if mask == PER_TENSOR else ("add", "mul")
+        if mask is None or step.binary not in legal or (mask == PER_TENSOR and sources[other] in graph.constants):
             return None
         arguments[f"post_op_{len(post_ops)}"] = sources[other]
-        post_ops.append(BinaryPostOp("add", step.type, PER_TENSOR))
+        post_ops.append(BinaryPostOp(step.binary, step.type, mask))
     return NetworkNode(replace(work, post_ops=(*post_ops, *step.steps)), arguments, node.output, names)
 
 
+def _mask(work: Conv | Matmul, operand: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
+    """Return the mask of a step whose operand broadcasts to `shape`: one number, one for each channel, or one for each
+    element; None if it has another form.
+    """
+    if operand == shape:
+        return PER_TENSOR
+    if all(size == 1 for size in operand):
+        return 0
+    rank, channel = len(shape), 1 if isinstance(work, Conv) else len(shape) - 1
+    along = tuple(size if n == channel else 1 for n, size in enumerate(shape))
+    return 1 << work.channels if (1,) * (rank - len(operand)) + operand == along else None
 
 
 def _names(before: NetworkNode, node: NetworkNode) -> tuple[str, ...]:

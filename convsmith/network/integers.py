@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from convsmith.network.byte_types import without_zero_points
 from convsmith.network.codes import Code, code_of
 from convsmith.network.graph import Graph, NetworkNode, Work
 from convsmith.network.image import NetworkValue
@@ -58,7 +59,7 @@ def is_quantised(graph: Graph) -> bool:
 
 def with_integers(graph: Graph) -> Graph:
     """Return the graph without the conversions that kernels on bytes make unnecessary."""
-    return _Integers(graph).changed() if is_quantised(graph) else graph
+    return _Integers(without_zero_points(graph)).changed() if is_quantised(graph) else graph
 
 
 class _Integers:

@@ -19,6 +19,7 @@ from convsmith.onnx.calls import conv_transpose_problem
 from convsmith.onnx.graph import GraphNode
 from convsmith.onnx.graph_choices import CHOICES
 from convsmith.onnx.graph_gather import GATHERS
+from convsmith.onnx.graph_integers import add_conv_integer, add_dynamic_quantise, add_matmul_integer
 from convsmith.onnx.graph_moves import MOVES
 from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, window
 from convsmith.problem.matmul import Matmul
@@ -245,6 +246,8 @@ def _global_pool(kind: str, node: GraphNode) -> None:
 
 GRAPH_OPERATORS: dict[str, Callable[[GraphNode], None]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "Gemm": _gemm, "MatMul": _matmul,
+    "ConvInteger": partial(add_conv_integer, _window), "MatMulInteger": add_matmul_integer,
+    "DynamicQuantizeLinear": add_dynamic_quantise,
     "BatchNormalization": _batch_norm, "Clip": _clip, "Pow": _pow, "Gelu": _gelu, "PRelu": _prelu, "Ceil": _ceil,
     **{name: partial(_unary, *row) for name, row in _UNARY.items()},
     **{name: partial(_binary, name.lower()) for name in ("Add", "Sub", "Mul", "Div", "Max", "Min")},

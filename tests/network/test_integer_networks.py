@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from quantised_networks import QuantisedBuilder, exact_net
 
 import convsmith as cs
@@ -181,3 +181,73 @@ def test_a_node_without_its_zero_points_is_named() -> None:
     y = b.op("QLinearAdd", x, *b.codes[x], x, domain="com.microsoft")
     with pytest.raises(cs.UnsupportedError, match=r"QLinearAdd_v1.*4 inputs; legal are values with scales"):
         cs.onnx.compile(b.model(y, types=(TensorProto.UINT8,)), threads=1)
+
+
+# -- sums in 32 bits, and scales of a run -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("types", ["u8:s8", "s8:u8"])
+def test_integer_operators_have_sums_in_32_bits(types: str) -> None:
+    type_, weights = types.split(":")
+    b = QuantisedBuilder(type_, weights)
+    x = b.bytes(b.input("x", 2, 4, 6, 6), 0.25, 3)
+    w, _, points = b.weights(8, 4, 3, 3)
+    own = b.held(b.constants[points] + np.arange(8, dtype=np.uint8) if weights == "u8" else np.int8(3))
+    y = b.op("ConvInteger", x, w, b.codes[x][1], own, pads=[1] * 4, strides=[2, 2])
+    z = b.bytes(b.input("z", 3, 5, 7), 0.5)
+    w, _, points = b.weights(7, 9, axis=1)
+    products = b.op("MatMulInteger", z, w, b.codes[z][1], b.held(b.constants[points][0]))
+    real = b.op("Mul", b.op("Cast", products, to=TensorProto.FLOAT), b.held(np.float32(0.5)))
+    real = b.op("Relu", b.op("Add", real, b.held(np.arange(9).astype(np.float32))))
+    model = b.model(y, real, types=(TensorProto.INT32, TensorProto.FLOAT))
+    graph, net = read_graph(model), cs.onnx.compile(model, threads=1)
+    arrays = _inputs(net)
+    results = net.run(arrays)
+    for found in (reference_outputs(graph, arrays), reference_outputs(folded(graph), arrays)):
+        for name, value in results.items():
+            np.testing.assert_array_equal(found[name], value)
+    if weights == "s8":  # ONNX Runtime has no kernel for other bytes, nor for zero points of channels
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3
+        session = runtime.InferenceSession(model.SerializeToString(), options)
+        for value, expected in zip(results.values(), session.run(None, arrays)):
+            np.testing.assert_array_equal(value, expected)
+    steps = [step.work for step in net.image.steps if step.work.startswith("--matmul")]
+    assert len(steps) == 1 and ":f32" in steps[0] and "mul:f32+add:f32:per_dim_1+relu" in steps[0]
+
+
+def test_scales_and_zero_points_follow_from_the_values_of_a_run() -> None:
+    b = QuantisedBuilder("u8")
+    x = b.input("x", 2, 12, 16)
+    b.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], ["bytes", "scale", "point"], "dynamic"))
+    w, ws, wz = b.weights(16, 9, axis=1)
+    sums = b.op("Cast", b.op("MatMulInteger", "bytes", w, "point", wz), to=TensorProto.FLOAT)
+    y = b.op("Mul", sums, b.op("Mul", "scale", ws))
+    model = b.model(y, "scale", "bytes", "point", types=(1, 1, TensorProto.UINT8, TensorProto.UINT8))
+    net = cs.onnx.compile(model, threads=1)
+    session = runtime.InferenceSession(model.SerializeToString())
+    rng = np.random.default_rng(0)
+    values = [rng.integers(-100, 156, (2, 12, 16)), rng.integers(1, 9, (2, 12, 16)), rng.standard_normal((2, 12, 16))]
+    values[0][0, 0, :2] = -100, 155  # 255 steps of 1
+    for n, value in enumerate(values):
+        arrays = {"x": value.astype(np.float32)}
+        found = list(net.run(arrays).values())
+        for y_, expected in zip(found, session.run(None, arrays)):
+            if n == 0 or y_.dtype == np.uint8:
+                np.testing.assert_array_equal(y_, expected)
+            np.testing.assert_allclose(y_, expected, 1e-6, 1e-6)
+    zeros = net.run({"x": np.zeros((2, 12, 16), np.float32)})
+    assert not any(np.any(zeros[name]) for name in (y, "bytes", "point"))
+
+
+def test_inner_bytes_have_the_type_without_a_zero_point() -> None:
+    for type_, least, other in (("s8", -128, "u8"), ("u8", 128, "s8")):
+        b = QuantisedBuilder(type_)
+        x = b.bytes(b.input("x", 1, 4, 6, 6), 1, least + 1)
+        y = b.conv(x, 4, 8, 3, scale=16, point=least)
+        model = b.model(b.floats(b.conv(y, 8, 4, 1, scale=32, point=least + 1)))
+        _check(model)
+        first, second = (n.work for n in _on_bytes(model).nodes if isinstance(n.work, Problem))
+        assert (first.dt, second.dt) == ((type_, "s8", other), (other, "s8", type_))
+        points = [[q.argument for q in problem.zero_points] for problem in (first, second)]
+        assert points == [["src"], ["dst"]]
