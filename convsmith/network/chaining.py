@@ -11,29 +11,27 @@ from dataclasses import replace
 
 from convsmith.ir.intern import interning
 from convsmith.layout.tags import ANY
-from convsmith.machine.base import Machine
 from convsmith.network.graph import Graph, NetworkNode
 from convsmith.problem.chain import MAX_STAGES, Chain
 from convsmith.problem.conv import Conv
 from convsmith.problem.fusion import stages_of
 from convsmith.problem.post_ops import PER_TENSOR, SOURCE, BinaryPostOp, PostOp, SumPostOp
-from convsmith.tune.chains import joints
+from convsmith.tune.chains import Joint, joints
 from convsmith.tune.stage_configs import StageConfigs
 
-__all__ = ["with_chains"]
+__all__ = ["followers", "joints_of", "with_chains"]
 
 
-def with_chains(graph: Graph, held: Collection[str], machine: Machine, threads: int = 1) -> Graph:
+def with_chains(graph: Graph, held: Collection[str], configs: StageConfigs, threads: int = 1) -> Graph:
     """Return the graph, whose works have their layouts, with a chain for convolutions that are faster as one kernel.
 
-    Values that are `held`, because they are parts of others, stay results of kernels of their own.
+    Values that are `held`, because they are parts of others, stay results of kernels of their own. `configs` are those
+    of the stages.
     """
-    configs, followed = StageConfigs(machine), _followers(graph, held)
-    starts = followed.keys() - {after.output for after in followed.values()}
+    followed, makers = followers(graph, held), graph.makers()
     made: dict[str, NetworkNode] = {}
     gone: set[str] = set()
-    makers = graph.makers()
-    for start in sorted(starts):
+    for start in sorted(followed.keys() - {after.output for after in followed.values()}):
         row = [makers[start]]
         while row[-1].output in followed and len(row) < MAX_STAGES:
             row.append(followed[row[-1].output])
@@ -44,7 +42,7 @@ def with_chains(graph: Graph, held: Collection[str], machine: Machine, threads: 
     return graph.changed(nodes)
 
 
-def _followers(graph: Graph, held: Collection[str]) -> dict[str, NetworkNode]:
+def followers(graph: Graph, held: Collection[str]) -> dict[str, NetworkNode]:
     """Return the convolution that follows another one, by the value between them, which nothing else reads."""
     readers, found = graph.readers(), dict[str, NetworkNode]()
     for node in graph.nodes:
@@ -77,12 +75,16 @@ def _fused(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> I
         start = end
 
 
-def _joints(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> list[bool]:
-    """Return, for each convolution but the last, whether the model fuses it with the next one."""
+def joints_of(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> list[Joint]:
+    """Return what the model chooses for the values between convolutions that follow one another."""
     with interning():
         stages = stages_of(_chain(row).canonical())
         assert stages is not None
-        return [joint.fused for joint in joints(stages, configs, threads)]
+        return joints(stages, configs, threads)
+
+
+def _joints(row: Sequence[NetworkNode], configs: StageConfigs, threads: int) -> list[bool]:
+    return [joint.fused for joint in joints_of(row, configs, threads)]
 
 
 def _chain(row: Sequence[NetworkNode]) -> Chain:

@@ -18,13 +18,14 @@ from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.side_by_side import compile_ahead, machine_of, not_cached
 from convsmith.machine import registry
 from convsmith.machine.base import Machine
+from convsmith.network.apart import reasons_apart
 from convsmith.network.chaining import with_chains
 from convsmith.network.concat_in_place import with_parts
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph, NetworkNode, Work, result_of
 from convsmith.network.layout_choice import chosen_layouts
 from convsmith.network.layouts import with_layouts
-from convsmith.network.memory import Life, aligned, memory_plan
+from convsmith.network.memory import Life, aligned, alive_bytes, memory_plan
 from convsmith.network.placing import Placed, placed
 from convsmith.network.program import (
     TENSORS,
@@ -40,6 +41,7 @@ from convsmith.runtime.arrays import Array, ArraySpec, aligned_empty, numpy_dtyp
 from convsmith.runtime.denormals import with_denormals
 from convsmith.runtime.packed import Packed
 from convsmith.statement.operator import Operator
+from convsmith.tune.stage_configs import StageConfigs
 
 __all__ = ["program_of"]
 
@@ -54,8 +56,10 @@ def program_of(graph: Graph, threads: int = 1) -> NetworkProgram:
     cold = target.with_cold_weights
     split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
     held = {*parts, *(part.whole for part in parts.values())}
-    laid = with_chains(with_layouts(split, layouts), held, cold, threads)
-    return _Builder(laid, placed(laid, parts), target, threads).program()
+    laid, configs = with_layouts(split, layouts), StageConfigs(cold)
+    joined = with_chains(laid, held, configs, threads)
+    apart = reasons_apart(laid, joined, held, configs, threads)
+    return _Builder(joined, placed(joined, parts), apart, target, threads).program()
 
 
 def _machine_for(problem: Problem) -> Machine:
@@ -67,8 +71,11 @@ def _machine_for(problem: Problem) -> Machine:
 class _Builder:
     """Makes the program of a graph whose values are placed."""
 
-    def __init__(self, graph: Graph, where: Placed, target: Machine, threads: int) -> None:
+    def __init__(
+        self, graph: Graph, where: Placed, apart: Mapping[str, str], target: Machine, threads: int
+    ) -> None:  # fmt: skip
         self._graph, self._where, self._target, self._threads = graph, where, target, threads
+        self._apart = apart
         self._known: dict[Problem, CompiledKernel] = {}
         self._kernels: dict[Any, int] = {}
         self._made: list[ProgramKernel] = []
@@ -182,12 +189,12 @@ class _Builder:
                     moved[f"workspace of step {n}"] = Life(p.nbytes, n, n)
                 elif p.of and operand:
                     moved[f"{p.name} of {node.output}"] = Life(p.nbytes, n, last[id(node)])
-        plan = memory_plan(moved)
+        plan, alive = memory_plan(moved), alive_bytes(moved.values(), len(calls))
         steps = [
             ProgramStep(
                 number, operand,
                 tuple(self._place(n, node, p, own, plan.offsets) for p in self._parameters(number, operand)),
-                node.names,
+                node.names, alive[n], "" if operand else self._apart.get(node.output, ""),
             )
             for n, (node, number, own, operand) in enumerate(calls)
         ]  # fmt: skip

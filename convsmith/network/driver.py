@@ -74,7 +74,7 @@ def driver_artifact(program: NetworkProgram) -> Artifact:
 
 def image_of(program: NetworkProgram) -> NetworkImage:
     """Return a program in machine code."""
-    steps = tuple(ImageStep(_line(program, step), step.names) for step in program.steps)
+    steps = tuple(ImageStep(_line(program, step), step.names, step.alive, step.apart) for step in program.steps)
     kernels = tuple(kernel.artifact for kernel in program.kernels)
     table = tuple(entries_of(program))
     return NetworkImage(

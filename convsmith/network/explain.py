@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from convsmith.network.image import NetworkImage, NetworkValue
@@ -16,8 +16,9 @@ __all__ = ["explain_image"]
 _UNITS = ("bytes", "KiB", "MiB", "GiB")
 
 
+_BARS = " ▁▂▃▄▅▆▇█"
 _SLOWEST = 3
-"""Number of steps that a page with times names at its top."""
+"""Number of steps, and of gains, that a page with times names at its top."""
 
 
 def explain_image(image: NetworkImage, times: NetworkTimes | None = None) -> str:
@@ -34,12 +35,17 @@ def _lines(image: NetworkImage, times: NetworkTimes | None) -> Iterator[str]:
     yield f"{'weights':10} {_bytes(image.weights.size)}, packed"
     over = image.workspace / image.bound - 1 if image.bound else 0.0
     bound = "as much as is alive in one step" if not over else f"{over:.1%} more than is alive in one step"
+    alive = [step.alive for step in image.steps]
     yield f"{'workspace':10} {_bytes(image.workspace)}, {bound}"
+    if any(alive):
+        yield f"{'memory':10} {_profile(alive)} most in step {alive.index(max(alive)) + 1}"
     if times is not None:
         total = sum(step.seconds.median for step in times.steps)
         yield f"{'time':10} {times.whole.median * 1e3:.3f} ms a call; steps one by one {total * 1e3:.3f} ms"
         worst = [f"step {n + 1} {times.steps[n].share:.1%}" for n in times.slowest(_SLOWEST)]
         yield f"{'slowest':10} {', '.join(worst)}"
+        for word, line in zip(("gains", "", ""), _gains(image, times)):
+            yield f"{word:10} {line}"
     yield ""
     for number, step in enumerate(image.steps):
         again = f" (one of {kernels[step.work]})" if kernels[step.work] > 1 else ""
@@ -47,12 +53,37 @@ def _lines(image: NetworkImage, times: NetworkTimes | None) -> Iterator[str]:
         if times is not None:
             yield f"     {_time(times.steps[number])}"
         yield f"     {step.work}{again}"
+        yield f"     {_bytes(step.alive)} alive" + (f"; apart: {step.apart}" if step.apart else "")
+
+
+def _profile(alive: Sequence[int]) -> str:
+    """Return a bar for each step, as high as the bytes that are alive."""
+    most = max(alive)
+    return "".join(_BARS[-(-n * (len(_BARS) - 1) // most)] for n in alive)
+
+
+def _gains(image: NetworkImage, times: NetworkTimes) -> list[str]:
+    """Return a line for each of the kernels that would gain most if their steps reached their bounds."""
+    steps: dict[str, list[int]] = {}
+    for n, step in enumerate(image.steps):
+        steps.setdefault(step.work, []).append(n)
+    lost = {work: sum(times.steps[n].lost for n in numbers) for work, numbers in steps.items()}
+    found = []
+    for work in sorted(lost, key=lambda x: -lost[x])[:_SLOWEST]:
+        numbers = steps[work]
+        taken = sum(times.steps[n].seconds.median for n in numbers)
+        which = f"step{'s' * (len(numbers) > 1)} {', '.join(str(n + 1) for n in numbers)}"
+        side = times.steps[numbers[0]].bound.side
+        found.append(f"{lost[work] * 1e3:.3f} of {taken * 1e3:.3f} ms in {which}, if only its {side} took time")
+    return found
 
 
 def _time(step: StepTime) -> str:
-    """Return the time of a step, its share, and its rate."""
+    """Return the time of a step, its share, its rate, and the part of it that its bound takes."""
     rate = "" if step.gflops is None else f", {step.gflops:.1f} GFLOP/s"
-    return f"{step.seconds.median * 1e3:.4f} ms, {step.share:.1%}{rate}"
+    seconds = step.seconds.median
+    least = f", its {step.bound.side} {step.bound.seconds / seconds:.0%}" if seconds else ""
+    return f"{seconds * 1e3:.4f} ms, {step.share:.1%}{rate}{least}"
 
 
 def _form(x: NetworkValue) -> str:

@@ -23,10 +23,14 @@ class NetworkValue:
 
 @record(frozen=True)
 class ImageStep:
-    """A step of a network, for people: the line of what it computes, and the nodes of the model."""
+    """A step of a network, for people: the line of what it computes, the nodes of the model, the bytes of the
+    workspace that are `alive` while it runs, and why it is a kernel `apart` from the one that computes what it reads.
+    """
 
     work: str
     names: tuple[str, ...]
+    alive: int
+    apart: str
 
 
 @record(frozen=True)

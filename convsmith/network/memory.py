@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from convsmith.runtime.arrays import ALIGNMENT
 
-__all__ = ["ORDERS", "Life", "MemoryPlan", "lower_bound", "memory_plan", "offsets_of"]
+__all__ = ["ORDERS", "Life", "MemoryPlan", "alive_bytes", "lower_bound", "memory_plan", "offsets_of"]
 
 V = TypeVar("V")
 
@@ -72,6 +72,12 @@ def lower_bound(lives: Iterable[tuple[int, int, int]]) -> int:
         alive += changes[step]
         most = max(most, alive)
     return most
+
+
+def alive_bytes(lives: Iterable[tuple[int, int, int]], steps: int) -> list[int]:
+    """Return the bytes of the values that are alive in each step, each value rounded up to the alignment."""
+    known = [*lives]
+    return [sum(aligned(nbytes) for nbytes, first, last in known if first <= n <= last) for n in range(steps)]
 
 
 def aligned(nbytes: int) -> int:

@@ -40,12 +40,17 @@ class ProgramKernel:
 class ProgramStep:
     """A call of the kernel `kernel`, a number, or of the function that packs its `operand`, with a place for each
     parameter; it computes the nodes `names` of the model.
+
+    While it runs, values of `alive` bytes of the workspace are needed. `apart` says why it is not one kernel with the
+    step that computes what it reads; it is empty if no other step does.
     """
 
     kernel: int
     operand: str
     places: tuple[MemoryPlace, ...]
     names: tuple[str, ...]
+    alive: int = 0
+    apart: str = ""
 
 
 @record(frozen=True)

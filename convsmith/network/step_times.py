@@ -14,6 +14,7 @@ from convsmith.measure.timing import ROUNDS, SAMPLE_SECONDS, Spread, spread
 from convsmith.network.driver import driver_artifact, entries_of
 from convsmith.network.network import prepared_driver
 from convsmith.network.program import NetworkProgram
+from convsmith.network.step_bounds import StepBound, step_bounds
 from convsmith.problem.problem import Problem
 from convsmith.runtime.arrays import Array, address_of, aligned_empty
 from convsmith.runtime.host import HostLibrary
@@ -25,13 +26,19 @@ _Call = Callable[[], object]
 
 @record(frozen=True)
 class StepTime:
-    """The seconds of a step, their ratio to the seconds of all steps, and its operations: 0 if it is no convolution or
-    product.
+    """The seconds of a step, their ratio to the seconds of all steps, its operations, which are 0 if it is no
+    convolution or product, and the bound of its seconds.
     """
 
     seconds: Spread
     share: float
     flops: int
+    bound: StepBound
+
+    @property
+    def lost(self) -> float:
+        """The seconds by which the step takes longer than its bound."""
+        return max(self.seconds.median - self.bound.seconds, 0.0)
 
     @property
     def gflops(self) -> float | None:
@@ -74,8 +81,9 @@ def network_times(
     _, nothing, *samples = zip(*(_pass(parts, passes) for _ in range(rounds)))
     *of_steps, whole = [spread([max(x - y, 0.0) for x, y in zip(own, nothing)]) for own in samples]
     total = sum(x.median for x in of_steps) or 1.0
+    bounds = step_bounds(program)
     return NetworkTimes(
-        whole, tuple(StepTime(x, x.median / total, _flops(program, n)) for n, x in enumerate(of_steps))
+        whole, tuple(StepTime(x, x.median / total, _flops(program, n), bounds[n]) for n, x in enumerate(of_steps))
     )
 
 

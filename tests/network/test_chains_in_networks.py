@@ -23,6 +23,7 @@ from convsmith.network.layouts import with_layouts
 from convsmith.onnx.graph import read_graph
 from convsmith.problem.chain import Chain
 from convsmith.problem.post_ops import SOURCE, SumPostOp
+from convsmith.tune.stage_configs import StageConfigs
 
 runtime: Any = import_module("onnxruntime")
 Build = Callable[[NetworkBuilder, str], Any]
@@ -50,7 +51,7 @@ def _chains(model: Any) -> list[Chain]:
     """Return the chains of a model on one thread of this machine."""
     machine = registry.target("avx512", ("f32", "f32", "f32"))
     graph = folded(read_graph(model.SerializeToString()))
-    found = with_chains(with_layouts(graph, chosen_layouts(graph, machine)), (), machine)
+    found = with_chains(with_layouts(graph, chosen_layouts(graph, machine)), (), StageConfigs(machine))
     return [node.work for node in found.nodes if isinstance(node.work, Chain)]
 
 
@@ -126,4 +127,4 @@ def test_parts_of_others_stay() -> None:
     graph = folded(read_graph(_built(CHAINED["a block"]).SerializeToString()))
     laid = with_layouts(graph, chosen_layouts(graph, machine))
     held = {node.output for node in laid.nodes}
-    assert not [node for node in with_chains(laid, held, machine).nodes if isinstance(node.work, Chain)]
+    assert not [node for node in with_chains(laid, held, StageConfigs(machine)).nodes if isinstance(node.work, Chain)]

@@ -1,0 +1,45 @@
+"""Why a kernel of a network does not also compute what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from convsmith.network.chaining import followers, joints_of
+from convsmith.network.graph import Graph, NetworkNode
+from convsmith.tune.stage_configs import StageConfigs
+
+__all__ = ["reasons_apart"]
+
+
+def reasons_apart(
+    whole: Graph, joined: Graph, held: Collection[str], configs: StageConfigs, threads: int
+) -> dict[str, str]:  # fmt: skip
+    """Return, for each value of the graph `joined` whose node reads the result of another one, why they are two
+    kernels. `whole` is the graph before chains, in which `held` values were parts of others.
+    """
+    followed, before = followers(whole, held), whole.makers()
+    makers, readers = joined.makers(), whole.readers()
+    found: dict[str, str] = {}
+    for node in joined.nodes:
+        between = next((name for name in node.arguments.values() if name in makers), None)
+        if between is None:
+            continue
+        if between in followed:
+            (joint,) = joints_of((before[between], followed[between]), configs, threads)
+            why = "the model keeps it apart, with the convolutions around" if joint.fused else joint.why
+            found[node.output] = f"{between}{why[2:]}" if why.startswith("it ") else why
+        else:
+            found[node.output] = _reason(node, between, len(readers[between]), between in held, joined)
+    return found
+
+
+def _reason(node: NetworkNode, between: str, readers: int, is_part: bool, graph: Graph) -> str:
+    """Return why no kernel computes both a node and the value `between`, which a number of `readers` read."""
+    if between in graph.outputs:
+        return f"{between} is an output"
+    if readers > 1:
+        return f"{readers} nodes read {between}"
+    if is_part:
+        return f"{between} is part of a concatenation"
+    kinds = " and ".join(type(x.work).__name__ for x in (graph.makers()[between], node))
+    return f"there are no kernels of {kinds} together"

@@ -1,0 +1,72 @@
+"""The shortest time of each step of a network: that of its multiply-adds, or of moving its bytes.
+
+Weights come from the memory that holds all weights, values from the one that holds the workspace. The rates are the
+machine's kept ceilings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from convsmith.frontend.side_by_side import machine_of
+from convsmith.machine.host import cache_sizes
+from convsmith.measure.ceilings import peak_ceiling, read_ceiling
+from convsmith.measure.peak import peak_types
+from convsmith.network.program import TENSORS, WEIGHTS, WORKSPACE, NetworkProgram, ProgramStep
+from convsmith.problem.problem import Problem
+
+__all__ = ["StepBound", "step_bounds"]
+
+
+class StepBound(NamedTuple):
+    """The seconds that the multiply-adds of a step take at the machine's peak, and those that its bytes take."""
+
+    products: float
+    bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """The shortest time of the step; a transform of a convolution, which has fewer multiply-adds, may take less."""
+        return max(self.products, self.bytes)
+
+    @property
+    def side(self) -> str:
+        """What takes this time."""
+        return "multiply-adds" if self.products >= self.bytes else "bytes"
+
+
+def step_bounds(program: NetworkProgram) -> tuple[StepBound, ...]:
+    """Return the bound of each step. The first call measures ceilings, which takes up to 300 ms each."""
+    weights, values = _rate(program, program.weights.size + program.workspace), _rate(program, program.workspace)
+    rates = {WEIGHTS: weights, WORKSPACE: values}
+    found = []
+    for step in program.steps:
+        seconds = sum(nbytes / rates.get(area, values) for area, nbytes in _moved(program, step))
+        found.append(StepBound(_products(program, step), seconds))
+    return tuple(found)
+
+
+def _rate(program: NetworkProgram, nbytes: int) -> float:
+    """Return the bytes a second that threads read from the nearest memory that holds so many."""
+    level = next((level for level, size in cache_sizes().items() if nbytes <= size), "DRAM")
+    return read_ceiling(level).figure(program.threads).rate * 1e9
+
+
+def _moved(program: NetworkProgram, step: ProgramStep) -> Iterator[tuple[int, int]]:
+    """Yield the area and the bytes of each array that a step reads or writes, without the workspace of its kernel."""
+    parameters = program.kernels[step.kernel].interface.function(step.operand).parameters
+    for p, (area, _) in zip(parameters, step.places):
+        if p.tensor is not None or p.of:
+            yield min(area, TENSORS), p.nbytes
+
+
+def _products(program: NetworkProgram, step: ProgramStep) -> float:
+    """Return the seconds of the multiply-adds of a step."""
+    work = program.kernels[step.kernel].work
+    if not isinstance(work, Problem) or step.operand:
+        return 0.0
+    machine = machine_of(work)
+    types = peak_types(work, machine)
+    rate = None if types is None else peak_ceiling(machine.name, types).figure(program.threads).rate
+    return 0.0 if rate is None else work.flops_real / (rate * 1e9)
