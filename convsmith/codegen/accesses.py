@@ -66,8 +66,11 @@ class AccessEmitter(SumEmitter):
         self.places: dict[tuple[Buffer, tuple[Index, ...]], tuple[Slot, Index | None]] = {}
         self.past_caches: frozenset[Buffer] = frozenset()
         """The buffers whose full vectors are stored non-temporally, at multiples of a vector's bytes."""
+        self.has_vector_lengths = False
         self.predicates: dict[int, str] = {}
-        """Within a scalable loop, the predicates of vectors, by the lanes per unit."""
+        """Within a scalable loop, the predicates of vectors, or the numbers of their lanes where the machine
+        ``has_vector_lengths``, by the lanes per unit.
+        """
         self.spans: Spans = {}
 
     def splat(self, t: DType, x: str, lanes: int) -> str:
@@ -87,6 +90,12 @@ class AccessEmitter(SumEmitter):
             return f"{self.type_i1(lanes.count)} {self.predicates[lanes.count]}"
         bits = ", ".join(f"i1 {'true' if lanes.first <= n < lanes.active else 'false'}" for n in range(lanes.count))
         return f"<{lanes.count} x i1> <{bits}>"
+
+    def _lanes(self, count: int) -> str:
+        """Return the operands that end a scalable vector of ``count`` lanes in a unit: a mask without effect, and the
+        number of lanes.
+        """
+        return f"{self.type_i1(count)} splat (i1 true), i32 {self.predicates[count]}"
 
     # -- registers
     def is_held(self, buffer: Buffer) -> bool:
@@ -192,6 +201,10 @@ class AccessEmitter(SumEmitter):
                 return load_head(self, self.head, t, where, n, lanes.active)
             if not self.scalable and is_word(t, lanes, self.masked_bytes):
                 return load_word(self, t, where, n, lanes.active)
+            if self.scalable and self.has_vector_lengths:
+                name = f"@llvm.vp.load.{self.suffix(t, n)}.p0"
+                self.declared[f"declare {ty} {name}(ptr, {self.type_i1(n)}, i32)"] = None
+                return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self._lanes(n)})")
             name = f"@llvm.masked.load.{self.suffix(t, n)}.p0"
             self.declared[f"declare {ty} {name}(ptr, {self.type_i1(n)}, {ty})"] = None
             return self.put(f"call {ty} {name}(ptr align {t.bytes} {where}, {self.mask(lanes)}, {ty} zeroinitializer)")
@@ -324,6 +337,10 @@ class AccessEmitter(SumEmitter):
                 aligned = self.alignment(Load(buffer, index, lanes))
                 how = f"align {n * t.bytes}, {STORE}" if buffer in self.past_caches else f"align {aligned}"
                 self.lines.append(f"  store {ty} {x}, {self.pointer(buffer)} {where}, {how}")
+            elif self.scalable and self.has_vector_lengths:
+                name = f"@llvm.vp.store.{self.suffix(t, n)}.p0"
+                self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)}, i32)"] = None
+                self.lines.append(f"  call void {name}({ty} {x}, ptr align {t.bytes} {where}, {self._lanes(n)})")
             else:
                 name = f"@llvm.masked.store.{self.suffix(t, n)}.p0"
                 self.declared[f"declare void {name}({ty}, ptr, {self.type_i1(n)})"] = None

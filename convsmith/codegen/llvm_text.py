@@ -41,7 +41,7 @@ from convsmith.ir.stmt import (
     Store,
 )
 from convsmith.ir.types import Half
-from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, lanes_of, strided
+from convsmith.ir.value import Const, Lanes, Load, Repeat, Value, dtype_of, lanes_of, strided
 from convsmith.ir.walk import bound_in, statements_of, walk
 
 
@@ -69,7 +69,8 @@ class Facts:
     ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With ``has_fused_steps``, quotients
     that are rounded to bytes are computed by products and sums that round once. Elements of fewer than ``masked_bytes``
     have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
-    not wrap around.
+    not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have predicates
+    otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is repeated.
     """
 
     triple: str
@@ -92,6 +93,8 @@ class Facts:
     has_fused_steps: bool = False
     masked_bytes: int = 1
     has_unsigned_offsets: bool = False
+    has_vector_lengths: bool = False
+    reads_scalars: bool = False
 
     @property
     def word(self) -> str:
@@ -110,8 +113,8 @@ class FunctionEmitter(ValueEmitter):
         super().__init__(bits, written, facts.half, flushed, facts.head_load, facts.byte_lookup)
         self.facts, self.rows, self.symbol = facts, facts.rows, symbol
         self.has_masked_stores, self.has_fused_steps = facts.has_masked_stores, facts.has_fused_steps
-        self.masked_bytes = facts.masked_bytes
-        self.has_unsigned_offsets = facts.has_unsigned_offsets
+        self.masked_bytes, self.has_vector_lengths = facts.masked_bytes, facts.has_vector_lengths
+        self.has_unsigned_offsets, self.reads_scalars = facts.has_unsigned_offsets, facts.reads_scalars
         self.streamed, self.past_caches = kernel.streamed, frozenset(streamed_results(kernel))
         self.fragments: dict[Buffer, Fragments] = {}
         self.configurations, self.configured = configurations, False
@@ -289,14 +292,20 @@ class FunctionEmitter(ValueEmitter):
         factors = zip(row.operands[1:], row.repeated.operands[1:])
         place = next(n for n, (whole, once) in enumerate(factors) if once.size < whole.size)
         v = args[place]
-        if not isinstance(v, Repeat) or lanes_of(v.a) != row.repeated.operands[1 + place].size:
-            return row, args
-        return row.repeated, (*args[:place], v.a, *args[place + 1 :])
+        size = row.repeated.operands[1 + place].size
+        if isinstance(v, Repeat) and lanes_of(v.a) == size:
+            return row.repeated, (*args[:place], v.a, *args[place + 1 :])
+        if size == 1 and isinstance(v, Load) and v.lanes is not None and v.lanes.stride == 0 and v.lanes.is_whole:
+            return row.repeated, (*args[:place], Load(v.buffer, v.index, None), *args[place + 1 :])
+        return row, args
 
     def registers_of(self, operand: Operand, v: Value) -> list[str]:
         """Return the registers of an operand; several are a whole register array, a row each."""
         if operand.layout.registers == 1 and operand.scope == "fragment" and isinstance(v, Load):
             return [self._load_rows(v)]
+        if operand.layout.registers == 1 and operand.size == 1 and not lanes_of(v):
+            t = dtype_of(v)
+            return [self.put(f"bitcast {t.llvm} {self.value(v, 0)} to <1 x {t.llvm}>")]
         if operand.layout.registers == 1:
             return [self.value(v, lanes_of(v))]
         assert isinstance(v, Load)
@@ -434,10 +443,14 @@ class FunctionEmitter(ValueEmitter):
         return isinstance(s, Invoke) and s.dst.buffer in self.fragments
 
     def units(self) -> str:
-        """Return the machine's ``vscale``, the units of a vector."""
-        self.declared["declare i64 @llvm.vscale.i64()"] = None
-        found = self.put("call i64 @llvm.vscale.i64()")
+        """Return the machine's ``vscale``, the units of a vector, as an index."""
+        found = self.whole_units()
         return found if self.bits == 64 else self.put(f"trunc i64 {found} to {self.it}")
+
+    def whole_units(self) -> str:
+        """Return ``vscale`` as LLVM's widest index."""
+        self.declared["declare i64 @llvm.vscale.i64()"] = None
+        return self.put("call i64 @llvm.vscale.i64()")
 
     def _scalable(self, s: For, var: str, hi: str) -> None:
         """Emit the iterations of a scalable loop from ``var`` on that run at once, up to the number of remaining
@@ -447,7 +460,14 @@ class FunctionEmitter(ValueEmitter):
         rest = self.put(f"sub nsw {self.it} {hi}, {var}")
         if self.bits < 64:
             rest = self.put(f"sext {self.it} {rest} to i64")
+        if self.has_vector_lengths:
+            self.declared["declare i64 @llvm.umin.i64(i64, i64)"] = None
+            rest = self.put(f"call i64 @llvm.umin.i64(i64 {rest}, i64 {self.whole_units()})")
         for n in sorted({x.lanes.count for x in accesses(s.body) if x.lanes and not self.is_held(x.buffer)}):
+            if self.has_vector_lengths:
+                lanes = self.put(f"mul nsw nuw i64 {rest}, {n}")
+                self.predicates[n] = self.put(f"trunc i64 {lanes} to i32")
+                continue
             name = f"@llvm.get.active.lane.mask.nxv{n}i1.i64"
             self.declared[f"declare {self.type_i1(n)} {name}(i64, i64)"] = None
             lanes = self.put(f"mul nsw i64 {rest}, {n}")

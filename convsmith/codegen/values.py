@@ -50,6 +50,7 @@ class ValueEmitter(AccessEmitter):
         super().__init__(bits, written, half, head, lookup)
         self.flushed = flushed
         self.has_fused_steps = False
+        self.reads_scalars = False
         self.shared: dict[tuple[Value, int], str] = {}
         self.current = "entry"
         self.has_constant_values = False
@@ -124,6 +125,9 @@ class ValueEmitter(AccessEmitter):
         quotient = self.quick_quotient(v, lanes)
         if quotient is not None:
             return self.quotients.rounded(self, quotient, t, lanes)
+        if isinstance(v, Cast) and self.reads_scalars and isinstance(v.a, Load) and _is_repeated(v.a):
+            one = Cast(v.dtype, Load(v.a.buffer, v.a.index, None))
+            return self.splat(t, self.value(one, 0), lanes)
         if isinstance(v, Cast):
             bounds = bounds_of(v.a) if t.kind != "float" else None
             return self.cast(self.value(v.a, lanes), dtype_of(v.a), t, lanes, bounds)
@@ -214,3 +218,8 @@ class ValueEmitter(AccessEmitter):
         self.shared = before
         self.start(end)
         return self.put(f"phi {ty} {', '.join(arms)}")
+
+
+def _is_repeated(v: Load) -> bool:
+    """Return whether all lanes of a load are one element."""
+    return v.lanes is not None and v.lanes.stride == 0 and v.lanes.is_whole

@@ -7,7 +7,7 @@ from convsmith.emulate.base import Emulator
 from convsmith.emulate.bochs import BOCHS
 from convsmith.emulate.opencl import OPENCL
 from convsmith.emulate.ptx.emulator import PTX
-from convsmith.emulate.qemu import AARCH64, HEXAGON
+from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV64
 from convsmith.emulate.wasm import WEB_ASSEMBLY
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import device_targets, host_targets, known_targets
@@ -15,7 +15,7 @@ from convsmith.runtime.loading import check_device
 
 __all__ = ["EMULATORS", "emulator_for", "is_native"]
 
-EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, BOCHS, WEB_ASSEMBLY, PTX, OPENCL)
+EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, RISCV64, BOCHS, WEB_ASSEMBLY, PTX, OPENCL)
 """All emulators. The first that runs a target is used."""
 
 

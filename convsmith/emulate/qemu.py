@@ -1,4 +1,4 @@
-"""`Qemu`: AArch64 and Hexagon as processes of Linux under qemu's user mode.
+"""`Qemu`: AArch64, Hexagon and RISC-V as processes of Linux under qemu's user mode.
 
 An image becomes a static executable, whose start-up code is LLVM text of this folder: no linker and no compiler for the
 architecture is needed.
@@ -12,7 +12,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import field
 from functools import cache
 from pathlib import Path
 
@@ -25,10 +26,15 @@ from convsmith.emulate.image import PAGE, START, Image, numbers_at
 from convsmith.emulate.processor import ProcessorEmulator
 from convsmith.emulate.processors import Fault
 from convsmith.machine.aarch64.levels import TRIPLE as AARCH64_TRIPLE
+from convsmith.machine.base import Machine
 from convsmith.machine.hexagon.levels import TRIPLE as HEXAGON_TRIPLE
+from convsmith.machine.riscv.levels import LEVELS as RISCV_LEVELS
+from convsmith.machine.riscv.levels import TRIPLE as RISCV_TRIPLE
 from convsmith.runtime.object_code import ObjectCode
 
-__all__ = ["AARCH64", "HEXAGON", "PROCESSORS", "UNITS", "Qemu", "sve_processor"]
+__all__ = [
+    "AARCH64", "HEXAGON", "PROCESSORS", "RISCV64", "UNITS", "VECTOR_BITS", "Qemu", "rvv_processor", "sve_processor",
+]  # fmt: skip
 
 UNITS = (1, 2, 3, 4, 16)
 """Legal numbers of 128-bit units of an emulated SVE register, the greatest included."""
@@ -57,11 +63,30 @@ _HVX: dict[str, frozenset[str]] = {"v67": frozenset({"hvx-length128b", "hvxv68",
 no floating-point vectors.
 """
 
+VECTOR_BITS = (128, 256, 512, 1024)
+"""Legal bits of a register of an emulated vector unit of RISC-V."""
+
+
+def rvv_processor(bits: int, needs: Collection[str]) -> str:
+    """Return qemu's name of the processor of RISC-V with vector registers of `bits` bits and the features `needs`."""
+    options = (f"{name}=true" for name in needs if name not in _RV64)
+    return ",".join(("rv64", *options, "vext_spec=v1.0", f"vlen={bits}"))
+
+
+_RV64 = frozenset({"m", "a", "f", "d", "c"})
+"""The features that qemu's processor `rv64` has by itself."""
+_RISCV = {
+    "rv64" if "v" not in t.needs else rvv_processor(256, t.needs): frozenset(t.needs) for t in reversed(RISCV_LEVELS)
+}
+"""qemu's processors of RISC-V, one for each level, lowest first."""
+
 _FAULTS: dict[int, str] = {
     signal.SIGILL: "illegal instruction", signal.SIGSEGV: "page fault", signal.SIGBUS: "page fault",
     signal.SIGTRAP: "trap",
 }  # fmt: skip
 """Signals that end a process, in words."""
+_ASSERTION = b": Assertion `"
+"""Part of the message of an emulator that ends by a fault of its own."""
 
 
 @record(frozen=True)
@@ -79,6 +104,8 @@ class _Platform:
     target: tuple[str, str, str]
     library: tuple[str, ...]
     page: int = PAGE
+    since: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The first versions of qemu that have features."""
 
 
 _PLATFORMS = {
@@ -92,6 +119,11 @@ _PLATFORMS = {
         ("memcpy", "memset", "rintf", "floorf", "floor", "fma", "__hexagon_sqrtf", "__hexagon_divsf3",
          "__hexagon_udivdi3"),
         page=1 << 16,
+    ),
+    "riscv64": _Platform(
+        "qemu-riscv64", _RISCV, FileHeader(64, 243, 5), "startup_riscv64.ll",
+        (RISCV_TRIPLE, "generic-rv64", RISCV_LEVELS[-1].features), ("memcpy", "memset"),
+        since={"zvfh": (8, 0), "zvfbfwma": (8, 1)},
     ),
 }  # fmt: skip
 """Architectures by the first word of their triples."""
@@ -145,7 +177,8 @@ class Qemu(ProcessorEmulator):
                 raise ToolchainError(f"qemu ({qemu}) did not end within {self.timeout:g} s", code="timeout") from None
             except OSError as error:
                 raise ToolchainError(f"qemu ({qemu}) cannot be run: {error}", code="emulator") from None
-        if kind := _FAULTS.get(-done.returncode):
+        kind = _FAULTS.get(-done.returncode)
+        if kind and _ASSERTION not in done.stderr:
             return Fault(kind, None)
         if done.returncode or len(done.stdout) != size:
             text = done.stderr.decode(errors="replace")
@@ -155,6 +188,15 @@ class Qemu(ProcessorEmulator):
                 text=text, code="emulator",
             )  # fmt: skip
         return done.stdout
+
+    def check(self, machine: Machine) -> None:
+        super().check(machine)
+        version, since = _version(self.program()), self._platform.since
+        for feature in machine.needs:
+            if version < since.get(feature, version):
+                have, first = (".".join(map(str, v)) for v in (version, since[feature]))
+                raise UnsupportedError(f"{self.name} {have} does not run {feature}; version {first} does",
+                                       code="emulator")  # fmt: skip
 
     def doubt(self, artifact: Artifact) -> str:
         version = _version(self.program())
@@ -178,6 +220,7 @@ class Qemu(ProcessorEmulator):
 
 AARCH64 = Qemu(of="aarch64")
 HEXAGON = Qemu(of="hexagon")
+RISCV64 = Qemu(of="riscv64")
 
 
 _WHOLE_TILES = (10, 0)

@@ -19,7 +19,7 @@ THIS_MACHINE = "cpu"
 
 _SYSTEMS = ("linux-gnu", "linux-musl", "linux-android", "none", "none-elf", "elf")
 """Suffixes of triples whose object code is ELF."""
-_ARCHITECTURES = ("x86_64", "aarch64", "hexagon")
+_ARCHITECTURES = ("x86_64", "aarch64", "hexagon", "riscv64")
 
 
 def export_machine(text: str) -> Machine:

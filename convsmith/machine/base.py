@@ -67,7 +67,9 @@ class Machine:
     that ``has_word_products`` multiplies integers of 16 bits faster than those of 32. One that ``has_fused_steps``
     multiplies vectors of f32 and adds to them, rounding once, several times as fast as it divides them. Where a machine
     ``lacks_fma``, functions compute multiply-adds that round once. Where it ``has_unsigned_offsets``, an access adds a
-    constant to an address at no cost, and no sum of both wraps around.
+    constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a scalable
+    vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars`` take a
+    factor that all lanes share from a scalar register.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
     LLVM's function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores.
     Memory that a kernel allocates is aligned to ``alignment`` bytes, because aligned vectors have their own
@@ -102,6 +104,8 @@ class Machine:
     has_fused_steps: bool = False
     lacks_fma: bool = False
     has_unsigned_offsets: bool = False
+    has_vector_lengths: bool = False
+    reads_scalars: bool = False
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
     fence: str = ""

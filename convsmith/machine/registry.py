@@ -17,7 +17,9 @@ from convsmith.machine.generic.level import level
 from convsmith.machine.host import cpu_features
 from convsmith.machine.micro_architectures import named, preferred
 
-_FAMILIES = {"x86_64": "x86", "aarch64": "aarch64", "hexagon": "hexagon", "wasm32": "wasm"}
+_FAMILIES = {
+    "x86_64": "x86", "aarch64": "aarch64", "hexagon": "hexagon", "riscv64": "riscv", "wasm32": "wasm",
+}  # fmt: skip
 """Folders with the levels of CPUs by the first word of their triple."""
 _DEVICES = ("nvidia", "intel_gpu")
 """Folders with the levels of devices, which run whatever CPU this machine has, if it has the device and the library

@@ -33,7 +33,7 @@ class _RowIndex:
         self.vectors: dict[tuple[str, int], list[Specification]] = {}
         self.nests: dict[str, list[Specification]] = {}
         self.fragments: dict[str, list[Specification]] = {}
-        for row in rows:
+        for row in sorted(rows, key=_is_of_one_type):
             if row.is_scalable:
                 continue  # lanes of statements are numbers: a machine of one scale has the row `at` that scale
             c, form = row.result, Specification(row)
@@ -43,6 +43,13 @@ class _RowIndex:
             self.nests.setdefault(c.dtype, []).append(form)
             if all(x.layout.registers == 1 for x in row.operands):
                 self.vectors.setdefault((c.dtype, c.size), []).append(form)
+
+
+def _is_of_one_type(row: Instruction) -> bool:
+    """Return whether operands have one type: a factor of such a row may be any value, also one that is converted, so
+    rows that convert their factors are tried before.
+    """
+    return len({*row.types}) == 1
 
 
 _row_index = cache(_RowIndex)

@@ -1,4 +1,4 @@
-"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64 or Hexagon) as bytes that run at any chosen address."""
+"""`ObjectCode`: relocatable object code (ELF, x86-64, AArch64, Hexagon or RISC-V) as bytes that run at any address."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FORMS = {
 _ELF, _CLASS, _MACHINE = b"\x7fELF", 4, 18
 """The first bytes of the header, and the offsets of the bytes for the class and for the machine."""
 
-_RELOCATABLE, _X86 = 1, 62
+_RELOCATABLE, _X86, _RISCV = 1, 62, 243
 _SYMBOLS, _ADDENDS, _NO_BITS = 2, 4, 8
 """Kinds of sections: the symbol table, relocations with addends, and zeros that take no space in the file."""
 _LOADED = 2
@@ -93,6 +93,25 @@ def _rest(target: int, place: int, old: int) -> int:
     return _scattered(old, 0x1F80, target - place & 63)
 
 
+def _upper(target: int, place: int, old: int) -> int:
+    """Return the word with the upper 20 bits of the distance, so that the lower 12 bits, with a sign, make it whole."""
+    return old & _PAGE | (target - place + 0x800) & 0xFFFFF000
+
+
+def _lower(target: int, place: int, old: int) -> int:
+    """Return the word of a load or of arithmetic with the lower 12 bits of the distance."""
+    return _scattered(old, 0xFFF00000, target - place)
+
+
+def _lower_of_store(target: int, place: int, old: int) -> int:
+    return _scattered(old, 0xFE000F80, target - place)
+
+
+def _call(target: int, place: int, old: int) -> int:
+    """Return the two words of a call: upper bits of the distance, and a jump by the lower bits."""
+    return _upper(target, place, old & 0xFFFFFFFF) | _lower(target, place, old >> 32) << 32
+
+
 _Q, _I, _q, _i = (struct.Struct(form) for form in ("<Q", "<I", "<q", "<i"))
 _PATCHES: dict[int, dict[int, tuple[struct.Struct, _Patch]]] = {
     _X86: {
@@ -109,8 +128,16 @@ _PATCHES: dict[int, dict[int, tuple[struct.Struct, _Patch]]] = {
         1: (_I, _jump), 36: (_I, _jump), 6: (_I, _word), 16: (_I, _extended),
         31: (_i, _distance), 65: (_I, _rest),
     },
+    _RISCV: {
+        2: (_Q, _word), 1: (_I, _word), 57: (_i, _distance), 18: (_Q, _call), 19: (_Q, _call), 23: (_I, _upper),
+        24: (_I, _lower), 25: (_I, _lower_of_store),
+    },
 }  # fmt: skip
-"""By machine (x86-64, AArch64 and Hexagon): kinds of relocations, each with the function that patches a word."""
+"""By machine (x86-64, AArch64, Hexagon, RISC-V): kinds of relocations, each with the function that patches a word."""
+_UPPER, _LOWER = 23, {24, 25}
+"""Kinds of relocations of RISC-V: the upper bits of a distance, and lower bits, whose symbol is the place with the
+upper bits of the same distance.
+"""
 _NEAR_CALLS, _ADDRESSES = {2, 4}, {9, 41, 42}
 """Kinds of relocations of x86-64: the distance to called code, and a place that holds the symbol's address."""
 _STUB = struct.Struct("<6sQ")
@@ -165,7 +192,7 @@ class ObjectCode:
             self._find_outside()
         except (struct.error, IndexError, ValueError) as error:
             raise ToolchainError(
-                f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64 or Hexagon): {error}",
+                f"{len(code)} bytes are not relocatable object code (ELF, x86-64, AArch64, Hexagon or RISC-V): {error}",
                 code="object",
             ) from None
 
@@ -206,7 +233,14 @@ class ObjectCode:
         for n, stub in stubs.items():
             _STUB.pack_into(memory, stub, _JUMP, targets[n])
         patches = _PATCHES[self.machine]
+        is_halved = self.machine == _RISCV
+        far = {address + place: targets[n] + addend for place, kind, n, addend in self._places if kind == _UPPER}
         for place, kind, n, addend in self._places:
+            if is_halved and kind in _LOWER:
+                form, patch = patches[kind]
+                (old,) = form.unpack_from(memory, place)
+                form.pack_into(memory, place, patch(far[targets[n]], targets[n], old))
+                continue
             target = targets[n]
             if n in stubs and kind in _ADDRESSES:
                 target = address + stubs[n] + len(_JUMP)

@@ -133,7 +133,7 @@ def fragment_rows(st: Statement, target: Machine, turned: bool = False) -> tuple
 
 def _dot_rows(st: Statement, target: Machine) -> tuple[Instruction, ...]:
     rows = target.vector_rows(st.a.factor, st.b.factor, st.acc) if len(st.factors) > 1 else ()
-    return tuple(row for row in rows if row.terms > 1)
+    return tuple(row for row in rows if row.terms > 1 or row.types[0] != st.acc)
 
 
 def unfit(st: Statement, row: Instruction, config: Config) -> str:

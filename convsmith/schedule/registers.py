@@ -111,6 +111,11 @@ def register_file(target: Machine, unit: ProductShape) -> RegisterFile:
     return next(file for file in target.register_files if file.name == unit.file)
 
 
+def shares_scalars(loops: Loops, lane: str, target: Machine) -> bool:
+    """Return whether ``target`` reads the factor that lanes along ``lane`` share from scalar registers."""
+    return target.reads_scalars and loops.kinds[lane] in ("m", "n")
+
+
 def registers(loops: Loops, config: Config, target: Machine, unit: ProductShape, filled: int) -> Registers:
     """Return the registers of the register tile, whose vectors have ``filled`` lanes in use."""
     along_k = loops.kinds[config.lane] == "k"
@@ -132,6 +137,7 @@ def registers(loops: Loops, config: Config, target: Machine, unit: ProductShape,
     spare = target.costs.temporaries + unit.temporaries + flips
     read = vectors * (1 if unit.dot else prod(size for _, size in config.tiles_at("k_step")))
     many, one = ("sources", "weight") if loops.kinds[config.lane] == "m" else ("weights", "source")
-    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many} + 1 {one}"
-    text += f" + {spare} temporary" if spare else ""
-    return Registers(pixels * vectors + read + 1 + spare, target.registers, "vector registers", text)
+    shared = shares_scalars(loops, config.lane, target)
+    text = f"{pixels}x{vectors}: {pixels * vectors} accumulators + {read} {many}"
+    text += ("" if shared else f" + 1 {one}") + (f" + {spare} temporary" if spare else "")
+    return Registers(pixels * vectors + read + (not shared) + spare, target.registers, "vector registers", text)

@@ -16,6 +16,8 @@ WARP = 32
 """Adjacent threads whose loads are one access if they load adjacent elements."""
 VECTORS, PIXELS = 4, 8
 """Vectors of sums, or pixels whose lanes are added up together, of a register tile."""
+FACTORS = 2
+"""Registers of such a tile beside its sums."""
 
 
 def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozenset[str] = frozenset()) -> Config:
@@ -36,7 +38,7 @@ def config_of_sums(st: Statement, target: Machine, threads: int, unknown: frozen
         threads = 1
     if lane in st.reduce:
         last = st.of("m")[-1]
-        tile = {last.name: min(last.size, PIXELS)}
+        tile = {last.name: min(last.size, PIXELS, target.registers - FACTORS)}
     else:
         tile = {lane: lanes * min(-(-sizes[lane] // lanes), VECTORS)}
     return Config(target.name, lane, register=tuple(tile.items()), pack=(), outline=False, threads=threads)

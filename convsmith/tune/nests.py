@@ -17,7 +17,7 @@ from convsmith.ir.walk import variables_of
 from convsmith.schedule.config import Config
 from convsmith.schedule.config_rows import DEFAULTS
 from convsmith.schedule.loops import Loops, fused_chain
-from convsmith.schedule.registers import register_file
+from convsmith.schedule.registers import register_file, shares_scalars
 from convsmith.statement.parts import PART, splits
 from convsmith.statement.phases import Phase, phases
 from convsmith.statement.statement import View, view_steps
@@ -315,11 +315,15 @@ class Nests:
             rows = self.n if loops.kinds[lane] == "m" else self.rows_of_fragments(loops)
             count = register_file(self.target, self.unit).count
             return fragment_tiles(rows, loops.extents[rows], lane, loops.extents[lane], self.unit, count)
-        return fitting(self._families(loops, lane), loops, lane, self.model.filled(lane), self.target.registers)
+        return fitting(self._families(loops, lane), loops, lane, self.model.filled(lane), self._registers(loops, lane))
+
+    def _registers(self, loops: Loops, lane: str) -> int:
+        """Return the registers for tiles, which leave one of them to the factor that all lanes share."""
+        return self.target.registers + shares_scalars(loops, lane, self.target)
 
     def _families(self, loops: Loops, lane: str) -> Iterator[Family]:
         """Yield the families of register tiles of vectors along ``lane``."""
-        lanes, registers = self.model.filled(lane), self.target.registers
+        lanes, registers = self.model.filled(lane), self._registers(loops, lane)
         if lane == self.batch:
             yield from windows(loops, lane, lanes, self.src)
             if self.st.constant and dtype(self.st.a.dtype).bits < dtype(self.st.acc).bits:  # each load widens elements

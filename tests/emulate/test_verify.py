@@ -29,7 +29,8 @@ from convsmith.runtime import opencl
 from convsmith.runtime.device_library import OpenedOnce
 
 TARGETS = (
-    "aarch64+dotprod", "aarch64+sve", "hexagon+v68", "wasm32", "wasm32+relaxed", "sm_80", "sm_90a", "xe_hpc", "xe_hpg",
+    "aarch64+dotprod", "aarch64+sve", "hexagon+v68", "riscv64+rvv", "wasm32", "wasm32+relaxed", "sm_80", "sm_90a",
+    "xe_hpc", "xe_hpg",
 )  # fmt: skip
 
 LAST = "--stag=axb --dtag=axb"

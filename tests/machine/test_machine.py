@@ -23,6 +23,7 @@ from convsmith.machine.micro_architectures import (
     preferred,
 )
 from convsmith.machine.registry import host_targets, known_targets
+from convsmith.machine.riscv.levels import LEVELS as RISCV
 from convsmith.machine.wasm.levels import LEVELS as WASM
 from convsmith.machine.x86.levels import LEVELS
 from convsmith.measure.description import describe
@@ -135,7 +136,7 @@ def test_the_setting_replaces_the_micro_architecture_of_the_host(row: MicroArchi
         assert describe()["micro_architecture"] == micro_architecture(host.cpu(), host.cpu_features()).name
         assert known_targets()[: len(LEVELS)] == tuple(map(row.of, LEVELS))
         foreign = [t for t in known_targets() if not t.triple.startswith("x86_64")]
-        assert foreign == [t for t in (*AARCH64, *HEXAGON, *WASM) if t in foreign] and len(foreign) > 3
+        assert foreign == [t for t in (*AARCH64, *HEXAGON, *RISCV, *WASM) if t in foreign] and len(foreign) > 3
         assert set(host_targets()) <= set(known_targets())
         assert machine_key().startswith(f"{row.name}-")
         assert own_table() is table(row.name)

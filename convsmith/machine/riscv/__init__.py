@@ -1,0 +1,1 @@
+"""RISC-V: scalars, and the vector extension with vectors of any length."""

@@ -1,0 +1,60 @@
+"""Levels of RISC-V, highest first: vectors with more and more types of numbers, and scalars."""
+
+from __future__ import annotations
+
+from convsmith.ir.instruction import RegisterFile
+from convsmith.ir.types import Half
+from convsmith.machine.base import Machine
+from convsmith.machine.costs import Costs
+from convsmith.machine.memory import core_caches
+from convsmith.machine.riscv.instructions import UNIT, rows
+from convsmith.machine.rows import fused_multiply_add
+
+TRIPLE = "riscv64-unknown-linux-gnu"
+_BASE = ("m", "a", "f", "d", "c", "zba", "zbb", "zbs")
+"""The features of RVA22 that kernels use."""
+_EXTENSIONS = (("rvv", ("v",)), ("zvfh", ("zfh", "zvfh")), ("zvfbfwma", ("zfbfmin", "zvfbfwma")))
+"""Extensions after which levels are named, with LLVM's names of the features, lowest first."""
+_REGISTERS = 32
+_GROUP = 4
+"""Registers of a group. A tile of several vectors along channels is one group: the same lanes take fewer instructions.
+Groups of four leave room for seven vectors of sums beside one of weights, which is loaded once for seven products.
+"""
+_SCALARS = 4
+"""Numbers that are treated as a vector where there are no vectors: each takes a register."""
+_COSTS = Costs(multiply_add=4.0, broadcast=1.0, latency=4.0, hidden=0.9, hidden_far=0.9)
+"""Costs of a core that multiplies and adds a register in a cycle. Sums may take all groups but one: operations on a
+group follow each other for more cycles than one takes.
+"""
+_CACHES = core_caches(32768, 1 << 18, rates=(16, 16))
+
+
+def _features(needs: tuple[str, ...]) -> str:
+    """Return LLVM's features. Without relaxation, branches within a function are final in object code."""
+    return ",".join([*("+" + name for name in needs), "-relax"])
+
+
+def _scalars() -> Machine:
+    """Return the level without vectors."""
+    fused = fused_multiply_add("fmadd_s", "f32", _SCALARS, ("f",), "")
+    return Machine(
+        name="riscv64", triple=TRIPLE, cpu="generic-rv64", features=_features(_BASE), needs=_BASE,
+        vectors=RegisterFile("vector", _REGISTERS // _SCALARS, 32 * _SCALARS), memories=_CACHES,
+        costs=_COSTS, attributes=(), instructions=(fused,),
+    )  # fmt: skip
+
+
+def _vectors(count: int) -> Machine:
+    """Return vectors of any length with the first ``count`` extensions."""
+    needs = (*_BASE, *(feature for _, features in _EXTENSIONS[:count] for feature in features))
+    half: Half = "computes" if "zvfh" in needs else ""
+    return Machine(
+        name=f"riscv64+{_EXTENSIONS[count - 1][0]}", triple=TRIPLE, cpu="generic-rv64", features=_features(needs),
+        needs=needs, vectors=RegisterFile("vector", _REGISTERS // _GROUP, UNIT * _GROUP, scalable=True),
+        memories=_CACHES, costs=_COSTS, attributes=(),
+        instructions=rows(_GROUP, needs), half=half, masked_bytes=1, has_vector_lengths=True,
+        reads_scalars=True,
+    )  # fmt: skip
+
+
+LEVELS = (*(_vectors(count) for count in range(len(_EXTENSIONS), 0, -1)), _scalars())
