@@ -100,7 +100,8 @@ def _array(text: str) -> tuple[str, str]:
 
 
 _CONTENTS = {
-    ".a": "object code", ".o": "object code", ".s": "assembly", ".h": "header for C and C++",
+    ".a": "object code", ".o": "object code", ".lib": "object code", ".obj": "object code",
+    ".s": "assembly", ".h": "header for C and C++",
     ".rs": "declarations for Rust", ".txt": "for add_subdirectory of CMake", ".c": "example", ".json": "manifest",
     ".cubin": "machine code", ".ptx": "code for later generations", ".spv": "SPIR-V",
 }  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import struct
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,6 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from convsmith.codegen.child import in_child
-from convsmith.codegen.wasm_object import WasmObject, is_wasm
 from convsmith.diag.errors import ToolchainError
 from convsmith.diag.settings import settings
 
@@ -182,23 +180,6 @@ def joined_code(
     passes.add_global_dead_code_eliminate_pass()
     passes.run(first, llvm.create_pass_builder(tm, llvm.create_pipeline_tuning_options()))
     return tm.emit_assembly(first).encode() if is_text else tm.emit_object(first)  # type: ignore[no-any-return]
-
-
-def undefined_symbols(code: bytes) -> tuple[str, ...]:
-    """Return the names of the symbols that object ``code``, of ELF or WebAssembly, uses and does not define."""
-    if is_wasm(code):
-        return WasmObject(code).undefined
-    sections = {s.name(): s.data() for s in llvm.ObjectFileRef.from_data(code).sections()}
-    names, table = sections[b".strtab"], sections[b".symtab"]
-    is_wide = code[4] == 2
-    form = struct.Struct("<IBBHQQ" if is_wide else "<IIIBBH")
-    found = []
-    for record in form.iter_unpack(table):
-        section = record[3] if is_wide else record[5]
-        start = record[0]
-        if section == 0 and start:
-            found.append(names[start : names.index(b"\0", start)].decode())
-    return tuple(sorted(found))
 
 
 def llvm_version() -> str:

@@ -69,8 +69,8 @@ class Facts:
     ``has_masked_stores``, lanes a small step apart are stored as masked vectors. With ``has_fused_steps``, quotients
     that are rounded to bytes are computed by products and sums that round once. Elements of fewer than ``masked_bytes``
     have no masked loads, and none has if that is 0. With ``has_unsigned_offsets``, adding a constant to an address does
-    not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have predicates
-    otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is repeated.
+    not wrap around. With ``has_vector_lengths``, scalable vectors end after a number of lanes, where they have
+    predicates otherwise. With ``reads_scalars``, an element that all lanes share is converted before it is repeated.
     """
 
     triple: str

@@ -8,6 +8,7 @@ from dataclasses import field
 
 from convsmith.codegen import llvm_bind
 from convsmith.codegen.library_functions import PROVIDED, library_text
+from convsmith.codegen.object_symbols import undefined_symbols
 from convsmith.diag.errors import UnsupportedError
 from convsmith.diag.record import record
 from convsmith.exporter.constants import built_in_contents
@@ -20,8 +21,10 @@ from convsmith.runtime.arrays import Array
 
 __all__ = ["BuiltKernel", "LinkedCode", "build_kernel", "linked_code"]
 
-_OF_COMPILER = "__"
-"""Prefix of functions that a compiler's runtime library for a machine provides."""
+_OF_COMPILER = ("__", "_fltused")
+"""Beginnings of symbols that the runtime library of a machine's compiler provides: functions, among them the one that
+reaches for pages of a large stack on Windows, and the mark of programs with floating-point numbers there.
+"""
 
 
 @record(frozen=True)
@@ -61,12 +64,12 @@ def linked_code(
     word = f"i{machine.address_bits}"
     while True:
         code = llvm_bind.joined_code(texts, symbols, machine.triple, machine.cpu, machine.features)
-        missing = llvm_bind.undefined_symbols(code)
+        missing = undefined_symbols(code)
         provided = [symbol for symbol in missing if symbol in PROVIDED]
         if not provided:
             break
         texts = (*texts, *(library_text(symbol, machine.triple, word) for symbol in provided))
-    elsewhere = (_OF_COMPILER, outside) if outside else (_OF_COMPILER,)
+    elsewhere = (*_OF_COMPILER, outside) if outside else _OF_COMPILER
     if unknown := [symbol for symbol in missing if not symbol.startswith(elsewhere)]:
         raise UnsupportedError(
             f"{problem}: code for {machine.name} calls {', '.join(unknown)} of a C library; available are levels with "

@@ -17,13 +17,22 @@ _ONES = {"f16": "0x3c00", "bf16": "0x3f80", "f8_e4m3": "0x38", "f8_e5m2": "0x3c"
 SECONDS = """\
 static double seconds(void)
 {
+#ifdef _WIN32
+    return (double)clock() / CLOCKS_PER_SEC;
+#else
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
 }"""
-"""The function of C by which an example reads a clock."""
+"""The function of C by which an example reads a clock; that of the C standard counts elapsed time on Windows."""
 
 ALLOCATION = f"""\
+#ifdef _WIN32
+#include <malloc.h>
+#define aligned_alloc(alignment, bytes) _aligned_malloc(bytes, alignment)
+#define free _aligned_free
+#endif
 static void *memory(size_t bytes)
 {{
     void *p = aligned_alloc({ALIGNMENT}, (bytes + {ALIGNMENT} - 1) / {ALIGNMENT} * {ALIGNMENT});
@@ -31,7 +40,7 @@ static void *memory(size_t bytes)
         exit(1);
     return p;
 }}"""
-"""The function of C by which an example allocates aligned memory."""
+"""The function of C by which an example allocates aligned memory, and the names by which Windows has those of C."""
 
 _HEAD = """\
 /* {name}: each kernel on arrays of small numbers. Build it with cmake, or:

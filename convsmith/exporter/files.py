@@ -6,24 +6,28 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from convsmith.codegen.object_symbols import object_format
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
-from convsmith.exporter.archive import archive
+from convsmith.exporter.archive import archive, bsd_archive
 from convsmith.exporter.build import LinkedCode
 from convsmith.exporter.kernel import LibraryKernel
 from convsmith.exporter.manifest import manifest_text
 
 __all__ = [
-    "DEVICE_FORMATS", "FORMATS", "ExportedLibrary", "Files", "code_files", "folder_of", "legal_format", "written",
+    "DEVICE_FORMATS", "FORMATS", "ExportedLibrary", "Files", "code_files", "folder_of", "legal_format", "library_file",
+    "library_of", "object_end", "written",
 ]  # fmt: skip
 
 FORMATS = ("object", "source", "static-library")
 """Forms of code: object files; assembly, which `gcc -c` and `clang -c` take; an archive of object files."""
 DEVICE_FORMATS = ("module",)
 """Forms of code of a device: files that its driver loads."""
+_MICROSOFT = "-windows-msvc"
+"""The end of triples whose programs Microsoft's tools, or those of LLVM in their place, compile and link."""
 
 Files = tuple[Mapping[str, bytes], Mapping[str, str], Sequence[LibraryKernel]]
 """The files of the code and of texts, by their names, and the kernels."""
@@ -80,9 +84,28 @@ def code_files(name: str, format_: str, kernels: Mapping[str, LinkedCode]) -> di
     """Return the files of the code of kernels of the library ``name``, by their names."""
     if format_ == "source":
         return {f"{own}.s": code.assembly() for own, code in kernels.items()}
+    machine = next(iter(kernels.values())).machine
+    end = object_end(machine.triple)
     if format_ == "object":
-        return {f"{own}.o": code.object for own, code in kernels.items()}
-    return {f"lib{name}.a": archive([(f"{own}.o", code.object, code.symbols) for own, code in kernels.items()])}
+        return {f"{own}{end}": code.object for own, code in kernels.items()}
+    members = [(f"{own}{end}", code.object, code.symbols) for own, code in kernels.items()]
+    return {library_file(name, machine.triple): library_of(members)}
+
+
+def object_end(triple: str) -> str:
+    """Return the end of the name of an object file, as linkers of a triple's system expect it."""
+    return ".obj" if triple.endswith(_MICROSOFT) else ".o"
+
+
+def library_file(name: str, triple: str) -> str:
+    """Return the name of the file of a static library, as linkers of a triple's system expect it."""
+    return f"{name}.lib" if triple.endswith(_MICROSOFT) else f"lib{name}.a"
+
+
+def library_of(members: Sequence[tuple[str, bytes, Sequence[str]]]) -> bytes:
+    """Return the static library of object files: the name of each, its bytes, and the symbols that it defines."""
+    is_apple = object_format(members[0][1]) == "mach-o"
+    return (bsd_archive if is_apple else archive)(members)
 
 
 def written(

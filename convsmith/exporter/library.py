@@ -211,7 +211,8 @@ def _cpu_files(name: str, format_: str, kernels: Sequence[BuiltKernel]) -> Files
     command = f"cc -O2 example.c {' '.join(code)} -o example"
     texts = {
         f"{name}.h": header_text(name, kernels), f"{name}.rs": rust_text(name, kernels),
-        "CMakeLists.txt": cmake_text(name, format_, tuple(code)), "example.c": example_text(name, command, kernels),
+        "CMakeLists.txt": cmake_text(name, format_, tuple(code), kernels[0].machine.triple),
+        "example.c": example_text(name, command, kernels),
     }  # fmt: skip
     return code, texts, kernels
 

@@ -103,11 +103,16 @@ _LIBRARIES = {
 }
 
 
-def cmake_text(name: str, format_: str, code: Sequence[str]) -> str:
-    """Return the CMakeLists.txt for the files ``code``."""
+_PAGES = "\ntarget_link_options({name} {scope} -Wl,-z,max-page-size=16384)"
+"""What programs that link the library tell the linker on Android, whose pages may have 16 KiB."""
+
+
+def cmake_text(name: str, format_: str, code: Sequence[str], triple: str) -> str:
+    """Return the CMakeLists.txt for the files ``code`` of a ``triple``."""
     paths = "\n  ".join(f"${{CMAKE_CURRENT_SOURCE_DIR}}/{file}" for file in code)
     library = _LIBRARIES[format_].format(name=name, files=" ".join(code), paths=paths)
     languages = "C ASM" if format_ == "source" else "C"
-    return _CMAKE.format(
-        name=name, library=library, languages=languages, scope="PUBLIC" if format_ == "source" else "INTERFACE"
-    )
+    scope = "PUBLIC" if format_ == "source" else "INTERFACE"
+    if "-linux-android" in triple:
+        library += _PAGES.format(name=name, scope=scope)
+    return _CMAKE.format(name=name, library=library, languages=languages, scope=scope)

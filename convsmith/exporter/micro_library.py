@@ -62,7 +62,8 @@ def export_micro_kernels(
     code = code_files(library, form, {k.name: k.code for k in built})
     command = f"cc -O2 example.c {' '.join(code)} -o example"
     texts = {
-        f"{library}.h": micro_header_text(library, built), "CMakeLists.txt": cmake_text(library, form, tuple(code)),
+        f"{library}.h": micro_header_text(library, built),
+        "CMakeLists.txt": cmake_text(library, form, tuple(code), built[0].machine.triple),
         "example.c": micro_example_text(library, command, built),
     }  # fmt: skip
     return written(library, folder, form, code, texts, built)

@@ -21,9 +21,9 @@ from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown
 from convsmith.diag.printable import printable
 from convsmith.diag.record import record
-from convsmith.exporter.archive import archive
 from convsmith.exporter.build import linked_code
 from convsmith.exporter.entry_points import check_lines, entry_points_text, message_lines
+from convsmith.exporter.files import library_file, library_of
 from convsmith.exporter.interface import WORKSPACE, Interface, Parameter, interface_of
 from convsmith.exporter.names import check_name, legal_name, unique_names
 from convsmith.frontend.kernel import CompiledKernel
@@ -90,10 +90,10 @@ def export_program(
         raise UsageError(message, code="bad-file")
     own = interface_of_network(program, check_name(name))
     members = _objects(program, own)
-    library = f"lib{name}.a"
+    library = library_file(name, program.target.triple)
     command = f"cc -O2 example.c {library} -lm -o example"
     contents = {
-        library: archive([(f"{title}.o", code, symbols) for title, code, symbols in members]),
+        library: library_of([(f"{title}.o", code, symbols) for title, code, symbols in members]),
         f"{name}.h": header_text(program, own).encode(),
         "example.c": example_text(program, own, command, samples).encode(),
     }  # fmt: skip

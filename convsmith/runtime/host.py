@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from convsmith.codegen.artifact import ABI_VERSION, Artifact, Entry
+from convsmith.codegen.object_symbols import object_format
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock, import_lock
 from convsmith.machine.host import lacking
@@ -106,19 +108,23 @@ class HostLibrary:
         return self.functions[entry]
 
 
+_FORMATS = ("elf", {"darwin": "mach-o", "win32": "coff"}.get(sys.platform, "elf"))
+"""Formats of object code that LLVM links in a process: ELF, which levels of CPUs have, and that of this system."""
 _STARTED_HERE = ("call", "tasks")
 """Kinds of launch that `HostFunction` starts."""
 
 
 def obstacle(artifact: Artifact) -> str:
-    """Return the reason why the CPU cannot run the code; empty if it can."""
-    missing = lacking(artifact.needs)
-    if not missing:
-        return ""
-    return (
-        f"kernel {artifact.problem!r} is made for {artifact.target}, which this CPU cannot run: it lacks "
-        f"{', '.join(missing)}; generic code runs everywhere"
-    )
+    """Return the reason why this machine cannot run the code; empty if it can."""
+    if missing := lacking(artifact.needs):
+        return (
+            f"kernel {artifact.problem!r} is made for {artifact.target}, which this CPU cannot run: it lacks "
+            f"{', '.join(missing)}; generic code runs everywhere"
+        )
+    form = object_format(artifact.code)
+    if form and form not in _FORMATS:
+        return f"kernel {artifact.problem!r} is made for another system, whose object code is {form.upper()}"
+    return ""
 
 
 def _check_starts_here(artifact: Artifact, entry: Entry) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from convsmith.codegen.llvm_bind import joined_code, undefined_symbols
+from convsmith.codegen.llvm_bind import joined_code
+from convsmith.codegen.object_symbols import undefined_symbols
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
 

@@ -23,9 +23,13 @@ WEIGHTS = np.ones((16, 8, 3, 3), np.float32)
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ({"target": "riscv64-linux-gnu"}, "bad-target", "target 'riscv64-linux-gnu' is unknown; known are cpu, .*"
-                                                        "aarch64-linux-gnu.*levels avx512_amx_fp16"),
-        ({"target": "x86_64-windows-msvc"}, "bad-target", "is unknown; known are cpu"),
+        ({"target": "loongarch64-linux-gnu"}, "bad-target", "target 'loongarch64-linux-gnu' is unknown; known are "
+                                                            "cpu, .*aarch64-linux-gnu.*levels avx512_amx_fp16"),
+        ({"target": "x86_64-windows"}, "bad-target", "is unknown; known are cpu"),
+        ({"target": "hexagon-windows-msvc"}, "bad-target", "those of x86_64 and aarch64 with windows-gnu, "),
+        ({"target": "aarch64-linux-gnu2"}, "bad-target", "is unknown; known are cpu"),
+        ({"target": "x86_64-windows-gnu+avx512_amx"}, "bad-target",
+         "avx512_amx needs a permission of Linux; legal are features without amx"),
         ({"target": "aarch64-linux-gnu+avx2"}, "bad-target", "no level has the feature 'avx2'; legal are sme512"),
         ({"target": "x86_64-linux-gnu+avx512f"}, "bad-target", r"avx512f is used by the level avx512, which needs .*"
                                                                r"avx512bw.* too; legal is \+avx512$"),
@@ -185,7 +189,7 @@ def test_a_file_of_lines_names_the_library(tmp_path: Path) -> None:
         (("--format", "exe"), "--format=exe is not legal; legal are object, source, static-library"),
         (("--weights", "none.npy"), "weights none.npy: cannot be read"),
         (("--name", "a-b"), "name 'a-b' is no identifier of C"),
-        (("--target", "riscv64-unknown-elf"), "target 'riscv64-unknown-elf' is unknown"),
+        (("--target", "loongarch64-unknown-elf"), "target 'loongarch64-unknown-elf' is unknown"),
         (("--output", f"{__file__}/out"), "test_errors_of_export.py/out: cannot be written: Not a directory"),
     ],
 )

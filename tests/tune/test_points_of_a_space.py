@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from convsmith.codegen import llvm_bind
+from convsmith.codegen.object_symbols import undefined_symbols
 from convsmith.compiler.driver import build_artifact
 from convsmith.diag.errors import ConfigError
 from convsmith.ir.intern import interning
@@ -84,7 +84,7 @@ def test_held_operands_have_lanes_along_their_innermost_dim(level: str) -> None:
     with pytest.raises(ConfigError, match=r"lanes along g are not innermost in the memory of wei.*--pack=wei"):
         plan(problem, Config.parse(f"--target={level} {HELD.format('')}"), machine)
     artifact = build_artifact(problem, Config.parse(f"--target={level} {HELD.format('wei')}"), machine)
-    assert llvm_bind.undefined_symbols(artifact.code) == ()
+    assert undefined_symbols(artifact.code) == ()
 
 
 REFUSED = (
