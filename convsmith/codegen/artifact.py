@@ -41,8 +41,8 @@ from convsmith.layout.requirements import FIXED, Requirements
 
 __all__ = [
     "ABI_VERSION", "ALIGNMENT", "AXES", "FINITE", "GOMP", "RUNTIME_SYMBOLS", "SIZES", "Argument", "Artifact", "Entry",
-    "Launch", "LaunchKind", "MapArgument", "MemoryKind", "Role", "build_options", "host_launch",
-    "size_argument",
+    "Launch", "LaunchKind", "MapArgument", "MemoryKind", "ObjectFormat", "Role", "build_options", "host_launch",
+    "object_format", "size_argument",
 ]  # fmt: skip
 
 ABI_VERSION = 11
@@ -55,6 +55,11 @@ FINITE = sys.float_info.max
 Role = Literal["in", "out", "inout", "packed", "scratch", "shared", "table", "zero", "size"]
 LaunchKind = Literal["call", "tasks", "grid"]
 MemoryKind = Literal["host", "device", "constant"]
+ObjectFormat = Literal["elf", "coff", "mach-o", "wasm"]
+_FORMATS: dict[bytes, ObjectFormat] = {
+    b"\x7fELF": "elf", b"\0asm": "wasm", b"\xcf\xfa\xed\xfe": "mach-o", b"\x64\x86": "coff", b"\x64\xaa": "coff",
+}  # fmt: skip
+"""By the first bytes of object code; those of COFF are the numbers of x86-64 and AArch64."""
 
 GOMP = "gomp"
 RUNTIME_SYMBOLS = {GOMP: ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")}
@@ -200,6 +205,11 @@ class Launch:
                 f"launch: kind {self.kind} of {self.grid} groups of {self.group} threads that share {self.shared} "
                 f"bytes; a grid has extents of at least 1 along {', '.join(AXES)}, others have none"
             )
+
+
+def object_format(code: bytes) -> ObjectFormat | None:
+    """Return the format of relocatable object code; None for other bytes."""
+    return _FORMATS.get(code[:4]) or _FORMATS.get(code[:2])
 
 
 def build_options(launches: Iterable[Launch]) -> list[str]:

@@ -1,27 +1,22 @@
 """The symbols that object code uses and does not define, in the object formats of systems: ELF, COFF, Mach-O and
 WebAssembly's.
 
-A name is the one that a program in C gives; Mach-O puts an underscore before it.
+A name is the one that a program in C gives; Mach-O puts an underscore before it, which is left out.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import llvmlite.binding as llvm
 
-from convsmith.codegen.wasm_object import WasmObject, is_wasm
+from convsmith.codegen.artifact import ObjectFormat, object_format
+from convsmith.codegen.wasm_object import WasmObject
 from convsmith.diag.errors import ToolchainError
 
-__all__ = ["ObjectFormat", "object_format", "undefined_symbols"]
+__all__ = ["undefined_symbols"]
 
-ObjectFormat = str
-"""``elf``, ``coff``, ``mach-o`` or ``wasm``."""
-
-_MACH_O = b"\xcf\xfa\xed\xfe"
-_COFF = (0x8664, 0xAA64)
-"""Numbers of machines of COFF: x86-64 and AArch64."""
 _COFF_HEADER, _COFF_SYMBOL, _COFF_EXTERNAL = struct.Struct("<HHIIIHH"), struct.Struct("<8sIhHBB"), 2
 _MACH_HEADER, _MACH_COMMAND, _MACH_SYMBOL = struct.Struct("<8I"), struct.Struct("<II"), struct.Struct("<IBBHQ")
 _MACH_TABLE, _MACH_KIND, _MACH_EXTERNAL = 2, 0x0E, 1
@@ -30,27 +25,14 @@ other code sees.
 """
 
 
-def object_format(code: bytes) -> ObjectFormat:
-    """Return the format of relocatable object code; empty for other bytes."""
-    if code[:4] == b"\x7fELF":
-        return "elf"
-    if code[:4] == _MACH_O:
-        return "mach-o"
-    if is_wasm(code):
-        return "wasm"
-    if len(code) > _COFF_HEADER.size and int.from_bytes(code[:2], "little") in _COFF:
-        return "coff"
-    return ""
-
-
 def undefined_symbols(code: bytes) -> tuple[str, ...]:
     """Return the names of the symbols that object ``code`` uses and does not define, sorted. ToolchainError for bytes
     of another format.
     """
-    names = {"elf": _of_elf, "coff": _of_coff, "mach-o": _of_mach_o, "wasm": _of_wasm}.get(object_format(code))
-    if names is None:
+    form = object_format(code)
+    if not form:
         raise ToolchainError(f"{len(code)} bytes are no object code of ELF, COFF, Mach-O or WebAssembly", code="object")
-    return tuple(sorted(names(code)))
+    return tuple(sorted(_READERS[form](code)))
 
 
 def _of_elf(code: bytes) -> Iterator[str]:
@@ -88,7 +70,7 @@ def _of_mach_o(code: bytes) -> Iterator[str]:
             start, count, names = struct.unpack_from("<III", code, at + _MACH_COMMAND.size)
             for name, flags, *_ in _MACH_SYMBOL.iter_unpack(code[start : start + count * _MACH_SYMBOL.size]):
                 if flags & _MACH_EXTERNAL and not flags & _MACH_KIND:
-                    yield _text(code, names + name).removeprefix("_")
+                    yield _text(code, names + name + 1)
         at += size
 
 
@@ -98,3 +80,9 @@ def _of_wasm(code: bytes) -> Iterator[str]:
 
 def _text(data: bytes, start: int) -> str:
     return data[start : data.index(b"\0", start)].decode()
+
+
+_READERS: dict[ObjectFormat, Callable[[bytes], Iterator[str]]] = {
+    "elf": _of_elf, "coff": _of_coff, "mach-o": _of_mach_o, "wasm": _of_wasm,
+}  # fmt: skip
+"""By the format of object code: the function that reads its undefined symbols."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from convsmith.codegen.object_symbols import object_format
+from convsmith.codegen.artifact import object_format
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UsageError
 from convsmith.diag.expect import shown

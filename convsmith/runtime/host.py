@@ -14,8 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from convsmith.codegen.artifact import ABI_VERSION, Artifact, Entry
-from convsmith.codegen.object_symbols import object_format
+from convsmith.codegen.artifact import ABI_VERSION, Artifact, Entry, object_format
 from convsmith.diag.errors import ToolchainError, UnsupportedError, UsageError
 from convsmith.diag.forking import RenewedLock, import_lock
 from convsmith.machine.host import lacking
