@@ -197,7 +197,8 @@ def random_group_config(rng: random.Random, problem: Problem, target: Machine) -
 
 def _barriers(target: Machine) -> tuple[str, ...]:
     assert target.device is not None
-    return ("whole", "whole", "whole" if target.device.dialect.split_barrier is None else "split")
+    dialect = target.device.dialect
+    return ("whole", "whole", "whole" if dialect is None or dialect.split_barrier is None else "split")
 
 
 def _shuffled(rng: random.Random, st: Statement, *kinds: str) -> tuple[str, ...]:

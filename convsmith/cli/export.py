@@ -104,6 +104,7 @@ _CONTENTS = {
     ".s": "assembly", ".h": "header for C and C++",
     ".rs": "declarations for Rust", ".txt": "for add_subdirectory of CMake", ".c": "example", ".json": "manifest",
     ".cubin": "machine code", ".ptx": "code for later generations", ".spv": "SPIR-V",
+    ".wgsl": "WGSL", ".js": "module of JavaScript",
 }  # fmt: skip
 """Contents of files by the ends of their names."""
 

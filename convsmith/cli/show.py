@@ -26,7 +26,7 @@ __all__ = ["show"]
 
 _TEXTS: dict[str, tuple[str, Callable[[KernelTexts], str]]] = {
     "llvm": (";", KernelTexts.llvm), "asm": ("#", KernelTexts.asm), "ptx": ("//", KernelTexts.ptx),
-    "sass": ("//", KernelTexts.sass), "spirv": (";", KernelTexts.spirv),
+    "sass": ("//", KernelTexts.sass), "spirv": (";", KernelTexts.spirv), "wgsl": ("//", KernelTexts.wgsl),
 }  # fmt: skip
 """Texts behind the IR by option: the mark of a comment, and the function from a kernel to the text."""
 
@@ -39,10 +39,11 @@ _TEXTS: dict[str, tuple[str, Callable[[KernelTexts], str]]] = {
 @click.option("--after", metavar="PASS", help="The IR after a pass: name, name:run or number; `naive` is before all.")
 @click.option("--all", "every", is_flag=True, help="The IR after every pass that changed it.")
 @click.option("--llvm", is_flag=True, help="LLVM's text.")
-@click.option("--asm", is_flag=True, help="Assembly, of every target.")
+@click.option("--asm", is_flag=True, help="Assembly, of every target that LLVM compiles for.")
 @click.option("--ptx", is_flag=True, help="PTX, of targets sm_* such as --target sm_80.")
 @click.option("--sass", is_flag=True, help="Machine code of NVIDIA's GPUs, disassembled, of targets sm_*.")
 @click.option("--spirv", is_flag=True, help="SPIR-V, of --target opencl.")
+@click.option("--wgsl", is_flag=True, help="WGSL, of --target webgpu.")
 @click.option("--indirection", is_flag=True, help="The table of pointers to the source, in every form.")
 @click.option("--chain", is_flag=True, help="Two convolutions in blocks, in TVM's schedule, as annotated TIR.")
 @click.option("--k-split", type=int, default=1, metavar="N", help="Blocks of channels in a tile of that schedule.")
@@ -52,15 +53,15 @@ _TEXTS: dict[str, tuple[str, Callable[[KernelTexts], str]]] = {
 def show(
     source: str | None, node: str | None, threads: int | None, target: str | None, config: str | None, layout: str,
     inputs: ModelInputs, torch: str | None, after: str | None, every: bool, llvm: bool, asm: bool, ptx: bool,
-    sass: bool, spirv: bool, indirection: bool, kernel_tile: int | None, chain: bool, k_split: int, h_split: int,
-    asynchronous: bool, **options: str | bool | None,
+    sass: bool, spirv: bool, wgsl: bool, indirection: bool, kernel_tile: int | None, chain: bool, k_split: int,
+    h_split: int, asynchronous: bool, **options: str | bool | None,
 ) -> None:  # fmt: skip
     """Print a kernel: its IR as it goes to LLVM, or as one of the options says. The first line is a comment.
 
     Kernels for GPUs are shown on any machine. For a model, NODE names one of its convolutions. The name of a
     micro-kernel, such as f32_dwconv_up2x9, takes the place of a descriptor.
     """
-    texts = [text for text, asked in zip(_TEXTS, (llvm, asm, ptx, sass, spirv), strict=True) if asked]
+    texts = [text for text, asked in zip(_TEXTS, (llvm, asm, ptx, sass, spirv, wgsl), strict=True) if asked]
     if sum((after is not None, every, *map(bool, texts), indirection, chain)) > 1:
         raise UsageError(
             f"--after, --all, {', '.join(f'--{text}' for text in _TEXTS)}, --indirection and --chain exclude each "

@@ -28,15 +28,15 @@ def _is_split(kernel: Kernel) -> bool:
     return any(isinstance(s, Barrier) and s.part != "whole" for s in statements_of(kernel.body))
 
 
-def word_bytes(kernel: Kernel, dialect: Dialect) -> int:
+def word_bytes(kernel: Kernel, dialect: Dialect | None) -> int:
     """Return the bytes of shared memory that the barriers of a kernel take."""
-    calls = dialect.split_barrier
+    calls = dialect.split_barrier if dialect is not None else None
     return taken_bytes(BARRIER) if calls is not None and calls.init is not None and _is_split(kernel) else 0
 
 
-def needed_by(kernels: Iterable[Kernel], dialect: Dialect) -> tuple[str, ...]:
+def needed_by(kernels: Iterable[Kernel], dialect: Dialect | None) -> tuple[str, ...]:
     """Return the extension of the device that the barriers of ``kernels`` use, if there is one."""
-    calls = dialect.split_barrier
+    calls = dialect.split_barrier if dialect is not None else None
     return (calls.needs,) if calls is not None and calls.needs and any(map(_is_split, kernels)) else ()
 
 

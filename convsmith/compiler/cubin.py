@@ -65,10 +65,12 @@ class AssembledKernels:
 
 
 def assemble_module(text: str, machine: Machine) -> tuple[bytes, dict[str, str]]:
-    """Return the code of a module's LLVM text for `machine`, and notes for people.
+    """Return the code of a module's text for `machine`, and notes for people; WGSL is its own code.
 
     Code for an assembler is a cubin with the PTX among the notes, or PTX if no assembler is installed.
     """
+    if machine.device is not None and machine.device.code == "wgsl":
+        return text.encode(), {}
     made = llvm_bind.object_code if machine.device is None or machine.device.code != "ptx" else llvm_bind.assembly
     code = made(text, machine.triple, machine.cpu, machine.features)
     if isinstance(code, bytes):

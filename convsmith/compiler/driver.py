@@ -10,12 +10,13 @@ from convsmith.codegen.artifact import FINITE, Argument, Artifact
 from convsmith.codegen.debug_lines import DebugLines
 from convsmith.codegen.device_module import device_text
 from convsmith.codegen.module_text import module_text
+from convsmith.codegen.wgsl_text import wgsl_text
+from convsmith.compiler.arrays import check_arrays
 from convsmith.compiler.cubin import assemble_module
 from convsmith.compiler.entries import manifest, problem_arguments
 from convsmith.compiler.facts import facts
 from convsmith.compiler.memory import check_memory
 from convsmith.compiler.rewritten import Lowered, rewritten
-from convsmith.diag.errors import UnsupportedError
 from convsmith.ir.buffer import Buffer
 from convsmith.ir.intern import one_table
 from convsmith.ir.stmt import Kernel
@@ -31,13 +32,15 @@ from convsmith.schedule.planned import KeptPlan, plan_for
 
 
 def lower(plan: Plan, instruments: Sequence[Instrument] = (), *, debug: bool = False) -> Lowered:
-    """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text; with ``debug``, code
-    for a CPU names the lines of the main kernel's text.
+    """Run the pipelines of ``plan``, the main one under ``instruments``, and print LLVM's text, or WGSL; with
+    ``debug``, code for a CPU names the lines of the main kernel's text.
     """
     made = rewritten(plan, instruments)
     if plan.machine.device is not None:
         kernels = {symbol: k for symbol, (k, _) in made.launched.items()}
-        return replace(made, text=device_text(kernels, facts(plan.machine)))
+        is_wgsl = plan.machine.device.code == "wgsl"
+        text = wgsl_text(kernels) if is_wgsl else device_text(kernels, facts(plan.machine))
+        return replace(made, text=text)
     # Kernels that run before the main one write arrays that no caller passes.
     own = frozenset(b.name for k in (*made.packs, *made.before) for b in k.written)
     known = replace(facts(plan.machine), own=own)
@@ -52,23 +55,11 @@ def build_artifact(
     requirements: Requirements = FIXED,
 ) -> Artifact:
     """Compile ``problem`` under ``config`` for ``target``; with ``requirements``, sizes are arguments of calls."""
-    _check_addresses(problem, target)
+    check_arrays(problem, target)
     with llvm_bind.no_collection(), one_table():
         made = plan_for(problem, config, target, requirements)
         kept = KeptPlan.of(made)
         return replace(emit(made, lower(made, instruments)), plan=kept)
-
-
-def _check_addresses(problem: Problem, target: Machine) -> None:
-    """Raise UnsupportedError if a tensor has more bytes than half of the target's address space."""
-    most = 1 << target.address_bits - 1
-    for tensor in problem.tensors:
-        if tensor.nbytes >= most:
-            raise UnsupportedError(
-                f"{tensor.name} has {tensor.nbytes} bytes; legal are fewer than {most} on {target.name}, whose "
-                f"addresses have {target.address_bits} bits",
-                code="memory",
-            )
 
 
 def emit(plan: Plan, low: Lowered) -> Artifact:

@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from convsmith.codegen.artifact import Artifact
+from convsmith.compiler.arrays import check_arrays
 from convsmith.compiler.cache import DiskCache, cache_key, disk_cache
 from convsmith.diag import trace
 from convsmith.diag.errors import ConfigError, ConvsmithError, InternalError, UsageError
@@ -98,6 +99,7 @@ def _compile_or_load(
             from convsmith.ir.intern import one_table
         with llvm_bind.no_collection(), one_table():
             if config is None:
+                check_arrays(plain, target)
                 with faults(trace.command("verify", *line_words(plain), target=target.name, threads=threads)):
                     config = choose(plain, target, threads, bool(requirements))
             with faults(repro("verify", problem, str(config), requirements)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convsmith.diag.errors import UnsupportedError
 from convsmith.emulate.base import Emulator
 from convsmith.emulate.bochs import BOCHS
+from convsmith.emulate.browser import BROWSER
 from convsmith.emulate.opencl import OPENCL
 from convsmith.emulate.ptx.emulator import PTX
 from convsmith.emulate.qemu import AARCH64, HEXAGON, RISCV64
@@ -15,7 +16,7 @@ from convsmith.runtime.loading import check_device
 
 __all__ = ["EMULATORS", "emulator_for", "is_native"]
 
-EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, RISCV64, BOCHS, WEB_ASSEMBLY, PTX, OPENCL)
+EMULATORS: tuple[Emulator, ...] = (AARCH64, HEXAGON, RISCV64, BOCHS, WEB_ASSEMBLY, PTX, OPENCL, BROWSER)
 """All emulators. The first that runs a target is used."""
 
 

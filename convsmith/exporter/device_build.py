@@ -14,6 +14,7 @@ from convsmith.exporter.constants import stored_bytes
 from convsmith.exporter.interface import WORKSPACE, EntryUse, Interface, PackingFunction, Parameter, interface_of
 from convsmith.exporter.kernel import ExportedKernel, exportable, for_any_operands
 from convsmith.frontend.kernel import CompiledKernel
+from convsmith.machine.registry import target
 from convsmith.problem.reference import is_exact
 from convsmith.runtime.arrays import ArraySpec
 from convsmith.runtime.border import tensors_of
@@ -172,11 +173,12 @@ def _map(made: MapArgument) -> dict[str, Any]:
 
 def _code(artifact: Artifact) -> dict[str, bytes]:
     """Return the code by the ends of its files' names: machine code, and PTX, from which the driver makes machine code
-    of later generations; or SPIR-V.
+    of later generations; SPIR-V; or WGSL.
     """
     ptx = artifact.notes.get("ptx", "").encode()
     if not ptx:
-        return {".spv": artifact.code}
+        device = target(artifact.target).device
+        return {".wgsl" if device is not None and device.code == "wgsl" else ".spv": artifact.code}
     return {".ptx": ptx} if artifact.code == ptx else {".cubin": artifact.code, ".ptx": ptx}
 
 

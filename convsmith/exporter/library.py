@@ -12,6 +12,7 @@ from convsmith.exporter.build import BuiltKernel, build_kernel
 from convsmith.exporter.device_build import DeviceKernel, build_device_kernel
 from convsmith.exporter.device_example import device_example_text
 from convsmith.exporter.device_header import device_header_text
+from convsmith.exporter.drivers import has_driver
 from convsmith.exporter.example import example_text
 from convsmith.exporter.files import (
     DEVICE_FORMATS,
@@ -30,6 +31,7 @@ from convsmith.exporter.micro_library import export_micro_kernels, micro_kernels
 from convsmith.exporter.names import check_name, check_prefix, legal_name, unique_names
 from convsmith.exporter.rust import rust_text
 from convsmith.exporter.target import THIS_MACHINE, export_machine
+from convsmith.exporter.webgpu_module import webgpu_module_text
 from convsmith.frontend.kernel import CompiledKernel
 from convsmith.frontend.micro_kernel_texts import MicroKernelTexts
 from convsmith.frontend.numpy_api import compile as compile_kernel
@@ -220,5 +222,8 @@ def _cpu_files(name: str, format_: str, kernels: Sequence[BuiltKernel]) -> Files
 def _device_files(name: str, kernels: Sequence[DeviceKernel]) -> Files:
     """Return the files of a library for a device, but for its manifest."""
     code = {f"{k.name}{end}": content for k in kernels for end, content in k.code.items()}
-    texts = {f"{name}.h": device_header_text(name, kernels), "example.c": device_example_text(name, kernels)}
+    if has_driver(kernels[0].machine):
+        texts = {f"{name}.h": device_header_text(name, kernels), "example.c": device_example_text(name, kernels)}
+    else:
+        texts = {f"{name}.js": webgpu_module_text(name, kernels)}
     return code, texts, kernels

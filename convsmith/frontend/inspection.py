@@ -93,11 +93,16 @@ class KernelTexts(ABC):
         return str(matches[-1].kernel)
 
     def llvm(self) -> str:
-        """Return the LLVM text."""
+        """Return the LLVM text. UsageError for a target whose code is WGSL."""
+        if self._has_code("wgsl"):
+            raise UsageError(
+                f"target {self.target.name} has no LLVM text and no assembly; wgsl() and --wgsl give its code",
+                code="text",
+            )
         return self._lower()[0].text
 
     def asm(self) -> str:
-        """Return the assembly."""
+        """Return the assembly. UsageError for a target whose code is WGSL."""
         with import_lock:
             from convsmith.codegen import llvm_bind
 
@@ -106,11 +111,18 @@ class KernelTexts(ABC):
 
     def ptx(self) -> str:
         """Return the PTX, the input of an assembler or of NVIDIA's driver. UsageError for other targets."""
-        return self._device_text("ptx", "PTX")
+        self._expect_code("ptx", "PTX")
+        return self.asm()
 
     def spirv(self) -> str:
         """Return the SPIR-V as text. UsageError for targets that do not use it."""
-        return self._device_text("spirv", "SPIR-V")
+        self._expect_code("spirv", "SPIR-V")
+        return self.asm()
+
+    def wgsl(self) -> str:
+        """Return the module of WGSL, WebGPU's language. UsageError for other targets."""
+        self._expect_code("wgsl", "WGSL")
+        return self._lower()[0].text
 
     def sass(self) -> str:
         """Return the disassembled machine code of a device. UsageError for other targets, UnsupportedError if the
@@ -119,19 +131,21 @@ class KernelTexts(ABC):
         with import_lock:
             from convsmith.compiler.cubin import assemble_ptx, disassemble
 
-        return disassemble(assemble_ptx(self._device_text("ptx", "SASS"), self.target.cpu).cubin)
+        self._expect_code("ptx", "SASS")
+        return disassemble(assemble_ptx(self.asm(), self.target.cpu).cubin)
 
-    def _device_text(self, code: str, name: str) -> str:
-        """Return the assembly for a device that takes ``code``. UsageError for other targets, with its ``name``."""
-        device = self.target.device
-        if device is None or device.code != code:
+    def _has_code(self, code: str) -> bool:
+        return self.target.device is not None and self.target.device.code == code
+
+    def _expect_code(self, code: str, name: str) -> None:
+        """Raise UsageError, with the ``name`` of a text, unless the target is a device that takes ``code``."""
+        if not self._has_code(code):
             able = [t.name for t in device_targets() if t.device is not None and t.device.code == code]
             raise UsageError(
                 f"target {self.target.name} has no {name}; targets that have it: {', '.join(able)}; asm() and --asm "
-                "give the assembly of every target",
+                "give the assembly of every target that LLVM compiles for",
                 code="text",
             )
-        return self.asm()
 
     def passes(self) -> list[PassRecord]:
         """Return the kernel after every pass, the naive nest first."""

@@ -72,6 +72,7 @@ class Machine:
     factor that all lanes share from a scalar register.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
     LLVM's function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores.
+    Kernels of a machine that names ``stored`` types have arrays of these types only.
     Memory that a kernel allocates is aligned to ``alignment`` bytes, because aligned vectors have their own
     instructions; 0 if alignment gains nothing.
 
@@ -112,6 +113,7 @@ class Machine:
     alignment: int = 0
     part_attributes: tuple[str, ...] = ()
     called_attributes: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()
 
     @cached_property
     def rows(self) -> dict[str, Instruction]:

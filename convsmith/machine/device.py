@@ -91,22 +91,22 @@ _COSTS = DeviceCosts()
 class Device:
     """Facts of a machine that launches kernels on a device.
 
-    ``runtime`` names the library that launches them, ``dialect`` is LLVM's text for them, and ``code`` is LLVM's
-    output: SPIR-V, or PTX for an assembler. ``grid`` and ``group`` are the largest numbers of groups and of threads of
-    a group along each dim, innermost first; ``threads`` is the largest number of threads of a group. ``warps`` are the
-    legal numbers of threads of a warp, the preferred one first; empty if kernels cannot rely on warps. Instructions on
-    fragments of 16-bit numbers do ``fragment_rate`` multiply-adds in the time of one multiply-add of f32, and
-    proportionally more on shorter numbers; 0 without such instructions.
+    ``runtime`` names the library that launches them. ``code`` is SPIR-V, PTX for an assembler, or WGSL; ``dialect`` is
+    LLVM's text for the former two, which LLVM compiles. ``grid`` and ``group`` are the largest numbers of groups and
+    of threads of a group along each dim, innermost first; ``threads`` is the largest number of threads of a group.
+    ``warps`` are the legal numbers of threads of a warp, the preferred one first; empty if kernels cannot rely on
+    warps. Instructions on fragments of 16-bit numbers do ``fragment_rate`` multiply-adds in the time of one
+    multiply-add of f32, and proportionally more on shorter numbers; 0 without such instructions.
     """
 
     runtime: str
-    dialect: Dialect
+    dialect: Dialect | None
     grid: tuple[int, ...]
     group: tuple[int, ...]
     threads: int
     shared: SharedMemory
     units: ComputeUnits
-    code: Literal["spirv", "ptx"]
+    code: Literal["spirv", "ptx", "wgsl"]
     warps: tuple[int, ...] = ()
     fragment_rate: float = 0.0
     costs: DeviceCosts = _COSTS
@@ -116,6 +116,11 @@ class Device:
     """The engine that copies tiles of a tensor to shared memory; None on devices without one."""
     register_files: tuple[int, ...] = ()
     """Numbers of registers that a thread may have at launch, more than usual."""
+
+    @property
+    def copy_sizes(self) -> tuple[int, ...]:
+        """Numbers of bytes that an asynchronous copy of a thread may have; empty on devices without such copies."""
+        return tuple(dict(self.dialect.copies)) if self.dialect is not None else ()
 
     @property
     def levels(self) -> tuple[ThreadLevel, ...]:

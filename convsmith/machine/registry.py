@@ -21,7 +21,7 @@ _FAMILIES = {
     "x86_64": "x86", "aarch64": "aarch64", "hexagon": "hexagon", "riscv64": "riscv", "wasm32": "wasm",
 }  # fmt: skip
 """Folders with the levels of CPUs by the first word of their triple."""
-_DEVICES = ("nvidia", "intel_gpu")
+_DEVICES = ("nvidia", "intel_gpu", "webgpu")
 """Folders with the levels of devices, which run whatever CPU this machine has, if it has the device and the library
 that launches.
 """

@@ -105,7 +105,14 @@ def _cuda() -> _RunTime:
     return _RunTime(cuda.CudaLibrary, cuda.device_name, cuda.check_device)
 
 
-_DEVICES: dict[str, Callable[[], _RunTime]] = {"cuda": _cuda, "opencl": _opencl}
+def _webgpu() -> _RunTime:
+    with import_lock:
+        from convsmith.runtime import webgpu
+
+    return _RunTime(webgpu.WebGpuLibrary, webgpu.device_name, webgpu.check_device)
+
+
+_DEVICES: dict[str, Callable[[], _RunTime]] = {"cuda": _cuda, "opencl": _opencl, "webgpu": _webgpu}
 """Runtimes by name."""
 
 

@@ -142,7 +142,8 @@ def _check_registers(st: Statement, config: Config, nest: Nest, machine: Machine
 
 def split_barrier_of(machine: Machine) -> SplitBarrierCalls | None:
     """Return the two parts of a barrier of ``machine``, or None if it has none."""
-    return machine.device.dialect.split_barrier if machine.device is not None else None
+    dialect = machine.device.dialect if machine.device is not None else None
+    return dialect.split_barrier if dialect is not None else None
 
 
 def limit_flaw(machine: Machine, nest: Nest, shared: Mapping[str, int]) -> ConfigError | None:

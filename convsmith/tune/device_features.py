@@ -109,7 +109,7 @@ def _are_asynchronous(
     """Return whether threads only start the copies of a view, and compute meanwhile."""
     width, nearest = copy_width(st, view, loops, config, nest, device.access), view.layout.contiguous
     is_whole = nearest is not None and width <= view.layout.shape[nearest.dim]
-    return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in dict(device.dialect.copies)
+    return config.copies == "async" and is_whole and width * dtype(view.dtype).bytes in device.copy_sizes
 
 
 def arrivals(times: float, residing: int, nbytes: int, rounds: int) -> Section:

@@ -123,7 +123,7 @@ def _with_cycles(st: Statement, machine: Machine, config: Config) -> Iterator[De
     """Yield the config with its copies in several slots, as far as shared memory has room, and its cycles."""
     device = machine.device
     assert device is not None
-    known = (how for how in BY_WARPS.copies if how[0] == "wait" or device.dialect.copies)
+    known = (how for how in BY_WARPS.copies if how[0] == "wait" or device.copy_sizes)
     loops = loops_after_fusing(st, config)
     nest = nest_of(Schedule(), st, loops, config, machine)
     config = _in_fragments(st, config, nest)

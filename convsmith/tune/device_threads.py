@@ -79,7 +79,7 @@ def thread_choices(st: Statement, machine: Machine, packs: bool = False) -> Iter
             needed = shared_bytes(st, loops, config, nest)
             if nest.size > device.threads or sum(aligned_bytes(needed).values()) > device.shared.bytes:
                 continue
-            for how in ("wait", "async") if shared and device.dialect.copies else ("wait",):
+            for how in ("wait", "async") if shared and device.copy_sizes else ("wait",):
                 way = config.changed(copies=how)
                 yield DeviceChoice(cycles(kernel_features(st, loops, way, nest, machine, needed), machine), way)
 

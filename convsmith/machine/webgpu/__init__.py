@@ -1,0 +1,1 @@
+"""Devices of WebGPU, whose kernels are WGSL."""

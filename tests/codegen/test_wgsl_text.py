@@ -1,0 +1,124 @@
+"""The text of WGSL: a browser computes what the interpreter computes, and refuses none of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulated import skip_without_emulator
+
+from convsmith.codegen.geometry import geometry
+from convsmith.codegen.wgsl_text import wgsl_text
+from convsmith.diag.errors import InternalError
+from convsmith.emulate.browser import dispatch
+from convsmith.interp import run
+from convsmith.ir.intern import interning
+from convsmith.ir.parse import parse_kernel
+from convsmith.machine.registry import target
+
+HEAD = "kernel k(a: f32[64], c: f32[64], d: s32[64])\n"
+KERNELS = {
+    "quotients of negative numbers": """
+  for x in 0 .. 2 #grid:
+    for t in 0 .. 32 #group:
+      c[x * 32 + t] = a[(t - 20) // 3 + 7]
+      d[x * 32 + t] = cast(s32, a[(t - 20) % 3 + (t - 9) // 4 + (t - 9) % 4 + 3])
+""",
+    "a name that is bound again": """
+  for t in 0 .. 8 #group:
+    let i = t * 2:
+      c[i] = a[i]
+      for k in 0 .. 2:
+        let j = t + k * 8:
+          c[j + 16] = a[i + 1]
+    let i = t + 40:
+      c[i] = a[i]
+      d[i] = cast(s32, a[t])
+""",
+    "names that WGSL reserves": """
+  for loop in 0 .. 4 #grid:
+    for let in 0 .. 8 #group:
+      alloc var: f32[2] @register:
+        var[0] = a[loop * 8 + let]
+        var[1] = sqrt(var[0] * var[0])
+        c[loop * 8 + let] = var[1]
+        d[loop * 8 + let] = cast(s32, var[0])
+""",
+    "registers that a loop numbers": """
+  for t in 0 .. 8 #group:
+    alloc r: f32[2, 4] @register:
+      for i in 0 .. 4:
+        r[0, i] = a[t * 4 + i]
+        r[1, i] = a[t * 4 + i + 32]
+      for i in 0 .. 4:
+        c[t * 4 + i] = r[0, -i + 3] + r[1, i]
+      d[t] = cast(s32, r[1, 2])
+""",
+    "lanes that move": """
+  for t in 0 .. 8 #group:
+    alloc r: f32[4] @register:
+      r[0]{4} = a[t * 4]{4}
+      r[0]{4} = r[0]{4} * 2.0 + r[1]{4:0}
+      c[t * 4]{4} = r[0]{4}
+      c[t * 4 + 32]{4/3} = a[t]{4:0} + r[0]{4}
+      d[t] = s32(1)
+""",
+    "conversions that saturate": """
+  for t in 0 .. 64 #group:
+    c[t] = max(a[t], neg(a[t])) * 0.5 + min(a[t], 3.0)
+    d[t] = cast(s32, cast(s8, a[t] * 10.5)) + cast(s32, a[t] * 1000000000.0)
+""",
+}
+
+
+def arrays() -> dict[str, np.ndarray]:
+    a = (np.arange(64, dtype=np.float32) - 31) / 2
+    return {"a": a, "c": np.full(64, 9, np.float32), "d": np.full(64, 9, np.int32)}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_browser_computes_what_the_interpreter_computes(name: str) -> None:
+    skip_without_emulator(target("webgpu"))
+    memory = arrays()
+    with interning():
+        kernel = parse_kernel(HEAD + KERNELS[name].strip("\n"))
+        code, groups = wgsl_text({"k": kernel}), geometry(kernel).grid
+        run(kernel, memory)
+    found = dispatch(code, "k", groups, [x.tobytes() for x in arrays().values()], [1, 2])
+    for x, wanted in zip(found, (memory["c"], memory["d"]), strict=True):
+        np.testing.assert_array_equal(np.frombuffer(x, wanted.dtype), wanted)
+
+
+def text_of(body: str) -> list[str]:
+    with interning():
+        return [line.strip() for line in wgsl_text({"k": parse_kernel(HEAD + body.strip("\n"))}).splitlines()]
+
+
+def test_numbers_that_are_not_negative_are_divided_by_operators() -> None:
+    lines = text_of("""
+  for t in 0 .. 64 #group:
+    c[t] = a[t // 8 + t % 8 + (t // 3) * 2 + (t - 1) // 4]
+    d[t] = s32(0)
+""")
+    assert "k_c[t] = k_a[((t + 3) >> 2u) + (t & 7) + (t / 3) * 2 + (t >> 3u) - 1];" in lines
+    assert not any(line.startswith("fn quotient") for line in lines)
+
+
+def test_elements_with_constant_numbers_are_variables() -> None:
+    lines = text_of("""
+  for t in 0 .. 8 #group:
+    alloc r: f32[2] @register:
+      r[0]{2} = a[t * 2]{2}
+      c[t * 2]{2} = r[0]{2}
+      d[t] = s32(0)
+""")
+    assert {"var r_0: f32;", "var r_1: f32;", "k_c[t * 2 + 1] = r_1;"} <= {*lines}
+
+
+def test_what_wgsl_lacks_is_a_fault() -> None:
+    with pytest.raises(InternalError, match="WGSL has no values of f64"):
+        text_of("""
+  for t in 0 .. 8 #group:
+    alloc r: f64[2] @register:
+      r[0] = 1.0
+      c[t] = 0.0
+""")

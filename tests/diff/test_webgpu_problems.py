@@ -1,0 +1,97 @@
+"""Kernels of WGSL run in a browser, on the software adapter of WebGPU, and give exactly what the reference gives."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import count, islice
+
+import numpy as np
+import pytest
+from chain_problems import random_chain
+from devices import KINDS, random_group_config
+from emulated import skip_without_emulator
+from problems import random_problem
+
+import convsmith as cs
+from convsmith.diag.errors import ConfigError, UnsupportedError
+from convsmith.emulate.browser import BROWSER
+from convsmith.frontend.kernel import CompiledKernel
+from convsmith.ir.intern import interning
+from convsmith.machine.registry import target
+from convsmith.measure.verification import verify_kernel
+from convsmith.problem import Problem, parse_problem
+from convsmith.schedule.config import Config
+
+LEVEL = target("webgpu")
+
+
+@pytest.fixture(autouse=True)
+def browser() -> None:
+    """Skips where there is no Chromium."""
+    skip_without_emulator(LEVEL)
+
+
+def is_stored(problem: Problem) -> bool:
+    """Whether all arrays have types of WGSL."""
+    return all(t.dtype in LEVEL.stored for t in problem.tensors)
+
+
+def check(problem: Problem, config: Config | None, seed: int) -> None:
+    kernel = CompiledKernel(problem, LEVEL, config, load=BROWSER.load)
+    verdict = verify_kernel(kernel, seed)
+    assert verdict.ok and kernel.artifact is not None, f"{problem} {kernel.config}: {verdict.detail}"
+    assert {e.launch.runtime for e in kernel.artifact.entries.values()} == {"webgpu"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind(kind: str) -> None:
+    """Kernels with arrays that WGSL cannot store are refused by name."""
+    line, words = KINDS[kind]
+    problem, config = parse_problem(line), Config.parse(f"--target=webgpu --pack= {words}")
+    if is_stored(problem):
+        check(problem, config, 0)
+        return
+    with pytest.raises(UnsupportedError, match="legal on webgpu are arrays of f32 and s32"):
+        CompiledKernel(problem, LEVEL, config)
+
+
+def stored_problems() -> Iterator[tuple[int, Problem]]:
+    """Random problems with types of WGSL, each with its seed."""
+    for seed in count():
+        problem = random_problem(random.Random(seed), 20_000)
+        if is_stored(problem):
+            yield seed, problem
+
+
+@pytest.mark.parametrize("first", [0, 10, pytest.param(20, marks=pytest.mark.wide)])
+def test_random_problems(first: int) -> None:
+    """Every second one under a random config, if that is legal."""
+    for n, (seed, problem) in enumerate(islice(stored_problems(), first, first + 10 if first < 20 else 100)):
+        config = None
+        if n % 2:
+            with interning():
+                config = random_group_config(random.Random(seed), problem, LEVEL)
+        try:
+            check(problem, config, seed)
+        except ConfigError:
+            if config is None:
+                raise
+            check(problem, None, seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_chains(seed: int) -> None:
+    check(random_chain(random.Random(seed), kind="f32", macs=10_000), None, seed)
+
+
+@pytest.mark.parametrize("post_op", ["tanh", "logistic", "gelu_erf", "swish:1", "clip:-2:6", "sum"])
+def test_epilogues(post_op: str) -> None:
+    check(parse_problem(f"--attr-post-ops={post_op} mb1ic3ih5oc4kh3ph1"), None, 0)
+
+
+def test_a_call_says_where_kernels_run() -> None:
+    kernel = cs.compile("mb1ic3ih5oc4kh3ph1", target="webgpu")
+    assert "@compute" in kernel.wgsl()
+    with pytest.raises(UnsupportedError, match="launched by a browser"):
+        kernel(np.zeros((1, 3, 5, 5), np.float32), np.zeros((4, 3, 3, 3), np.float32))
