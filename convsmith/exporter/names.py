@@ -1,4 +1,4 @@
-"""Names of exported kernels: identifiers of C, C++ and Rust that no C library, header or build uses."""
+"""Names of exported kernels: identifiers of C, C++, Rust and JavaScript that no C library, header or build uses."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ or the macro of an array.
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _KEYWORDS = frozenset(
     """
-    abstract alignas alignof and and_eq as asm async auto await become bitand bitor bool box break case catch char
-    char16_t char32_t char8_t class co_await co_return co_yield compl concept const const_cast consteval constexpr
-    constinit continue crate decltype default delete do double dyn dynamic_cast else enum explicit export extern false
-    final float fn for friend gen goto if impl in inline int let long loop macro main match mod module move mut mutable
-    namespace new noexcept not not_eq nullptr operator or or_eq override priv private protected pub public ref register
-    reinterpret_cast requires restrict return Self self short signed sizeof static static_assert std static_cast struct
-    super switch template this thread_local throw trait true try type typedef typeid typename typeof_unqual union unsafe
-    unsigned unsized use using virtual void volatile wchar_t where while xor xor_eq yield
+    abstract alignas alignof and and_eq arguments as asm async auto await become bitand bitor bool box break case
+    catch char char16_t char32_t char8_t class co_await co_return co_yield compl concept const const_cast consteval
+    constexpr constinit continue crate debugger decltype default delete do double dyn dynamic_cast else enum eval
+    explicit export extern false final finally float fn for friend function gen goto if impl implements import in
+    inline instanceof int interface let long loop macro main match mod module move mut mutable namespace new
+    noexcept not not_eq null nullptr operator or or_eq override package priv private protected pub public ref
+    register reinterpret_cast requires restrict return Self self short signed sizeof static static_assert
+    static_cast std struct super switch template this thread_local throw trait true try type typedef typeid typename
+    typeof_unqual union unsafe unsigned unsized use using var virtual void volatile wchar_t where while with xor
+    xor_eq yield
     """.split()
 )
-"""Words that a C, C++ or Rust program cannot use as the name of a function."""
+"""Words that a program in C, C++, Rust or JavaScript cannot use as the name of a function."""
 _FILES = frozenset(
     """
     aio all assert c clean complex cpio crypt ctype dirent dl dlfcn edit_cache errno fcntl fenv float fmtmsg fnmatch ftw
