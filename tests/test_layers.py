@@ -35,7 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "codegen": {"llvmlite", "numpy"},
     "compiler": {"cuda", "llvmlite", "numpy", "platformdirs"},
     "runtime": {"cuda", "llvmlite", "ml_dtypes", "numpy", "pyopencl"},
-    "emulate": {"llvmlite", "ml_dtypes", "numpy", "wasmtime"},
+    "emulate": {"llvmlite", "ml_dtypes", "numpy", "wasmtime", "selenium"},
     "measure": {
         "ai_edge_litert", "flatbuffers", "llvmlite", "ncnn", "numpy", "onnx", "onnxruntime", "openvino", "torch",
     },
