@@ -30,6 +30,7 @@ CONFIG = "words of a command line, which configs are read from"
 FILES = "names of files"
 LLVM = "LLVM's text of types and of assembly"
 LINKING = "names in the convention of object code for WebAssembly"
+WGSL = "words of WGSL"
 PYTHON = "names of Python's modules and interpreters"
 ONNX = "an attribute of ONNX, which has words as values"
 LOGS = "the log of an assembler"
@@ -64,6 +65,8 @@ LEGAL = {
     ("codegen/wasm_object.py", "name == 'linking'"): LINKING,
     ("codegen/wasm_object.py", "name.startswith('reloc.')"): LINKING,
     ("codegen/llvm_text.py", "self.mask(s.dst.lanes).partition('> ')"): LLVM,
+    ("codegen/wgsl_text.py", "name in RESERVED"): WGSL,
+    ("codegen/wgsl_values.py", "_WORDS.split()"): WGSL,
     ("compiler/cache.py", "re.fullmatch(b'[0-9a-f]{64}', known)"): FILES,
     ("compiler/cache.py", "data.startswith(_MAGIC)"): FILES,
     ("compiler/cache.py", "item.name.endswith(('.py', '.json'))"): FILES,

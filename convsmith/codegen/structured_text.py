@@ -125,7 +125,7 @@ class StructuredText(ABC):
 
 def bare(text: str) -> str:
     """Return an operand without parentheses around all of it."""
-    if not (text.startswith("(") and text.endswith(")")):
+    if (text[:1], text[-1:]) != ("(", ")"):
         return text
     depth = 0
     for n, c in enumerate(text):

@@ -96,7 +96,7 @@ class _WgslText(WgslValues):
                 self._shared[x] = f"{self._symbol}_{super().name(x)}_{len(self._shared)}"
             return self._shared[x]
         name = super().name(x)
-        return f"{name}_" if name in RESERVED or name.startswith("__") else name
+        return f"{name}_" if name in RESERVED else name
 
     def place(self, v: Load, lane: int) -> str:
         b, offset = v.buffer, v.lanes.offsets[lane] if v.lanes else 0

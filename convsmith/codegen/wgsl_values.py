@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import copysign
 
 from convsmith.arith.ranges import Range, try_interval
 from convsmith.codegen.structured_text import StructuredText, bare
 from convsmith.diag.errors import InternalError, UnsupportedError
 from convsmith.ir.index import And, Cond, FloorDiv, Index, Mod, Var
-from convsmith.ir.types import DType
+from convsmith.ir.types import F32, DType
 from convsmith.ir.value import (
     Binary,
     Bits,
@@ -87,8 +88,7 @@ fn whole(x: f32, low: i32, high: i32) -> i32 {
 }
 """Functions that expressions call."""
 
-RESERVED = frozenset(
-    """
+_WORDS = """
     NULL Self abstract active alias alignas alignof as asm asm_fragment async attribute auto await become bool break
     case cast catch class co_await co_return co_yield coherent column_major common compile compile_fragment concept
     const const_assert const_cast consteval constexpr constinit continue continuing crate debugger decltype default
@@ -102,14 +102,14 @@ RESERVED = frozenset(
     switch target template this thread_local throw trait true try type typedef typeid typename typeof u32 union unless
     unorm unsafe unsized use using var varying virtual volatile wgsl where while with writeonly yield
     abs atomicLoad bitcast ceil clamp exp floor fma log max min round select sqrt
-    """.split()
-)  # fmt: skip
+"""
+RESERVED = frozenset(_WORDS.split())
 """Keywords and reserved words of WGSL, and the built-in functions that expressions call."""
 
 
 def type_name(t: DType) -> str:
     """Return WGSL's type of a value. Integers of fewer bits are held in 32 bits; InternalError for wider types."""
-    if t.bits > 32 or (t.kind == "float" and t.name != "f32"):
+    if t.bits > 32 or (t.kind == "float" and t is not F32):
         raise InternalError(f"WGSL has no values of {t}")
     return "f32" if t.kind == "float" else "u32" if t.limits[1] >= 1 << 31 else "i32"
 
@@ -256,4 +256,4 @@ def _constant(v: Const) -> str:
     if x != x or abs(x) == float("inf"):
         return f"bitcast<f32>({int.from_bytes(v.bits, 'little'):#x}u)"
     text = f"{x:.1f}" if x == int(x) and abs(x) < 1e6 else float(x).hex()
-    return f"({text}f)" if text.startswith("-") else f"{text}f"
+    return f"({text}f)" if copysign(1, x) < 0 else f"{text}f"
