@@ -49,13 +49,12 @@ FACTORS = (0.5, 0.7, 0.85, 1.2, 1.4, 2.0)
 """Multiples of a cost that are tried."""
 SIZES = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 3 << 19, 1 << 21, 1 << 23)
 """Bytes that are tried for a cost that is 0, which says that nothing of any size has its effect."""
-OFF = (
-    "prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "page_turn", "extend",
-    "weights_byte",
-)  # fmt: skip
+OFF = ("prefetched", "prefetched_transforms", "prefetched_pixels", "prefetched_results", "page_turn", "extend")
 """Costs whose 0 means that the effect does not exist."""
-CYCLES = {"page_turn": (1.0, 3.0, 6.0), "extend": (0.5, 1.0, 2.0), "weights_byte": (0.05, 0.1, 0.2)}
+CYCLES = {"page_turn": (1.0, 3.0, 6.0), "extend": (0.5, 1.0, 2.0)}
 """The cycles that are tried for those of them that are no sizes in bytes."""
+GIVEN = ("page", "temporaries", "weights_byte")
+"""Costs that follow from other facts: the system's pages, the instructions, and the price of a streamed byte."""
 MIN_GAIN = 0.0015
 """Minimum fall of the mean logarithm of losses for which a cost changes."""
 TOLERANCE = 0.0005
@@ -98,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def numeric_costs() -> list[str]:
-    """Return the names of the costs that are numbers."""
-    return [x.name for x in fields(Costs) if x.type in ("float", "int") and x.name not in ("page", "temporaries")]
+    """Return the names of the costs that are numbers and that a fit may change."""
+    return [x.name for x in fields(Costs) if x.type in ("float", "int") and x.name not in GIVEN]
 
 
 def mean_loss(answers: Sequence[Answer]) -> float:

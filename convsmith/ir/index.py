@@ -214,7 +214,8 @@ def as_index(value: IndexLike) -> Index:
 def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
     """Return ``const + sum(coeff * atom)`` in normal form, with quotients and remainders recombined.
 
-    ``x // n * n + x % n`` becomes ``x``, and ``(k + x // n) % m * n + x % n`` becomes ``(k * n + x) % (m * n)``.
+    ``x // n * n + x % n`` becomes ``x``, also where the quotient has the form ``(x // g) // (n // g)``, and ``(k + x //
+    n) % m * n + x % n`` becomes ``(k * n + x) % (m * n)``.
     """
     terms = [t for t in coeffs.items() if t[1]]
     if not terms:
@@ -233,6 +234,10 @@ def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
                 del others[atom], others[whole]
                 return add(make_sum(const, others), c, atom.num)
             for upper, k in terms:
+                if k == c * atom.den and type(upper) is FloorDiv and _is_quotient(upper, atom):
+                    others = dict(terms)
+                    del others[atom], others[upper]
+                    return add(make_sum(const, others), c, atom.num)
                 if k == c * atom.den and type(upper) is Mod and (whole, 1) in upper.num.terms:
                     others = dict(terms)
                     del others[atom], others[upper]
@@ -241,6 +246,12 @@ def make_sum(const: int, coeffs: dict[Index, int]) -> Index:
                     return add(make_sum(const, others), c, both)
     terms.sort(key=_order)
     return Affine(const, tuple(terms))
+
+
+def _is_quotient(e: FloorDiv, rest: Mod) -> bool:
+    """Return whether ``e`` is the quotient of ``rest``, divided in two steps."""
+    parts, left = divmod(rest.den, e.den)
+    return not left and floordiv(rest.num, parts) is e.num
 
 
 def from_sorted(const: int, terms: tuple[Term, ...]) -> Index:

@@ -37,7 +37,7 @@ from convsmith.schedule.transposed_copies import (
     order_transposed,
     transposition,
 )
-from convsmith.statement.statement import Statement, View, view_steps
+from convsmith.statement.statement import Statement, View, steps_evenly, view_steps
 
 
 class NearCopy(NamedTuple):
@@ -138,7 +138,7 @@ def _moved(k: KernelPlan, view: View, place: Loop, together: Sequence[tuple[Loop
     widths = {x.name: room for x, room in nest.widths}
     inner = [x for x in nest.loops if x not in outside and indexes(st, view, x)]
     steps = view_steps(view)
-    if not all(_is_even(st, steps, x) for x in inner):
+    if not all(steps_evenly(steps, x.dims, st.extents) for x in inner):
         return None
     rows = {merged[-1]: _rows(steps, merged) for merged in together}
     shared = {x for merged in together for x in merged} - rows.keys()
@@ -172,16 +172,6 @@ def _run(moved: CopyNest, target: Machine) -> tuple[str, ...]:
         run.insert(0, name)
         count *= moved.extents[name]
     return tuple(run) if 2 * count > target.lanes(moved.bits) else ()
-
-
-def _is_even(st: Statement, steps: dict[Index, int], loop: Loop) -> bool:
-    """Return whether the dims of a fused loop step evenly through memory."""
-    sizes, step = st.extents, steps.get(Var(loop.dims[-1]), 0)
-    for dim, inner in zip(reversed(loop.dims[:-1]), reversed(loop.dims[1:])):
-        step *= sizes[inner]
-        if sizes[dim] > 1 and steps.get(Var(dim), 0) != step:
-            return False
-    return True
 
 
 def _short(k: KernelPlan, inner: list[Loop]) -> Iterator[list[Loop]]:

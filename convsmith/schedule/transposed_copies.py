@@ -10,6 +10,7 @@ from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.transpositions import MAX_READ_STRIDE, is_joined, tile_shape
 from convsmith.passes.bind import bind
+from convsmith.passes.fuse import fuse
 from convsmith.passes.gather_stores import gather_stores
 from convsmith.passes.partition import partition
 from convsmith.passes.reorder import reorder
@@ -98,8 +99,8 @@ def transposition(moved: CopyNest, target: Machine) -> tuple[Tiles, Instruction]
 
 
 class TransposedTiles(NamedTuple):
-    """Tiles that ``row`` transposes: the numbers of elements that are read and written at once, and the loop ``last``
-    that becomes ``height`` lanes. The names of their loops begin with ``name``.
+    """Tiles that ``row`` transposes: the numbers of elements that are read and written at once, and their loops
+    ``column`` and ``last``, of which the last becomes ``height`` lanes. The names of loops begin with ``name``.
 
     The stores of ``turns`` iterations of the loop ``turn`` are gathered if there are several.
     """
@@ -107,6 +108,7 @@ class TransposedTiles(NamedTuple):
     row: Instruction
     read: int
     written: int
+    column: Loop
     last: Loop
     height: int
     turn: Loop | None
@@ -163,21 +165,25 @@ def order_transposed(
     s.run(transpose, loops, (height, width), is_joined(row), found.piece, name)
     if not even:
         s.run(bind, (outer,), "unrolled")
-    return TransposedTiles(row, width * group, lanes, loops[-1], max(height, group), turn, turns, name)
+    return TransposedTiles(row, width * group, lanes, column, loops[-1], max(height, group), turn, turns, name)
 
 
 def lower_transposed(s: Schedule, tiles: TransposedTiles, target: Machine) -> None:
     """Vectorise tiles, which instructions transpose.
 
     Rows and columns are unrolled last, so that rewrites see each once; but they are unrolled first if vectors are
-    longer than the pieces that they write, because the last vector of a tile ends with the tile.
+    longer than the pieces that they write, because the last vector of a tile ends with the tile. Where no element of a
+    tile exists, its columns are one run of zeros.
     """
+    height = tiles.height
     if is_joined(tiles.row):
         s.run(unroll, (f"{tiles.name}{ROW}", f"{tiles.name}{COLUMN}"))
         s.run(simplify)
+        s.run(fuse, tiles.column, tiles.last, tiles.last.name, "nowhere")
+        height = tiles.written
     s.run(vectorise, f"{tiles.name}{READ}", tiles.read, False)
     s.run(vectorise, f"{tiles.name}{WRITTEN}", tiles.written, False)
-    s.run(vectorise, tiles.last, tiles.height, False)
+    s.run(vectorise, tiles.last, height, False)
     s.run(replace, target.transpositions)
     if tiles.turn is not None:
         s.run(gather_stores, tiles.turn, tiles.turns)

@@ -8,7 +8,7 @@ true.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import gcd, lcm, prod
 from typing import Literal, NamedTuple
@@ -209,3 +209,16 @@ def view_steps(view: View) -> dict[Index, int]:
     """Return the elements by which each variable moves a view."""
     buffer = Buffer(view.name, dtype(view.dtype), view.layout.shape, view.layout.blocks)
     return dict(offset(buffer, view.coords).terms)
+
+
+def steps_evenly(steps: Mapping[Index, int], dims: Sequence[str], sizes: Mapping[str, int]) -> bool:
+    """Return whether ``dims`` of these ``sizes``, outermost first, step through memory as one dim: by ``steps`` each of
+    them continues where the one inside it ends.
+    """
+    *outer, last = dims
+    step = steps.get(Var(last), 0)
+    for dim, inner in zip(reversed(outer), reversed(dims[1:])):
+        step *= sizes[inner]
+        if sizes[dim] > 1 and steps.get(Var(dim), 0) != step:
+            return False
+    return True

@@ -242,8 +242,8 @@ def _of_nests(nests: Nests, threads: int, long: bool) -> Iterator[_ModelledChoic
             config = same.changed(register=tuple(tile.items()), reduce=reduce, realise=realise)
             if nests.reads_pairs(lane) and not registers(loops, config, target, model.unit, filled).fit:
                 config = config.changed(k_step=())
-            others = (make(model, loops, config) for make in (holding, nearby, in_blocks, with_converted))
-            configs += [config, *(c for c in others if c is not None)]
+            others = (make(model, loops, config) for make in (holding, nearby, with_converted))
+            configs += [config, *(c for c in others if c is not None), *in_blocks(model, loops, config)]
         legal = [c for c in configs if registers(loops, c, target, model.unit, filled).fit and _serves(model, c)]
         if lane == model.batch:  # the best bounds first, so that few others wait for lines
             legal.sort(key=lambda c: model.cycles_of_windows(loops, c))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from math import prod
 
 from convsmith.ir.index import Var, is_true
@@ -12,7 +12,7 @@ from convsmith.machine.transpositions import MAX_READ_STRIDE
 from convsmith.schedule.config import Config
 from convsmith.schedule.copies import shared_taps
 from convsmith.schedule.loops import Loops, fused_dims
-from convsmith.statement.statement import View, view_steps
+from convsmith.statement.statement import View, steps_evenly, view_steps
 from convsmith.tune.features import Events
 from convsmith.tune.shared_facts import SharedFacts
 
@@ -175,7 +175,6 @@ def packs_vectors(facts: SharedFacts, view: View, terms: str, lane: str) -> bool
     steps, side = view_steps(view), facts.unit.rows if facts.unit.rows > 1 else facts.lanes
     channels = [d.name for d in facts.st.dims if d.kind in ("m", "n") and d.size >= side]
     dims = facts.dims[terms]
-    is_even = all(steps.get(Var(a)) == facts.sizes[b] * steps.get(Var(b), 0) for a, b in pairwise(dims))
     is_vector = steps.get(Var(dims[-1])) == 1 or any(steps.get(Var(n)) == 1 for n in channels)
     is_vector = is_vector or 0 < steps.get(Var(facts.dims[lane][-1]), 0) <= MAX_READ_STRIDE
-    return is_vector and is_even
+    return is_vector and steps_evenly(steps, dims, facts.sizes)

@@ -8,10 +8,9 @@ is packed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from math import prod
 
-from convsmith.ir.index import Var, is_true
+from convsmith.ir.index import is_true
 from convsmith.ir.types import dtype
 from convsmith.machine.base import Machine
 from convsmith.problem.problem import Problem
@@ -19,7 +18,7 @@ from convsmith.schedule.config import Config
 from convsmith.schedule.loops import Loops, fused_chain
 from convsmith.schedule.packed_operands import unfoldable
 from convsmith.schedule.product_shape import ProductShape
-from convsmith.statement.statement import Statement, View, view_steps
+from convsmith.statement.statement import Statement, View, steps_evenly, view_steps
 from convsmith.tune.model import Model
 from convsmith.tune.nests import Nests
 
@@ -97,7 +96,4 @@ def gradient_nests(problem: Problem, st: Statement, target: Machine) -> list[Gra
 
 def _is_even(view: View, joined: tuple[str, ...], sizes: dict[str, int]) -> bool:
     """Return whether the ``joined`` loops step evenly through all elements of an operand, none of which is absent."""
-    steps = view_steps(view)
-    return is_true(view.mask) and all(
-        steps.get(Var(a), 0) == sizes[b] * steps.get(Var(b), 0) for a, b in pairwise(joined) if sizes[a] > 1
-    )
+    return is_true(view.mask) and steps_evenly(view_steps(view), joined, sizes)

@@ -55,9 +55,10 @@ def nearby(model: Model, loops: Loops, config: Config) -> Config | None:
     )
 
 
-def in_blocks(model: Model, loops: Loops, config: Config) -> Config | None:
-    """Return a gradient of the weights on fragments in blocks of pixels, each of which packs the factors that it reads;
-    None if they are not packed by transposing tiles, or if there are too few pixels for two blocks.
+def in_blocks(model: Model, loops: Loops, config: Config) -> Iterator[Config]:
+    """Yield a gradient of the weights on fragments whose factors are packed where they are read: each group packs its
+    own channels, in blocks of pixels, or all pixels if these are too few for two blocks. There are none if factors are
+    not packed by transposing tiles.
 
     Both factors of a block stay in the second-level cache while all tiles of the result read them.
     """
@@ -67,11 +68,27 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Config | None:
     filled = is_filled(model.st, model.st.a.name, config) and is_true(model.st.b.mask) and apart
     even = (whole or filled) and not config.staged("unfold")
     if model.st.constant or model.unit.rows == 1 or not even or config.threads > 1 or len(terms) != 1:
-        return None
-    ((pixels, step),) = terms
+        return
+    pixels, _ = terms[0]
     if not all(packs_vectors(model, view, pixels, config.lane) for view in model.st.factors):
-        return None
-    shared = {tap for tap, _ in shared_taps(model.st, config)}
+        return
+    groups = model.batch if loops.extents.get(model.batch, 1) > 1 else ""
+    names = [view.name for view in model.st.factors]
+    sizes = list(_blocks(model, loops, config))
+    for name, size in sizes:
+        yield config.changed(cache=((name, size),), pack=(), pack_at=tuple((n, groups or name) for n in names))
+    if groups and not sizes:
+        yield config.changed(pack=(), pack_at=tuple((n, groups) for n in names))
+
+
+def _blocks(model: Model, loops: Loops, config: Config) -> Iterator[tuple[str, int]]:
+    """Yield a loop over pixels with sizes of blocks whose factors fill a part of the second-level cache, if that makes
+    two blocks or more.
+
+    Blocks of rows are equal, so that taps share them; the next larger divisor repeats fewer rows at their borders.
+    """
+    ((pixels, step),) = config.tiles_at("k_step")
+    shared = dict(shared_taps(model.st, config).keys())
     channels = sum(prod(d.size for d in model.st.of(kind) if d.name not in shared) for kind in "mn")
     most = max(MIN_BLOCK_STEPS * step, model.target.l2.bytes // BLOCK_OF_L2 // (channels * model.bytes))
     outer, inner = 1, prod(loops.extents[n] for n in config.reduce)
@@ -80,14 +97,14 @@ def in_blocks(model: Model, loops: Loops, config: Config) -> Config | None:
         if name == pixels or (loops.extents[name] > 1 and inner <= MOST_IMAGES * most):
             break
         outer *= loops.extents[name]
-    unit = step if name == pixels else 1
+    whole, unit = loops.extents[name], step if name == pixels else 1
     size = max(most // (outer * inner * unit), 1) * unit
-    if unit == 1:  # taps share rows of blocks of equal size
-        size = next(n for n in range(size, 0, -1) if loops.extents[name] % n == 0)
-    if 2 * size > loops.extents[name]:
-        return None
-    near = tuple((view.name, name) for view in model.st.factors)
-    return config.changed(cache=((name, size),), pack=(), pack_at=near)
+    sizes = [size]
+    if unit == 1:
+        divisors = [n for n in range(1, whole + 1) if whole % n == 0]
+        repeats = any(loops.extents[tap] > 1 for tap, pixel in shared.items() if pixel == name)
+        sizes = [*[n for n in divisors if n <= size][-1:], *[n for n in divisors if n > size][:repeats]]
+    yield from ((name, n) for n in sizes if 2 * n <= whole)
 
 
 def with_converted(model: Model, loops: Loops, config: Config) -> Config | None:

@@ -148,6 +148,7 @@ IN_BLOCKS = [
     (f"{FIRST} --wtag=axb mb4ic24ih10oc40oh10kh1ph0", "oh+ow", "mb", 1),
     (f"{BLOCKS} mb2ic40ih9oc24oh9kh1ph0", "oh+ow", "oh_ow", 32),
     (f"{LAST} g2mb2ic64ih9oc64oh9kh1ph0", "mb+oh,mb_oh+ow", "mb_oh_ow", 64),
+    (f"{LAST} mb1ic64ih10oc48oh10kh1ph0", "mb+oh,mb_oh+ow", "mb_oh_ow", 64),
     (f"{LAST} mb2ic32ih10oc32oh8kh3ph0", "", "oh", 4),
     (f"{LAST} --wtag=axb mb2ic40ih14oc72oh14kh3ph1", "", "oh", 7),
     (f"{FIRST} mb2ic32ih12oc48oh12kh3ph1", "", "oh", 4),
@@ -207,6 +208,37 @@ def test_long_sums_are_split_into_blocks() -> None:
     assert not default_config(parse_problem(short), AMX).staged_at("pack_at")
     with interning():
         assert not candidates(parse_problem(long), AMX, 2, 1)[0].config.staged_at("pack_at")
+
+
+def test_rows_that_taps_share_are_repeated_less_often_by_larger_blocks() -> None:
+    """A row of 147 pixels fills the wanted part of the cache; three of them need five rows of the source, not nine."""
+    config = default_config(parse_problem(f"{FIRST} mb1ic32ih147oc64oh147kh3ph1"), AMX)
+    assert config.tiles_at("cache") == (("oh", 3),)
+    assert config.staged_at("pack_at") == (("src", "oh"), ("diff_dst", "oh"))
+
+
+@needs_amx
+@pytest.mark.parametrize(
+    ("tag", "size"), [("abx", 14), ("axb", 9), ("abx", 60)], ids=["channels first", "channels last", "in blocks"]
+)
+def test_each_group_packs_its_own_channels(tag: str, size: int) -> None:
+    """All pixels of a group, or a block of them."""
+    line = f"--dir=BWD_W --dt=bf16 --stag={tag} --wtag={tag} --dtag={tag} g3mb1ic96ih{size}oc144oh{size}kh1ph0"
+    config = default_config(parse_problem(line), AMX)
+    assert config.staged_at("pack_at") == (("src", "g"), ("diff_dst", "g"))
+    assert bool(config.tiles_at("cache")) == (size == 60)
+    verdict = verify_kernel(cs.compile(line, target="avx512_amx", config=str(config)))
+    assert verdict.ok, verdict.detail
+
+
+def test_zeros_of_a_tile_without_elements_are_vectors() -> None:
+    """The last four pixels are two of sixteen pairs of rows of a fragment; the others are zeros."""
+    line = "--dir=BWD_W --dt=bf16 --stag=axb --wtag=axb --dtag=axb mb1ic64ih10oc64oh10kh1ph0"
+    words = "--lane=ic --register=oc:32,ic:32 --instruction=tdpbf16ps_16 --k_step=mb_oh_ow:32 --reduce=mb_oh_ow"
+    config = f"--target=avx512_amx --fuse=mb+oh,mb_oh+ow {words} --pack= --pack_at=src+kw,diff_dst+kw"
+    with interning():
+        text = lower(plan(parse_problem(line), Config.parse(config), AMX)).text
+    assert re.findall(r"store <(\d+) x i16> splat \(i16 0\)", text) == ["32"]
 
 
 @needs_amx
