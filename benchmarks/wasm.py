@@ -129,8 +129,8 @@ def _layer(folder: Path, number: int, line: str, targets: Sequence[str], config:
         (folder / f"{number}.{name}.wasm").write_bytes(module)
         kernels[name] = {"module": f"{number}.{name}.wasm", "config": str(kernel.config), **_bound(artifact.entries)}
     return {
-        "name": printable(problem.name or line), "flops": problem.flops_real, "kernels": kernels, "stride": list(problem.s),
-        "pads": pads if any(map(any, pads)) else [],
+        "name": printable(problem.name or line), "flops": problem.flops_real, "kernels": kernels,
+        "stride": list(problem.s), "pads": pads if any(map(any, pads)) else [],
         "src": {"file": f"{number}.src", "elements": x.size, "shape": list(x.shape)},
         "wei": {"file": f"{number}.wei", "elements": w.size},
         "dst": {"elements": mb * oc * oh * ow, "shape": [mb, oh, ow, oc]},
@@ -205,16 +205,17 @@ def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[
     report.data = {"runs": [{"libraries": versions}], **found}
     peaks = ", ".join(f"`{name}` {value:.1f} GFLOP/s" for name, value in found["peaks"].items())
     report.note(
-        "Batch 1, f32, one thread, one process of Node in which all run in turn; results differ by at "
-        "most 1e-5 of the largest. A ratio is a library's time divided by ours (above 1: convsmith is faster), the median of "
-        f"{ROUNDS} rounds of {MILLISECONDS} ms each. onnxruntime-web takes and returns arrays of JavaScript: our time beside "
-        "it includes copying the source into the memory of the module and the result out of it. tfjs keeps tensors in "
-        "its memory, and our time beside it is the kernel's alone. Shares are those of the fastest loop of "
+        "Batch 1, f32, one thread, one process of Node in which all run in turn; results differ by at most 1e-5 of the "
+        "largest. A ratio is a library's time divided by ours (above 1: convsmith is faster), the median of "
+        f"{ROUNDS} rounds of {MILLISECONDS} ms each. onnxruntime-web takes and returns arrays of JavaScript: our time "
+        "beside it includes copying the source into the memory of the module and the result out of it. tfjs keeps "
+        "tensors in its memory, and our time beside it is the kernel's alone. Shares are those of the fastest loop of "
         f"multiply-adds in the same engine ({peaks}), counted as operations of the direct form, so that Winograd's "
         "transforms exceed it."
     )  # fmt: skip
     columns = [name for name in found["rows"][0]["ratios"]]
-    heads = ["layer", "ms", *(f"{name.replace(' ', ' vs ')}" for name in columns), *(f"{x}, % of peak" for x in targets)]
+    versus = [name.replace(" ", " vs ") for name in columns]
+    heads = ["layer", "ms", *versus, *(f"{name}, % of peak" for name in targets)]
     start = 0
     for network, own in lines.items():
         rows = found["rows"][start : start + len(own)]
@@ -226,7 +227,7 @@ def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[
         ]  # fmt: skip
         report.table(network, heads, cells)
     below = {x: sum(row["ratios"][x] < 1 for row in found["rows"]) for x in columns}
-    means = [[x.replace(" ", " vs "), f"{found['means'][x]:.2f}", str(below[x])] for x in columns]
+    means = [[title, f"{found['means'][x]:.2f}", str(below[x])] for title, x in zip(versus, columns)]
     report.table("Geometric means", ["", "mean", "layers below 1"], means)
     return report
 

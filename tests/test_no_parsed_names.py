@@ -60,7 +60,6 @@ LEGAL = {
     ("passes/vectorise.py", "str(error).removeprefix(f'{self.what}: ')"): "a message that names its pass already",
     ("codegen/artifact.py", "data.startswith(_MAGIC)"): FILES,
     ("codegen/library_functions.py", "name.endswith('f')"): "functions of the C library",
-    ("codegen/llvm_bind.py", "_architecture(triple).startswith(_STATIC)"): LLVM,
     ("codegen/wasm_module.py", "x.name != STACK_POINTER"): LINKING,
     ("codegen/wasm_object.py", "name == 'linking'"): LINKING,
     ("codegen/wasm_object.py", "name.startswith('reloc.')"): LINKING,

@@ -17,6 +17,7 @@ from convsmith.diag.forking import import_lock
 from convsmith.diag.printable import printable
 from convsmith.diag.settings import MAX_THREADS, settings
 from convsmith.exporter.names import check_name, legal_name
+from convsmith.exporter.target import THIS_MACHINE
 from convsmith.measure.timing import ROUNDS, measure
 from convsmith.network.fold import folded
 from convsmith.network.graph import Graph
@@ -26,7 +27,7 @@ from convsmith.network.network import load
 from convsmith.network.reference import compared, reference_outputs
 from convsmith.onnx.calibration import METHODS
 from convsmith.onnx.graph import read_graph
-from convsmith.onnx.network import network_of
+from convsmith.onnx.network import export_for, network_of
 from convsmith.onnx.quantisation import quantize as quantize_model
 from convsmith.runtime.arrays import Array, numpy_dtype
 
@@ -202,13 +203,25 @@ def _samples(path: str, graph: Graph) -> list[dict[str, Array]]:
 @_model_options
 @click.option("-o", "--output", metavar="DIR", required=True, help="Directory of the files; it is made.")
 @click.option("--name", metavar="NAME", help="Name of the function.  [default: the file's]")
-def export(source: str, threads: int | None, inputs: ModelInputs, output: str, name: str | None) -> None:
+@click.option("--target", metavar="TARGET", help="cpu (this machine, the default), a level, or a triple with features.")
+@click.option("--weights", metavar="PLACE", help="Weights of wasm32: beside the modules (the default), or inside.")
+def export(
+    source: str, threads: int | None, inputs: ModelInputs, output: str, name: str | None, target: str | None,
+    weights: str | None,
+) -> None:  # fmt: skip
     """Write a model as one function of C: a static library with the weights, a header, a manifest and an example that
     checks itself. The function allocates nothing and calls no library.
+
+    For wasm32+relaxed or wasm32, write it as modules of WebAssembly, with a module of JavaScript that loads them in
+    browsers, Node and Deno, declarations for TypeScript, a package and a test that node --test runs.
     """
     settings.validate()
     own = check_name(name) if name is not None else legal_name(Path(source).stem, "net")
-    library = network_of(_graph(source, inputs), threads).export(output, own)
+    graph = _graph(source, inputs)
+    if target in (None, THIS_MACHINE) and weights is None:
+        library = network_of(graph, threads).export(output, own)
+    else:
+        library = export_for(graph, output, own, target or THIS_MACHINE, threads, weights)
     width = max(len(str(file)) for file in library.files)
     for file in library.files:
         note(f"{file!s:{width}}  {file.stat().st_size} bytes")

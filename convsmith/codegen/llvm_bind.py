@@ -10,7 +10,7 @@ import gc
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -38,8 +38,8 @@ def _initialised() -> None:
     llvm.initialize_all_asmprinters()
 
 
-_STATIC = ("wasm",)
-"""Beginnings of the names of architectures whose code has fixed addresses; other code runs at any address.
+_STATIC = "Wasm"
+"""LLVM's name of the format of objects whose code has fixed addresses; other code runs at any address.
 
 A module of WebAssembly has a memory of its own, in which a linker chooses the addresses.
 """
@@ -67,6 +67,11 @@ def _level(triple: str) -> int:
     return _OPTIMISATION.get(_architecture(triple), 2)
 
 
+def makes_modules(triple: str) -> bool:
+    """Return whether object code for a target becomes a module of WebAssembly."""
+    return bool(llvm.get_object_format(triple) == _STATIC)
+
+
 def machine(triple: str, cpu: str, features: str) -> Any:
     """Return the code generator for a target."""
     level = _level(triple)
@@ -76,7 +81,7 @@ def machine(triple: str, cpu: str, features: str) -> Any:
 def _create_machine(triple: str, cpu: str, features: str, opt: int) -> Any:
     """Return a new code generator with optimisation level ``opt``; 0 disables optimisation."""
     found = llvm.Target.from_triple(triple)
-    reloc = "static" if _architecture(triple).startswith(_STATIC) else "pic"
+    reloc = "static" if makes_modules(triple) else "pic"
     return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc=reloc, codemodel="small")
 
 
@@ -170,7 +175,25 @@ def joined_code(
     llvmlite cannot change.
     """
     tm = machine(triple, cpu, features)
-    first, *others = (_parsed(_ALIAS.sub("", text), tm) for text in texts)
+    whole = _linked([_parsed(_ALIAS.sub("", text), tm) for text in texts], public, tm)
+    return tm.emit_assembly(whole).encode() if is_text else tm.emit_object(whole)  # type: ignore[no-any-return]
+
+
+def merged_code(
+    parts: Iterable[tuple[Sequence[str], Collection[str]]], public: Collection[str], triple: str, cpu: str,
+    features: str,
+) -> bytes:  # fmt: skip
+    """Return the object code of several ``parts``, each of which has modules and symbols that it shows to other parts;
+    the only visible symbols of all are ``public``. Parts may have symbols of the same name that they do not show.
+    """
+    tm = machine(triple, cpu, features)
+    joined = [_linked([_parsed(_ALIAS.sub("", text), tm) for text in texts], shown, tm) for texts, shown in parts]
+    return tm.emit_object(_linked(joined, public, tm))  # type: ignore[no-any-return]
+
+
+def _linked(modules: Sequence[Any], public: Collection[str], tm: Any) -> Any:
+    """Return ``modules`` as one, in which only ``public`` symbols and what these need are left."""
+    first, *others = modules
     for other in others:
         first.link_in(other)
     for symbol in (*first.functions, *first.global_variables):
@@ -179,7 +202,7 @@ def joined_code(
     passes = llvm.create_new_module_pass_manager()
     passes.add_global_dead_code_eliminate_pass()
     passes.run(first, llvm.create_pass_builder(tm, llvm.create_pipeline_tuning_options()))
-    return tm.emit_assembly(first).encode() if is_text else tm.emit_object(first)  # type: ignore[no-any-return]
+    return first
 
 
 def llvm_version() -> str:

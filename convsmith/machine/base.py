@@ -70,6 +70,8 @@ class Machine:
     constant to an address at no cost, and no sum of both wraps around. One that ``has_vector_lengths`` ends a scalable
     vector by a number of lanes; others have a predicate for each lane. Products of one that ``reads_scalars`` take a
     factor that all lanes share from a scalar register.
+    The ``alternative`` is a machine with fewer features that runs kernels of the same configs, with the same packed
+    operands.
     ``scratchpad`` is memory beside the caches, in which a kernel's own buffers of the scope ``cache`` lie. ``fence`` is
     LLVM's function that orders non-temporal stores before later stores; empty if vectors have no non-temporal stores.
     Kernels of a machine that names ``stored`` types have arrays of these types only.
@@ -107,6 +109,7 @@ class Machine:
     has_unsigned_offsets: bool = False
     has_vector_lengths: bool = False
     reads_scalars: bool = False
+    alternative: Machine | None = None
     scratchpad: MemoryLevel | None = None
     device: Device | None = None
     fence: str = ""

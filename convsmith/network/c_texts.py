@@ -29,7 +29,7 @@ from convsmith.runtime.arrays import Array, numpy_dtype
 if TYPE_CHECKING:
     from convsmith.network.export import NetworkInterface
 
-__all__ = ["example_text", "header_text", "manifest_text", "sample"]
+__all__ = ["compared_places", "example_text", "header_text", "manifest_text", "sample"]
 
 _SAMPLES = 64
 """Maximum number of elements of an output that the example compares."""
@@ -131,7 +131,7 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
     name, parameters = own.name, own.interface.parameters
     outputs = dict(zip((p.name for p in parameters[len(program.inputs) :]), program.outputs))
     for own_name, x in outputs.items():
-        at, values = _compared(samples[x.name])
+        at, values = compared_places(samples[x.name])
         yield f"static const size_t places_of_{own_name}[] = {{{', '.join(map(str, at))}}};"
         yield f"static const double values_of_{own_name}[] = {{{', '.join(repr(float(v)) for v in values)}}};"
     yield from ("", "int main(void)", "{")
@@ -148,7 +148,7 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
     yield from (f"    int code = {call};", "    if (code != 0) {", f"        puts({own.interface.message}(code));")
     yield from ("        return 1;", "    }")
     for y, x in outputs.items():
-        values = _compared(samples[x.name])[1]
+        values = compared_places(samples[x.name])[1]
         most = max(float(np.abs(samples[x.name].astype(np.float64)).max()), 1e-30)
         yield f"    for (size_t i = 0; i < {len(values)}; i++)"
         yield f"        if (!(fabs((double){y}[places_of_{y}[i]] - values_of_{y}[i]) <= {_TOLERANCE * most!r})) {{"
@@ -162,7 +162,7 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
     yield from ("    return 0;", "}")
 
 
-def _compared(x: Array) -> tuple[Array, Array]:
+def compared_places(x: Array) -> tuple[Array, Array]:
     """Return the places of the elements that are compared, and their values."""
     count = min(x.size, _SAMPLES)
     at = np.linspace(0, x.size - 1, count).astype(np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 
 from convsmith.compiler.operator import operator_artifact
 from convsmith.diag.errors import ConvsmithError
+from convsmith.diag.forking import import_lock
 from convsmith.diag.settings import settings
 from convsmith.exporter.constants import stored_bytes
 from convsmith.exporter.interface import WORKSPACE as WORKSPACE_PARAMETER
@@ -49,33 +50,29 @@ _TYPES = ("f32", "f32", "f32")
 """Types of products for whose level operators are compiled."""
 
 
-def program_of(graph: Graph, threads: int = 1) -> NetworkProgram:
-    """Return the program of `graph` for this machine, whose kernels use `threads`. Works that are equal share a kernel.
+def program_of(graph: Graph, threads: int = 1, machine: Machine | None = None) -> NetworkProgram:
+    """Return the program of `graph` for `machine`, by default this one, whose kernels use `threads`. Works that are
+    equal share a kernel.
     """
-    target, whole = registry.target(settings.target, _TYPES), folded(graph)
+    target, whole = machine or registry.target(settings.target, _TYPES), folded(graph)
     cold = target.with_cold_weights
     split, layouts, parts = with_parts(whole, chosen_layouts(whole, cold, threads))
     held = {*parts, *(part.whole for part in parts.values())}
     laid, configs = with_layouts(split, layouts), StageConfigs(cold)
     joined = with_chains(laid, held, configs, threads)
     apart = reasons_apart(laid, joined, held, configs, threads)
-    return _Builder(joined, placed(joined, parts), apart, target, threads).program()
-
-
-def _machine_for(problem: Problem) -> Machine:
-    """Return the machine for a problem of a network: between two calls of a kernel, others load weights of their own.
-    """
-    return machine_of(problem).with_cold_weights
+    return _Builder(joined, placed(joined, parts), apart, target, threads, machine).program()
 
 
 class _Builder:
     """Makes the program of a graph whose values are placed."""
 
     def __init__(
-        self, graph: Graph, where: Placed, apart: Mapping[str, str], target: Machine, threads: int
+        self, graph: Graph, where: Placed, apart: Mapping[str, str], target: Machine, threads: int,
+        machine: Machine | None = None,
     ) -> None:  # fmt: skip
         self._graph, self._where, self._target, self._threads = graph, where, target, threads
-        self._apart = apart
+        self._apart, self._machine = apart, machine
         self._known: dict[Problem, CompiledKernel] = {}
         self._kernels: dict[Any, int] = {}
         self._made: list[ProgramKernel] = []
@@ -89,8 +86,8 @@ class _Builder:
     def program(self) -> NetworkProgram:
         """Return the program."""
         problems = [node.work for node in self._where.nodes if isinstance(node.work, Problem)]
-        missing = not_cached(problems, self._threads, _machine_for)
-        for _ in compile_ahead(missing, self._threads, _machine_for):
+        missing = not_cached(problems, self._threads, self._machine_for)
+        for _ in compile_ahead(missing, self._threads, self._machine_for):
             pass
         calls: list[tuple[NetworkNode, int, dict[str, MemoryPlace], str]] = []
         for node in self._where.nodes:
@@ -107,6 +104,10 @@ class _Builder:
         return self._placed(calls, self._where.lives)
 
     # -- kernels
+    def _machine_for(self, problem: Problem) -> Machine:
+        """Return the machine for a problem: between two calls of a kernel, others load weights of their own."""
+        return (self._machine or machine_of(problem)).with_cold_weights
+
     def _kernel(self, node: NetworkNode) -> tuple[int, Mapping[str, bytes]]:
         """Return the number of the kernel of a node, and the memory of its constants by parameter."""
         arrays = self._constants(node)
@@ -114,7 +115,7 @@ class _Builder:
             number = self._numbered(node.work, None)
         else:
             if node.work not in self._known:
-                machine = _machine_for(node.work)
+                machine = self._machine_for(node.work)
                 self._known[node.work] = CompiledKernel(node.work, machine, threads=self._threads)
             number = self._numbered(node.work, for_any_operands(self._known[node.work], arrays))
         own, made = self._compiled[number], self._made[number]
@@ -150,8 +151,17 @@ class _Builder:
             self._kernels[key] = number = len(self._made)
             interface = interface_of(f"k{number}", artifact, [t.name for t in work.tensors])
             self._made.append(ProgramKernel(work, artifact, interface))
-            self._compiled.append(kernel)
+            self._compiled.append(self._callable(kernel))
         return self._kernels[key]
+
+    def _callable(self, kernel: CompiledKernel | None) -> CompiledKernel | None:
+        """Return a kernel that packs operands here: in an emulator if this machine does not run it."""
+        if kernel is None or self._machine is None:
+            return kernel
+        with import_lock:
+            from convsmith.emulate.emulators import is_native
+
+        return kernel if is_native(self._machine) else kernel.emulated()
 
     def _constants(self, node: NetworkNode) -> dict[str, Array]:
         """Return the constants among the arguments of a node, in the shapes that its work gives them."""

@@ -36,7 +36,9 @@ from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec
 from convsmith.schedule.config import Config
 from convsmith.statement.operator import Operator
 
-__all__ = ["ExportedNetwork", "NetworkInterface", "export_program", "interface_of_network"]
+__all__ = [
+    "ExportedNetwork", "NetworkInterface", "export_program", "interface_of_network", "kernel_text", "write_files",
+]  # fmt: skip
 
 _MARK = b"\xc5weights of a network\xc5"
 """Bytes at the place of the weights in an object, until they replace them."""
@@ -85,9 +87,6 @@ def export_program(
     The example compares results with `samples`, the outputs for the inputs that it makes. UsageError if the name is not
     legal, or the directory cannot be written.
     """
-    if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
-        message = f"directory={shown(directory)} is not legal: expected the path of a directory"
-        raise UsageError(message, code="bad-file")
     own = interface_of_network(program, check_name(name))
     members = _objects(program, own)
     library = library_file(name, program.target.triple)
@@ -98,6 +97,16 @@ def export_program(
         "example.c": example_text(program, own, command, samples).encode(),
     }  # fmt: skip
     contents[f"{name}.json"] = manifest_text(program, own, [*contents, f"{name}.json"]).encode()
+    paths = write_files(directory, contents)
+    folder = paths[0].parent
+    return ExportedNetwork(name, folder, folder / f"{name}.h", folder / library, paths, program.workspace)
+
+
+def write_files(directory: str | os.PathLike[str], contents: Mapping[str, bytes]) -> tuple[Path, ...]:
+    """Write files to a directory, which is created, and return their paths. UsageError if it cannot be written."""
+    if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
+        message = f"directory={shown(directory)} is not legal: expected the path of a directory"
+        raise UsageError(message, code="bad-file")
     folder, file = Path(directory), ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,8 +115,7 @@ def export_program(
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{printable(str(folder / file))}: cannot be written: {why}", code="bad-file") from None
-    paths = tuple(folder / file for file in contents)
-    return ExportedNetwork(name, folder, folder / f"{name}.h", folder / library, paths, program.workspace)
+    return tuple(folder / file for file in contents)
 
 
 def _objects(program: NetworkProgram, own: NetworkInterface) -> list[tuple[str, bytes, tuple[str, ...]]]:
@@ -117,7 +125,7 @@ def _objects(program: NetworkProgram, own: NetworkInterface) -> list[tuple[str, 
     for n, kernel in enumerate(program.kernels):
         title = f"{name}_k{n}"
         interface = interface_of(title, kernel.artifact, [t.name for t in kernel.work.tensors])
-        text = _kernel_text(kernel, machine, program.threads)
+        text = kernel_text(kernel, machine, program.threads)
         symbols = (interface.symbol, *(packing.symbol for packing in interface.packings))
         texts = (text, entry_points_text(interface, machine.triple, {}))
         made = linked_code(texts, symbols, machine, str(kernel.work))
@@ -131,7 +139,7 @@ def _objects(program: NetworkProgram, own: NetworkInterface) -> list[tuple[str, 
     return found
 
 
-def _kernel_text(kernel: ProgramKernel, machine: Machine, threads: int) -> str:
+def kernel_text(kernel: ProgramKernel, machine: Machine, threads: int) -> str:
     """Return the module of a kernel as LLVM text."""
     if isinstance(kernel.work, Operator):
         return operator_text(kernel.work, machine, threads)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.diag.forking import import_lock
 from convsmith.frontend.numpy_api import thread_count
 from convsmith.network.compile import program_of
 from convsmith.network.driver import image_of
@@ -13,7 +15,10 @@ from convsmith.network.network import Network
 from convsmith.onnx.graph import read_graph
 from convsmith.onnx.models import Shapes
 
-__all__ = ["compile", "network_of"]
+if TYPE_CHECKING:
+    from convsmith.network.export import ExportedNetwork
+
+__all__ = ["compile", "export_for", "network_of"]
 
 
 def compile(
@@ -26,6 +31,40 @@ def compile(
     UnsupportedError names the nodes that no kernel computes.
     """
     return network_of(read_graph(model, inputs), threads)
+
+
+def export_for(
+    graph: Graph, directory: str | os.PathLike[str], name: str, target: str, threads: int | None = None,
+    weights: str | None = None,
+) -> ExportedNetwork:  # fmt: skip
+    """Write a graph to `directory` for the machine that `target` names: as a function of C, or as modules of
+    WebAssembly with their `weights` beside or inside them.
+
+    The example compares its results with those of the kernels of this machine. Where this machine does not run code for
+    the target, an emulator packs the weights. UsageError for an unknown target, and for a place of weights where they
+    have only one; UnsupportedError if the target is a device, or there is no emulator.
+    """
+    with import_lock:
+        from convsmith.codegen import llvm_bind
+        from convsmith.exporter.target import export_machine
+        from convsmith.network.c_texts import sample
+        from convsmith.network.export import export_program
+        from convsmith.network.web import WEIGHTS_PLACES, export_web
+
+    machine = export_machine(target)
+    if machine.device is not None:
+        raise UnsupportedError(f"a network for {machine.name}; available are CPUs and WebAssembly", code="target")
+    makes_modules = llvm_bind.makes_modules(machine.triple)
+    if weights is not None and not makes_modules:
+        raise UsageError(
+            f"weights {weights}: in a library of C for {machine.name} they are always inside", code="bad-option"
+        )
+    samples = network_of(graph, 1).run({x.name: sample(x.shape, x.type) for x in graph.inputs})
+    if makes_modules:
+        program = program_of(graph, threads or 1, machine)
+        return export_web(program, directory, name, samples, weights or WEIGHTS_PLACES[0])
+    program = program_of(graph, thread_count(threads), machine)
+    return export_program(program, directory, name, samples)
 
 
 def network_of(graph: Graph, threads: int | None = None) -> Network:

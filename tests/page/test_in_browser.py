@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from headless import headless_browser
 
 import convsmith as cs
 from convsmith.cli.bench_html import profile_html
@@ -19,26 +19,11 @@ from convsmith.problem import parse_problem
 
 pytest.importorskip("selenium", reason="no selenium: pip install selenium brings it")
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """A headless browser."""
-    from selenium import webdriver
-
-    binary = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    driver = shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("no chromium with chromedriver on PATH")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    made = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield made
-    made.quit()
+    with headless_browser() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

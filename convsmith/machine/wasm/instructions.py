@@ -11,25 +11,25 @@ RELAXED = (*SIMD, "relaxed-simd")
 _DOT = "llvm.wasm.dot"
 
 
-def _multiply_add(
-    name: str, type_: str, lanes: int, intrinsic: str, needs: tuple[str, ...], mnemonic: str
-) -> Instruction:
-    """Return the row of an intrinsic of three vectors: the product of two, and the third added."""
+def _multiply_add(type_: str, lanes: int, intrinsic: str, needs: tuple[str, ...], mnemonic: str) -> Instruction:
+    """Return the row of an intrinsic of three vectors: the product of two, and the third added. Rows of all levels have
+    the same names.
+    """
     numbers, call = f"<{lanes} x {LLVM_TYPES[type_]}>", f"@{intrinsic}.v{lanes}{type_}"
     return multiply_add(
-        name, lanes, f"call {numbers} {call}({', '.join(f'{numbers} {{{x}}}' for x in 'abc')})",
+        f"multiply_add_{type_}", lanes, f"call {numbers} {call}({', '.join(f'{numbers} {{{x}}}' for x in 'abc')})",
         f"declare {numbers} {call}({', '.join([numbers] * 3)})", needs, mnemonic, type_,
     )  # fmt: skip
 
 
 FUSED = (
-    _multiply_add("relaxed_madd_f32", "f32", 4, "llvm.wasm.relaxed.madd", RELAXED, "f32x4.relaxed_madd"),
-    _multiply_add("relaxed_madd_f64", "f64", 2, "llvm.wasm.relaxed.madd", RELAXED, "f64x2.relaxed_madd"),
+    _multiply_add("f32", 4, "llvm.wasm.relaxed.madd", RELAXED, "f32x4.relaxed_madd"),
+    _multiply_add("f64", 2, "llvm.wasm.relaxed.madd", RELAXED, "f64x2.relaxed_madd"),
 )
 """Multiply-adds that an engine rounds once or twice."""
 SEPARATE = (
-    _multiply_add("mul_add_f32", "f32", 4, "llvm.fmuladd", SIMD, "f32x4.mul"),
-    _multiply_add("mul_add_f64", "f64", 2, "llvm.fmuladd", SIMD, "f64x2.mul"),
+    _multiply_add("f32", 4, "llvm.fmuladd", SIMD, "f32x4.mul"),
+    _multiply_add("f64", 2, "llvm.fmuladd", SIMD, "f64x2.mul"),
 )
 """Multiplications followed by additions."""
 BYTES = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convsmith.ir.instruction import Instruction, RegisterFile
 from convsmith.machine.base import Machine
 from convsmith.machine.costs import Costs
@@ -18,10 +20,14 @@ _BASE = ("bulk-memory", "bulk-memory-opt", "mutable-globals", "nontrapping-fptoi
 _SHUFFLES = ("i8x16.shuffle", "i8x16.shuffle")
 
 
+def _features(needs: tuple[str, ...]) -> str:
+    return ",".join(f"+{feature}" for feature in (*needs, *_BASE))
+
+
 def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...], temporaries: int) -> Machine:
     """Return a level with ``products`` of numbers, which need so many ``temporaries`` besides their operands."""
     return Machine(
-        name=name, triple=TRIPLE, cpu="", features=",".join(f"+{feature}" for feature in (*needs, *_BASE)), needs=needs,
+        name=name, triple=TRIPLE, cpu="", features=_features(needs), needs=needs,
         vectors=RegisterFile("vector", _REGISTERS, _BITS), memories=core_caches(32768, 1 << 18, rates=(32, 16)),
         costs=Costs(multiply_add=0.5, broadcast=0.5, latency=4.0, temporaries=temporaries), attributes=(),
         instructions=(*products, *BYTES), transpositions=Transpositions(_BITS, SIMD, _SHUFFLES), address_bits=32,
@@ -29,5 +35,11 @@ def _level(name: str, needs: tuple[str, ...], products: tuple[Instruction, ...],
     )  # fmt: skip
 
 
-LEVELS = (_level("wasm32+relaxed", RELAXED, FUSED, 0), _level("wasm32", SIMD, SEPARATE, 1))
-"""Only the first has a multiply-add, which an engine may round once or twice."""
+def _relaxed() -> Machine:
+    """Return the level with a multiply-add, which an engine may round once or twice."""
+    level = _level("wasm32+relaxed", RELAXED, FUSED, 0)
+    plain = replace(level, features=_features(SIMD), needs=SIMD, instructions=(*SEPARATE, *BYTES))
+    return replace(level, alternative=plain)
+
+
+LEVELS = (_relaxed(), _level("wasm32", SIMD, SEPARATE, 1))

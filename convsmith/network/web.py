@@ -1,0 +1,151 @@
+"""`export_web`: a network as modules of WebAssembly, with a module of JavaScript that loads and runs them.
+
+A module has one memory, in which everything has a fixed address: the stack, weights, the workspace, inputs, outputs.
+Its only function, `run`, has no parameters. Where the machine has an alternative, there are two modules, of which an
+engine loads the first that it accepts; both read the same weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import NamedTuple
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.library_functions import PROVIDED, library_text
+from convsmith.codegen.wasm_module import PAGE_BYTES, ModuleMemory, wasm_module
+from convsmith.codegen.wasm_object import WasmObject
+from convsmith.diag.choices import choices
+from convsmith.diag.errors import UnsupportedError, UsageError
+from convsmith.exporter.entry_points import entry_points_text
+from convsmith.exporter.interface import interface_of
+from convsmith.exporter.names import check_name
+from convsmith.machine.base import Machine
+from convsmith.network.driver import call_lines
+from convsmith.network.export import ExportedNetwork, kernel_text, write_files
+from convsmith.network.image import NetworkValue
+from convsmith.network.program import TENSORS, NetworkProgram
+from convsmith.network.web_texts import WebNetwork, declarations_text, module_text, package_text, test_text
+from convsmith.runtime.arrays import ALIGNMENT, Array, numpy_dtype
+
+__all__ = ["WEIGHTS_PLACES", "export_web"]
+
+WEIGHTS_PLACES = ("beside", "inside")
+"""Places of weights: a file of their own, or data of each module."""
+_RUN = "run"
+_STACK = PAGE_BYTES
+"""Bytes of the stack, which begins at address 0: what exceeds it is outside of memory."""
+
+
+class _Layout(NamedTuple):
+    """The addresses of areas, by the number of an area, and the address behind all of them."""
+
+    areas: tuple[int, ...]
+    end: int
+
+
+def export_web(
+    program: NetworkProgram, directory: str | os.PathLike[str], name: str, samples: Mapping[str, Array],
+    weights: str = WEIGHTS_PLACES[0],
+) -> ExportedNetwork:  # fmt: skip
+    """Write the modules of `program` to `directory`, which is created: code, loader, declarations, package, test.
+
+    `weights` is one of `WEIGHTS_PLACES`. The test compares results with `samples`, the outputs for the inputs that it
+    makes. UsageError if a word is not legal, or the directory cannot be written; UnsupportedError for several threads.
+    """
+    if weights not in WEIGHTS_PLACES:
+        raise UsageError(
+            f"weights {weights!r} is not legal; legal are {choices(weights, WEIGHTS_PLACES)}", code="bad-option"
+        )
+    if program.threads > 1:
+        raise UnsupportedError(
+            f"{program.name}: a module of WebAssembly with {program.threads} threads; available is one", code="threads"
+        )
+    own, target = check_name(name), program.target
+    layout = _layout(program)
+    alternatives = (target.alternative,) if target.alternative is not None else ()
+    names = [own, f"{own}.plain"] if alternatives else [own]
+    contents = {
+        f"{title}.wasm": _module(program, machine, layout, weights == "inside")
+        for title, machine in zip(names, (target, *alternatives))
+    }  # fmt: skip
+    if weights == "beside" and program.weights.size:
+        contents[f"{own}.weights"] = program.weights.tobytes()
+    made = WebNetwork(
+        own, program, dict(zip([x.name for x in (*program.inputs, *program.outputs)], layout.areas[TENSORS:])),
+        layout.areas[0], tuple(contents), weights == "beside" and bool(program.weights.size),
+    )  # fmt: skip
+    texts = {
+        f"{own}.js": module_text(made), f"{own}.d.ts": declarations_text(made), "package.json": package_text(made),
+        f"{own}.test.mjs": test_text(made, samples),
+    }  # fmt: skip
+    contents |= {file: text.encode() for file, text in texts.items()}
+    paths = write_files(directory, contents)
+    return ExportedNetwork(own, paths[0].parent, paths[0].parent / f"{own}.js", paths[0], paths, program.workspace)
+
+
+def _layout(program: NetworkProgram) -> _Layout:
+    """Return the addresses: kernels form addresses before an image, by its padding, which must not be negative. Bytes
+    as many as the largest array has lie before all images.
+    """
+    tensors = [_nbytes(x) for x in (*program.inputs, *program.outputs)]
+    sizes = (program.weights.size, program.workspace, *tensors)
+    largest = max((t.nbytes for k in program.kernels for t in k.work.tensors), default=0)
+    start = max(_STACK, _STACK + largest - program.weights.size)
+    starts = tuple(accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=_rounded(start)))
+    return _Layout(starts[:-1], starts[-1])
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _nbytes(x: NetworkValue) -> int:
+    """Return the bytes of an input or an output."""
+    size = numpy_dtype(x.type).itemsize
+    for n in x.shape:
+        size *= n
+    return max(size, 1)
+
+
+def _module(program: NetworkProgram, machine: Machine, layout: _Layout, holds_weights: bool) -> bytes:
+    """Return the module of a program for a machine."""
+    parts: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    for n, kernel in enumerate(program.kernels):
+        interface = interface_of(f"k{n}", kernel.artifact, [t.name for t in kernel.work.tensors])
+        symbols = (interface.symbol, *(packing.symbol for packing in interface.packings))
+        parts.append(((kernel_text(kernel, machine, 1), entry_points_text(interface, machine.triple, {})), symbols))
+    parts.append(((_driver_text(program, layout),), (_RUN,)))
+    word = f"i{machine.address_bits}"
+    while True:
+        code = llvm_bind.merged_code(parts, (_RUN,), machine.triple, machine.cpu, machine.features)
+        missing = WasmObject(code).undefined
+        provided = [symbol for symbol in missing if symbol in PROVIDED]
+        if not provided:
+            break
+        parts += [((library_text(symbol, machine.triple, word),), (symbol,)) for symbol in provided]
+    if missing:
+        raise UnsupportedError(f"{program.name}: code calls {', '.join(missing)}, which modules lack", code="library")
+    size = layout.end + sum(x.size + x.alignment for x in WasmObject(code).segments)
+    held = ((layout.areas[0], program.weights.tobytes()),) if holds_weights and program.weights.size else ()
+    memory = ModuleMemory(layout.end, _STACK, -(-size // PAGE_BYTES), contents=held)
+    return wasm_module(code, (_RUN,), memory)
+
+
+def _driver_text(program: NetworkProgram, layout: _Layout) -> str:
+    """Return the module of `run`, which calls the kernels on fixed addresses."""
+    word = f"i{program.target.address_bits}"
+    declared: dict[str, None] = {}
+
+    def callee(number: int, symbol: str) -> tuple[str, str]:
+        kernel = program.kernels[number]
+        functions = {x.symbol: x.parameters for x in kernel.interface.packings}
+        count = len(functions.get(symbol, kernel.interface.parameters))
+        declared[f"declare void @{symbol}({', '.join(['ptr'] * count)})"] = None
+        return f"@{symbol}", ""
+
+    areas = [f"inttoptr ({word} {start} to ptr)" for start in layout.areas]
+    calls = list(call_lines(program, areas, word, callee))
+    head = f'target triple = "{program.target.triple}"'
+    return "\n".join((head, *declared, f"define void @{_RUN}() nounwind {{", *calls, "  ret void", "}", ""))

@@ -1,0 +1,214 @@
+"""The texts beside a module of WebAssembly: its loader, declarations for TypeScript, the package, and a test."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from convsmith.codegen import llvm_bind
+from convsmith.codegen.wasm_module import PAGE_BYTES, ModuleMemory, wasm_module
+from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.printable import printable
+from convsmith.diag.record import record
+from convsmith.frontend.public import public
+from convsmith.machine.base import Machine
+from convsmith.network.c_texts import compared_places
+from convsmith.network.image import NetworkValue
+from convsmith.network.program import NetworkProgram
+from convsmith.runtime.arrays import Array, numpy_dtype
+
+__all__ = ["WebNetwork", "declarations_text", "module_text", "package_text", "test_text"]
+
+_ARRAYS = {
+    "f32": "Float32Array", "f64": "Float64Array", "s8": "Int8Array", "u8": "Uint8Array", "s16": "Int16Array",
+    "u16": "Uint16Array", "s32": "Int32Array", "f16": "Uint16Array", "bf16": "Uint16Array", "boolean": "Uint8Array",
+}  # fmt: skip
+"""Arrays of JavaScript by the types of their elements. Those of 16-bit floating-point numbers hold their bits."""
+_TOLERANCE = 1e-5
+"""Largest error of an element that the test accepts, as a part of the largest element."""
+
+
+@record(frozen=True)
+class WebNetwork:
+    """A network in WebAssembly: the addresses of inputs and outputs by name, the address of the weights, the files of
+    modules in the order of preference, then that of the weights if they are `beside`.
+    """
+
+    name: str
+    program: NetworkProgram
+    places: Mapping[str, int]
+    weights: int
+    files: tuple[str, ...]
+    beside: bool
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The files of modules."""
+        return self.files[:-1] if self.beside else self.files
+
+
+def module_text(own: WebNetwork) -> str:
+    """Return the module of JavaScript that loads and runs the network. UnsupportedError for a type that arrays of
+    JavaScript lack.
+    """
+    program = own.program
+    tensors = (*program.inputs, *program.outputs)
+    if lacking := [f"{x.name} ({x.type})" for x in tensors if x.type not in _ARRAYS]:
+        raise UnsupportedError(
+            f"{program.name}: arrays of JavaScript do not hold {', '.join(lacking)}; legal are types "
+            f"{', '.join(_ARRAYS)}",
+            code="types",
+        )
+    probes = [_probe(program.target), *[None] * (len(own.modules) - 1)] if len(own.modules) > 1 else [None]
+    modules = [{"file": file} | ({"probe": x} if x else {}) for file, x in zip(own.modules, probes)]
+    weights = {"file": own.files[-1], "place": own.weights, "size": int(program.weights.size)} if own.beside else None
+    text = Path(__file__).with_name("web_module.txt").read_text(encoding="utf-8")
+    return _filled(text, {
+        "about": _about(program),
+        "name": own.name, "modules": json.dumps(modules), "weights": json.dumps(weights),
+        "inputs": _tensors(program.inputs), "outputs": _tensors(program.outputs), "places": json.dumps(own.places),
+        "arrays": ", ".join(f"{t}: {_ARRAYS[t]}" for t in dict.fromkeys(x.type for x in tensors)),
+    })  # fmt: skip
+
+
+def _about(program: NetworkProgram) -> str:
+    """Return what the files are, for a comment."""
+    return f"the network {_title(program)}, compiled by convsmith {public('__version__')} to WebAssembly."
+
+
+def _title(program: NetworkProgram) -> str:
+    """Return the name of the file of a model, without what would end a comment."""
+    return printable(Path(program.name).name).replace("*/", "")
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def _tensors(values: Sequence[NetworkValue]) -> str:
+    lines = [f"  {json.dumps(x.name)}: {json.dumps({'type': x.type, 'shape': list(x.shape)})},\n" for x in values]
+    return f"{{\n{''.join(lines)}}}"
+
+
+def _probe(machine: Machine) -> str:
+    """Return a module with one multiply-add of a machine, in base 64."""
+    row = next(row for row in machine.instructions if set(row.needs) == set(machine.needs))
+    types = [f"<{x.size} x float>" if x.dtype == "f32" else f"<{x.size} x i8>" for x in row.operands]
+    given = ", ".join(f"{t} %{x.name}" for t, x in zip(types, row.operands))
+    lines = row.llvm.format(c="%c", a="%a", b="%b")
+    text = (
+        f'target triple = "{machine.triple}"\n{row.declare}\n'
+        f"define {types[0]} @probe({given}) {{\n  %x = {lines}\n  ret {types[0]} %x\n}}\n"
+    )
+    code = llvm_bind.object_code(text, machine.triple, machine.cpu, machine.features)
+    return base64.b64encode(wasm_module(code, ("probe",), ModuleMemory(0, PAGE_BYTES, 1))).decode()
+
+
+def declarations_text(own: WebNetwork) -> str:
+    """Return the declarations for TypeScript."""
+    program = own.program
+
+    def described(values: Sequence[NetworkValue]) -> str:
+        lines = [
+            f"  readonly {json.dumps(x.name)}: {{ readonly type: {json.dumps(x.type)}; "
+            f"readonly shape: readonly {json.dumps(list(x.shape))} }};\n"
+            for x in values
+        ]
+        return f"{{\n{''.join(lines)}}}"
+
+    def members(values: Sequence[NetworkValue], mark: str, kind: str | None = None) -> str:
+        return "".join(f"  {json.dumps(x.name)}{mark}: {kind or _ARRAYS[x.type]};\n" for x in values)
+
+    return f"""\
+/** This is {_about(program)} */
+
+/** The inputs by name: the type of elements, and the shape of the row-major array. */
+export declare const inputs: {described(program.inputs)};
+/** The outputs by name, in the same form. */
+export declare const outputs: {described(program.outputs)};
+
+export interface Inputs {{
+{members(program.inputs, "?", "ArrayLike<number>")}}}
+export interface InputViews {{
+{members(program.inputs, "")}}}
+export interface Outputs {{
+{members(program.outputs, "")}}}
+export interface LoadOptions {{
+  module?: WebAssembly.Module | BufferSource | URL;
+  weights?: BufferSource | URL;
+}}
+
+/** A network in a memory of its own. A call of `run` blocks its thread. */
+export declare class Network {{
+  constructor(instance: WebAssembly.Instance);
+  readonly memory: WebAssembly.Memory;
+  /** The elements of an input in the memory of the network, to be filled before `run`. */
+  input<Name extends keyof InputViews>(name: Name): InputViews[Name];
+  /** The elements of an output in the memory of the network, which the next `run` overwrites. */
+  output<Name extends keyof Outputs>(name: Name): Outputs[Name];
+  /** Copies the given inputs, runs the network, and returns copies of its outputs by name. */
+  run(arrays?: Inputs): Outputs;
+}}
+
+/** The file of the module that this engine loads. */
+export declare function moduleFile(): string;
+/** Loads the network; module and weights are by default the files beside this one. */
+export declare function load(options?: LoadOptions): Promise<Network>;
+"""
+
+
+def package_text(own: WebNetwork) -> str:
+    """Return the description of the package, as npm takes it."""
+    files = [f"{own.name}.js", f"{own.name}.d.ts", *own.files]
+    content = {
+        "name": own.name.replace("_", "-").lower(), "version": "0.1.0", "private": True, "type": "module",
+        "description": f"The network {_title(own.program)} in WebAssembly",
+        "exports": {".": {"types": f"./{own.name}.d.ts", "default": f"./{own.name}.js"}},
+        "files": files, "sideEffects": False, "scripts": {"test": "node --test"}, "engines": {"node": ">=20"},
+    }  # fmt: skip
+    return json.dumps(content, indent=2) + "\n"
+
+
+def test_text(own: WebNetwork, samples: Mapping[str, Array]) -> str:
+    """Return the test: it fails if an element of a result differs from `samples`, the outputs of its inputs."""
+    program = own.program
+    expected = {}
+    for x in program.outputs:
+        places, values = compared_places(samples[x.name])
+        most = max((abs(float(v)) for v in samples[x.name].reshape(-1)), default=0.0)
+        expected[x.name] = {
+            "places": [int(n) for n in places], "values": [float(v) for v in values], "error": _TOLERANCE * most,
+        }  # fmt: skip
+    fills = [
+        f"  const {_variable(n)} = Float64Array.from({{ length: {prod(x.shape)} }}, (_, i) => "
+        f"{'(i * 7 % 5 - 2) * 0.25' if numpy_dtype(x.type).kind == 'f' else 'i * 7 % 5'});\n"
+        for n, x in enumerate(program.inputs)
+    ]  # fmt: skip
+    given = ", ".join(f"{json.dumps(x.name)}: {_variable(n)}" for n, x in enumerate(program.inputs))
+    return f"""\
+// {own.name}.test.mjs: one run on small numbers, compared with results of the same network in Python: node --test
+import assert from "node:assert/strict";
+import test from "node:test";
+import {{ load }} from "./{own.name}.js";
+
+const EXPECTED = {json.dumps(expected)};
+
+test("{own.name}", async () => {{
+  const network = await load();
+{"".join(fills)}  const results = network.run({{ {given} }});
+  for (const [name, {{ places, values, error }}] of Object.entries(EXPECTED))
+    places.forEach((place, n) => {{
+      const found = results[name][place];
+      assert(Math.abs(found - values[n]) <= error, `${{name}}[${{place}}] is ${{found}}, not ${{values[n]}}`);
+    }});
+}});
+"""
+
+
+def _variable(number: int) -> str:
+    return f"x{number}"

@@ -1,0 +1,194 @@
+"""Networks as modules of WebAssembly: the test beside them in Node, TypeScript, a page of a browser, and errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from click.testing import CliRunner
+from emulated import skip_without_emulator
+from exported import run, tool
+from headless import headless_browser
+from onnx_networks import NetworkBuilder, mobile_net, u_net
+
+import convsmith as cs
+from convsmith.cli.main import main
+from convsmith.machine.registry import target
+from convsmith.network.c_texts import sample
+from convsmith.network.web import WEIGHTS_PLACES
+from convsmith.onnx.graph import read_graph
+from convsmith.onnx.network import export_for
+
+RELAXED = "wasm32+relaxed"
+
+
+def exported(model: Any, folder: Path, name: str = RELAXED, weights: str | None = None) -> Path:
+    skip_without_emulator(target(name))
+    return export_for(read_graph(model.SerializeToString()), folder, "net", name, weights=weights).directory
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported(u_net(8, real=True), tmp_path_factory.mktemp("web"))
+
+
+def test_the_files_of_a_package(folder: Path) -> None:
+    package = json.loads((folder / "package.json").read_text())
+    assert set(package["files"]) == {"net.js", "net.d.ts", "net.wasm", "net.plain.wasm", "net.weights"}
+    assert {path.name for path in folder.iterdir()} == {*package["files"], "package.json", "net.test.mjs"}
+
+
+@pytest.mark.parametrize("name, weights", [(RELAXED, "beside"), (RELAXED, "inside"), ("wasm32", "beside")])
+def test_the_test_beside_the_modules(name: str, weights: str, tmp_path: Path) -> None:
+    folder = exported(mobile_net(32, real=True), tmp_path, name, weights)
+    assert (folder / "net.weights").exists() is (weights == "beside")
+    assert (folder / "net.plain.wasm").exists() is (name == RELAXED)
+    run(tool("node"), "--test", folder / "net.test.mjs")
+
+
+def test_the_test_fails_with_other_results(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "net.test.mjs"
+    text = file.read_text()
+    assert text.count('"values": [') == 2
+    file.write_text(text.replace('"values": [', '"values": [9'))
+    done = subprocess.run([tool("node"), "--test", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "[0] is " in done.stdout
+
+
+def node(folder: Path, script: str) -> Any:
+    """The value that a script of Node prints, which may use `load` and the names of the module."""
+    file = folder / "script.mjs"
+    file.write_text(f'import * as own from "./net.js";\n{script}\n')
+    try:
+        return json.loads(run(tool("node"), file))
+    finally:
+        file.unlink()
+
+
+def test_views_copies_and_messages(folder: Path) -> None:
+    script = """
+    const net = await own.load();
+    const message = (f) => { try { f(); } catch (error) { return error.message; } };
+    net.input("x").fill(1);
+    const first = net.run();
+    const view = net.output("v14");
+    const same = view.every((x, n) => x === first.v14[n]);
+    const second = net.run({ x: new Array(512).fill(0) });
+    console.log(JSON.stringify([
+      Object.keys(first), same, view.every((x, n) => x === second.v14[n]),
+      first.v14.some((x, n) => x !== second.v14[n]),
+      message(() => net.run({ x: [1] })), message(() => net.run({ y: [1] })), own.inputs.x,
+    ]));
+    """
+    names, *rest = node(folder, script)
+    assert names == [*cs.onnx.compile(u_net(8), threads=1).outputs]
+    assert rest == [
+        True, True, True, "x has 1 elements; expected 512, 2 x 4 x 8 x 8", "net has no y; legal are x",
+        {"type": "f32", "shape": [2, 4, 8, 8]},
+    ]  # fmt: skip
+
+
+def test_both_modules_compute_the_same(folder: Path) -> None:
+    """The results of whole numbers are equal in both, whatever an engine rounds."""
+    script = """
+    import { setFlagsFromString } from "node:v8";
+    setFlagsFromString("--experimental-wasm-relaxed-simd");
+    const results = [];
+    for (const file of ["net.wasm", "net.plain.wasm"]) {
+      const net = await own.load({ module: new URL(file, import.meta.url) });
+      results.push([...net.run({ x: Float32Array.from({ length: 512 }, (_, n) => n % 5) }).v14]);
+    }
+    console.log(JSON.stringify(results));
+    """
+    fused, plain = map(np.array, node(folder, script))
+    assert np.abs(fused).max() > 0
+    np.testing.assert_allclose(fused, plain, rtol=0, atol=1e-5 * np.abs(plain).max())
+
+
+def test_typescript_accepts_the_declarations(folder: Path, tmp_path: Path) -> None:
+    compiler = shutil.which("tsc")
+    if compiler is None:
+        pytest.skip("no tsc on PATH: npm install typescript brings it")
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    use = tmp_path / "use.ts"
+    options = ("--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,dom")
+    head = 'import { load } from "./net.js";\nconst net = await load({ weights: new Uint8Array(4) });\n'
+    use.write_text(head + "const y: Float32Array = net.run({ x: [1, 2] }).v14;\nnet.input('x').set(y);\n")
+    run(compiler, *options, use)
+    use.write_text(head + "net.run({ y: [1] });\n")
+    assert subprocess.run([compiler, *options, use], capture_output=True, check=False).returncode
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server of the folder."""
+    (folder / "index.html").write_text("<!doctype html><link rel=icon href=data:><title>network</title>")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/index.html"
+        server.shutdown()
+    (folder / "index.html").unlink()
+
+
+PAGE = """
+const done = arguments[arguments.length - 1];
+import("./net.js").then(async ({ load, moduleFile, inputs }) => {
+  const net = await load();
+  const x = Float32Array.from({ length: net.input("x").length }, (_, i) => (i * 7 % 5 - 2) * 0.25);
+  done([moduleFile(), [...net.run({ x }).v14]]);
+}).catch((error) => done([String(error), []]));
+"""
+
+
+def test_a_page_of_a_browser(served: str) -> None:
+    with headless_browser() as browser:
+        browser.get(served)
+        file, found = browser.execute_async_script(PAGE)
+        assert browser.get_log("browser") == []
+    assert file == "net.wasm"
+    net = cs.onnx.compile(u_net(8, real=True), threads=1)
+    wanted = np.asarray(net.run({"x": sample((2, 4, 8, 8), "f32")})["v14"]).ravel()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_the_command(tmp_path: Path) -> None:
+    skip_without_emulator(target(RELAXED))
+    b = NetworkBuilder()
+    model = tmp_path / "one.onnx"
+    model.write_bytes(b.model(b.conv(b.input("x", 1, 3, 8, 8), 3, 4, 3)).SerializeToString())
+    words = ["network", "export", str(model), "--target", RELAXED, "-o", str(tmp_path / "web"), "--weights", "inside"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "one.wasm" in result.output and "one.d.ts" in result.output
+    assert str(tmp_path) not in (tmp_path / "web" / "one.js").read_text()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    graph = read_graph(mobile_net(32).SerializeToString())
+    legal = ", ".join(WEIGHTS_PLACES)
+    with pytest.raises(cs.UsageError, match=f"weights 'insde' is not legal; legal are .*{legal[-6:]}"):
+        export_for(graph, tmp_path, "net", RELAXED, weights="insde")
+    with pytest.raises(cs.UnsupportedError, match="a module of WebAssembly with 2 threads; available is one"):
+        export_for(graph, tmp_path, "net", RELAXED, threads=2)
+    with pytest.raises(cs.UsageError, match="in a library of C for aarch64 they are always inside"):
+        export_for(graph, tmp_path, "net", "aarch64", weights="beside")
+    with pytest.raises(cs.UnsupportedError, match="a network for sm_80; available are CPUs and WebAssembly"):
+        export_for(graph, tmp_path, "net", "sm_80")
