@@ -7,7 +7,6 @@ else.
 from __future__ import annotations
 
 import gc
-import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ import llvmlite.binding as llvm
 from convsmith.codegen.child import in_child
 from convsmith.diag.errors import ToolchainError
 from convsmith.diag.settings import settings
+from convsmith.diag.system import at_fork
 
 _OPTIONS = ("-hexagon-vector-combine=false",)
 """Options of LLVM's code generators.
@@ -117,7 +117,7 @@ def _resume_in_child() -> None:
         gc.enable()
 
 
-os.register_at_fork(after_in_child=_resume_in_child)
+at_fork(after_in_child=_resume_in_child)
 
 
 def parse(text: str, triple: str, cpu: str, features: str) -> Any:

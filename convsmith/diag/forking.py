@@ -11,12 +11,13 @@ Three mechanisms prevent this:
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar, overload
+
+from convsmith.diag.system import at_fork
 
 __all__ = ["RenewedLock", "cached_property", "import_lock"]
 
@@ -36,7 +37,7 @@ class RenewedLock:
 
     def __init__(self) -> None:
         self._renew()
-        os.register_at_fork(after_in_child=self._renew)
+        at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
         self.lock = threading.RLock()
@@ -81,4 +82,4 @@ def _after_fork() -> None:
         _acquired.pop().__exit__(None, None, None)
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

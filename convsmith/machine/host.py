@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from convsmith.diag.forking import import_lock
+from convsmith.diag.system import SYSTEM
 
 __all__ = ["Cache", "Cpu", "cache_sizes", "caches", "cpu", "cpu_features", "lacking"]
 
@@ -84,6 +85,8 @@ def cpu() -> Cpu:
         text = ""
     matches = (re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE) for key in _KEYS)
     model, vendor, family = (match[1].strip() if match else "" for match in matches)
+    if not (model or vendor):
+        model, vendor, family = SYSTEM.cpu()
     return Cpu(model or platform.processor() or platform.machine(), vendor, family)
 
 
@@ -99,6 +102,7 @@ def caches() -> tuple[Cache, ...]:
             cpus = _count(_read(index / "shared_cpu_list"))
             nbytes = int(match[1]) * _UNITS[match[2]]
             by_name[level] = Cache(f"L{level}", nbytes, int(line or 0), int(ways or 0), cpus)
+    by_name = by_name or {name: Cache(name, nbytes, 0, 0, 1) for name, nbytes in SYSTEM.cache_bytes().items()}
     cpus_of_core = min((cache.cores for cache in by_name.values()), default=1)
     return tuple(by_name[level]._replace(cores=by_name[level].cores // cpus_of_core) for level in sorted(by_name))
 

@@ -5,12 +5,14 @@ runs.
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
 from convsmith.diag.choices import choices
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.forking import import_lock
+from convsmith.diag.system import SYSTEM
 from convsmith.ir.instruction import Instruction
 from convsmith.machine.base import Machine
 from convsmith.machine.generic.level import level
@@ -60,8 +62,11 @@ def known_targets(micro_architecture: str = "") -> tuple[Machine, ...]:
 @cache
 def _host_targets(micro_architecture: str) -> tuple[Machine, ...]:
     machine = platform.machine().lower()
-    folder = _FAMILIES.get(_SPELLINGS.get(machine, machine))
+    architecture = _SPELLINGS.get(machine, machine)
+    folder = _FAMILIES.get(architecture)
     levels = _tuned(folder, micro_architecture) if folder is not None else ()
+    if triple := SYSTEM.triple(architecture):
+        levels = tuple(replace(t, triple=triple) for t in levels)
     return (*(t for t in levels if set(t.needs) <= cpu_features()), level())
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from convsmith.diag.forking import RenewedLock
+from convsmith.diag.system import SYSTEM
 from convsmith.runtime.arrays import Array, address_of
 from convsmith.runtime.packed import Packed
 
@@ -113,5 +114,5 @@ def same_bytes(a: int, b: int, nbytes: int) -> bool:
     return not _memcmp(a, b, nbytes)
 
 
-_memcmp = ctypes.CDLL(None).memcmp
+_memcmp = SYSTEM.c_library.memcmp
 _memcmp.argtypes, _memcmp.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int

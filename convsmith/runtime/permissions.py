@@ -5,12 +5,12 @@ An artifact names the permissions that its code needs. A new permission is a row
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from functools import cache
 
 from convsmith.codegen.artifact import Artifact
 from convsmith.diag.errors import UnsupportedError
+from convsmith.diag.system import SYSTEM
 
 __all__ = ["obtain_permissions"]
 
@@ -21,7 +21,7 @@ _TILE_DATA = 18
 
 
 def _request_amx() -> bool:
-    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
+    return bool(SYSTEM.c_library.syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
 
 
 _REQUESTS: dict[str, Callable[[], bool]] = {"amx": _request_amx}

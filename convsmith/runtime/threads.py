@@ -20,12 +20,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from queue import SimpleQueue
 
 from convsmith.codegen.artifact import GOMP, RUNTIME_SYMBOLS
 from convsmith.diag.record import record
 from convsmith.diag.settings import MAX_THREADS, settings
+from convsmith.diag.system import SYSTEM, at_fork
 from convsmith.diag.warning import ConvsmithWarning, warn
 
 __all__ = [
@@ -44,7 +44,7 @@ _LONGEST_TRIAL = 10.0
 _LOCK_BYTES = 256
 """Bytes that suffice for a pthread_rwlock_t of any system."""
 
-_RUNTIME = re.compile(r"lib(gomp|iomp5|omp)\b[^/]*\.(so|dylib)[^/]*")
+_RUNTIME = re.compile(r"lib(gomp|iomp5|iomp5md|omp)\b[^/]*\.(so|dylib|dll)[^/]*")
 
 
 @record(frozen=True)
@@ -86,7 +86,7 @@ def _after_fork() -> None:
     _state = _State(inherited=_state.inherited or _state.openmp is not None or bool(_loaded()))
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)
 
 
 def openmp() -> OpenMP | None:
@@ -106,7 +106,7 @@ def _openmp_addresses() -> dict[str, int]:
     if runtime is not None:
         return runtime.addresses
     # Linking needs addresses, but only chunks will be called.
-    abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value or 0
+    abort = ctypes.cast(SYSTEM.c_library.abort, ctypes.c_void_p).value or 0
     return dict.fromkeys(_SYMBOLS, abort)
 
 
@@ -141,8 +141,10 @@ def _can_start(count: int) -> bool:
     return.
 
     The threads wait, in native code, for a lock that the caller holds; Python threads take several times longer to
-    start.
+    start. Systems without the threads of POSIX refuse none.
     """
+    if not SYSTEM.has_pthreads:
+        return True
     system = ctypes.PyDLL(None)
     lock = ctypes.create_string_buffer(_LOCK_BYTES)
     wait = ctypes.cast(system.pthread_rwlock_rdlock, ctypes.c_void_p)
@@ -170,10 +172,7 @@ def _can_start(count: int) -> bool:
 
 def _tasks() -> set[str]:
     """Return the threads of this process that the system lists; empty outside Linux."""
-    try:
-        return set(os.listdir("/proc/self/task"))
-    except OSError:
-        return set()
+    return SYSTEM.threads()
 
 
 def _warn_of_few(threads: int) -> None:
@@ -279,9 +278,7 @@ def default_threads() -> int:
 
 def available_cpus() -> int:
     """Return the number of CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), MAX_THREADS)
-    return min(os.cpu_count() or 1, MAX_THREADS)
+    return min(SYSTEM.cpus(), MAX_THREADS)
 
 
 def describe() -> str:
@@ -293,7 +290,7 @@ def describe() -> str:
 
 
 def _find() -> OpenMP | None:
-    for path in (*_loaded(), "libgomp.so.1"):
+    for path in (*_loaded(), *SYSTEM.openmp):
         try:
             library = ctypes.CDLL(path)
             addresses = {name: ctypes.cast(library[name], ctypes.c_void_p).value or 0 for name in _SYMBOLS}
@@ -306,10 +303,5 @@ def _find() -> OpenMP | None:
 
 def _loaded() -> list[str]:
     """Return the files of the OpenMP runtimes mapped into this process, PyTorch's first, whose pool is shared."""
-    try:
-        lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
-    except OSError:  # the file does not exist outside Linux
-        return []
-    files = dict.fromkeys(line[line.index("/") :] for line in lines if "/" in line)
-    runtimes = [file for file in files if _RUNTIME.fullmatch(file.rpartition("/")[2])]
+    runtimes = [file for file in SYSTEM.libraries() if _RUNTIME.fullmatch(file.rpartition("/")[2])]
     return sorted(runtimes, key=lambda file: "/torch/" not in file)
