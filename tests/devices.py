@@ -71,6 +71,10 @@ KINDS = {
     "vectors-of-bytes": ("--stag=axb --dtag=axb --dt=u8:s8:u8 --attr-post-ops=relu mb1ic4iw2oc4ow2kw1",
                          "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ow:2,ic:4 --shared=src,wei "
                          "--vectors=oc:2,ic:4"),
+    "carried-offsets": (
+        "--stag=axb --dtag=axb mb1ic6iw5oc4ow5kw3pw1",
+        "--lane=oc --register=ow:2 --realise=pad_copy --group=oc:4,ow:4,ic:3 --shared=src,wei --buffers=2 --carry=yes",
+    ),
     "swizzled": (
         "--stag=axb --dtag=axb mb1ic4iw3oc4ow3kw3pw1",
         "--lane=oc --register=oc:2 --realise=pad_copy --group=oc:4,ic:4,ow:2 --shared=src,wei --swizzle=wei:1,src:2",

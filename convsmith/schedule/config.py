@@ -94,6 +94,7 @@ class Config:
     copies: str
     register_file: int
     barriers: str
+    carry: bool
     offsets: str
     flip: Names
     spill_sums: bool

@@ -394,6 +394,8 @@ _TABLE: tuple[ConfigRow, ...] = (
         usual; fewer threads then reside on a unit""", default=0, machines="groups"),
     _row("barriers", _TEXT, "split", """whether threads stop where they arrive at a barrier (`whole`), or later
         (`split`, on Xe and from sm_80 on)""", legal=("whole", "split"), machines="groups"),
+    _row("carry", _FLAG, "yes", """whether loops of a thread carry offsets from one iteration to the next, in place of
+        computing them in each, on machines that have groups""", machines="groups"),
     _scope("preload", example="bia,dst", doc="""operands of the epilogue (bias, scales, the summand of a `sum`) whose
         elements a thread loads to registers before the products, on machines that have groups"""),
     _row("offsets", _TEXT, "sums", "whether zero points are subtracted from `each` factor or from the `sums`",

@@ -175,16 +175,19 @@ def make_vectors(s: Schedule, machine: Machine, vectorise: Callable[[], None]) -
 
 def straight_code(
     s: Schedule, machine: Machine, outlines: bool, is_shared: bool, through_table: bool, peels: bool = False,
-    signals: bool = False,
+    signals: bool = False, carries: bool = False,
 ) -> None:  # fmt: skip
     """Make straight-line code with names for indices.
 
     The kernel calls functions if ``outlines``, host threads share its iterations if ``is_shared``, it reads
     ``through_table`` of pointers, or it ``peels`` iterations whose terms are absent. Statements of a kernel with
-    ``signals`` order the operands that a copy engine brings.
+    ``signals`` order the operands that a copy engine brings. Loops of a thread of a device carry offsets if the kernel
+    ``carries`` them; those of a CPU always do.
     """
     if machine.device is not None:
         s.run(name_indices)
+        if carries:
+            s.run(strength_reduce)
         s.run(unroll)
         if signals:
             s.run(signal_steps, tuple(row for row in machine.instructions if row.is_asynchronous))

@@ -161,7 +161,7 @@ def lower(s: Schedule, kernel: KernelParts) -> None:
         s, kernel.machine, outlines=any(k.config.outline for k in parts),
         is_shared=bool(kernel.shared) or any(k.config.threads > 1 for k in parts), through_table=kernel.through_table,
         peels=any(k.config.realise == "peel" and not is_true(k.columns.a.mask) for k in parts),
-        signals=any(k.brought is not None for k in parts),
+        signals=any(k.brought is not None for k in parts), carries=any(k.config.carry for k in parts),
     )  # fmt: skip
     for k, r in zip(parts, kernel.reads):
         stream_operands(s, k, r)

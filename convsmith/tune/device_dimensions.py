@@ -143,7 +143,7 @@ def _shared(at: DevicePoint) -> Iterator[Changes]:
 
 
 def _copies(at: DevicePoint) -> Iterator[Changes]:
-    """Yield the ways to copy, and the numbers of slots."""
+    """Yield the ways to copy, the numbers of slots, registers and barriers, and whether loops carry offsets."""
     for how, slots in space_of_tiles(at.config).copies:
         yield dict(copies=how, buffers=slots)
     assert at.machine.device is not None
@@ -151,6 +151,7 @@ def _copies(at: DevicePoint) -> Iterator[Changes]:
         yield dict(register_file=file)
     for barriers in ("whole", "split") if at.nest is None else ():
         yield dict(barriers=barriers)
+    yield from (dict(carry=carry) for carry in (False, True) if at.nest is None)
 
 
 def _rows(at: DevicePoint) -> Iterator[Changes]:

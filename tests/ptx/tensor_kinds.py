@@ -42,6 +42,9 @@ AMPERE = {
               _words("m16n8k32_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32")),
     "bytes-and-relu": (f"{_CHANNELS_LAST} --dt=u8:s8:u8 --attr-post-ops=relu mb1ic40iw17oc12ow17kw3pw1",
                        _words("m16n8k32_u8_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32")),
+    "bytes-and-relu-with-carried-offsets": (
+        f"{_CHANNELS_LAST} --dt=u8:s8:u8 --attr-post-ops=relu mb1ic40iw17oc12ow17kw3pw1",
+        _words("m16n8k32_u8_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32 --carry=yes")),
     "zero-points": (
         f"{_CHANNELS_LAST} --dt=u8:s8:u8 --attr-zero-points=src:common:3+wei:common:2 mb1ic40iw17oc12ow17kw3pw1",
         _words("m16n8k32_u8_s8", "--register=oc:8,ow:16 --group=oc:16,ow:32,ic:32 --offsets=sums"),
