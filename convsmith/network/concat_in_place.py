@@ -60,10 +60,11 @@ class _PartsOfWholes:
         if not any(direct) or any(offset % ALIGNMENT for _, _, offset in rows):
             yield node
             return
+        assert isinstance(node.work, Concat)
         for n, ((name, tag, offset), is_direct) in enumerate(zip(rows, direct)):
             part = name if is_direct else f"{name}@{node.output}.{n}"
             if not is_direct:
-                value = replace(self._graph.values[name], name=part)
+                value = NetworkValue(part, node.work.shapes[n], node.work.type)
                 self.copies[part] = value
                 work = Transpose(value.type, value.shape, tuple(range(len(value.shape))))
                 yield NetworkNode(work, {"src": name}, part, (f"copy of {name}", *node.names))

@@ -13,7 +13,7 @@ from convsmith.network.operators.choice import ChangeType, ChooseByMask, Compare
 from convsmith.network.operators.expand import Expand
 from convsmith.network.operators.move import Reshape
 from convsmith.network.operators.pointwise import Pointwise, broadcast
-from convsmith.onnx.graph import GraphNode
+from convsmith.onnx.graph_node import GraphNode
 
 __all__ = ["CHOICES"]
 

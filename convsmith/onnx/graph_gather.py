@@ -11,7 +11,7 @@ from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.network.operators.concat import Concat
 from convsmith.network.operators.move import Reshape, Transpose
 from convsmith.network.operators.slice import Slice
-from convsmith.onnx.graph import GraphNode
+from convsmith.onnx.graph_node import GraphNode
 
 __all__ = ["GATHERS", "runs"]
 

@@ -17,7 +17,7 @@ from convsmith.network.operators.on_bytes import BYTES
 from convsmith.network.operators.pointwise import Pointwise
 from convsmith.network.operators.quantise import Quantise
 from convsmith.network.operators.reduce import Reduce
-from convsmith.onnx.graph import GraphNode
+from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.window import OnnxWindow, OperandNames, convolution
 from convsmith.problem.attributes import Quantity
 from convsmith.problem.matmul import Matmul

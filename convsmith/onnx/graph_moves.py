@@ -18,7 +18,7 @@ from convsmith.network.operators.quantise import Dequantise, Quantise
 from convsmith.network.operators.reduce import Reduce
 from convsmith.network.operators.resize import ROUNDINGS, Resize
 from convsmith.network.operators.slice import Slice
-from convsmith.onnx.graph import GraphNode
+from convsmith.onnx.graph_node import GraphNode
 from convsmith.problem.post_ops import Eltwise
 
 __all__ = ["MOVES"]

@@ -16,11 +16,11 @@ from convsmith.frontend.transposed import deconvolution_weights
 from convsmith.network.operators.pointwise import Pointwise, broadcast
 from convsmith.network.operators.pool import Pool
 from convsmith.onnx.calls import conv_transpose_problem
-from convsmith.onnx.graph import GraphNode
 from convsmith.onnx.graph_choices import CHOICES
 from convsmith.onnx.graph_gather import GATHERS
 from convsmith.onnx.graph_integers import add_conv_integer, add_dynamic_quantise, add_matmul_integer
 from convsmith.onnx.graph_moves import MOVES
+from convsmith.onnx.graph_node import GraphNode
 from convsmith.onnx.window import OnnxWindow, OperandNames, convolution, window
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import Eltwise
