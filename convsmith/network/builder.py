@@ -87,8 +87,7 @@ class GraphBuilder:
         """Give the result of a node another name. No node reads it yet."""
         value = self.values.pop(name)
         self.values[new] = replace(value, name=new)
-        at = next(n for n, node in enumerate(self.nodes) if node.output == name)
-        self.nodes[at] = replace(self.nodes[at], output=new)
+        self.nodes = [replace(node, output=new) if node.output == name else node for node in self.nodes]
 
     def numpy_of(self, type_: str) -> np.dtype[Any]:
         """Return numpy's type of elements of a type."""

@@ -29,11 +29,11 @@ from convsmith.runtime.arrays import Array, numpy_dtype
 if TYPE_CHECKING:
     from convsmith.network.export import NetworkInterface
 
-__all__ = ["compared_places", "example_text", "header_text", "manifest_text", "sample"]
+__all__ = ["TOLERANCE", "compared_places", "example_text", "header_text", "largest", "manifest_text", "sample"]
 
 _SAMPLES = 64
 """Maximum number of elements of an output that the example compares."""
-_TOLERANCE = 1e-5
+TOLERANCE = 1e-5
 """Largest error of an element that the example accepts, as a part of the largest element."""
 
 
@@ -149,9 +149,9 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
     yield from ("        return 1;", "    }")
     for y, x in outputs.items():
         values = compared_places(samples[x.name])[1]
-        most = max(float(np.abs(samples[x.name].astype(np.float64)).max()), 1e-30)
+        most = largest(samples[x.name])
         yield f"    for (size_t i = 0; i < {len(values)}; i++)"
-        yield f"        if (!(fabs((double){y}[places_of_{y}[i]] - values_of_{y}[i]) <= {_TOLERANCE * most!r})) {{"
+        yield f"        if (!(fabs((double){y}[places_of_{y}[i]] - values_of_{y}[i]) <= {TOLERANCE * most!r})) {{"
         yield f'            printf("{y}[%zu] is %.9g, not %.9g\\n", places_of_{y}[i],'
         yield f"                   (double){y}[places_of_{y}[i]], values_of_{y}[i]);"
         yield from ("            return 1;", "        }")
@@ -160,6 +160,11 @@ def _main(program: NetworkProgram, own: NetworkInterface, tiles: bool, samples: 
     yield f'    printf("{name}: right, %.1f us a call\\n", 1e6 * (end - start) / calls);'
     yield from (f"    free({p.name});" for p in parameters)
     yield from ("    return 0;", "}")
+
+
+def largest(x: Array) -> float:
+    """Return the largest magnitude of an element."""
+    return max(float(np.abs(x.astype(np.float64)).max()), 1e-30)
 
 
 def compared_places(x: Array) -> tuple[Array, Array]:

@@ -31,6 +31,7 @@ from convsmith.machine.base import Machine
 from convsmith.network.c_texts import example_text, header_text, manifest_text
 from convsmith.network.driver import call_lines
 from convsmith.network.image import tensor_arguments
+from convsmith.network.language_texts import cpp_example, rust_declarations, rust_example
 from convsmith.network.program import NetworkProgram, ProgramKernel
 from convsmith.runtime.arrays import ALIGNMENT, Array, ArraySpec
 from convsmith.schedule.config import Config
@@ -82,9 +83,10 @@ def interface_of_network(program: NetworkProgram, name: str) -> NetworkInterface
 def export_program(
     program: NetworkProgram, directory: str | os.PathLike[str], name: str, samples: Mapping[str, Array]
 ) -> ExportedNetwork:
-    """Write the library of `program` to `directory`, which is created: code, header, manifest, example.
+    """Write the library of `program` to `directory`, which is created: code, header, manifest, declarations for Rust,
+    and examples in C, C++ and Rust.
 
-    The example compares results with `samples`, the outputs for the inputs that it makes. UsageError if the name is not
+    An example compares results with `samples`, the outputs for the inputs that it makes. UsageError if the name is not
     legal, or the directory cannot be written.
     """
     own = interface_of_network(program, check_name(name))
@@ -94,7 +96,10 @@ def export_program(
     contents = {
         library: library_of([(f"{title}.o", code, symbols) for title, code, symbols in members]),
         f"{name}.h": header_text(program, own).encode(),
+        f"{name}.rs": rust_declarations(own).encode(),
         "example.c": example_text(program, own, command, samples).encode(),
+        "example.cpp": cpp_example(program, own, f"c++ -O2 example.cpp {library} -o example", samples).encode(),
+        "example.rs": rust_example(program, own, f"rustc -O -L . -l static={name} example.rs", samples).encode(),
     }  # fmt: skip
     contents[f"{name}.json"] = manifest_text(program, own, [*contents, f"{name}.json"]).encode()
     paths = write_files(directory, contents)

@@ -3,6 +3,7 @@
     import convsmith.torch as ct
     y = ct.conv2d(x, w, bias, stride=2, padding=1)   # as torch.nn.functional.conv2d; y.backward() works
     fast = ct.optimize(model.eval(), x)              # the model, with its convolutions on convsmith's kernels
+    net = ct.compile(model.eval(), x)                # the whole model as one native function
 
 Names are loaded at first use. The functions are operators of `torch.library`, so autograd, autocast, `torch.compile`
 and `torch.export` know them.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         conv_transpose2d,
         conv_transpose3d,
     )
+    from convsmith.torch.network import compile
     from convsmith.torch.optimization import optimize
     from convsmith.torch.profiling import profile
 
@@ -44,13 +46,14 @@ _HOME = {
     "functional": (
         "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     ),
-    "optimization": ("optimize",),
+    "network": ("compile",), "optimization": ("optimize",),
     "profiling": ("profile",),
 }  # fmt: skip
 _MODULE = {name: f"convsmith.torch.{module}" for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "optimize", "profile",
+    "compile", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "optimize",
+    "profile",
 ]  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from convsmith.torch.report import LayerRow, OptimizeReport
 from convsmith.torch.tracing import ModuleCall
 from convsmith.torch.trees import difference, tensors_of
 
-__all__ = ["optimize"]
+__all__ = ["checked_example", "optimize"]
 
 
 def optimize(
@@ -59,7 +59,7 @@ def optimize(
     that this machine lacks. Torch keeps every layer that no kernel supports.
     """
     start = time.perf_counter()
-    args, kwargs = _checked(model, example_inputs, example_kwargs)
+    args, kwargs = checked_example(model, example_inputs, example_kwargs)
     count = thread_count(min(torch.get_num_threads(), MAX_THREADS) if threads is None else threads)
     settings.validate()
     host_target(settings.target)
@@ -86,7 +86,7 @@ def optimize(
     return made
 
 
-def _checked(
+def checked_example(
     model: nn.Module, example_inputs: Any, example_kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of the example. Raises UsageError if the model or the arguments are illegal."""

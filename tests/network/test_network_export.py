@@ -51,6 +51,32 @@ def test_the_example_checks_itself_under_the_sanitizer(library: ExportedNetwork)
     assert "small_net: right" in _example(library, *SANITIZE)
 
 
+def test_the_example_in_cpp_checks_itself_under_the_sanitizer(library: ExportedNetwork) -> None:
+    program = library.directory / "example_cpp"
+    flags = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", *SANITIZE)
+    run(tool("g++"), *flags, library.directory / "example.cpp", library.library, "-o", program)
+    assert run(program) == "small_net: right\n"
+
+
+def _rust(library: ExportedNetwork, source: Path) -> str:
+    program = source.with_suffix("")
+    options = ("--edition=2021", "-D", "warnings", "-O", "-L", library.directory, "-l", f"static={library.name}")
+    run(tool("rustc"), *options, source, "-o", program)
+    return run(program)
+
+
+def test_the_example_in_rust_checks_itself(library: ExportedNetwork) -> None:
+    source = library.directory / "example.rs"
+    assert _rust(library, source) == "small_net: right\n"
+    text = source.read_text()
+    start = text.index('check("v14", v14, &[0')
+    values = text.index("], &[", start) + len("], &[")
+    changed = library.directory / "changed.rs"
+    changed.write_text(f"{text[:values]}9.0, {text[values:]}")
+    with pytest.raises(AssertionError, match=r"v14\[0\] is"):
+        _rust(library, changed)
+
+
 def test_the_example_fails_with_other_results(library: ExportedNetwork) -> None:
     text = (library.directory / "example.c").read_text()
     start = text.index("values_of_v14[] = {") + len("values_of_v14[] = {")
@@ -116,6 +142,13 @@ def test_parts_of_kernels_run_through_the_program(tmp_path: Path) -> None:
     assert _shared(library).two_parts(*addresses, parallel, None) == 0
     assert (0, 2) in parts and (1, 2) in parts
     np.testing.assert_allclose(y, net(x), rtol=1e-5, atol=1e-6)
+
+
+def test_examples_pass_no_threads(tmp_path: Path) -> None:
+    library = cs.onnx.compile(u_net(8), threads=2).export(tmp_path, "shared_net")
+    program = tmp_path / "program"
+    run(tool("g++"), "-std=c++17", "-Werror", tmp_path / "example.cpp", library.library, "-o", program)
+    assert run(program) == _rust(library, tmp_path / "example.rs") == "shared_net: right\n"
 
 
 def test_names_become_identifiers_and_the_manifest_lists_them(tmp_path: Path) -> None:
