@@ -39,7 +39,7 @@ print(time.perf_counter() - start)
 """
 
 
-class _Model:
+class RandomModel:
     """Builds a model with random weights, node by node; methods take and return names of values."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _Model:
 
 def resnet50() -> Any:
     """ResNet-50, with norms folded into its convolutions."""
-    m = _Model()
+    m = RandomModel()
     x = m.node("Relu", m.conv("x", 3, 64, 7, 2))
     x, channels = m.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4), 64
     for width, blocks, first in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
@@ -92,7 +92,7 @@ def resnet50() -> Any:
 
 def mobilenet_v2() -> Any:
     """MobileNetV2, with norms folded into its convolutions."""
-    m = _Model()
+    m = RandomModel()
     low, high = m.held(0), m.held(6)
 
     def capped(x: str) -> str:
