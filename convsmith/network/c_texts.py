@@ -48,7 +48,7 @@ def sample(shape: Sequence[int], type_: str) -> Array:
 def header_text(program: NetworkProgram, own: NetworkInterface) -> str:
     """Return the header for C and C++."""
     name, interface, m = own.name, own.interface, program.target
-    needs = [f"The CPU must have {', '.join(m.needs)}."] if m.needs else []
+    needs = [f"The CPU must have {', '.join(program.needs)}."] if program.needs else []
     needs += [PERMISSIONS[x] for x in dict.fromkeys(x for k in program.kernels for x in k.artifact.permissions)]
     shared = ["Kernels run in parts through `parallel`; where that is null, the calling thread runs all."]
     threads = ["convsmith_parallel parallel", "void *pool"] if own.is_shared else []
@@ -86,7 +86,9 @@ def manifest_text(program: NetworkProgram, own: NetworkInterface, files: Sequenc
     content = {
         "schema": SCHEMA, "library": own.name, "network": program.name, "convsmith": public("__version__"),
         "files": list(files),
-        "target": {"level": m.name, "triple": m.triple, "cpu": m.cpu, "features": m.features, "needs": list(m.needs)},
+        "target": {
+            "level": m.name, "triple": m.triple, "cpu": m.cpu, "features": m.features, "needs": list(program.needs),
+        },
         "parameters": [
             {"name": p.name, "c_type": C_TYPES[p.type], "bytes": p.nbytes, "alignment": p.alignment,
              "written": p.is_written, "value": x.name, "shape": list(x.shape)}

@@ -144,13 +144,13 @@ class _Builder:
         if key not in self._kernels:
             if kernel is None:
                 assert isinstance(work, Operator)
-                artifact = operator_artifact(work, self._target, self._threads)
+                artifact, machine = operator_artifact(work, self._target, self._threads), self._target
             else:
                 assert kernel.artifact is not None
-                artifact = kernel.artifact
+                artifact, machine = kernel.artifact, kernel.target
             self._kernels[key] = number = len(self._made)
             interface = interface_of(f"k{number}", artifact, [t.name for t in work.tensors])
-            self._made.append(ProgramKernel(work, artifact, interface))
+            self._made.append(ProgramKernel(work, artifact, interface, machine))
             self._compiled.append(self._callable(kernel))
         return self._kernels[key]
 

@@ -64,10 +64,9 @@ def driver_artifact(program: NetworkProgram) -> Artifact:
     arguments = (*private, *tensors)
     entry = Entry(SYMBOL, arguments)
     code = llvm_bind.object_code(_text(program, entry, machine), machine.triple, machine.cpu, machine.features)
-    needs = tuple(dict.fromkeys(x for kernel in program.kernels for x in kernel.artifact.needs))
     permissions = tuple(dict.fromkeys(x for kernel in program.kernels for x in kernel.artifact.permissions))
     return Artifact(
-        code, machine.name, {"main": entry}, program.name, f"--target={machine.name}", needs=needs,
+        code, machine.name, {"main": entry}, program.name, f"--target={machine.name}", needs=program.needs,
         permissions=permissions, address_bits=machine.address_bits,
     )  # fmt: skip
 

@@ -130,10 +130,10 @@ def _objects(program: NetworkProgram, own: NetworkInterface) -> list[tuple[str, 
     for n, kernel in enumerate(program.kernels):
         title = f"{name}_k{n}"
         interface = interface_of(title, kernel.artifact, [t.name for t in kernel.work.tensors])
-        text = kernel_text(kernel, machine, program.threads)
+        text = kernel_text(kernel, program.threads)
         symbols = (interface.symbol, *(packing.symbol for packing in interface.packings))
         texts = (text, entry_points_text(interface, machine.triple, {}))
-        made = linked_code(texts, symbols, machine, str(kernel.work))
+        made = linked_code(texts, symbols, kernel.machine, str(kernel.work))
         found.append((title, made.object, symbols))
     if program.weights.size:
         held = f"{name}_weights"
@@ -144,12 +144,12 @@ def _objects(program: NetworkProgram, own: NetworkInterface) -> list[tuple[str, 
     return found
 
 
-def kernel_text(kernel: ProgramKernel, machine: Machine, threads: int) -> str:
+def kernel_text(kernel: ProgramKernel, threads: int) -> str:
     """Return the module of a kernel as LLVM text."""
     if isinstance(kernel.work, Operator):
-        return operator_text(kernel.work, machine, threads)
+        return operator_text(kernel.work, kernel.machine, threads)
     config = Config.parse(kernel.artifact.config)
-    return CompiledKernel(kernel.work, machine, config, config.threads).llvm()
+    return CompiledKernel(kernel.work, kernel.machine, config, config.threads).llvm()
 
 
 def _weights_object(weights: Array, symbol: str, machine: Machine) -> bytes:

@@ -29,11 +29,12 @@ class MemoryPlace(NamedTuple):
 
 @record(frozen=True)
 class ProgramKernel:
-    """A kernel that steps call, by the functions of its `interface`."""
+    """A kernel for a `machine` that steps call, by the functions of its `interface`."""
 
     work: Work
     artifact: Artifact
     interface: Interface
+    machine: Machine
 
 
 @record(frozen=True)
@@ -71,3 +72,8 @@ class NetworkProgram:
     bound: int
     target: Machine
     threads: int
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The features of a CPU that kernels use."""
+        return tuple(dict.fromkeys(x for kernel in self.kernels for x in kernel.artifact.needs))

@@ -115,7 +115,7 @@ def _module(program: NetworkProgram, machine: Machine, layout: _Layout, holds_we
     for n, kernel in enumerate(program.kernels):
         interface = interface_of(f"k{n}", kernel.artifact, [t.name for t in kernel.work.tensors])
         symbols = (interface.symbol, *(packing.symbol for packing in interface.packings))
-        parts.append(((kernel_text(kernel, machine, 1), entry_points_text(interface, machine.triple, {})), symbols))
+        parts.append(((kernel_text(kernel, 1), entry_points_text(interface, machine.triple, {})), symbols))
     parts.append(((_driver_text(program, layout),), (_RUN,)))
     word = f"i{machine.address_bits}"
     while True:

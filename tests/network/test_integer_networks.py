@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -251,3 +254,22 @@ def test_inner_bytes_have_the_type_without_a_zero_point() -> None:
         assert (first.dt, second.dt) == ((type_, "s8", other), (other, "s8", type_))
         points = [[q.argument for q in problem.zero_points] for problem in (first, second)]
         assert points == [["src"], ["dst"]]
+
+
+def test_networks_of_bytes_are_saved_exported_and_run_by_threads(tmp_path: Path) -> None:
+    model = exact_net("s8")
+    net, two = (cs.onnx.compile(model, threads=n) for n in (1, 2))
+    (x,) = _inputs(net).values()
+    expected = net(x)
+    net.save(tmp_path / "net.cs")
+    for other in (two, cs.load(tmp_path / "net.cs")):
+        for one, found in zip(expected, other(x)):
+            np.testing.assert_array_equal(one, found)
+    net.export(tmp_path, "own")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    command = [compiler, "-O2", "example.c", "libown.a", "-lm", "-o", "example"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "example"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("own: right"), done.stdout
