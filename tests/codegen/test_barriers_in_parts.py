@@ -50,6 +50,14 @@ def test_spirv_has_both_parts_in_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEVICES)
+def test_whole_barriers_need_no_extension(name: str) -> None:
+    config = Config.parse(f"--target={name} --pack= {SPLIT['first-writes'][1]}").changed(barriers="whole")
+    artifact = CompiledKernel(parse_problem(SPLIT["first-writes"][0]), target(name), config, load=OPENCL.load).artifact
+    assert WHOLE in [op for op, _ in instructions(artifact.code)]
+    assert SPLIT_BARRIERS not in artifact.needs and {*target(name).needs} == {*artifact.needs}
+
+
+@pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("kind", SPLIT)
 def test_kernels_are_exact(kind: str, name: str) -> None:
     require_opencl()

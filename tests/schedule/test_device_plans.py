@@ -59,6 +59,16 @@ def test_every_step_computes_the_same(kind: str) -> None:
     assert not any(s.buffer.scope == "cache" for s in statements_of(kernel.body) if isinstance(s, Alloc))
 
 
+@pytest.mark.parametrize("carries", (False, True))
+def test_loops_carry_offsets(carries: bool) -> None:
+    problem, config = KINDS["carried-offsets"]
+    with interning():
+        made = Config.parse(f"{HEAD} {config}").changed(carry=carries)
+        plan = plan_for(parse_problem(problem), made, machine())
+        kernel = run_steps(plan.naive(), plan.pipeline)
+    assert any(x.carried for x in loops_of(kernel.body)) == carries
+
+
 @pytest.mark.parametrize("level", ["sm_80", "xe_lp"])
 @pytest.mark.parametrize("kind", SPLIT)
 def test_barriers_are_in_two_parts(kind: str, level: str) -> None:
