@@ -1,6 +1,7 @@
 """Products of f32 matrices beside BLAS: OpenBLAS through numpy, and the library that PyTorch calls.
 
 Run: python benchmarks/products.py
+     python benchmarks/products.py --cpu-time    # one thread, by the CPU time of the process: on a shared machine
 """
 
 from __future__ import annotations
@@ -34,9 +35,23 @@ THREADS = (1, 2)
 SUBJECTS = ("in the call", "packed before", "numpy", "torch")
 
 
+class _CpuSampler(Sampler):
+    """Returns the CPU seconds per call of a sample."""
+
+    def __call__(self) -> float:
+        before = self._cpu
+        super().__call__()
+        return (self._cpu - before) / self.repeats
+
+
+SAMPLERS = {"wall": Sampler, "cpu": _CpuSampler}
+
+
 def main() -> None:
-    if sys.argv[1:]:
-        print(json.dumps([_row(shape, int(sys.argv[1])) for shape in SHAPES]))
+    by_cpu_time = sys.argv[1:] == ["--cpu-time"]
+    if sys.argv[1:] and not by_cpu_time:
+        threads, sampler = int(sys.argv[1]), SAMPLERS[sys.argv[2]]
+        print(json.dumps([_row(shape, threads, sampler) for shape in SHAPES]))
         return
     report = Report("products", "Products of f32 matrices beside BLAS")
     report.note(
@@ -44,14 +59,17 @@ def main() -> None:
         "order of rows. A product packs the right one in the call, or finds it packed; the libraries pack in the call. "
         "OpenBLAS runs under OPENBLAS_THREAD_TIMEOUT=4, so that its idle threads do not occupy a CPU."
     )
+    if by_cpu_time:
+        report.note("Times are CPU times of the process, which other processes on the machine do not change much.")
     data: dict[str, object] = {}
-    for threads in THREADS:
+    for threads in THREADS[:1] if by_cpu_time else THREADS:
         names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
         # Threads of OpenBLAS would otherwise wait for 2^26 cycles in a loop, beside the next subject's threads.
         limits = {**dict.fromkeys(names, str(threads)), "OPENBLAS_THREAD_TIMEOUT": "4"}
         child = subprocess.run(
-            [sys.executable, __file__, str(threads)], env={**os.environ, **limits}, stdout=subprocess.PIPE, check=True
-        )
+            [sys.executable, __file__, str(threads), "cpu" if by_cpu_time else "wall"],
+            env={**os.environ, **limits}, stdout=subprocess.PIPE, check=True,
+        )  # fmt: skip
         found = json.loads(child.stdout)
         data[f"{threads} threads"] = found
         rows = [_printed(row) for row in found]
@@ -67,7 +85,7 @@ def main() -> None:
     report.write()
 
 
-def _row(shape: str, threads: int) -> dict[str, object]:
+def _row(shape: str, threads: int, sampler: type[Sampler]) -> dict[str, object]:
     """Return the times of a product, whose values are integers, so that all results are equal."""
     import torch
 
@@ -83,7 +101,7 @@ def _row(shape: str, threads: int) -> dict[str, object]:
         "numpy": lambda: np.matmul(a, b, out=theirs),
         "torch": lambda: torch.mm(of_torch[0], of_torch[1], out=of_torch[2]),
     }  # fmt: skip
-    taken = alternate({name: Sampler(call) for name, call in calls.items()}, ROUNDS)
+    taken = alternate({name: sampler(call) for name, call in calls.items()}, ROUNDS)
     if not (np.array_equal(ours, theirs) and np.array_equal(ours, torchs)):
         raise SystemExit(f"{shape}: the results differ")
     times = {name: asdict(spread(each)) for name, each in taken.items()}
