@@ -16,6 +16,7 @@ from convsmith.network.gelu import with_gelu
 from convsmith.network.graph import Graph, NetworkNode, Work
 from convsmith.network.integers import with_integers
 from convsmith.network.operators.pointwise import Pointwise
+from convsmith.network.operators.reduce import Reduce
 from convsmith.problem.conv import Conv
 from convsmith.problem.matmul import Matmul
 from convsmith.problem.post_ops import PER_TENSOR, BinaryPostOp, Eltwise, PostOp
@@ -158,7 +159,7 @@ def _joined(
     if len(others) != len(sources) - 1 or step.shapes[sources.index(source)] != shape:
         return None
     names, arguments = _names(before, node), dict(before.arguments)
-    if isinstance(work, Pointwise) and not others:
+    if isinstance(work, Pointwise | Reduce) and not others:
         made: Work = replace(work, steps=(*work.steps, *step.steps))
         return NetworkNode(made, arguments, node.output, names)
     if not isinstance(work, Conv | Matmul) or is_integer(work.dt[2]):

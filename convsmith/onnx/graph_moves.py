@@ -237,8 +237,11 @@ def _reduced(kind: str, node: GraphNode, steps: tuple[Eltwise, ...] = ()) -> Non
     node.add(Pointwise(node.type(), (result,), "", steps), {"src_0": inner}, result)
 
 
+_RECIPROCAL = Eltwise("pow", 1.0, -1.0)
+
+
 def _softmax(node: GraphNode) -> None:
-    """Add the exponentials of the distances from the largest element, divided by their sum."""
+    """Add the exponentials of the distances from the largest element, times the reciprocal of their sum."""
     shape, t, x = node.shape(), node.type(), node.inputs[0]
     (axis,) = _axes([node.attribute("axis", -1)], len(shape))
     one = tuple(1 if n == axis else size for n, size in enumerate(shape))
@@ -252,20 +255,21 @@ def _softmax(node: GraphNode) -> None:
         log = node.between(Pointwise(t, (one,), "", (Eltwise("log"),)), {"src_0": total})
         node.add(Pointwise(t, shapes, "sub"), {"src_0": away, "src_1": log})
     else:
-        node.add(Pointwise(t, shapes, "div"), {"src_0": grown, "src_1": total})
+        part = node.between(Pointwise(t, (one,), "", (_RECIPROCAL,)), {"src_0": total})
+        node.add(Pointwise(t, shapes, "mul"), {"src_0": grown, "src_1": part})
 
 
 def _normalised(axes: Callable[[GraphNode], tuple[int, ...]], node: GraphNode) -> None:
-    """Add the distances from the mean along axes, divided by their deviation, then scaled and moved."""
+    """Add the distances from the mean along axes, times the reciprocal of their deviation, then scaled and moved."""
     shape, t = node.shape(), node.type()
     own = axes(node)
     one = tuple(1 if n in own else size for n, size in enumerate(shape))
     mean = node.between(Reduce("mean", t, shape, own), {"src": node.inputs[0]})
     away = node.between(Pointwise(t, (shape, one), "sub"), {"src_0": node.inputs[0], "src_1": mean})
     spread = node.between(Reduce("mean_square", t, shape, own), {"src": away})
-    steps = (Eltwise("linear", 1.0, node.attribute("epsilon", 1e-5)), Eltwise("sqrt"))
-    deviation = node.between(Pointwise(t, (one,), "", steps), {"src_0": spread})
-    work, arguments = Pointwise(t, (shape, one), "div"), {"src_0": away, "src_1": deviation}
+    steps = (Eltwise("linear", 1.0, node.attribute("epsilon", 1e-5)), Eltwise("sqrt"), _RECIPROCAL)
+    factor = node.between(Pointwise(t, (one,), "", steps), {"src_0": spread})
+    work, arguments = Pointwise(t, (shape, one), "mul"), {"src_0": away, "src_1": factor}
     for n, step in ((1, "mul"), (2, "add")):
         factors = node.constant(n)
         if factors is None:

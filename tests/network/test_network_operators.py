@@ -45,6 +45,8 @@ OPERATORS: dict[str, Operator] = {
     "one number": Pointwise("f32", (S, (1,)), "max"),
     "steps": Pointwise("f32", (S,), "", (Eltwise("clip", -2, 3), Eltwise("linear", 2, 1))),
     **{f"{kind} of channels": Reduce(kind, "f32", (2, 5, 3, 4), (1,)) for kind in REDUCTIONS},
+    **{f"{kind} of a row": Reduce(kind, "f32", (3, 5, 37), (2,)) for kind in REDUCTIONS},
+    "sum with steps": Reduce("sum", "f32", (3, 5, 37), (2,), steps=(Eltwise("clip", -2, 3), Eltwise("linear", 2, 1))),
     **{f"{kind} of pixels": Reduce(kind, "f32", (2, 19, 2, 2), (2, 3)) for kind in REDUCTIONS},
     "channels joined": Concat.of("f32", (S, (2, 3, 6, 5), (2, 33, 6, 5)), 1),
     "rows joined": Concat.of("f32", (S, (2, 19, 1, 5)), 2),
@@ -154,3 +156,19 @@ def test_adjacent_elements_are_computed_by_vectors() -> None:
     # Whether an element is padding differs between lanes.
     apart = OPERATORS["constant pad"]
     assert "vectors=False" in str(operator_plan(apart, target, 1).config)
+
+
+@pytest.mark.parametrize(("op", "are_lanes"), [
+    (Reduce("sum", "f32", (3, 5, 37), (2,)), True),
+    (Reduce("mean_square", "f32", (3, 37), (1,)), True),
+    (Reduce("sum", "f32", (3, 5, 3), (2,)), False),
+    (Reduce("sum", "f32", (3, 37, 5), (1,)), False),
+    (Reduce("max", "f32", (3, 5, 37), (2,)), False),
+    (Reduce("sum", "f32", (3, 5, 37), (1, 2)), False),
+    (Reduce("sum", "f32", (3, 5, 7, 8), (1,), ("axb", "axb")), False),
+    (Reduce("sum", "f32", (3, 37, 7, 8), (1,), ("axb", "axb")), True),
+])  # fmt: skip
+def test_sums_of_adjacent_terms_have_a_part_in_each_lane(op: Reduce, are_lanes: bool) -> None:
+    plan = operator_plan(op, registry.target("avx2"), 1)
+    assert plan.given is not None
+    assert ("sum(acc[0]{8})" in str(plan.given.lowered)) == are_lanes

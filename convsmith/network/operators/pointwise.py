@@ -17,7 +17,7 @@ from convsmith.statement.elementwise import elementwise
 from convsmith.statement.maths import mul
 from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
 
-__all__ = ["BINARY", "Pointwise", "aligned", "broadcast"]
+__all__ = ["BINARY", "Pointwise", "aligned", "broadcast", "stepped"]
 
 BINARY = ("add", "sub", "mul", "div", "max", "min")
 """Operators on two values, which `problem/post_ops.py` defines in numpy."""
@@ -54,11 +54,7 @@ class Pointwise(Operator):
 
         def value(load: Loader, _: Value | None) -> Value:
             read = [load(t.name, aligned(t.shape, shape, at)) for t in self.inputs]
-            made = Binary(self.binary, *read) if self.binary else read[0]
-            for step in self.steps:
-                made = elementwise(step.alg, made, step.alpha, step.beta)
-                made = made if step.scale == 1 else mul(made, const(dtype(self.type), step.scale))
-            return made
+            return stepped(Binary(self.binary, *read) if self.binary else read[0], self.steps, self.type)
 
         return nests_of(self, [OperatorNest(tuple((str(x), size) for x, size in zip(at, shape)), tuple(at), value)])
 
@@ -68,6 +64,14 @@ class Pointwise(Operator):
         for step in self.steps:
             y = step.apply(y)
         return np.broadcast_to(y, self.result.shape).astype(arrays[0].dtype)
+
+
+def stepped(x: Value, steps: Sequence[Eltwise], type_: str) -> Value:
+    """Return an element of a type after element-wise steps."""
+    for step in steps:
+        x = elementwise(step.alg, x, step.alpha, step.beta)
+        x = x if step.scale == 1 else mul(x, const(dtype(type_), step.scale))
+    return x
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -12,6 +12,8 @@ from convsmith.diag.record import record
 from convsmith.ir.index import IndexLike, Var
 from convsmith.ir.types import dtype
 from convsmith.ir.value import Binary, Value, const
+from convsmith.network.operators.pointwise import stepped
+from convsmith.problem.post_ops import Eltwise
 from convsmith.problem.tensor import Tensor
 from convsmith.statement.maths import mul
 from convsmith.statement.operator import Loader, Operator, OperatorNest, OperatorNests, array, nests_of, result_array
@@ -28,13 +30,16 @@ REDUCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 @record(frozen=True)
 class Reduce(Operator):
-    """The reduction of `kind`, a key of `REDUCTIONS`, along `axes`, which the result keeps with one element each."""
+    """The reduction of `kind`, a key of `REDUCTIONS`, along `axes`, which the result keeps with one element each,
+    followed by element-wise `steps`.
+    """
 
     kind: str
     type: str
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     tags: tuple[str, ...] = ("any", "any")
+    steps: tuple[Eltwise, ...] = ()
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -62,11 +67,15 @@ class Reduce(Operator):
 
         def value(_: Loader, found: Value | None) -> Value:
             assert found is not None
-            return Binary("div", found, const(t, count)) if self.kind.startswith("mean") else found
+            whole = Binary("div", found, const(t, count)) if self.kind.startswith("mean") else found
+            return stepped(whole, self.steps, self.type)
 
         dims = tuple(pair for n, pair in enumerate(sizes) if n not in self.axes)
         return nests_of(self, [OperatorNest(dims, tuple(to), value, terms, term, REDUCTIONS[self.kind][0])])
 
     def reference(self, *arrays: Any) -> Any:
         """Return the reduction by numpy."""
-        return REDUCTIONS[self.kind][1](arrays[0], axis=self.axes, keepdims=True).astype(arrays[0].dtype)
+        y = REDUCTIONS[self.kind][1](arrays[0], axis=self.axes, keepdims=True).astype(arrays[0].dtype)
+        for step in self.steps:
+            y = step.apply(y).astype(arrays[0].dtype)
+        return y

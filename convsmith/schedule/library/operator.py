@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from convsmith.ir.index import Var
-from convsmith.ir.walk import variables_of
+from convsmith.ir.value import Binary, Load
+from convsmith.ir.walk import loops_of, variables_of, walk
 from convsmith.schedule.custom import KernelSchedule
 from convsmith.schedule.library.finish import finish
 from convsmith.schedule.loops import Loop
@@ -22,13 +23,19 @@ STRAIGHT = 32
 
 def operator(s: KernelSchedule, vectors: bool = True) -> None:
     """Compute the result in the order of memory, by vectors of its adjacent elements if ``vectors`` is set; a reduction
-    has a few of them at a time. Windows that reach beyond an array are computed apart. Threads share the outer loops.
+    has a few of them at a time. A sum of adjacent elements has a partial sum in each lane. Windows that reach beyond an
+    array are computed apart. Threads share the outer loops.
     """
     nests = [(st, *_in_memory_order(s, st)) for st in s.statements]
     inner: list[Loop] = []
     lanes: list[Loop] = []
     for st, around, lane in nests:
         s.reorder(*around, *([] if lane is None else [lane]))
+        if vectors and (term := _adjacent_term(s, st)) is not None:
+            part = s.tile(term, s.lanes, "kl")[1]
+            s.rfactor(part, s.lanes)
+            lanes.append(part)
+            continue
         if lane is None or not vectors:
             continue
         tile = s.tile(lane, min(VECTORS, -(-lane.extent // s.lanes)) * s.lanes, "ot")[1]
@@ -46,6 +53,20 @@ def operator(s: KernelSchedule, vectors: bool = True) -> None:
     terms = [x for st, *_ in nests if prod(d.size for d in st.of("k")) <= STRAIGHT for x in left if _is_of(x, st)]
     s.unroll(*(x for x in inner if x in left), *terms)
     finish(s, [x for x in lanes if x in left])
+
+
+def _adjacent_term(s: KernelSchedule, st: Statement) -> Loop | None:
+    """Return the loop over the terms of a sum if they are adjacent in memory, and there is a vector of them."""
+    terms = st.of("k")
+    if len(terms) != 1 or terms[0].size < s.lanes:
+        return None
+    loop = s.loop(terms[0].name)
+    (nest,) = (x for x in loops_of(s.kernel.body) if x.var.name == loop.name)
+    reads = [x for x in walk(nest.body) if isinstance(x, Load) and nest.var in variables_of(x)]
+    adjacent = [[b.dim for b in x.buffer.blocks if b.stride == 1 and b.size > 1] for x in reads]
+    is_adjacent = all(any(x.index[n] is nest.var for n in dims) for x, dims in zip(reads, adjacent))
+    sums = [x for x in walk(nest.body) if isinstance(x, Binary) and isinstance(x.a, Load) and x.a.buffer.in_registers]
+    return loop if reads and is_adjacent and [x.op for x in sums] == ["add"] else None
 
 
 def _is_of(loop: Loop, st: Statement) -> bool:
