@@ -6,7 +6,7 @@ values of the graph, by name: inputs, constants, or results of other nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
 
@@ -58,6 +58,10 @@ class IntegerConstant:
     values: Array = field(repr=False)
     scale: Array = field(repr=False)
     point: Array = field(repr=False)
+
+    def moved(self, move: Callable[[Array], Array]) -> IntegerConstant:
+        """Return the integers behind the constant with its elements moved."""
+        return IntegerConstant(move(self.values), move(self.scale), move(self.point))
 
     def floats(self) -> Array:
         """Return the constant."""

@@ -8,7 +8,7 @@ from typing import Any
 from convsmith.diag.errors import UnsupportedError, UsageError
 from convsmith.diag.printable import printable
 from convsmith.network.builder import GraphBuilder
-from convsmith.network.graph import IntegerConstant, Work
+from convsmith.network.graph import Work
 from convsmith.network.operators.on_bytes import BYTES, OnBytes
 from convsmith.runtime.arrays import Array
 from convsmith.statement.operator import Operator
@@ -115,6 +115,5 @@ class GraphNode:
         assert held is not None
         name, integers = self.held(move(held)), self.reader.integers.get(self.inputs[n])
         if integers is not None:
-            parts = (integers.values, integers.scale, integers.point)
-            self.reader.integers[name] = IntegerConstant(*map(move, parts))
+            self.reader.integers[name] = integers.moved(move)
         return name

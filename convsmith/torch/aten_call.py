@@ -82,6 +82,13 @@ class AtenCall:
         self.reader.constants[name] = np.asarray(array)
         return name
 
+    def moved(self, name: str, move: Callable[[Any], Any]) -> str:
+        """Add a constant with its elements moved, and return its name."""
+        made, behind = self.held(move(self.reader.constants[name])), self.reader.integers.get(name)
+        if behind is not None:
+            self.reader.integers[made] = behind.moved(move)
+        return made
+
     def whole(self, numbers: Sequence[int] | int) -> str:
         """Add a constant of whole numbers, and return its name."""
         return self.held(np.array(numbers, np.int64))

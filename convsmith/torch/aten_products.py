@@ -38,7 +38,7 @@ def _transposed(call: AtenCall, name: str) -> str:
     axes = (*range(rank - 2), rank - 1, rank - 2)
     held = call.reader.constants.get(name)
     if held is not None:
-        return call.held(np.ascontiguousarray(held.transpose(axes)))
+        return call.moved(name, lambda x: np.ascontiguousarray(x.transpose(axes)))
     return call.emit("Transpose", [name], perm=axes, between=True)
 
 

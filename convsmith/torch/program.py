@@ -25,11 +25,12 @@ from convsmith.onnx.graph_operators import GRAPH_OPERATORS
 from convsmith.torch.aten_call import AtenCall, AtenRow
 from convsmith.torch.aten_moves import MOVES_OF_ATEN
 from convsmith.torch.aten_products import PRODUCTS
+from convsmith.torch.aten_quantised import QUANTISED, integers_behind
 from convsmith.torch.aten_values import VALUES
 
 __all__ = ["ATEN", "graph_of_program"]
 
-ATEN: Mapping[str, AtenRow] = {**PRODUCTS, **VALUES, **MOVES_OF_ATEN}
+ATEN: Mapping[str, AtenRow] = {**PRODUCTS, **VALUES, **MOVES_OF_ATEN, **QUANTISED}
 """By ATen's name, the function that emits a call."""
 _CHECKS = ("_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range_for_size")
 """Operators that compute nothing."""
@@ -117,6 +118,9 @@ class _ProgramReader(GraphBuilder):
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda x: self._tensors[x.name])
         with torch.no_grad():
             found = node.target(*args, **kwargs)  # type: ignore[operator]
+        behind = integers_behind(node.target, args, kwargs)
+        if behind is not None:
+            self.integers[node.name] = behind
         if isinstance(found, Tensor):
             self._hold(node.name, found)
         else:
