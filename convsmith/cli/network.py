@@ -203,7 +203,7 @@ def _samples(path: str, graph: Graph) -> list[dict[str, Array]]:
 @_model_options
 @click.option("-o", "--output", metavar="DIR", required=True, help="Directory of the files; it is made.")
 @click.option("--name", metavar="NAME", help="Name of the function.  [default: the file's]")
-@click.option("--target", metavar="TARGET", help="cpu (this machine, the default), a level, or a triple with features.")
+@click.option("--target", metavar="TARGET", help="cpu (this machine, the default), one level or several, or a triple.")
 @click.option("--weights", metavar="PLACE", help="Weights of wasm32: beside the modules (the default), or inside.")
 def export(
     source: str, threads: int | None, inputs: ModelInputs, output: str, name: str | None, target: str | None,

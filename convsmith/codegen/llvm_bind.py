@@ -205,6 +205,16 @@ def _linked(modules: Sequence[Any], public: Collection[str], tm: Any) -> Any:
     return first
 
 
+def takes_instructions(triple: str) -> bool:
+    """Return whether text for a triple may hold instructions as an assembler writes them: only this machine's own."""
+    own = llvm.get_process_triple()
+    if _architecture(triple) != _architecture(own):
+        return False
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmparser()
+    return True
+
+
 def llvm_version() -> str:
     """Return LLVM's version, such as ``22.1.0``."""
     return ".".join(map(str, llvm.llvm_version_info))

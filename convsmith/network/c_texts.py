@@ -45,16 +45,17 @@ def sample(shape: Sequence[int], type_: str) -> Array:
     return whole.astype(dtype).reshape(tuple(shape))
 
 
-def header_text(program: NetworkProgram, own: NetworkInterface) -> str:
-    """Return the header for C and C++."""
+def header_text(program: NetworkProgram, own: NetworkInterface, levels: Sequence[str] = ()) -> str:
+    """Return the header for C and C++; `levels` are those among which a library chooses."""
     name, interface, m = own.name, own.interface, program.target
     needs = [f"The CPU must have {', '.join(program.needs)}."] if program.needs else []
     needs += [PERMISSIONS[x] for x in dict.fromkeys(x for k in program.kernels for x in k.artifact.permissions)]
     shared = ["Kernels run in parts through `parallel`; where that is null, the calling thread runs all."]
     threads = ["convsmith_parallel parallel", "void *pool"] if own.is_shared else []
     pairs = [text for p in interface.parameters for text in (f"const void *{p.name}", f"size_t {p.name}_bytes")]
+    of = f"{', '.join(levels)}, of which the first call chooses the first that the CPU has" if levels else m.name
     about = (
-        f"the network {program.name}, compiled by convsmith {public('__version__')} for {m.name} ({m.triple}). It "
+        f"the network {program.name}, compiled by convsmith {public('__version__')} for {of} ({m.triple}). It "
         "allocates nothing and calls no library."
     )
     parts = [
@@ -79,7 +80,9 @@ def _declared(p: Parameter) -> str:
     return f"{'' if p.is_written else 'const '}{C_TYPES[p.type]} *{p.name}"
 
 
-def manifest_text(program: NetworkProgram, own: NetworkInterface, files: Sequence[str]) -> str:
+def manifest_text(
+    program: NetworkProgram, own: NetworkInterface, files: Sequence[str], levels: Sequence[str] = ()
+) -> str:
     """Return the manifest as JSON."""
     m = program.target
     tensors = [*program.inputs, *program.outputs]
@@ -89,6 +92,7 @@ def manifest_text(program: NetworkProgram, own: NetworkInterface, files: Sequenc
         "target": {
             "level": m.name, "triple": m.triple, "cpu": m.cpu, "features": m.features, "needs": list(program.needs),
         },
+        **({"levels": list(levels)} if levels else {}),
         "parameters": [
             {"name": p.name, "c_type": C_TYPES[p.type], "bytes": p.nbytes, "alignment": p.alignment,
              "written": p.is_written, "value": x.name, "shape": list(x.shape)}

@@ -10,10 +10,10 @@ The library holds the weights, packed. `parallel` and `pool` are absent if one t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from convsmith.codegen import llvm_bind
 from convsmith.compiler.operator import operator_text
@@ -38,11 +38,16 @@ from convsmith.schedule.config import Config
 from convsmith.statement.operator import Operator
 
 __all__ = [
-    "ExportedNetwork", "NetworkInterface", "export_program", "interface_of_network", "kernel_text", "write_files",
+    "ExportedNetwork", "Member", "NetworkInterface", "export_program", "interface_of_network", "kernel_text",
+    "members_of", "write_files", "write_library",
 ]  # fmt: skip
 
 _MARK = b"\xc5weights of a network\xc5"
 """Bytes at the place of the weights in an object, until they replace them."""
+
+
+Member: TypeAlias = tuple[str, bytes, tuple[str, ...]]
+"""An object of a library: its name, its code, and the symbols that it defines."""
 
 
 @record(frozen=True)
@@ -90,18 +95,27 @@ def export_program(
     legal, or the directory cannot be written.
     """
     own = interface_of_network(program, check_name(name))
-    members = _objects(program, own)
+    return write_library(program, own, members_of(program, own), directory, samples)
+
+
+def write_library(
+    program: NetworkProgram, own: NetworkInterface, members: Sequence[Member], directory: str | os.PathLike[str],
+    samples: Mapping[str, Array], levels: Sequence[str] = (),
+) -> ExportedNetwork:  # fmt: skip
+    """Write the library of the objects `members`, with all files beside it; `levels` are those among which it chooses.
+    """
+    name = own.name
     library = library_file(name, program.target.triple)
     command = f"cc -O2 example.c {library} -lm -o example"
     contents = {
         library: library_of([(f"{title}.o", code, symbols) for title, code, symbols in members]),
-        f"{name}.h": header_text(program, own).encode(),
+        f"{name}.h": header_text(program, own, levels).encode(),
         f"{name}.rs": rust_declarations(own).encode(),
         "example.c": example_text(program, own, command, samples).encode(),
         "example.cpp": cpp_example(program, own, f"c++ -O2 example.cpp {library} -o example", samples).encode(),
         "example.rs": rust_example(program, own, f"rustc -O -L . -l static={name} example.rs", samples).encode(),
     }  # fmt: skip
-    contents[f"{name}.json"] = manifest_text(program, own, [*contents, f"{name}.json"]).encode()
+    contents[f"{name}.json"] = manifest_text(program, own, [*contents, f"{name}.json"], levels).encode()
     paths = write_files(directory, contents)
     folder = paths[0].parent
     return ExportedNetwork(name, folder, folder / f"{name}.h", folder / library, paths, program.workspace)
@@ -123,7 +137,7 @@ def write_files(directory: str | os.PathLike[str], contents: Mapping[str, bytes]
     return tuple(folder / file for file in contents)
 
 
-def _objects(program: NetworkProgram, own: NetworkInterface) -> list[tuple[str, bytes, tuple[str, ...]]]:
+def members_of(program: NetworkProgram, own: NetworkInterface) -> list[Member]:
     """Return the members of the library: names, object code, and the symbols that each defines."""
     name, machine = own.name, program.target
     found = []

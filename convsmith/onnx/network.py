@@ -38,7 +38,8 @@ def export_for(
     weights: str | None = None,
 ) -> ExportedNetwork:  # fmt: skip
     """Write a graph to `directory` for the machine that `target` names: as a function of C, or as modules of
-    WebAssembly with their `weights` beside or inside them.
+    WebAssembly with their `weights` beside or inside them. Several levels of x86-64 with commas between, the best
+    first, become one library, whose function chooses among them at its first call.
 
     The example compares its results with those of the kernels of this machine. Where this machine does not run code for
     the target, an emulator packs the weights. UsageError for an unknown target, and for a place of weights where they
@@ -49,8 +50,15 @@ def export_for(
         from convsmith.exporter.target import export_machine
         from convsmith.network.c_texts import sample
         from convsmith.network.export import export_program
+        from convsmith.network.levels import check_levels, export_levels
         from convsmith.network.web import WEIGHTS_PLACES, export_web
 
+    if "," in target and weights is None:
+        machines = [export_machine(one) for one in target.split(",")]
+        check_levels(machines)
+        samples = network_of(graph, 1).run({x.name: sample(x.shape, x.type) for x in graph.inputs})
+        programs = [program_of(graph, thread_count(threads), one) for one in machines]
+        return export_levels(programs, directory, name, samples)
     machine = export_machine(target)
     if machine.device is not None:
         raise UnsupportedError(f"a network for {machine.name}; available are CPUs and WebAssembly", code="target")
