@@ -1,0 +1,200 @@
+"""Forty networks of torchvision, timm, transformers, diffusers and plain PyTorch: does each run, and is it right?
+
+Run: python benchmarks/verify_networks.py [--networks "timm levit_128s,torch yolo"] [--ways optimize,onnx] [--keep]
+
+A network runs in three ways: `convsmith.torch.optimize`, `convsmith.torch.compile`, and `convsmith.onnx.compile` of
+what `torch.onnx.export` writes. Each result is compared with a run of PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from report import Report
+
+LIMIT = 1e-5
+"""Largest difference of a right result, as a part of its largest element."""
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "diffusers", "onnx", "onnxscript")
+_REASON = 400
+"""Characters of a reason that are kept."""
+
+Row = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    from library_networks import available
+
+    parser = argparse.ArgumentParser(description="Forty networks: does each run, and is it right?")
+    parser.add_argument("--networks", help="networks, with commas between (default: all that are installed)")
+    parser.add_argument("--ways", default=",".join(WAYS), help="with commas between (default: %(default)s)")
+    parser.add_argument("--kept", help="folder in which exported ONNX models stay for a later run")
+    parser.add_argument("--keep", action="store_true", help="keep what the day's earlier runs found")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    ways = options.ways.split(",")
+    if options.one:
+        print(json.dumps(_verified(options.one, ways, options.kept)))
+        return
+    report = Report("verify-networks", "Networks of other packages: does each run, and is it right?")
+    file = report.stem.with_suffix(".json")
+    earlier = json.loads(file.read_text(encoding="utf-8"))["runs"][0]["rows"] if options.keep and file.exists() else []
+    found: dict[str, Row] = {row["network"]: row for row in earlier}
+    try:
+        for name in options.networks.split(",") if options.networks else available():
+            found[name] = {**found.get(name, {}), **_in_a_process(name, ways, options.kept)}
+    finally:
+        _write(report, [found[name] for name in available() if name in found])
+
+
+def _write(report: Report, rows: Sequence[Row]) -> None:
+    """Write the page and the data."""
+    report.note(
+        f"f32, one sample, random weights, one thread. A number is the largest difference to PyTorch's result, as a "
+        f"part of its largest element; up to {LIMIT:g}, it is right. optimize: `convsmith.torch.optimize`, with the "
+        "convolutions and products that it runs on convsmith's kernels, and all that it finds. compile: "
+        "`convsmith.torch.compile`, one native function of the whole network. onnx: `convsmith.onnx.compile` of the "
+        "model that `torch.onnx.export` writes. A dash: not run."
+    )
+    ways = [way for way in WAYS if any(way in row for row in rows)]
+    right = {way: sum(row[way].get("error", 1.0) <= LIMIT for row in rows if way in row) for way in ways}
+    run = {way: sum(way in row for row in rows) for way in ways}
+    report.table("Right", ["", *ways], [["networks", *(f"{right[way]} of {run[way]}" for way in ways)]])
+    lines = [[row["network"], *(_cell(row.get(way)) for way in ways)] for row in rows]
+    report.table("Results", ["network", *ways], lines)
+    whys = [[row["network"], way, row[way]["why"]] for row in rows for way in ways if "why" in row.get(way, {})]
+    if whys:
+        report.table("Why not", ["network", "way", "reason"], whys)
+    libraries = {name: version(name) for name in PACKAGES if find_spec(name)}
+    report.data = {"runs": [{"libraries": libraries, "rows": rows}]}
+    report.write()
+
+
+def _cell(found: Mapping[str, Any] | None) -> str:
+    if found is None or "why" in found:
+        return "-" if found is None else "no"
+    text = f"{found['error']:.0e}" if found["error"] <= LIMIT else f"**{found['error']:.0e}**"
+    return f"{text} ({found['ours']} of {found['layers']})" if "layers" in found else text
+
+
+def _in_a_process(name: str, ways: Sequence[str], kept: str | None) -> Row:
+    """Return what `_verified` returns, from a process of its own: a crash is one row."""
+    command = [sys.executable, __file__, "--one", name, "--ways", ",".join(ways), *(["--kept", kept] if kept else [])]
+    done = subprocess.run(command, text=True, capture_output=True, check=False, env=os.environ)
+    last = done.stdout.splitlines()[-1:] or [""]
+    if done.returncode or not last[0].startswith("{"):
+        why = f"the process ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"[:_REASON]
+        row: Row = {"network": name, **{way: {"why": why} for way in ways}}
+    else:
+        row = json.loads(last[0])
+    words = (f"{way} {row[way].get('why') or format(row[way]['error'], '.1e')}" for way in ways)
+    print(f"{name}: {', '.join(words)}", file=sys.stderr, flush=True)
+    return row
+
+
+def _verified(name: str, ways: Sequence[str], kept: str | None) -> Row:
+    """Return a row: for each way the difference to PyTorch, or the reason why it does not run."""
+    import torch
+    from library_networks import listed_network
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    model, inputs = listed_network(name)
+    with torch.inference_mode():
+        expected = _arrays(model(*inputs))
+    row: Row = {"network": name}
+    for way in ways:
+        start = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                results, facts = WAYS[way](name, model, inputs, kept)
+            row[way] = {"error": _difference(results, expected), **facts}
+        except Exception as error:  # a package's, or ours: the row says which
+            row[way] = {"why": f"{type(error).__name__}: {' '.join(str(error).split())}"[:_REASON]}
+        row[way]["seconds"] = round(time.perf_counter() - start, 2)
+    return row
+
+
+def _arrays(results: Any) -> list[Any]:
+    return [x.numpy() for x in (results if isinstance(results, tuple | list) else (results,))]
+
+
+def _difference(results: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Return the largest difference to the expected arrays, as a part of their largest elements."""
+    import numpy as np
+
+    worst = 0.0
+    for x, y in zip(results, expected, strict=True):
+        if x.shape != y.shape:
+            return float("inf")
+        apart = np.abs(x.astype(np.float64) - y).max() / np.abs(y).max()
+        worst = max(worst, float(apart) if np.isfinite(apart) else float("inf"))
+    return worst
+
+
+# -- ways -------------------------------------------------------------------------------------------------------------
+
+
+def _optimized(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -> tuple[list[Any], Row]:
+    import convsmith.torch as ct
+
+    fast = ct.optimize(model, tuple(inputs), threads=1, progress=False, keep_faster=False)
+    report = fast.convsmith_report
+    layers = sum(len(row.names) for row in report.rows)
+    ours = sum(len(row.names) for row in report.rows if row.runner != "torch")
+    return _arrays(fast(*inputs)), {"ours": ours, "layers": layers}
+
+
+def _as_graph(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -> tuple[list[Any], Row]:
+    import convsmith.torch as ct
+
+    net = ct.compile(model, tuple(inputs), threads=1)
+    return _arrays(net(*map(_narrowed, inputs))), {"steps": len(net.image.steps), "workspace": net.workspace}
+
+
+def _narrowed(x: Any) -> Any:
+    """Return whole numbers of 64 bits in 32, as networks take them."""
+    return x if x.is_floating_point() else x.int()
+
+
+def _by_onnx(name: str, model: Any, inputs: Sequence[Any], kept: str | None) -> tuple[list[Any], Row]:
+    import convsmith as cs
+
+    with TemporaryDirectory() as made:
+        file = Path(kept or made) / f"{name.replace(' ', '-')}.onnx"
+        if not file.exists():
+            _export(model, inputs, file)
+        net = cs.onnx.compile(file, threads=1)
+    results = net(*(_narrowed(x).numpy() for x in inputs))
+    return list(results) if isinstance(results, tuple) else [results], {
+        "steps": len(net.image.steps), "workspace": net.workspace,
+    }  # fmt: skip
+
+
+def _export(model: Any, inputs: Sequence[Any], file: Path) -> None:
+    import torch
+
+    program = torch.onnx.export(model, tuple(inputs), dynamo=True, verbose=False)
+    assert program is not None
+    program.save(file)
+
+
+WAYS: dict[str, Callable[..., tuple[list[Any], Row]]] = {
+    "optimize": _optimized, "compile": _as_graph, "onnx": _by_onnx,
+}  # fmt: skip
+"""Ways to run a network by name: they return its results as arrays, and facts for the row."""
+
+
+if __name__ == "__main__":
+    main()
