@@ -1,8 +1,8 @@
 """Counts instructions of RISC-V kernels: those of the inner loop, and in qemu all of a call with registers of several
 lengths. Estimates cycles of the inner loop by llvm-mca. Nothing is timed.
 
-Run: python benchmarks/riscv_loops.py [--mca PATH]
-qemu-riscv64 must be on PATH, of version 8.1 or later for types of 16 bits; llvm-mca of LLVM 19 or later knows the CPUs.
+Run: python benchmarks/riscv_loops.py
+On PATH must be qemu-riscv64, of version 8.1 or later for types of 16 bits, and llvm-mca of LLVM 19 or later.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +24,7 @@ from convsmith.emulate.qemu import RISCV64, VECTOR_BITS, rvv_processor
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
+from convsmith.measure.inner_loop import InnerLoop, estimated_cycles, inner_loop
 from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem
@@ -45,8 +44,6 @@ ROWS = {
 """Layers, and the levels that they are compiled for."""
 CPUS = ("sifive-x280", "sifive-p670")
 """CPUs of whose pipelines LLVM has a description."""
-_PRODUCT = re.compile(r"^\tv\w*(macc|madd)\w*\.")
-_LENGTH = "vsetvli\tzero, zero, e{bits}, m{group}, ta, ma"
 
 
 class Counts(NamedTuple):
@@ -60,8 +57,7 @@ class Counts(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Count the instructions of RISC-V kernels.")
-    parser.add_argument("--mca", default=shutil.which("llvm-mca") or "", help="the program llvm-mca, of LLVM 19")
-    options = parser.parse_args(arguments)
+    parser.parse_args(arguments)
     report = Report("riscv-loops", "Instructions of kernels for RISC-V", on="riscv64")
     report.note(
         "An instruction works on a group of four registers. Products are vector multiply-adds; a step of an inner loop "
@@ -71,16 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loops, calls, found = [], [], {}
     for name, (line, level) in ROWS.items():
         machine, problem = target(level), parse_problem(line).canonical()
-        body = inner_loop(assembly_of(problem, machine))
-        counts = counted(body)
-        cycles = [cycles_of(options.mca, cpu, body, problem) for cpu in CPUS] if options.mca else ["-"] * len(CPUS)
-        if counts.products:  # a tile of all taps has no loop
-            loops.append([name, *map(str, counts), f"{sum(counts) / counts.products:.2f}", *cycles])
+        loop, counts, cycles = inner_loop(assembly_of(problem, machine), machine), None, []
+        if loop is not None:  # a tile of all taps has no loop
+            counts = counted(loop)
+            cycles = [f"{estimated_cycles(loop, machine, cpu):.1f}" for cpu in CPUS]
+            loops.append([name, *map(str, counts), f"{len(loop.lines) / loop.products:.2f}", *cycles])
         ran = {bits: instructions_of(problem, machine, bits) for bits in VECTOR_BITS}
         macs = problem.flops_dense // 2
         calls.append([name, f"{macs / 1e6:.2f}", *(f"{1000 * n / macs:.1f}" for n in ran.values())])
-        found[name] = {"line": line, "level": level, "loop": counts._asdict(), "cycles": dict(zip(CPUS, cycles)),
-                       "instructions": ran}  # fmt: skip
+        found[name] = {"line": line, "level": level, "loop": counts and counts._asdict(),
+                       "cycles": dict(zip(CPUS, cycles)), "instructions": ran}  # fmt: skip
     columns = ["layer", "products", "vector loads", "scalar loads", "others", "instructions per product"]
     report.table("The inner loop", [*columns, *(f"cycles on {cpu}" for cpu in CPUS)], loops)
     columns = ["layer", "million multiply-adds", *(f"registers of {bits} bits" for bits in VECTOR_BITS)]
@@ -105,39 +101,11 @@ def assembly_of(problem: Problem, machine: Machine) -> str:
     return llvm_bind.assembly(text, machine.triple, machine.cpu, machine.features)
 
 
-def inner_loop(assembly: str) -> list[str]:
-    """Return the instructions of the loop without loops that has most products."""
-    lines, labels, best = assembly.splitlines(), {}, []
-    for n, line in enumerate(lines):
-        if line.startswith(".LBB"):
-            labels[line.partition(":")[0]] = n
-        jump = re.match(r"\tb\w+\t.*(\.LBB\d+_\d+)$", line)
-        if jump is None or jump[1] not in labels:
-            continue
-        body = lines[labels[jump[1]] + 1 : n + 1]
-        is_inner = not any(x.startswith(".LBB") for x in body)
-        if is_inner and counted(body).products > counted(best).products:
-            best = body
-    return best
-
-
-def counted(body: Sequence[str]) -> Counts:
+def counted(loop: InnerLoop) -> Counts:
     """Return the instructions of a loop by what they do."""
-    products = sum(bool(_PRODUCT.match(x)) for x in body)
-    vectors = sum(bool(re.match(r"\tvle\d+\.", x)) for x in body)
-    scalars = sum(bool(re.match(r"\t(l[bhwd]u?|fl[hwd])\t", x)) for x in body)
-    return Counts(products, vectors, scalars, len(body) - products - vectors - scalars)
-
-
-def cycles_of(mca: str, cpu: str, body: Sequence[str], problem: Problem) -> str:
-    """Return the cycles of a step by llvm-mca."""
-    bits = {"f32": 32, "f64": 64}.get(problem.dt[0], 16)
-    length = _LENGTH.format(bits=bits, group=4 * bits // 32)
-    text = "\n".join([length, *(re.sub(r"\.LBB\d+_\d+", "0", x) for x in body if "vset" not in x)])
-    options = ["-mtriple=riscv64", f"-mcpu={cpu}", "-mattr=+v,+zvfh,+zvfbfwma", "-iterations=100", "-"]
-    done = subprocess.run([mca, *options], input=text + "\n", capture_output=True, text=True, check=False)
-    total = re.search(r"Total Cycles:\s+(\d+)", done.stdout)
-    return f"{int(total[1]) / 100:.1f}" if total else "unknown"
+    vectors = sum(bool(re.match(r"\tvle\d+\.", x)) for x in loop.lines)
+    scalars = sum(bool(re.match(r"\t(l[bhwd]u?|fl[hwd])\t", x)) for x in loop.lines)
+    return Counts(loop.products, vectors, scalars, len(loop.lines) - loop.products - vectors - scalars)
 
 
 def instructions_of(problem: Problem, machine: Machine, bits: int) -> int:

@@ -131,6 +131,8 @@ class Nests:
             yield pixel, ()
         elif self.model.along_rows(pixel):
             yield pixel, ()
+        if self.target.vectors.scalable and self.st.constant and columns >= self.lanes:
+            return  # vectors of channels are scaled, those of terms have one unit
         short = columns % self.lanes and columns < 4 * self.lanes
         if not self.st.constant:
             short = short or min(columns, self.sizes[self.st.of("m")[-1].name]) < FEW_VECTORS * self.lanes

@@ -136,3 +136,13 @@ def test_exact(seed: int) -> None:
     problem = problem_of(seed)
     artifact = build_artifact(problem, default_config(exact(problem), machine), machine)
     check_emulated(problem, artifact, random_arrays(problem, seed))
+
+
+@pytest.mark.parametrize("name", ["riscv64+rvv", "aarch64+sve"])
+def test_lanes_run_along_channels_that_fill_a_unit(name: str) -> None:
+    """Vectors of channels are scaled, those of terms are not; fewer channels leave the choice to the model."""
+    machine = target(name)
+    for line in ("mb1ic64ih14oc20oh14kh3ph1", "mb1ic64ih14oc12oh14kh1ph0"):
+        config = default_config(parse_problem(f"--accuracy=strict {NHWC}{line}"), machine)
+        assert config.lane == "oc"
+    assert default_config(parse_problem(f"--accuracy=strict {NHWC}mb1ic64ih14oc3oh14kh3ph1"), machine).lane == "ic"

@@ -35,7 +35,7 @@ def rows(registers: int, needs: tuple[str, ...]) -> tuple[Instruction, ...]:
 
 def _fused(type_: str, lanes: int, needs: tuple[str, ...]) -> Instruction:
     """Return the row of ``fma`` on lanes of one type; f16 numbers are stored as 16-bit words."""
-    row = fused_multiply_add(f"vfmacc_{type_}", type_, lanes, needs, "vf")
+    row = fused_multiply_add(f"vfmacc_{type_}", type_, lanes, needs, "vfma")
     return replace(row, scaled=_scalable(row))
 
 
