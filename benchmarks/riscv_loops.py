@@ -24,7 +24,7 @@ from convsmith.emulate.qemu import RISCV64, VECTOR_BITS, rvv_processor
 from convsmith.ir.intern import interning
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
-from convsmith.measure.inner_loop import InnerLoop, estimated_cycles, inner_loop
+from convsmith.page.inner_loop import InnerLoop, estimated_cycles, inner_loop
 from convsmith.problem import Problem
 from convsmith.problem.data import random_arrays
 from convsmith.problem.lines import parse_problem

@@ -8,7 +8,7 @@ from convsmith.cli.models import ModelInputs, node_options, one_problem
 from convsmith.cli.output import note
 from convsmith.cli.problems import ProblemCommand, build, check_choices, choice_options, problem_options
 from convsmith.frontend.kernel import CompiledKernel
-from convsmith.measure.inner_loop import estimated_cycles, inner_loop
+from convsmith.page.inner_loop import estimated_cycles, inner_loop
 
 __all__ = ["explain"]
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import convsmith as cs
 from convsmith.cli.main import main
 from convsmith.machine.registry import target
-from convsmith.measure.inner_loop import estimated_cycles, inner_loop
+from convsmith.page.inner_loop import estimated_cycles, inner_loop
 
 LINE = "--accuracy=strict --stag=axb --dtag=axb mb1ic64ih14oc64oh14kh3ph1"
 
