@@ -32,6 +32,7 @@ if (plan.vs.includes("tfjs")) {
 }
 
 const START = 1 << 20;
+const WARMING = 2500; // milliseconds in which a whole network runs before it is timed
 const TOLERANCE = 1e-5; // of the largest result: Winograd's transforms are not exact
 
 // Our kernel: memory for each argument by name, packing once, and a call that runs the steps.
@@ -114,9 +115,24 @@ async function sample({ call, waits }, count) {
   return (performance.now() - start) / count;
 }
 
+async function network({ name, loader, onnx, input, elements, shape }) {
+  const { load } = await import(loader);
+  const net = await load();
+  const x = Float32Array.from({ length: elements }, (_, n) => ((n * 7) % 5) - 2);
+  const first = ({ [Object.keys(net.run())[0]]: y }) => y;
+  const found = { network: { call: () => net.run({ [input]: x }), result: () => first(net.run({ [input]: x })) } };
+  if (peers.ort) {
+    const session = await peers.ort.InferenceSession.create(file(onnx), { executionProviders: ["wasm"] });
+    const feeds = { [input]: new peers.ort.Tensor("float32", x, shape) };
+    const result = async () => (await session.run(feeds))[session.outputNames[0]].data;
+    found["onnxruntime-web"] = { call: () => session.run(feeds), waits: true, result, end: () => session.release() };
+  }
+  return found;
+}
+
 const rows = [];
-for (const layer of plan.layers) {
-  const found = await subjects(layer);
+for (const layer of [...plan.layers, ...plan.networks]) {
+  const found = await (layer.loader ? network(layer) : subjects(layer));
   const names = Object.keys(found);
   let expected;
   for (const name of names) {
@@ -130,7 +146,8 @@ for (const layer of plan.layers) {
   const counts = {};
   for (const name of names) {
     const start = performance.now(); // an engine compiles again, and better, what runs often
-    while (performance.now() - start < 20 * plan.milliseconds) await sample(found[name], 1);
+    const warming = layer.loader ? WARMING : 20 * plan.milliseconds;
+    while (performance.now() - start < warming) await sample(found[name], 1);
     counts[name] = Math.max(1, Math.round(plan.milliseconds / (await sample(found[name], 3))));
   }
   const times = Object.fromEntries(names.map((name) => [name, []]));

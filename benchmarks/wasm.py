@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnx_models import MODELS
 from report import Report
 
 import convsmith as cs
@@ -28,6 +29,8 @@ from convsmith.codegen.wasm_module import PAGE_BYTES, ModuleMemory, wasm_module
 from convsmith.diag.printable import printable
 from convsmith.machine.base import Machine
 from convsmith.machine.registry import target
+from convsmith.onnx.graph import read_graph
+from convsmith.onnx.network import export_for
 from convsmith.problem import Conv, parse_problem
 from convsmith.problem.suites import suite
 
@@ -48,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--targets", default=",".join(TARGETS), help="levels, with commas between")
     parser.add_argument("--config", help="config of all kernels, without its target")
     parser.add_argument("--vs", default=",".join(PEERS), help="peers, with commas between; none is legal")
+    parser.add_argument("--models", default="MobileNetV2", help="whole networks, with commas between")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds (default: {ROUNDS})")
     parser.add_argument("--try", action="store_true", dest="is_trial", help="print the rows, and write no page")
     given = parser.parse_args(arguments)
@@ -58,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in found["rows"]:
             print(f"{row['name']:30}", *(f"{name} {value:.2f}" for name, value in row["ratios"].items()),
                   *(f"{100 * share:.0f}%" for share in row["shares"].values()))  # fmt: skip
-        print(found["means"], found["peaks"])
+        print(found["means"], found["peaks"], [(row["name"], row["ratios"]) for row in found["networks"]])
         return
     _page(found, lines, targets).write()
 
@@ -73,7 +77,9 @@ def measured(lines: Sequence[str], targets: Sequence[str], given: Any) -> dict[s
         layers = [_layer(folder, n, f"--stag=axb --dtag=axb {x}", targets, given.config) for n, x in enumerate(lines)]
         peaks = {name: _peak(folder, target(name)) for name in targets}
         (folder / "probe.wasm").write_bytes((folder / peaks[targets[0]]["module"]).read_bytes())
-        plan = {"layers": layers, "peaks": peaks, "vs": given.vs.split(","), "milliseconds": MILLISECONDS}
+        networks = [_network(folder, name) for name in given.models.split(",") if name]
+        plan = {"layers": layers, "networks": networks, "peaks": peaks, "vs": given.vs.split(",")}
+        plan["milliseconds"] = MILLISECONDS
         (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         script = Path(__file__).with_suffix(".mjs")
         command = [node, str(script), str(folder), str(Path(given.npm).resolve()), str(given.rounds)]
@@ -82,6 +88,11 @@ def measured(lines: Sequence[str], targets: Sequence[str], given: Any) -> dict[s
             sys.exit(done.returncode)
     found: dict[str, Any] = json.loads(done.stdout.decode().splitlines()[-1])
     peers = [peer for peer in plan["vs"] if peer in PEERS]
+    found["networks"] = found["rows"][len(layers) :]
+    del found["rows"][len(layers) :]
+    for row in found["networks"]:
+        own = row["times"]["network"]
+        row["ratios"] = {name: _ratio(own, row["times"][name]) for name in row["times"] if name in PEERS}
     for row, layer in zip(found["rows"], layers):
         row["ratios"], row["shares"] = {}, {}
         for name in targets:
@@ -89,12 +100,31 @@ def measured(lines: Sequence[str], targets: Sequence[str], given: Any) -> dict[s
             row["shares"][name] = layer["flops"] / best / 1e6 / found["peaks"][name]
             for peer in peers:
                 own = row["times"][name + (COPIES if peer == PEERS[0] else "")]
-                row["ratios"][f"{name} {peer}"] = statistics.median(t / o for o, t in zip(own, row["times"][peer]))
+                row["ratios"][f"{name} {peer}"] = _ratio(own, row["times"][peer])
     found["means"] = {
         name: statistics.geometric_mean(row["ratios"][name] for row in found["rows"])
         for name in found["rows"][0]["ratios"]
     }  # fmt: skip
     return found
+
+
+def _ratio(own: Sequence[float], peer: Sequence[float]) -> float:
+    """Return a peer's time divided by ours, the median of the rounds in which both ran."""
+    return statistics.median(t / o for o, t in zip(own, peer))
+
+
+def _network(folder: Path, name: str) -> dict[str, Any]:
+    """Export a network to a folder of its own, and return what the script needs to know of it."""
+    model = MODELS[name]()
+    graph = read_graph(model.SerializeToString())
+    (x,) = graph.inputs
+    made = export_for(graph, folder / name, "net", TARGETS[0])
+    (folder / f"{name}.model").write_bytes(model.SerializeToString())
+    sizes = {file.name: file.stat().st_size for file in made.files}
+    return {
+        "name": name, "loader": str(made.header), "onnx": f"{name}.model", "input": x.name, "shape": list(x.shape),
+        "elements": int(np.prod(x.shape)), "sizes": sizes,
+    }  # fmt: skip
 
 
 def _layer(folder: Path, number: int, line: str, targets: Sequence[str], config: str | None) -> dict[str, Any]:
@@ -226,6 +256,9 @@ def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[
             for row in rows
         ]  # fmt: skip
         report.table(network, heads, cells)
+    own = [(row, statistics.median(row["times"]["network"])) for row in found["networks"]]
+    rows = [[row["name"], f"{took:.1f}", *(f"{x:.2f}" for x in row["ratios"].values())] for row, took in own]
+    report.table("Whole networks, with copies of input and output", ["", "ms", f"{targets[0]} vs {PEERS[0]}"], rows)
     below = {x: sum(row["ratios"][x] < 1 for row in found["rows"]) for x in columns}
     means = [[title, f"{found['means'][x]:.2f}", str(below[x])] for title, x in zip(versus, columns)]
     report.table("Geometric means", ["", "mean", "layers below 1"], means)
