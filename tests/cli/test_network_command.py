@@ -78,7 +78,8 @@ def test_explain_states_the_time_of_each_step(model: Path) -> None:
 def test_export_writes_a_library(model: Path, tmp_path: Path) -> None:
     done = run("network", "export", str(model), "-o", str(tmp_path), "--threads", "1", "--name", "tiny")
     assert done.exit_code == 0, done.output
-    assert {path.name for path in tmp_path.iterdir()} == {"libtiny.a", "tiny.h", "tiny.json", "example.c"}
+    files = {"libtiny.a", "tiny.h", "tiny.rs", "tiny.json", "example.c", "example.cpp", "example.rs"}
+    assert {path.name for path in tmp_path.iterdir()} == files
     assert "workspace " in done.stdout
 
 
