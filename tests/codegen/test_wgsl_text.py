@@ -20,8 +20,8 @@ KERNELS = {
     "quotients of negative numbers": """
   for x in 0 .. 2 #grid:
     for t in 0 .. 32 #group:
-      c[x * 32 + t] = a[(t - 20) // 3 + 7]
-      d[x * 32 + t] = cast(s32, a[(t - 20) % 3 + (t - 9) // 4 + (t - 9) % 4 + 3])
+      c[x * 32 + t] = a[(x * 7 - t) // 3 + 11]
+      d[x * 32 + t] = cast(s32, a[(x * 7 - t) % 3 + (x - t) // 4 + (x - t) % 4 + 8])
 """,
     "a name that is bound again": """
   for t in 0 .. 8 #group:
