@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                   *(f"{100 * share:.0f}%" for share in row["shares"].values()))  # fmt: skip
         print(found["means"], found["peaks"], [(row["name"], row["ratios"]) for row in found["networks"]])
         return
-    _page(found, lines, targets).write()
+    _page(found, lines, targets, given.rounds).write()
 
 
 def measured(lines: Sequence[str], targets: Sequence[str], given: Any) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _peak(folder: Path, level: Machine) -> dict[str, Any]:
     return {"module": file, "flops": 2 * row.lanes * _SUMS}
 
 
-def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[str]) -> Report:
+def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[str], rounds: int) -> Report:
     """Return the page of what was measured."""
     versions = found["versions"]
     report = Report("wasm", "WebAssembly: layers of ResNet-50 and MobileNetV2 in Node")
@@ -237,7 +237,7 @@ def _page(found: dict[str, Any], lines: dict[str, list[str]], targets: Sequence[
     report.note(
         "Batch 1, f32, one thread, one process of Node in which all run in turn; results differ by at most 1e-5 of the "
         "largest. A ratio is a library's time divided by ours (above 1: convsmith is faster), the median of "
-        f"{ROUNDS} rounds of {MILLISECONDS} ms each. onnxruntime-web takes and returns arrays of JavaScript: our time "
+        f"{rounds} rounds of {MILLISECONDS} ms each. onnxruntime-web takes and returns arrays of JavaScript: our time "
         "beside it includes copying the source into the memory of the module and the result out of it. tfjs keeps "
         "tensors in its memory, and our time beside it is the kernel's alone. Shares are those of the fastest loop of "
         f"multiply-adds in the same engine ({peaks}), counted as operations of the direct form, so that Winograd's "
