@@ -32,7 +32,7 @@ from convsmith.diag import forking, trace
 from convsmith.diag.forking import RenewedLock, cached_property
 from convsmith.frontend import conv_functions
 from convsmith.measure import ceilings
-from convsmith.runtime import cuda, host, host_kernel, opencl, stream_kernels, tensor_maps
+from convsmith.runtime import cuda, host, host_kernel, opencl, operand_packing, stream_kernels, tensor_maps
 
 ROOT = Path(cs.__file__).parents[1]
 SIZES = count(20)
@@ -50,6 +50,7 @@ LOCKS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "kept": lambda: conv_functions._KEPT._guard.lock,
     "cuda": lambda: cuda._opened.guard.lock,
     "opencl": lambda: opencl._opened.guard.lock,
+    "packing": lambda: operand_packing._making.lock,
     "streams": lambda: stream_kernels._making.lock,
     "tensor_maps": lambda: tensor_maps.TensorMaps(())._guard.lock,
 }
@@ -126,8 +127,8 @@ def test_every_lock_is_known() -> None:
             file.stem == "forking"
         ), f"{file}: functools.cached_property holds a lock before Python 3.12"
     known = {
-        "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "segment",
-        "stream_kernels", "tensor_maps", "threads",
+        "forking", "trace", "cache", "ceilings", "device_library", "host", "host_kernel", "kept", "operand_packing",
+        "segment", "stream_kernels", "tensor_maps", "threads",
     }  # fmt: skip
     assert found == known
 
